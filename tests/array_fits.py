@@ -12,8 +12,7 @@ from in_process import ArrayTable, training_context
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from ps2.algorithms.frame.label_groups import PART_COLUMN, ReadAndSurvey
-from ps2.algorithms.frame.labels import Labels
+from ps2.algorithms.frame.labels import PART_COLUMN, Labels, ReadAndSurvey
 from ps2.algorithms.frame.tables import Survey, field, survey_of
 from ps2.algorithms.linear.fit import NO_TRAINING, LinearEstimator
 from ps2.algorithms.linear.trainer import AfterSurvey, Task, train
@@ -74,7 +73,7 @@ def _survey(estimator: LinearEstimator, table: Table, metadata: dict[str, Any] |
     ]
     frame: Any = SimpleNamespace(schema=StructType(fields), columns=batches[0].schema.names)
     labels = Labels(names.label, estimator._CLASSES, field(frame, names.label))
-    reading, survey = ReadAndSurvey(names, Form(), labels.classes, labels.most, 1 << 30)(None, batches)
+    reading, survey = ReadAndSurvey(names, Form(), labels.classes, labels.limit, 1 << 30)(None, batches)
     assert survey is not None, "rows with faults"
     groups = survey.groups()
     return reading, survey_of(frame, names, labels, groups, survey.dim, survey.shift, survey.unit), frame

@@ -17,8 +17,7 @@ import xgboost
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from ps2.algorithms.frame.label_groups import PART_COLUMN, ReadAndSurvey
-from ps2.algorithms.frame.labels import Labels
+from ps2.algorithms.frame.labels import PART_COLUMN, Labels, ReadAndSurvey
 from ps2.algorithms.frame.placement import Cores
 from ps2.algorithms.frame.tables import Survey, survey_of
 from ps2.algorithms.training.faults import Form
@@ -88,7 +87,7 @@ def _survey(estimator: Any, x: Any, y: Any, categories: Mapping[int, int], class
         batch = pa.RecordBatch.from_arrays(
             [features, *(pa.array(np.asarray(values)) for values in numbers.values())], ["features", *numbers]
         )
-        read = ReadAndSurvey(columns, Form(missing=True), estimator._CLASSES, labels.most, 1 << 40)
+        read = ReadAndSurvey(columns, Form(missing=True), estimator._CLASSES, labels.limit, 1 << 40)
         result = read(None, [batch])[1]
         assert result is not None, "labels or weights have faults, which Spark would survey"
         schema = SimpleNamespace(schema=StructType(fields), columns=["features", "label"])

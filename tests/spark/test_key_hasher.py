@@ -7,7 +7,7 @@ import pytest
 
 from ps2.algorithms.feature import KeyHasher
 from ps2.algorithms.frame.key_hasher import KeyParams
-from ps2.algorithms.frame.key_predictions import with_key_predictions
+from ps2.algorithms.frame.keyed_models import with_key_predictions
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.frame.dealing import way
+from ps2.algorithms.frame.dealing import choose_dealing
 from ps2.algorithms.training.table import Load, loads_of, unevenness
 
 
@@ -34,7 +34,7 @@ def alike(counts):
     ],
 )
 def test_way_when_rows_lie_so_then_workers_get_them_so(counts, workers, expected):
-    assert way(alike(counts), workers) == expected
+    assert choose_dealing(alike(counts), workers) == expected
 
 
 SHORT, LONG = 10.0, 1000.0
@@ -51,12 +51,12 @@ SHORT, LONG = 10.0, 1000.0
 )
 def test_way_when_equal_counts_cost_unlike_then_costs_decide(costs, workers, expected):
     rows = 10_000
-    assert way([Load(rows, rows * cost, rows * cost**2) for cost in costs], workers) == expected
+    assert choose_dealing([Load(rows, rows * cost, rows * cost**2) for cost in costs], workers) == expected
 
 
 def test_way_when_few_rows_cost_most_then_they_are_balanced():
     loads = [Load(10_000, 100_000.0, 1e6 + 10 * 1e4**2), Load(0, 0.0, 0.0)]
-    assert way(loads, 2) == "balance"
+    assert choose_dealing(loads, 2) == "balance"
 
 
 def test_unevenness_when_rows_go_anywhere_then_as_in_trials():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ps2.algorithms.frame import retry
-from ps2.algorithms.frame.retry import MAX_BEGINNINGS, retry_after_server_loss
+from ps2.algorithms.frame.retry import MAX_STARTS, retry_after_server_loss
 from ps2.algorithms.training.run import NotWhole
 from ps2.errors import RecoveryError, UnavailableError, UsageError
 
@@ -109,10 +109,10 @@ def test_a_fit_when_it_fails_by_itself_then_raises_that(context):
 
 
 def test_a_fit_when_servers_die_for_ever_then_names_the_count(context):
-    with pytest.raises(RecoveryError, match=f"a fit has begun {MAX_BEGINNINGS} times"):
-        retry_after_server_loss(losing(context(), MAX_BEGINNINGS))
+    with pytest.raises(RecoveryError, match=f"a fit has started {MAX_STARTS} times"):
+        retry_after_server_loss(losing(context(), MAX_STARTS))
 
 
 def test_a_fit_when_it_goes_on_from_a_checkpoint_then_says_so(context):
-    with pytest.raises(RecoveryError, match="does not begin anew: restore it once more"):
+    with pytest.raises(RecoveryError, match="does not start again: restore the checkpoint again"):
         retry_after_server_loss(losing(context(restore="hdfs:///models"), 1))

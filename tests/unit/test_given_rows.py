@@ -26,7 +26,7 @@ from ps2.run.pandas_rows import PandasRows
     ("x", "error", "message"),
     [
         ([["a", "b"]], DTypeError, "x: expected numbers, got <U1"),
-        ([[1.0, 2.0], [3.0]], ShapeError, "x: expected .* got what is no array"),
+        ([[1.0, 2.0], [3.0]], ShapeError, "x: expected .* got a value that is not an array"),
         ([[1.0, 2.0, 3.0]], ShapeError, r"x: expected shape \(n, 2\) of numbers, got \(1, 3\)"),
         (np.array([[1j, 2j]]), DTypeError, "x: expected numbers, got complex128"),
         ([[1.0, 2.0], [np.nan, 1.0]], InputError, "x: expected finite numbers, got nan in row 1"),

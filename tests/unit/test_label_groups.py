@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ps2.algorithms.frame.label_groups import PART_COLUMN, ReadAndSurvey
+from ps2.algorithms.frame.labels import PART_COLUMN, ReadAndSurvey
 from ps2.algorithms.training.faults import PLAIN, ColumnNames
 
 
@@ -31,7 +31,7 @@ def test_survey_when_weights_are_extreme_then_sums_are_exact(weight, classes):
     group = survey.groups()[0]
     unit = weight * survey.unit
     assert 0.25 <= unit <= 1.0
-    assert [group[name] for name in ("heaviest", "weight", "squared")] == pytest.approx(
+    assert [group[name] for name in ("max_weight", "weight", "squared")] == pytest.approx(
         [unit, 1.5 * unit, 1.25 * unit**2]
     )
     assert group["wy"] == (1.5 * unit if classes else 0.0)

@@ -99,7 +99,7 @@ def test_result_when_shown_then_has_times_by_rank():
 
 def test_model_when_shown_then_has_the_params_that_were_set():
     from ps2.algorithms.classification import LogisticRegression
-    from ps2.algorithms.frame.notebook import model_html
+    from ps2.algorithms.frame.summaries import model_html
 
     estimator: Params = LogisticRegression(labelCol="<y>")
     html = model_html(estimator, None)

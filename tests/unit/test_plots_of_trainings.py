@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from ps2.algorithms.frame.notebook import history_html
 from ps2.algorithms.frame.plotting import draw_importances, draw_losses
+from ps2.algorithms.frame.summaries import history_html
 from ps2.algorithms.topics.model import LDATopics
 from ps2.algorithms.training.record import Placement, TrainingHistory, Words, best_step, by_step, cells, spaced, titles
 from ps2.cli.training.printed import print_pace

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from ps2.algorithms.frame.settings import Plan, with_values
+from ps2.algorithms.frame.settings import Plan, param, with_values
+from ps2.algorithms.metric.estimator import MetricLearning
+from ps2.algorithms.metric.plan import MetricPlan
+from ps2.algorithms.metric.settings import MetricSettings
+from ps2.algorithms.training.record import Placement, TrainingHistory
 from ps2.algorithms.trees.settings import GBTRegressorSettings
 from ps2.errors import ConfigError
 
@@ -25,6 +31,12 @@ def test_settings_when_value_or_name_is_wrong_then_says_so():
         GBTRegressorSettings(maxdepht=3)
 
 
+def test_param_when_no_default_and_no_type_then_refused():
+    with pytest.raises(ConfigError, match="expected a type, as the default is None, got none for the parameter"):
+        param(None, "the number of trees")
+    assert param(None, "the number of trees", type=int).kind is int
+
+
 @pytest.mark.parametrize(
     "values", [{"predictionCol": "p"}, {"numWorkers": 3}, {"featuresCol": "x"}, {"contribCol": "c"}, {"via": "local"}]
 )
@@ -42,3 +54,17 @@ def test_plan_when_settings_decide_the_model_then_differs(values):
 def test_plan_when_optional_column_is_renamed_then_is_equal():
     first, second = (Plan(settings=with_values(SETTINGS, weightCol=name)).plain() for name in ("a", "b"))
     assert first == second
+
+
+def test_plan_when_a_family_resolves_it_then_the_frame_names_it(monkeypatch):
+    estimator, plans = MetricLearning()._resumable("job"), []
+    plan = MetricPlan(settings=MetricSettings(), dim=2, classes=2)
+    monkeypatch.setattr(estimator, "_resolve", lambda *_: plan)
+    monkeypatch.setattr(estimator, "_work", lambda *_: None)
+    monkeypatch.setattr(estimator, "_place", lambda *_: Placement(1, 1, "servers", ""))
+    monkeypatch.setattr(estimator, "_with_rows", lambda job: plans.append(job.plan) or job.plan)
+    monkeypatch.setattr(estimator, "_train_in_context", lambda *_: None)
+    monkeypatch.setattr(estimator, "_trained_model", lambda *_: None)
+    monkeypatch.setattr(estimator, "_history", lambda *_: TrainingHistory([], [], [], 0, 0, 0, ""))
+    estimator._train_model(MetricSettings(), None, lambda workers: SimpleNamespace(workers=workers))
+    assert [one.name for one in plans] == ["job"]

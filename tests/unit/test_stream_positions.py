@@ -8,8 +8,8 @@ import pytest
 
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchProgress
-from ps2.algorithms.training.streams.positions import Rewind, file_offset, files_after, is_repeated, rewind_to
 from ps2.algorithms.training.streams.progressive import Progressive, area, tally_of
+from ps2.algorithms.training.streams.spark_checkpoint import Rewind, file_offset, files_after, is_repeated, rewind_to
 from ps2.algorithms.training.streams.start import seconds_of
 from ps2.algorithms.training.streams.state import HeldColumns
 from ps2.data.hashing import Field, FieldHasher
@@ -59,7 +59,7 @@ def test_rewind_when_spark_has_removed_the_offsets_then_says_so():
 def test_rewind_when_called_again_then_nothing_is_left_to_remove():
     first = rewind_to(5, range(9), range(8), HERE)
     assert first == Rewind((7, 8), (6, 7))
-    assert not rewind_to(5, range(7), range(6), HERE)
+    assert rewind_to(5, range(7), range(6), HERE) == Rewind((), ())
 
 
 def test_is_repeated_when_batches_are_missing_then_raises():
@@ -121,7 +121,7 @@ def batch_of(**columns):
 
 
 def test_read_when_all_rows_are_late_then_they_are_counted():
-    result = READER.read(batch_of(), 0, least_s=10.0)
+    result = READER.read(batch_of(), 0, min_time_s=10.0)
     assert (len(result.labels), len(result.rows), result.late, result.newest_s) == (0, 0, 2, 7.0)
 
 

@@ -240,7 +240,7 @@ def test_topics_when_pickled_then_documents_have_the_same_shares(sampled, x):
     [
         (np.zeros((2, 3)), ShapeError, r"expected shape \(n, 12\) of counts, got \(2, 3\)"),
         (np.zeros(12), ShapeError, r"expected shape \(n, 12\)"),
-        ([[1], [1, 2]], ShapeError, "got what is no array"),
+        ([[1], [1, 2]], ShapeError, "got a value that is not an array"),
         (np.full((2, 12), "a"), UsageError, "x: expected counts, got <U1"),
         (np.eye(3, 12) / 2, InputError, "x: 3 of 3 documents hold what is no count, such as 0.5 in row 0"),
         (-np.eye(3, 12)[1:], InputError, "x: 2 of 2 documents hold what is no count, such as -1 in row 0"),

@@ -152,7 +152,7 @@ def test_margins_when_x_is_invalid_then_error_says_what_came():
         predictor.margins(np.zeros((2, 4)))
     with pytest.raises(DTypeError, match="expected numbers"):
         predictor.margins(np.full((2, 3), "a"))
-    with pytest.raises(ShapeError, match=r"expected shape \(n, 3\) of numbers, got what is no array"):
+    with pytest.raises(ShapeError, match=r"expected shape \(n, 3\) of numbers, got a value that is not an array"):
         predictor.margins([[1.0, 2.0, 3.0], [1.0]])
 
 

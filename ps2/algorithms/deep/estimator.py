@@ -16,8 +16,7 @@ from ps2.algorithms.deep.architecture import Architecture, KindName
 from ps2.algorithms.deep.estimator_frame import DeepEstimator, DeepFittedModel
 from ps2.algorithms.deep.settings import ClickSettings, TowerSettings
 from ps2.algorithms.frame.frames import check_frame
-from ps2.algorithms.frame.key_predictions import with_key_predictions
-from ps2.algorithms.frame.keyed_models import KeyedClassModel
+from ps2.algorithms.frame.keyed_models import KeyedClassModel, with_key_predictions
 from ps2.algorithms.frame.scoring import KeyScoring
 from ps2.data.columns import listed
 from ps2.data.hashing import Field, FieldHasher

@@ -19,11 +19,10 @@ from ps2.algorithms.deep.program import DeepTable, Resumable, train
 from ps2.algorithms.deep.settings import DeepSettings
 from ps2.algorithms.deep.worker import Learner
 from ps2.algorithms.frame.dealing import check_workers, deal_rows
-from ps2.algorithms.frame.keyed_models import KeyedEstimator, KeyedModel
+from ps2.algorithms.frame.keyed_models import MANAGED_KEYS, KeyedEstimator, KeyedModel
 from ps2.algorithms.frame.memory import freed_on_failure
 from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.settings import with_values
-from ps2.algorithms.frame.streams import MANAGED_KEYS
 from ps2.algorithms.frame.tables import (
     NO_ROWS,
     check_label_is_apart,
@@ -37,7 +36,7 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.streams.labelled_rows import NEVER
 from ps2.algorithms.training.streams.start import ModelFactory
-from ps2.algorithms.training.table import PART, Load, Table, loads_of, quoted, sums_of
+from ps2.algorithms.training.table import COST, LOAD_SUMS, PART, Load, Table, loads_of, quoted
 from ps2.client.embedding_settings import TableOptimizer, TableSettings
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
@@ -166,7 +165,7 @@ class DeepEstimator(DeepSettings, KeyedEstimator):
         """Check labels and weights in a Spark job; return the columns that a training needs, dealt out to workers."""
         hasher = self._arranged(self._hasher(dataset))
         spark = backend_of(dataset)
-        label, weight = self._label(), self._weight()
+        label, weight = self._label(), self._if_set("weightCol")
         check_label_is_apart(label, hasher.columns)
         check_workers(spark, self._requested_workers)
         loads, total, newest_s = survey_labels(dataset, label, weight, self._time())
@@ -229,7 +228,8 @@ def survey_labels(
         InputError: there are no rows; or a column is missing, has another type, or has other values: the message says
             in how many rows, and names one value.
     """
-    columns, aggregates = [F.spark_partition_id().alias(PART)], sums_of(F.lit(1.0))
+    columns = [F.spark_partition_id().alias(PART), F.lit(1.0).alias(COST)]
+    aggregates = list(map(F.expr, LOAD_SUMS))
     if label is not None:
         columns.append(_number(frame, label, "labels").alias("y"))
         aggregates += _faults("y", F.col("y").isNull() | ~F.col("y").isin(0.0, 1.0))

@@ -40,27 +40,28 @@ E = TypeVar("E", bound="TrainingEstimator")
 H = TypeVar("H", bound="HasInitialModel")
 
 # How long to wait for task slots that other jobs of the application use, such as evaluations in other threads.
-PATIENCE_S = 3600.0
+SLOTS_TIMEOUT_S = 3600.0
 POLL_S = 0.2
 
-# A context has one run at a time: fits of several threads (CrossValidator, OneVsRest) take turns.
-_one_fit = threading.Lock()
+# A context has one run at a time, so fits in several threads (CrossValidator, OneVsRest) take turns.
+_fit_lock = threading.Lock()
 
 
 class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
     """Base class of all estimators."""
 
-    # Name of the training, under which another driver continues it; "": no driver does.
+    # The name under which another driver can resume the training; "": none can.
     _name = ""
 
-    if not TYPE_CHECKING:  # for type checkers, it is pyspark.ml's, which knows the class of the model
+    if not TYPE_CHECKING:  # type checkers see pyspark.ml's method, which knows the class of the model
 
         def fit(self, dataset: Any, params: Any = None) -> Any:
             """Train on rows; return the model, or a list of models.
 
             Args:
-                dataset: DataFrame.
-                params: values by ``Param`` that replace those of the estimator; a list of such dicts: a model for each.
+                dataset: the rows, a DataFrame.
+                params: a dict of values that replace those of the estimator, by ``Param``; for a list of such dicts,
+                    ``fit`` returns a list of models.
             """
             if params and isinstance(params, dict):
                 return self.copy(params).fit(dataset)
@@ -72,7 +73,7 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
                 return model
 
     def _resumable(self: E, name: str) -> E:
-        """Name the training, so that a context restored from one of its checkpoints continues it."""
+        """Name the training, so that a context that is restored from one of its checkpoints can resume it."""
         self._name = name
         return self
 
@@ -93,7 +94,7 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
         return self._finish_model(model, dataset, history)
 
     def _train_on(self, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
-        """Survey rows and train; return the model, and the record of the training."""
+        """Survey rows and train; return the model, and the history of the training."""
         raise NotImplementedError
 
     def _finish_model(
@@ -108,11 +109,10 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
     def _train_in_context(
         self, table: Table, steps: int, train: Callable[[PS2Context, Callable[[StepReport], None]], T]
     ) -> T:
-        """Train on the servers of the active context, or of a new one, in at most so many steps."""
+        """Train on the servers of the active context, or of a new one, in at most ``steps`` steps."""
         spark = backend_of(table.frame)
-        servers = self.getNumServers() if self.isSet(self.numServers) else None
-        with _one_fit:
-            ps = PS2Context.getOrCreate(table.frame.sparkSession, servers)
+        with _fit_lock:
+            ps = PS2Context.getOrCreate(table.frame.sparkSession, self._if_set("numServers"))
 
             def run() -> T:
                 with self._shown(spark, steps) as on_step:
@@ -123,7 +123,7 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
     def _train_in_one_job(
         self, dataset: DataFrame, table: Table, steps: int, training: Callable[[int], SurveyedTraining]
     ) -> Any:
-        """Survey rows and train on them in one Spark job; return the result, None if the training was not for that."""
+        """Survey rows and train on them in one Spark job; return the result, None if another way to train is needed."""
 
         def run(ps: PS2Context, on_step: OnStep) -> Any:
             outcome = run_surveyed(ps, training(len(ps.servers)))
@@ -137,19 +137,20 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
             raise
 
     def _why_durable(self) -> str:
-        """Return why another driver may have to continue the training; "": none has to."""
+        """Return the reason why the servers must hold the training's state; "": there is none."""
         if self._name:
             return "another driver may go on with this training"
         ps = PS2Context.getActive()
-        # The context's own checkpoints hold trainings on the servers only.
+        # The context's own checkpoints only contain the state of trainings on the servers.
         makes_checkpoints = ps is not None and (ps.conf.checkpointEverySteps or ps.conf.checkpointEveryS)
         return "checkpoints are made during the training" if makes_checkpoints else ""
 
     @contextmanager
     def _shown(self, spark: SparkBackend, steps: int) -> Iterator[Callable[[StepReport], None]]:
-        """Show a training in a line and on the live page; yield the function to call after each step."""
+        """Show a training in a progress line and on the live page; yield the function to call after each step."""
         name, watch = type(self).__name__, current_watch()
-        with TRAININGS.training(name, steps, self._explicit()) as log_step, progress(name, steps, spark) as on_step:
+        params = {param.name: self.getOrDefault(param) for param in self.params if self.isSet(param)}
+        with TRAININGS.training(name, steps, params) as log_step, progress(name, steps, spark) as on_step:
 
             def step(report: StepReport) -> None:
                 log_step(report)
@@ -159,10 +160,6 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
 
             yield step
 
-    def _explicit(self) -> dict[str, object]:
-        """Return the params that have been set, by name."""
-        return {param.name: self.getOrDefault(param) for param in self.params if self.isSet(param)}
-
     # -- files -----------------------------------------------------------------------------------------------------
 
     def write(self) -> MLWriter:
@@ -171,19 +168,19 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
 
     @classmethod
     def read(cls) -> MLReader[Any]:
-        """Return a reader: ``read().load(path)``, of estimators of this class."""
+        """Return a reader of estimators of this class: ``read().load(path)``."""
         return EstimatorReader(cls)
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A training that can start.
+    """A training that is ready to start.
 
     Attributes:
-        plan: the settings, and facts of the rows.
+        plan: the settings, and facts about the rows.
         survey: the result of the survey.
         placement: where to train.
-        table: the rows at the workers.
+        table: the rows, dealt to the workers.
     """
 
     plan: Any
@@ -197,9 +194,9 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
 
     # The largest number of classes. None: labels are numbers; 0: no limit.
     _CLASSES: int | None = None
-    # Whether another driver can continue a training of the only worker, as it can one with servers.
+    # Whether another driver can resume a training in the only worker's process, as it can with servers.
     _LOCAL_IS_DURABLE = False
-    # The family's ``train``: trains on the servers of a context, and returns a result with a ``history``.
+    # The family's function that trains on the servers of a context, and returns a result with a ``history``.
     _TRAIN: Train
     # The classes of the family's plan and public model, for the defaults of ``_resolve`` and ``_trained_model``.
     _PLAN: ClassVar[type[Plan[Any]]]
@@ -211,25 +208,25 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
         return self._values(next(one for one in bases if issubclass(one, Settings) and not one._has_params))
 
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Any:
-        """Survey a table before training: return a ``Survey``, or its counterpart for rows without labels."""
+        """Survey a table before training; return a ``Survey``, or a ``TableSurvey`` if rows have no labels."""
         return survey_rows(dataset, columns) if columns.label is None else survey(dataset, columns, self._CLASSES)
 
     def _resolve(self, plan: Any, survey: Any) -> Any:
         """Return a plan with the facts of the table; raise ConfigError or LimitError if it cannot be trained.
 
-        Of settings, the default makes a ``_PLAN`` with those of its fields that a survey has: dim and classes.
+        If ``plan`` is settings, the default makes a ``_PLAN`` of them with dim and classes, if it has such fields.
         """
         if not isinstance(plan, Settings):
             return plan
-        known = {one.name for one in fields(self._PLAN)} & {"dim", "classes"}
-        return self._PLAN(settings=plan, name=self._name, **{name: getattr(survey, name) for name in known})
+        facts = {field.name for field in fields(self._PLAN)} & {"dim", "classes"}
+        return self._PLAN(settings=plan, **{name: getattr(survey, name) for name in facts})
 
     def _work(self, plan: Any, survey: Any) -> Work:
-        """Return the work of a resolved plan, for the cost model; a family that always uses servers has none."""
+        """Return the work of a resolved plan, for the cost model. It has no meaning if a family always uses servers."""
         return plan.work(survey.rows, survey.cost) if hasattr(plan, "work") else Work(0.0, 1.0, 0.0)
 
     def _with_rows(self, job: Job) -> Any:
-        """Return the plan with the placement, and with facts of the dealt rows."""
+        """Return the plan with what depends on the placement and on the dealt rows."""
         return job.plan
 
     def _steps(self, plan: Any) -> int:
@@ -237,17 +234,17 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
         return int(getattr(plan.settings, "maxIter", 1))
 
     def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> Any:
-        """Train where the placement says; return a result with a ``history``."""
+        """Train as the placement requires; return a result with a ``history``."""
         if job.placement.via == "local":
             return train_in_only_worker(ps, job.table, job.plan.form, self._TRAIN, job.plan, on_step)
         return self._TRAIN(ps, job.table, job.plan, on_step=on_step)
 
     def _trained_model(self, trained: Any, job: Job) -> Any:
-        """Return the model, from the result of ``_train``: by default, a ``Trained``."""
+        """Return the model of the result of ``_train``, which is a ``Trained`` by default."""
         return self._MODEL._of(trained.model)
 
     def _history(self, trained: Any, job: Job, model: Any) -> TrainingHistory:
-        """Return the record of the training, from the result of ``_train``."""
+        """Return the history of the training from the result of ``_train``."""
         history: TrainingHistory = trained.history
         return history
 
@@ -256,11 +253,11 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
         self._request().check()
 
     def _request(self) -> Request:
-        """Return what the user asks for."""
+        """Return the user's requirements for the placement."""
         return Request(self.getOrDefault("via") if self.hasParam("via") else "servers", self._requested_workers)
 
     def _began(self) -> Via | None:
-        """Return where an earlier driver began the training; None: none did."""
+        """Return where an earlier driver began the training; None: there is no earlier driver."""
         return None
 
     def _place(self, work: Work, dealer: Dealer) -> Placement:
@@ -269,8 +266,10 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
         return place(work, dealer.cores, replace(self._request(), why_servers=why_servers, began=self._began()))
 
     def _train_model(self, plan: Any, survey: Any, dealer: Dealer) -> tuple[Any, TrainingHistory]:
-        """Choose where to train, deal the rows and train; return the model and the record of the training."""
+        """Choose where to train, deal the rows and train; return the model and the history of the training."""
         resolved = self._resolve(plan, survey)
+        if isinstance(resolved, Plan):
+            resolved = replace(resolved, name=self._name)
         placement = self._place(self._work(resolved, survey), dealer)
         table = dealer(placement.workers)
         job = Job(resolved, survey, replace(placement, workers=table.workers), table)
@@ -289,35 +288,31 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
         return retry_after_server_loss(lambda: self._train_model(plan, survey, dealer))
 
     def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Dealer]:
-        """Check and survey a table; return what was found, and what brings its rows to the workers."""
+        """Check and survey a table; return the survey, and the dealer of its rows."""
         workers, columns = self._requested_workers, self._columns()
         check_columns(dataset, columns)
         check_workers(backend_of(dataset), workers)
         if backend_of(dataset).shares_host:
             self._compile_ahead()
-        found = self._survey(dataset, columns)
-        return found, Dealer(dataset, columns, found, workers)
+        survey = self._survey(dataset, columns)
+        return survey, Dealer(dataset, columns, survey, workers)
 
     def _compile_ahead(self) -> None:
-        """Begin to compile, in another process, what takes workers long: they find it in this host's cache."""
+        """Begin to compile slow kernels in another process; the workers find them in this host's cache."""
 
     def _columns(self) -> ColumnNames:
         """Return the names of the columns to train on."""
-
-        def named(param: str) -> str | None:
-            return self.getOrDefault(param) or None if self.hasParam(param) and self.isSet(param) else None
-
-        others = map(named, ("weightCol", "validationIndicatorCol", "baseMarginCol", "groupCol"))
+        optional = map(self._if_set, ("weightCol", "validationIndicatorCol", "baseMarginCol", "groupCol"))
         label = self.getOrDefault("labelCol") if self.hasParam("labelCol") else None
-        return ColumnNames(self._features, label, *others)
+        return ColumnNames(self._features, label, *optional)
 
 
 def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
-    """Run workers as soon as other jobs leave enough task slots free; again if another job took the slots first.
+    """Run workers as soon as enough task slots are free; repeat this if another job has taken the slots first.
 
-    Raise SlotsError if there are too few, and no other job has them or gives them back in time.
+    Raise SlotsError if there are too few slots, and no other job has them or returns them in time.
     """
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + SLOTS_TIMEOUT_S
     while True:
         while spark.has_active_jobs() and free_slots(spark) < slots and time.monotonic() < deadline_s:
             time.sleep(POLL_S)
@@ -329,13 +324,13 @@ def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
 
 
 class HasInitialModel(TrainingEstimator):
-    """An estimator whose training may go on from a model: ``setInitialModel``, or the keyword ``initialModel``."""
+    """An estimator whose training can begin with a model: ``setInitialModel``, or the keyword ``initialModel``."""
 
-    # The model with which the training begins; None: it starts from scratch.
+    # What the training begins with, see ``_start_of``; None: it begins from scratch.
     _initial: Any = None
 
     def setInitialModel(self: H, value: Any) -> H:
-        """Set a model to train on from; None: start from scratch. It is not part of the estimator's file.
+        """Set a model with which the training begins; None: it begins from scratch. Files of the estimator lack it.
 
         Raises:
             ConfigError: the estimator's training cannot begin with it.
@@ -345,10 +340,10 @@ class HasInitialModel(TrainingEstimator):
 
     @abstractmethod
     def _start_of(self, value: Any) -> Any:
-        """Return what a training begins with; raise ConfigError if the model is of another kind."""
+        """Return what a training needs of an initial model; raise ConfigError if the model is of another kind."""
 
     def setParams(self: H, **params: Any) -> H:
-        """Set params, and perhaps the initial model, by name.
+        """Set params and, as ``initialModel``, the initial model by name.
 
         Raises:
             TypeError: there is no such param, or its value has another type.

@@ -1,4 +1,4 @@
-"""DataFrames: their kind, and their columns of features: vectors, categories (ml_attr), wide integers."""
+"""Check DataFrames, and read their columns of features: vectors, categories (ml_attr), integers above 2^53."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def check_frame(dataset: Any) -> None:
     if isinstance(dataset, DataFrame) or is_connect(dataset):
         return
     kind = type(dataset)
-    home = "" if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}."
-    mend = "; spark.createDataFrame(...) makes one of it" if home == "pandas." else ""
-    raise InputError(f"dataset: expected a DataFrame of Spark, got {home}{kind.__qualname__}{mend}")
+    package = "" if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}."
+    advice = "; spark.createDataFrame(...) converts it" if package == "pandas." else ""
+    raise InputError(f"dataset: expected a DataFrame of Spark, got {package}{kind.__qualname__}{advice}")
 
 
 @contextmanager
 def spark_calls(dataset: Any) -> Iterator[None]:
-    """Raise plain errors of PS2 for what Spark's jobs fail of: StoppedError if the DataFrame's application is over."""
+    """Raise errors of PS2 if Spark jobs fail: StoppedError if the DataFrame's application has ended."""
     if not (isinstance(dataset, DataFrame) or is_connect(dataset)):
         yield
         return
@@ -45,16 +45,16 @@ def unwrapped(vectors: Column) -> Column:
 def for_arrow(vectors: Column) -> Column:
     """Return vectors as structs whose lists are never null; a null vector stays null.
 
-    Spark (4.1 and later) asks after each row how many bytes a batch has. Arrow then fills what it has of lists from the
-    last one that is not null on, so the null indices of dense vectors cost the square of a batch's rows.
+    Spark (4.1 and later) asks Arrow after each row for the bytes of the batch. Arrow then fills the offsets of lists
+    from the last list that is not null, so null indices of dense vectors cost the square of the number of rows.
     """
-    parts = unwrapped(vectors)
-    # Few columns: each is some calls to the Java process.
-    return parts.withField("indices", F.coalesce(parts["indices"], F.expr("cast(array() as array<int>)")))
+    structs = unwrapped(vectors)
+    # An SQL expression, as each Column that Python makes takes several calls to Java.
+    return structs.withField("indices", F.coalesce(structs["indices"], F.expr("cast(array() as array<int>)")))
 
 
 def values_of(attribute: Mapping[str, Any], kind: str | None) -> int | None:
-    """Return the number of values of a nominal or binary attribute; None if it is numeric or does not say."""
+    """Return the number of values of a nominal or binary attribute; None: it is numeric, or the number is unknown."""
     if kind == "binary":
         return 2
     if kind != "nominal":
@@ -67,7 +67,8 @@ def values_of(attribute: Mapping[str, Any], kind: str | None) -> int | None:
 def categories_of(features: Sequence[StructField]) -> dict[int, int]:
     """Return the number of categories of each categorical feature, by feature number.
 
-    The features are one column of vectors or arrays, or columns of numbers. InputError: a category has no size.
+    The features are one column of vectors or arrays, or columns of numbers. InputError: a nominal feature does not have
+    its number of values.
     """
     first = features[0]
     if isinstance(first.dataType, (NumericType, BooleanType)):
@@ -75,24 +76,24 @@ def categories_of(features: Sequence[StructField]) -> dict[int, int]:
         described = [(number, attribute.get("type"), attribute) for number, attribute in by_number]
     else:
         by_kind = first.metadata.get("ml_attr", {}).get("attrs", {})
-        described = [(int(one["idx"]), kind, one) for kind, attributes in by_kind.items() for one in attributes]
+        described = [(int(item["idx"]), kind, item) for kind, attributes in by_kind.items() for item in attributes]
     categories = {}
-    for number, kind, attribute in sorted(described, key=lambda one: one[0]):
+    for number, kind, attribute in sorted(described, key=lambda item: item[0]):
         count = values_of(attribute, kind)
         if count is not None:
             categories[number] = count
         elif kind == "nominal":
             name = attribute.get("name", features[number].name if len(features) > 1 else number)
-            raise InputError(f"feature {name}: expected a nominal attribute with its values, or how many there are")
+            raise InputError(f"feature {name}: expected a nominal attribute with its values, or their number")
     return categories
 
 
-# This type holds any 64-bit integer, and any float64 near one.
+# A type for any 64-bit integer, and for the float64 to which it is rounded.
 EXACT = "decimal(38,0)"
 
 
 def warn_of_wide_integers(frame: DataFrame, fields: Sequence[StructField]) -> None:
-    """Warn of columns with integers above 2^53 that float64 cannot hold; one job if columns have such a type."""
+    """Warn of columns with integers that float64 rounds; this takes one Spark job if columns have 64-bit integers."""
     differences = {field.name: _is_rounded(field) for field in fields}
     rounded = {
         name: F.max(value.cast("int")).alias(str(n))
@@ -108,14 +109,14 @@ def warn_of_wide_integers(frame: DataFrame, fields: Sequence[StructField]) -> No
         warnings.warn(
             PrecisionWarning(
                 f"columns {', '.join(map(repr, names))}: integers above 2^53 are rounded to float64, as features are: "
-                "those that become the same number cannot be told apart; subtract an offset, or index them"
+                "different integers can become the same number; subtract an offset, or index them"
             ),
             stacklevel=2,
         )
 
 
 def _is_rounded(field: StructField) -> Column | None:
-    """Return whether float64 rounds a row's feature; None: its type has no such integers."""
+    """Return Spark's column of whether float64 rounds a row's feature; None: its type has no 64-bit integers."""
 
     def differs(value: Column) -> Column:
         return value.cast("double").cast(EXACT) != value.cast(EXACT)

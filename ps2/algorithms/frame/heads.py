@@ -1,4 +1,9 @@
-"""Predictions as arrays: heads turn margins into raw predictions, probabilities and predictions, like pyspark.ml."""
+"""Heads: they turn a model's margins into raw predictions, probabilities and predictions, as pyspark.ml does.
+
+A head is picklable. ``raw`` returns raw predictions of shape (n, classes), or (n, 1) for a regression. ``probability``
+returns the probabilities, shape (n, classes), or None if the model has none. ``prediction`` returns the classes or
+values, shape (n,).
+"""
 
 from __future__ import annotations
 
@@ -14,12 +19,12 @@ from ps2.array_types import Float64s
 
 
 class _MarginsHead:
-    """A head that passes margins on as raw predictions, the first of which is the prediction."""
+    """A head that returns the margins as raw predictions, and the first one as the prediction."""
 
     def raw(self, margins: Float64s) -> Float64s:
         return margins
 
-    def probability(self, raw: Float64s) -> None:
+    def probability(self, raw: Float64s) -> Float64s | None:
         return None
 
     def prediction(self, raw: Float64s) -> Float64s:
@@ -28,10 +33,10 @@ class _MarginsHead:
 
 @dataclass(frozen=True)
 class ValueHead(_MarginsHead):
-    """The head of a regression. The margin is the prediction, or its logarithm ("exp").
+    """The head of a regression.
 
     Attributes:
-        link: the function from margins to predictions; None: the identity.
+        link: "exp": the margin is the logarithm of the prediction; None: it is the prediction.
     """
 
     classes: int | None = None
@@ -43,10 +48,10 @@ class ValueHead(_MarginsHead):
 
 @dataclass(frozen=True)
 class SharesHead(_MarginsHead):
-    """The head of topic models: the margins are the shares of the topics in a document.
+    """The head of a topic model: the margins are the shares of the topics in a document.
 
     Attributes:
-        classes: number of topics.
+        classes: the number of topics.
     """
 
     classes: int
@@ -68,29 +73,26 @@ class VectorHead(_MarginsHead):
 
 @dataclass(frozen=True)
 class ClusterHead(_MarginsHead):
-    """The head of a clustering: the margin is the number of the cluster.
+    """The head of a clustering: the margin is the index of the cluster.
 
     Attributes:
-        classes: number of clusters.
+        classes: the number of clusters.
     """
 
     classes: int
 
 
 @dataclass(frozen=True)
-class VotesHead:
-    """The head of random forests: the margins are the class probabilities, summed over the trees.
+class VotesHead(_MarginsHead):
+    """The head of a random forest: the margins are the class probabilities, summed over the trees.
 
     Attributes:
-        classes: number of classes.
+        classes: the number of classes.
         thresholds: see ``ClassHead``.
     """
 
     classes: int
     thresholds: tuple[float, ...] | None = None
-
-    def raw(self, margins: Float64s) -> Float64s:
-        return margins
 
     def probability(self, raw: Float64s) -> Float64s:
         total = raw.sum(axis=1, keepdims=True)
@@ -105,11 +107,11 @@ class ClassHead:
     """The head of a classification.
 
     Attributes:
-        classes: number of classes.
+        classes: the number of classes.
         link: the function from raw predictions to probabilities; None: the model has no probabilities.
-        threshold: with two classes, class 1 is predicted if its probability (without a link: its raw prediction) is
-            larger; None: the class with the largest one is predicted.
-        thresholds: the class with the largest probability divided by its threshold is predicted; None: all are equal.
+        threshold: of two classes, predict class 1 if its probability (without a link: its raw prediction) is above
+            this; None: predict the class with the largest probability.
+        thresholds: predict the class with the largest probability divided by its threshold; None: no thresholds.
     """
 
     classes: int
@@ -147,35 +149,33 @@ def _by_thresholds(score: Float64s, thresholds: tuple[float, ...] | None) -> Flo
     return np.where(np.isnan(score), -np.inf, score)  # 0 / 0 never wins
 
 
+Head = ClassHead | ClusterHead | SharesHead | ValueHead | VectorHead | VotesHead
+
+
 def _softmax(margins: Float64s) -> Float64s:
-    """Return probabilities. A class with an infinite margin gets probability 1, as when training saw no other class."""
-    certain = np.isposinf(margins)
-    if certain.any():
-        margins = np.where(certain.any(axis=1, keepdims=True), np.where(certain, 0.0, -np.inf), margins)
+    """Return probabilities. A margin is infinite if training saw no other class; that class has probability 1."""
+    is_certain = np.isposinf(margins)
+    if is_certain.any():
+        margins = np.where(is_certain.any(axis=1, keepdims=True), np.where(is_certain, 0.0, -np.inf), margins)
     return np.asarray(scipy.special.softmax(margins, axis=1))
 
 
 class Fitted(Protocol):
-    """The part of a trained model that predictions need; picklable."""
+    """The part of a trained model that predictions need; picklable.
+
+    Attributes:
+        dim: the number of features.
+        takes_missing: whether NaN means a missing value rather than a fault.
+    """
 
     @property
-    def dim(self) -> int:
-        """Number of features."""
+    def dim(self) -> int: ...
 
     @property
-    def classes(self) -> int | None:
-        """Number of classes; None: labels are numbers."""
-
-    @property
-    def takes_missing(self) -> bool:
-        """Whether NaN means a missing value rather than a fault."""
-
-    @property
-    def is_light(self) -> bool:
-        """Whether the parameters are small enough to be pickled with the function that uses them."""
+    def takes_missing(self) -> bool: ...
 
     def margins(self, x: sp.csr_array) -> Float64s:
-        """Compute the margins of rows, before any link function; shape (n, outputs)."""
+        """Return the margins of rows, before any link function; shape (n, outputs)."""
 
 
 class FittedTrees(Fitted, Protocol):
@@ -185,32 +185,15 @@ class FittedTrees(Fitted, Protocol):
         """Return the leaf that each row reaches in each tree, shape (n, trees)."""
 
     def contributions(self, x: sp.csr_array) -> Any:
-        """Return the contribution of each feature, and then of the base, to margins; shape (n, ..., features + 1)."""
+        """Return the contributions of the features, and then of the base, to margins; shape (n, ..., features + 1)."""
 
 
-class Head(Protocol):
-    """Turns margins into predictions; picklable."""
-
-    @property
-    def classes(self) -> int | None:
-        """Number of classes; None: predictions are numbers."""
-
-    def raw(self, margins: Float64s) -> Float64s:
-        """Return raw predictions, shape (n, classes); (n, 1) for a regression."""
-
-    def probability(self, raw: Float64s) -> Float64s | None:
-        """Return probabilities, shape (n, classes); None: the model has none."""
-
-    def prediction(self, raw: Float64s) -> Float64s:
-        """Return classes or values, shape (n,)."""
-
-
-def predicted(fitted: Fitted, head: Head, x: Any, starts: Any, tree_outputs: Collection[str]) -> dict[str, Float64s]:
+def predicted(fitted: Fitted, head: Head, x: Any, offsets: Any, tree_outputs: Collection[str]) -> dict[str, Float64s]:
     """Return predictions of rows by kind: "raw", "prediction" and, if the model has them, "probability".
 
-    ``starts``: offsets of the margins, shape (n, 1), or 0. ``tree_outputs``: "leaf" and "contrib" request these kinds.
+    ``offsets`` are added to the margins, shape (n, 1), or 0. ``tree_outputs`` can request "leaf" and "contrib", too.
     """
-    raw = head.raw(fitted.margins(x) + starts)
+    raw = head.raw(fitted.margins(x) + offsets)
     probability = head.probability(raw)
     predictions = {"raw": raw, "prediction": head.prediction(raw)}
     if probability is not None:
@@ -218,14 +201,9 @@ def predicted(fitted: Fitted, head: Head, x: Any, starts: Any, tree_outputs: Col
     if "leaf" in tree_outputs:
         predictions["leaf"] = np.asarray(cast(FittedTrees, fitted).leaves(x), np.float64)
     if "contrib" in tree_outputs:
-        predictions["contrib"] = _contributions(cast(FittedTrees, fitted), x, starts)
+        contributions = cast(FittedTrees, fitted).contributions(x)
+        contributions = contributions[:, None] if contributions.ndim == 2 else contributions
+        contributions[:, :, -1] += offsets  # the contribution of the base to each output
+        rows, outputs, features = contributions.shape
+        predictions["contrib"] = contributions.reshape(rows, outputs * features)
     return predictions
-
-
-def _contributions(fitted: FittedTrees, x: Any, starts: Any) -> Float64s:
-    """Return the contributions to the margins, output by output; each output's last one includes its start."""
-    contributions = fitted.contributions(x)
-    contributions = contributions[:, None] if contributions.ndim == 2 else contributions
-    contributions[:, :, -1] += starts
-    flat: Float64s = contributions.reshape(contributions.shape[0], contributions.shape[1] * contributions.shape[2])
-    return flat

@@ -16,18 +16,18 @@ from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.errors import ConfigError, PS2Error
 from ps2.protocol.plain_data import decode, encode
 
-# Field of a message: the journal, with the training's name and pages.
+# The field of a message with the journal, and the journal's fields: the training's name, and pages.
 JOURNAL, TRAINING, PAGES = "journal", "training", "pages"
-# Fields of a page: its number; the clock of the workers that follows it; its answers; the lines of those that are
-# settings; the parts of the program that end in it, each as the page and line of its first answer, the line after its
-# last one, and its result.
+# The fields of a page: its number; the clock of the workers that follows it; its answers; the lines of the answers that
+# are settings; and the parts of the program that end in it, each as the page and line of its first answer, the line
+# after its last answer, and its result.
 PAGE, CLOCK, ANSWERS, SETTING_LINES, PARTS = "page", "clock", "answers", "setting_lines", "parts"
-# Further fields of the message with the first page: the settings as JSON, and the program's number.
+# Other fields of the journal with the first page: the settings as JSON, and the program's number.
 SETTINGS, PROGRAM = "settings", "program"
 
 
 class ReplayError(PS2Error):
-    """A program did something else when it was run again, so it depends on more than its settings and answers."""
+    """A program behaved differently when it was run again, so it depends on more than its settings and answers."""
 
 
 class Answer(NamedTuple):
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
     Attributes:
         encoded: the answer as encoded plain data.
-        is_setting: True if another driver may give another answer.
+        is_setting: True if the answer of another driver can be different.
     """
 
     encoded: bytes
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     """A finished part of a program, which a replay jumps over.
 
     Attributes:
-        end_page, end_line: where the answers after the part begin.
+        end_page, end_line: the position of the first answer after the part.
         result: the part's result as encoded plain data.
     """
 
@@ -60,10 +60,10 @@ class Journal:
 
     Attributes:
         pages: the answers of each page.
-        page, line: the position of the next answer, which is written already in a replay.
+        page, line: the position of the next answer; in a replay, it has been written before.
         clocks: for each page, the clock of the workers that follows it.
         parts: the finished parts by the page and line of their first answer.
-        unsent: pages without a message of their own; the message of the next page contains them, too.
+        unsent: the pages without a message of their own; they are sent with the next page.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Journal:
         self.page = self.line = 0
         self.clocks, self.unsent = [0], set[int]()
         self.parts: dict[tuple[int, int], Part] = {}
-        self._num_complete = 0  # number of pages in which a program may ask no further question
+        self._num_complete = 0  # the number of pages to which no answer may be added
 
     @property
     def is_replaying(self) -> bool:
@@ -84,7 +84,7 @@ class Journal:
         return bool(self.pages[-1]) and self.pages[-1][-1].is_setting
 
     def rewind(self, pages: int) -> None:
-        """Go back to the first answer, and forget all pages but the first ``pages``, which are complete."""
+        """Go back to the first answer, and keep only the first ``pages`` pages, which are complete."""
         del self.pages[pages:], self.clocks[pages:]
         self._drop_parts(pages, 0)
         self.page, self.line, self._num_complete = 0, 0, pages
@@ -96,7 +96,7 @@ class Journal:
         }
 
     def finish_part(self, begin: tuple[int, int], result: Any) -> Any:
-        """Record the end of a part that began on a page and line; return its result as a replay will return it."""
+        """Record the end of a part and the page and line where it began; return its result as a replay will."""
         part = Part(self.page, self.line, encode("the result of a part", result))
         self.parts[begin] = part
         return decode(part.result)
@@ -116,7 +116,7 @@ class Journal:
             self.clocks.append(self.clocks[-1] + 1)
 
     def answer(self, question: Callable[[], Any], is_setting: bool = False) -> Any:
-        """Return the answer as the journal holds it, so it is the same now and in each replay."""
+        """Return the answer as the journal stores it, so that it is the same in each replay."""
         answers = self.pages[self.page]
         if not self.is_replaying:
             if self.page < self._num_complete:
@@ -126,21 +126,21 @@ class Journal:
         return decode(answers[self.line - 1].encoded)
 
     def reopen(self, clock: int) -> bool:
-        """Forget the last page from its last setting on, for another driver; return False if it has no setting.
+        """Remove the last setting of the last page and all answers after it; return False if there is no setting.
 
-        ``clock`` is the clock of the workers that follows the page then.
+        Another driver then asks for the setting again. ``clock`` is the workers' clock that then follows the page.
         """
         lines = [line for line, answer in enumerate(self.pages[-1]) if answer.is_setting]
         if lines:
             del self.pages[-1][lines[-1] :]
             self._drop_parts(len(self.pages) - 1, lines[-1])
             self.clocks[-1] = clock
-            self.unsent.add(len(self.pages) - 1)  # as it is now
+            self.unsent.add(len(self.pages) - 1)  # the earlier message has the old page
             self.page, self.line, self._num_complete = 0, 0, len(self.pages) - 1
         return bool(lines)
 
     def entry(self, name: str, settings: Mapping[str, Any], program: int) -> dict[str, Any]:
-        """Return the newest page as plain data, for a message."""
+        """Return the newest page, and the unsent pages before it, as plain data for a message."""
         first = self.page
         while first - 1 in self.unsent:
             first -= 1
@@ -160,16 +160,19 @@ class Journal:
 
     @staticmethod
     def of(names: CheckpointNames, settings: Mapping[str, Any], program: int) -> Journal:
-        """Begin a journal, or open that of an earlier driver; raise ConfigError if its settings or program differ."""
+        """Return a new journal, or that of an earlier driver; raise ConfigError if its settings or program differ."""
         journal = Journal()
         if not names.prefix or not names.called:
             return journal
         messages, opening = opened(names)
-        check_settings(names.prefix, json.loads(opening[SETTINGS]), json.loads(json.dumps(settings)))
+        begun, own = json.loads(opening[SETTINGS]), json.loads(json.dumps(settings))
+        if changed := [key for key in {**begun, **own} if begun.get(key) != own.get(key)]:
+            words = "; ".join(f"{key} was {begun.get(key)!r}, and is {own.get(key)!r}" for key in changed)
+            raise ConfigError(f"the training {names.prefix!r} in the checkpoint is another one: {words}")
         if opening.get(PROGRAM) != program:
             raise ConfigError(
                 f"the training {names.prefix!r} in the checkpoint was begun by another version of ps2, whose program "
-                "differs: end it with that version, or begin anew"
+                "differs: finish it with that version, or start a new training"
             )
         for entry in (page for message in messages for page in message[JOURNAL][PAGES]):
             page, lines = entry[PAGE], entry[SETTING_LINES]
@@ -183,27 +186,19 @@ class Journal:
 
 
 def earlier_settings(names: CheckpointNames) -> dict[str, Any]:
-    """Return the settings of an earlier driver's training, as decoded from JSON; raises as ``opened``."""
+    """Return the settings of an earlier driver's training, decoded from JSON; raises like ``opened``."""
     settings: dict[str, Any] = json.loads(opened(names)[1][SETTINGS])
     return settings
 
 
 def opened(names: CheckpointNames) -> tuple[list[Any], Any]:
-    """Return the messages with an earlier driver's journal, and the first entry of this with settings.
+    """Return the messages with the journal of an earlier driver, and its first entry that has the settings.
 
-    Raise ConfigError if there is none: the earlier training was of another algorithm.
+    Raise ConfigError if there is no such entry: the earlier training was of another algorithm.
     """
-    messages = [one for one in names.messages if isinstance(one, dict) and JOURNAL in one]
-    mine = [one for one in messages if one[JOURNAL][TRAINING] == names.prefix]
-    opening = next((one[JOURNAL] for one in mine if SETTINGS in one[JOURNAL]), None)
+    with_journal = [message for message in names.messages if isinstance(message, dict) and JOURNAL in message]
+    messages = [message for message in with_journal if message[JOURNAL][TRAINING] == names.prefix]
+    opening = next((message[JOURNAL] for message in messages if SETTINGS in message[JOURNAL]), None)
     if opening is None:
         raise ConfigError(f"the training {names.prefix!r} in the checkpoint is of another algorithm")
-    return mine, opening
-
-
-def check_settings(name: str, begun: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a training was begun with other settings."""
-    differing = [key for key in {**begun, **settings} if begun.get(key) != settings.get(key)]
-    if differing:
-        words = "; ".join(f"{key} was {begun.get(key)!r}, and is {settings.get(key)!r}" for key in differing)
-        raise ConfigError(f"the training {name!r} in the checkpoint is another one: {words}")
+    return messages, opening

@@ -1,4 +1,4 @@
-"""Columns whose values become keys: their hasher and checks, and the transformer ``KeyHasher``."""
+"""Columns whose values are hashed to keys: their checks, their hasher, and the transformer ``KeyHasher``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ps2.algorithms.frame.key_settings import CATEGORIES, KEYS, HashedColumnSett
 from ps2.algorithms.frame.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.frame.params import ByName
 from ps2.algorithms.frame.settings import Setting, getter, param, setter
-from ps2.algorithms.frame.tables import column
+from ps2.algorithms.frame.tables import check_new_columns, column
 from ps2.data.columns import listed
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
@@ -51,7 +51,7 @@ class HashedColumns(HashedColumnSettings, ByName):
         return fields + [Field.cross(*names) for names in self.getCrosses()]
 
     def _hasher(self, dataset: DataFrame | None = None) -> FieldHasher:
-        """Return the hasher; with a DataFrame, check that it has the columns, of usable types.
+        """Return the hasher. If there is a DataFrame, check that its columns exist with usable types.
 
         Raise ConfigError if the params name no columns or contradict each other, InputError for a wrong column.
         """
@@ -61,8 +61,7 @@ class HashedColumns(HashedColumnSettings, ByName):
         return self._checked(fields, dataset)
 
     def _checked(self, fields: Sequence[Field], dataset: DataFrame | None) -> FieldHasher:
-        seed = self.getHashSeed()
-        hasher = FieldHasher(tuple(fields), seed % 2**64)
+        hasher = FieldHasher(tuple(fields), self.getHashSeed() % 2**64)
         if dataset is not None:
             check_key_columns(dataset, hasher)
         return hasher
@@ -75,15 +74,14 @@ class KeyParams(KeySettings, HashedColumns):
         """Return the hasher; see ``HashedColumns._hasher``."""
         fields = self._hashed_fields()
         if not fields or self.isSet(self.keysCol):
-            keys = (self.getKeysCol() if self.isSet(self.keysCol) else None) or KEYS
+            keys = self._if_set("keysCol") or KEYS
             if not fields and not self.isSet(self.keysCol) and dataset is not None and KEYS not in dataset.columns:
                 raise ConfigError(
                     f"{type(self).__name__}: expected columns in {COLUMNS}, or a column of keys (keysCol, by default "
                     f"{KEYS!r}), got none; there are: {listed(dataset.columns)}"
                 )
             values = self.getValuesCol() if self.isSet(self.valuesCol) else None
-            width = self.getKeysPerRow() if self.isSet(self.keysPerRow) else None
-            fields.append(Field.keys(keys, values, width))
+            fields.append(Field.keys(keys, values, self._if_set("keysPerRow")))
         else:
             unused = [param.name for param in (self.valuesCol, self.keysPerRow) if self.isSet(param)]
             if unused:
@@ -92,7 +90,7 @@ class KeyParams(KeySettings, HashedColumns):
 
 
 def check_key_columns(dataset: DataFrame, hasher: FieldHasher) -> None:
-    """Raise InputError unless a DataFrame has the columns of a hasher, of types that it reads. No job is started."""
+    """Raise InputError unless a DataFrame has the columns of a hasher, with usable types. This starts no Spark job."""
     types = {field.name: field.dataType for field in dataset.schema.fields}
     counts = Counter(dataset.columns)
     for field in hasher.fields:
@@ -104,13 +102,13 @@ def check_key_columns(dataset: DataFrame, hasher: FieldHasher) -> None:
             kind = field.kind if field.kind != "cross" else hasher.parts[name].kind
             expected = _expected_type(types[name], kind, is_values=position == 1, in_cross=field.kind == "cross")
             if expected:
-                is_other = kind == "categorical" and not isinstance(types[name], (NumericType, ArrayType))
-                hint = ": cast it to string" if is_other else ""
+                can_be_cast = kind == "categorical" and not isinstance(types[name], (NumericType, ArrayType))
+                hint = ": cast it to string" if can_be_cast else ""
                 raise InputError(f"column {name!r}: expected {expected}, got {types[name].simpleString()}{hint}")
 
 
 def _expected_type(kind: DataType, role: str, is_values: bool, in_cross: bool) -> str:
-    """Return the types that a column in this role may have, in words; empty if its type is one of them."""
+    """Return the types that a column in this role can have, in words; empty if its type is one of them."""
     element = kind.elementType if isinstance(kind, ArrayType) else None
     if role == "keys":
         fits = isinstance(element, NumericType if is_values else IntegralType)
@@ -126,6 +124,7 @@ def _is_category(kind: DataType) -> bool:
     return isinstance(kind, (StringType, IntegralType, BooleanType, BinaryType))
 
 
+# The schema of the result of ``KeyHasher.names``.
 NAMES = "key bigint, field string, value string"
 Batches = Iterator[pa.RecordBatch]
 
@@ -134,8 +133,8 @@ class KeyHasher(HashedColumns, Transformer, MLReadable[Any], MLWritable):
     """Turns columns of categories and numbers into arrays of keys and values, without a vocabulary.
 
     It resembles pyspark.ml's ``FeatureHasher``, but a key is a 63-bit XXH3 of the column's name and the value, so
-    distinct values have distinct keys (docs/hashing.md). Online and deep estimators have the same params and hash by
-    themselves; ``KeyHasher`` is for other models, and for looking at keys.
+    distinct values have distinct keys (docs/hashing.md). Online and deep estimators have the same params and hash
+    columns themselves. ``KeyHasher`` is for other models, and for inspecting keys.
 
     Example::
 
@@ -152,9 +151,9 @@ class KeyHasher(HashedColumns, Transformer, MLReadable[Any], MLWritable):
     getValuesCol, setValuesCol = getter(valuesCol), setter(valuesCol)
 
     def names(self, dataset: DataFrame) -> DataFrame:
-        """Return what each key of these rows stands for: one row per key, with columns ``key``, ``field``, ``value``.
+        """Return the meaning of each key of these rows: one row per key, with columns ``key``, ``field``, ``value``.
 
-        The value is a text; it is null for the key of a numeric column.
+        The value is a text. It is null for the key of a numeric column.
 
         Raises:
             ConfigError, InputError: as ``transform`` does.
@@ -177,10 +176,8 @@ class KeyHasher(HashedColumns, Transformer, MLReadable[Any], MLWritable):
             StructField(self.getKeysCol(), ArrayType(LongType(), False), False),
             StructField(self.getValuesCol(), ArrayType(FloatType(), False), False),
         ]
-        for field in new:
-            if field.name in dataset.columns:
-                raise InputError(f"column {field.name!r}: it is there already; choose another name for the new column")
         names = [field.name for field in new]
+        check_new_columns(dataset, names, "the new column")
         added: DataFrame = map_in_arrow(
             with_python(dataset), _adder(hasher, names), StructType([*dataset.schema.fields, *new])
         )
@@ -205,12 +202,12 @@ def _adder(hasher: FieldHasher, names: list[str]) -> Callable[[Batches], Batches
     """Return the function that adds keys and values in a task."""
 
     def add(batches: Batches) -> Batches:
-        before = 0
+        num_before = 0
         for batch in batches:
-            rows = hasher.rows(batch, before)
-            before += batch.num_rows
-            ends = pa.array(rows.indptr.astype("int32"))
-            new = [pa.ListArray.from_arrays(ends, pa.array(values)) for values in (rows.keys, rows.values)]
+            rows = hasher.rows(batch, num_before)
+            num_before += batch.num_rows
+            offsets = pa.array(rows.indptr.astype("int32"))
+            new = [pa.ListArray.from_arrays(offsets, pa.array(values)) for values in (rows.keys, rows.values)]
             yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=[*batch.schema.names, *names])
 
     return add

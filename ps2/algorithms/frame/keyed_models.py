@@ -1,27 +1,48 @@
-"""Base classes of estimators and models whose weights belong to keys, in an ``EmbeddingTable`` on the servers."""
+"""Base classes of estimators and models whose weights belong to keys, in an ``EmbeddingTable``; their predictions."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from pyspark.sql import DataFrame
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
 
-from ps2.algorithms.frame.frames import spark_calls
-from ps2.algorithms.frame.key_hasher import KeyParams
-from ps2.algorithms.frame.key_predictions import with_class_predictions
+from ps2.algorithms.frame.estimator import TrainingEstimator
+from ps2.algorithms.frame.frames import check_frame, spark_calls
+from ps2.algorithms.frame.heads import ClassHead
+from ps2.algorithms.frame.key_hasher import KeyParams, check_key_columns
+from ps2.algorithms.frame.key_settings import LearningSettings
 from ps2.algorithms.frame.models import FittedModel
+from ps2.algorithms.frame.predict import metadata_of
 from ps2.algorithms.frame.scoring import KeyScoring
-from ps2.algorithms.frame.streams import StreamEstimator
-from ps2.algorithms.training.observing import watched_fit
+from ps2.algorithms.frame.tables import check_label_is_apart, check_new_columns, check_numbers, check_times
+from ps2.algorithms.training.observing import observed, watched_fit
+from ps2.algorithms.training.streams.labelled_rows import LabelledReader
+from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
+from ps2.algorithms.training.streams.start import ModelFactory, start_stream
 from ps2.algorithms.training.streams.task import check_clock
+from ps2.algorithms.training.streams.training import StreamingTraining
+from ps2.array_types import Float64s
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
 from ps2.data.hashing import FieldHasher
+from ps2.data.key_rows import KeyRows
 from ps2.errors import ConfigError, StoppedError
+from ps2.run.spark.backend_lookup import with_python
+from ps2.run.spark.frames import map_in_arrow
+
+# Called in a task with n rows of keys; returns their margins, float64 of shape (n,).
+Margins = Callable[[KeyRows], Float64s]
+# The params of managed keys, which are arguments of ``EmbeddingTable``, too.
+MANAGED_KEYS = ("admitAfter", "expireAfterS", "maxKeys")
 
 
-class KeyedEstimator(StreamEstimator):
+class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
     """Base class of estimators that learn from batches and streams."""
 
     # The class of the models that this estimator returns.
@@ -32,10 +53,10 @@ class KeyedEstimator(StreamEstimator):
 
         Args:
             dataset: rows to learn from, not a streaming DataFrame.
-            model: a model of this kind of estimator, which goes on learning on the servers; None: a new one.
+            model: a model of this kind of estimator, which continues to learn on the servers; None: a new one.
 
         Raises:
-            InputError: there are no rows, or some cannot be learned from. The model may have learned some of them.
+            InputError: there are no rows, or the model cannot learn from some rows. It may have learned from others.
             ConfigError: the model is of another kind, or has other keys, sizes or settings.
             UsageError: the model learns from a stream.
         """
@@ -51,7 +72,7 @@ class KeyedEstimator(StreamEstimator):
         """Learn from rows once; return the model, a new one if ``model`` is None."""
 
     def _check_model(self, model: Any, hasher: FieldHasher) -> None:
-        """Raise ConfigError unless this estimator can go on with a model."""
+        """Raise ConfigError unless this estimator can continue to train a model."""
         if not isinstance(model, self._MODEL):
             raise ConfigError(f"model: expected a {self._MODEL.__name__}, got {type(model).__name__}")
         self._check_settings(model, hasher)
@@ -63,18 +84,105 @@ class KeyedEstimator(StreamEstimator):
     def _check_settings(self, model: Any, hasher: FieldHasher) -> None:
         """Raise ConfigError unless a model has this estimator's settings."""
 
+    def fitStream(  # noqa: PLR0913 - keywords
+        self,
+        streamingDf: DataFrame,
+        checkpointLocation: str,
+        *,
+        snapshotEvery: str | float = "5 minutes",
+        model: Any = None,
+        trigger: Mapping[str, Any] | None = None,
+        queryName: str | None = None,
+        onProgress: Callable[[BatchProgress], object] | None = None,
+    ) -> StreamingTraining:
+        """Learn from a streaming query until it is stopped. Each row counts once, even after failures.
+
+        A task learns from ``batchSize`` rows at a time. Another driver that calls ``fitStream`` with the same
+        ``checkpointLocation`` resumes the stream. Without an active PS2Context, this starts one from the newest
+        snapshot.
+
+        Args:
+            streamingDf: a streaming DataFrame whose source can repeat rows, as files and Kafka can (tested with files).
+            checkpointLocation: the checkpoint folder of Spark's query, which servers, driver and executors can reach.
+                The fleet's snapshots are in its subfolder ``ps2/snapshots``, unless the context has a checkpointDir.
+            snapshotEvery: the time between two snapshots of the fleet, "5 minutes" or a number of seconds; or "10
+                batches". There are at most 40 batches between two snapshots. After a failure the stream repeats the
+                batches since the newest snapshot.
+            model: a model of this estimator that continues to learn; None: a new one, or that of
+                ``checkpointLocation``.
+            trigger: keywords for ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
+            queryName: the name of Spark's query.
+            onProgress: called after each batch with its ``BatchProgress``, in the query's thread.
+
+        Raises:
+            UsageError: ``checkpointLocation`` belongs to another query, model or fleet; the model already learns from
+                another stream; or ``streamingDf`` is not a streaming DataFrame.
+            ConfigError: params contradict each other, or the model is of another kind, or has other settings.
+            InputError: a column is missing, or of another type.
+        """
+        self._check_frame(streamingDf)
+        self._check()
+        factory = self._model_factory(streamingDf, model)
+        return start_stream(
+            streamingDf,
+            checkpointLocation,
+            factory,
+            self._learner_options(),
+            given=model,
+            snapshot_every=snapshotEvery,
+            trigger=dict(trigger or {}),
+            query_name=queryName,
+            on_progress=onProgress,
+            watch=lambda: observed(self),
+            servers=self._if_set("numServers"),
+        )
+
+    @abstractmethod
+    def _model_factory(self, frame: DataFrame, model: Any) -> ModelFactory:
+        """Return the ``ModelFactory`` for ``start_stream``; raise ConfigError if a model (None: new) does not fit."""
+
+    def _check(self) -> None:
+        super()._check()
+        if self.isSet(self.lateAfterS) and self._time() is None:
+            raise ConfigError("lateAfterS: expected timeCol with it, the column of the rows' times")
+
+    def _reader(self, frame: DataFrame, hasher: FieldHasher) -> LabelledReader:
+        """Return a reader of the rows of a DataFrame; raise InputError unless its columns exist with usable types."""
+        label, weight, time = self.getLabelCol(), self._if_set("weightCol"), self._time()
+        check_label_is_apart(label, hasher.columns)
+        check_numbers(frame, label, "labels")
+        if weight is not None:
+            check_numbers(frame, weight, "weights")
+        if time is not None:
+            check_times(frame, time)
+        return LabelledReader(hasher, label, weight, time)
+
+    def _learner_options(self) -> LearnerOptions:
+        """Return the options for learning a batch."""
+        return LearnerOptions(self.getBatchSize(), self._requested_workers, self._if_set("lateAfterS"))
+
+    def _time(self) -> str | None:
+        """Return the name of the column of times, or None."""
+        name: str | None = self._if_set("timeCol")
+        return name
+
+    def _key_arguments(self) -> dict[str, Any]:
+        """Return the params of MANAGED_KEYS that are set, and the clock, as arguments of ``EmbeddingTable``."""
+        arguments = {name: self.getOrDefault(name) for name in MANAGED_KEYS if self.isSet(name)}
+        return {**arguments, "clock": "event"} if arguments and self._time() is not None else arguments
+
 
 class KeyedModel(KeyParams, FittedModel):
-    """Base class of trained models of keys. They lie on the servers, until ``free()``; copies share them."""
+    """Base class of trained models of keys. Their weights are on the servers until ``free()``; copies share them."""
 
     @property
     def name(self) -> str:
-        """Name of the model on the fleet, by which a stream finds it again."""
+        """The name of the model on the fleet, by which a stream finds it again."""
         return str(self._fitted.name)
 
     @property
     def table(self) -> EmbeddingTable:
-        """The weights of keys with their optimizer's state: pull and push work on them as on any table."""
+        """The weights of the keys with their optimizer's state; pull and push work as on any ``EmbeddingTable``."""
         table: EmbeddingTable = self._fitted.table
         return table
 
@@ -83,10 +191,10 @@ class KeyedModel(KeyParams, FittedModel):
 
         Args:
             path: a folder, or any fsspec URL.
-            since: an earlier export, its number, or "last": only keys that changed since are written.
+            since: an earlier export, its number, or "last": write only the keys that have changed since that export.
 
         Raises:
-            RecoveryError: the file system refuses; the export before stays.
+            RecoveryError: the file system refuses. The previous export stays.
         """
         return self._fitted.export(path, since)
 
@@ -100,13 +208,80 @@ class KeyedModel(KeyParams, FittedModel):
 
 
 class KeyedClassModel(KeyedModel):
-    """Base class of models of labels 0 and 1; the trained parameters return ``margins`` for tasks."""
+    """Base class of models of labels 0 and 1."""
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         self._check_fleet()
-        return with_class_predictions(dataset, self._fitted.hasher, self._fitted.predictor().margins, self)
+        names = [
+            (self.getOrDefault("rawPredictionCol"), "raw"),
+            (self.getOrDefault("probabilityCol"), "probability"),
+            (self.getOrDefault("predictionCol"), "prediction"),
+        ]
+        head = ClassHead(2, "logistic", threshold=self.getOrDefault("threshold"))
+        return with_key_predictions(dataset, self._fitted.hasher, self._fitted.predictor().margins, head, names)
 
     def scoring(self) -> KeyScoring:
         """Return how ``transform`` scores rows, as plain data, for scorers of an export without Spark and servers."""
         values = (self.getOrDefault(name) for name in ("predictionCol", "probabilityCol", "threshold"))
         return KeyScoring(tuple(self._fitted.hasher.columns), *values)
+
+
+def with_key_predictions(
+    frame: DataFrame, hasher: FieldHasher, margins: Margins, head: ClassHead | None, names: Sequence[tuple[str, str]]
+) -> DataFrame:
+    """Add columns of predictions. Tasks receive rows as Arrow batches, so that no integer is rounded on the way.
+
+    Args:
+        head: turns margins into predictions; None: the predictions are the margins.
+        names: the name and the kind of each new column; a column named "" is left out.
+    """
+    check_frame(frame)
+    check_key_columns(frame, hasher)
+    outputs = [(name, kind) for name, kind in names if name]
+    new_names = [name for name, _ in outputs]
+    check_new_columns(frame, new_names)
+    if not outputs:
+        return frame
+
+    def predicted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        num_before = 0
+        for batch in batches:
+            predictions = _columns(margins(hasher.rows(batch, num_before)), head)
+            num_before += batch.num_rows
+            new = [predictions[kind] for _, kind in outputs]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=[*batch.schema.names, *new_names])
+
+    types = [DoubleType() if kind == "prediction" else ArrayType(DoubleType(), False) for _, kind in outputs]
+    new = [StructField(name, type, False) for name, type in zip(new_names, types, strict=True)]
+    predictions = map_in_arrow(with_python(frame), predicted, StructType([*frame.schema.fields, *new]))
+    # Columns are selected by number, as names can be equal, or differ in case only.
+    numbered = predictions.toDF(*(f"c{number}" for number in range(len(predictions.columns))))
+    columns = [F.col(f"c{number}").alias(name) for number, name in enumerate(frame.columns)]
+    first = len(columns)
+    added = [_described(F.col(f"c{first + number}"), name, kind, head) for number, (name, kind) in enumerate(outputs)]
+    return numbered.select(*columns, *added)
+
+
+def _columns(margins: Float64s, head: ClassHead | None) -> dict[str, pa.Array]:
+    if head is None:
+        return {"prediction": pa.array(margins, pa.float64())}
+    raw = head.raw(margins[:, None])
+    probability = head.probability(raw)
+    values_by_kind = {"raw": raw} if probability is None else {"raw": raw, "probability": probability}
+    lists = {name: _lists(values) for name, values in values_by_kind.items()}
+    return {**lists, "prediction": pa.array(head.prediction(raw), pa.float64())}
+
+
+def _lists(values: Float64s) -> pa.Array:
+    offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.reshape(-1)))
+
+
+def _described(values: Column, name: str, kind: str, head: ClassHead | None) -> Column:
+    """Return a new column with pyspark.ml's type and metadata for its kind."""
+    from pyspark.ml.functions import array_to_vector
+
+    if kind != "prediction":
+        vectors = array_to_vector(values)
+        values = F.coalesce(vectors, vectors)
+    return values.alias(name, metadata=metadata_of(kind, None if head is None else head.classes))

@@ -1,16 +1,25 @@
-"""The labels and weights of a table: which are valid, and facts from their sums by rdd_partition and class. Pure.
+"""The labels and weights of a table: which are valid, their sums by rdd_partition and class, and statistics of these.
 
-The sums come from Spark (``tables.survey``), or from the only worker that reads all rows (``label_groups``).
+The sums come from Spark (``tables.survey``), or from the only worker, which reads all rows (``ReadAndSurvey``). Like
+Spark, it adds up the rows of an rdd_partition one by one, so both surveys are equal to the bit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from ps2.algorithms.frame.frames import values_of
-from ps2.algorithms.training.table import Facts
+from ps2.algorithms.training.faults import ColumnNames, Form, Mask, error_of, outside
+from ps2.algorithms.training.reading import Reading, read
+from ps2.algorithms.training.table import COST, PART, ROWS, SQUARES, Facts
+from ps2.array_types import Float64s
 from ps2.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,13 +27,13 @@ if TYPE_CHECKING:
 
 # pyspark.ml infers at most this many classes; a label column whose metadata list its classes may have more.
 MAX_CLASSES = 100
-# If the largest weight is outside these bounds, all weights are multiplied by a power of two.
+# If the largest weight is outside of this range, all weights are multiplied by a power of two.
 MIN_WEIGHT, MAX_WEIGHT = 2.0**-200, 2.0**200
 # Squares of larger labels, or of smaller differences between labels, could leave float64's range.
 MAX_LABEL, MIN_SPREAD = 1e150, 1e-140
 
-# Sums over the rows of one rdd_partition and class (-1: held out), by name; ``least`` and ``most`` are None where no
-# row has a weight.
+# Sums over the rows of one rdd_partition and class (-1: held-out rows), by name. ``min_label`` and ``max_label`` are
+# None if no row has a weight above 0.
 Group = Mapping[str, Any]
 
 
@@ -33,57 +42,59 @@ class Labels:
 
     Attributes:
         classes: the largest number of classes; 0: no limit; None: labels are numbers.
-        described: the number of classes in the column's metadata; None: they do not say.
-        most: a class is a whole number below this.
+        described: the number of classes in the column's metadata; None: the metadata have none.
+        limit: a class is a whole number below this.
     """
 
     def __init__(self, name: str, classes: int | None, field: StructField) -> None:
         self.name = name
         self.classes = classes
-        self.described = _described_classes(field)
-        self.most = classes or self.described or MAX_CLASSES
+        attribute = field.metadata.get("ml_attr", {})
+        self.described = values_of(attribute, attribute.get("type"))
+        self.limit = classes or self.described or MAX_CLASSES
 
     @property
     def expected(self) -> str:
-        """Description of a valid label."""
+        """The description of a valid label."""
         if self.classes is None:
             return "a finite number"
         source = "" if self.classes or self.described else f" ({MAX_CLASSES} classes at most without metadata)"
-        return f"a class, one of 0 to {self.most - 1}{source}"
+        return f"a class, one of 0 to {self.limit - 1}{source}"
 
-    def strange(self, y: str) -> str:
-        """Whether a finite label, a SQL expression, is not a class."""
+    def is_no_class(self, y: str) -> str:
+        """Return SQL for whether a finite label ``y`` is not a class."""
         if self.classes is None:
             return "false"
         # floor() raises an error for a number beyond int64.
-        return f"({y} != rint({y}) or {y} < 0 or {y} >= {self.most})"
+        return f"({y} != rint({y}) or {y} < 0 or {y} >= {self.limit})"
 
-    def number(self, y: str) -> str:
-        """The class of a valid label."""
+    def class_of(self, y: str) -> str:
+        """Return SQL for the class of a valid label ``y``."""
         return "0" if self.classes is None else f"cast({y} as int)"
 
 
 def better_sums(groups: Sequence[Group], shift: float, classes: int | None) -> tuple[float, float]:
-    """Return the number to subtract from labels, and the factor for weights, that keep sums exact.
+    """Return the number to subtract from labels, and the factor for weights, that keep the sums exact.
 
-    ``shift`` is the label of the first row, which is subtracted otherwise.
+    ``shift`` is the label of the first row. It is returned if it is within the range of the labels.
     """
-    counted = [row for row in groups if row["class"] >= 0 and row["least"] is not None]
-    if not counted:
+    weighted = [row for row in groups if row["class"] >= 0 and row["min_label"] is not None]
+    if not weighted:
         return shift, 1.0
-    smallest, largest = min(row["least"] for row in counted), max(row["most"] for row in counted)
+    smallest, largest = min(row["min_label"] for row in weighted), max(row["max_label"] for row in weighted)
     if classes is None and not smallest <= shift <= largest:
-        shift = smallest  # the first row does not count, and may be far away
-    heaviest = max(row["heaviest"] for row in counted)
-    if MIN_WEIGHT < heaviest < MAX_WEIGHT:
+        shift = smallest  # the first row is held out or has no weight, so its label can be far from all others
+    max_weight = max(row["max_weight"] for row in weighted)
+    if MIN_WEIGHT < max_weight < MAX_WEIGHT:
         return shift, 1.0
-    return shift, 2.0 ** min(-math.frexp(heaviest)[1], 1023)
+    return shift, 2.0 ** min(-math.frexp(max_weight)[1], 1023)
 
 
 def facts_of(used: Sequence[Group], labels: Labels, shift: float, unit: float) -> Facts:
-    """Return the facts of the rows to train on, of their groups' sums, with the shift and unit of ``better_sums``.
+    """Return the statistics of the rows to train on from the sums of their groups.
 
-    Raise InputError if there are no such rows, all weights are 0, or labels are too large or too near each other.
+    ``shift`` was subtracted from labels, and weights were multiplied by ``unit``. Raise InputError if there are no such
+    rows, all weights are 0, or labels are too large or too close to each other.
     """
     weight, squared = (sum(row[name] for row in used) for name in ("weight", "squared"))
     rows = sum(row["rows"] for row in used)
@@ -91,8 +102,8 @@ def facts_of(used: Sequence[Group], labels: Labels, shift: float, unit: float) -
         raise InputError("expected rows to train on, but all of them are held out (validationIndicatorCol)")
     if not weight > 0:
         raise InputError(f"expected weights of which some are above 0, got {rows} rows whose weights are all 0")
-    counted = [row for row in used if row["least"] is not None]
-    label_range = min(row["least"] for row in counted), max(row["most"] for row in counted)
+    weighted = [row for row in used if row["min_label"] is not None]
+    label_range = min(row["min_label"] for row in weighted), max(row["max_label"] for row in weighted)
     if labels.classes is None:
         _check_size(labels, *label_range)
     mean = sum(row["wy"] for row in used) / weight
@@ -100,13 +111,13 @@ def facts_of(used: Sequence[Group], labels: Labels, shift: float, unit: float) -
     variance = squares - weight * mean * mean
     if not math.isfinite(variance):
         raise InputError(f"column {labels.name!r}: the squares of its labels add up to {squares:g}, too large")
-    freedom = weight - squared / weight
-    std = math.sqrt(max(variance / freedom, 0.0)) if freedom > 0 else 0.0
+    degrees_of_freedom = weight - squared / weight
+    std = math.sqrt(max(variance / degrees_of_freedom, 0.0)) if degrees_of_freedom > 0 else 0.0
     return Facts(rows, weight, squared, _class_weights(used, labels), mean + shift, std, label_range, unit)
 
 
 def _check_size(labels: Labels, smallest: float, largest: float) -> None:
-    """Raise InputError for numeric labels if their squares, or those of their differences, leave float64's range."""
+    """Raise InputError if the squares of numeric labels, or of their differences, leave float64's range."""
     name = f"column {labels.name!r}"
     if max(-smallest, largest) > MAX_LABEL:
         outermost = smallest if -smallest > largest else largest
@@ -115,7 +126,7 @@ def _check_size(labels: Labels, smallest: float, largest: float) -> None:
     if 0 < spread < MIN_SPREAD:
         raise InputError(
             f"{name}: expected labels that differ by {MIN_SPREAD:g} at least, got {smallest:g} to {largest:g}, whose "
-            "squares are too small; multiply them by something"
+            "squares are too small; multiply the labels by a large number"
         )
 
 
@@ -129,26 +140,175 @@ def _class_weights(used: Sequence[Group], labels: Labels) -> tuple[float, ...]:
     return tuple(sums)
 
 
-def _described_classes(field: StructField) -> int | None:
-    """Return the number of classes in the label's metadata (ml_attr)."""
-    attribute = field.metadata.get("ml_attr", {})
-    return values_of(attribute, attribute.get("type"))
-
-
 def finite_or_0(value: Any) -> float:
     """Return a number as a float; 0 if it is null, NaN or infinite."""
     return float(value) if value is not None and math.isfinite(value) else 0.0
 
 
 def is_finite(x: str) -> str:
-    """Whether a number is finite; both are SQL expressions."""
+    """Return SQL for whether a number ``x`` is finite."""
     return f"({x} is not null and not isnan({x}) and abs({x}) != double('infinity'))"
 
 
 def not_finite(role: str, x: str) -> dict[str, str]:
-    """The ways in which a number is not finite, by names that begin with a role; SQL expressions."""
+    """Return SQL for each way in which a number ``x`` is not finite, by names that begin with its role."""
     return {
         f"{role}_null": f"{x} is null",
         f"{role}_NaN": f"{x} is not null and isnan({x})",
         f"{role}_infinite": f"{x} is not null and abs({x}) = double('infinity')",
     }
+
+
+# -- the survey of the only worker ----------------------------------------------------------------------------------
+
+# The column with the number of each row's rdd_partition in the DataFrame.
+PART_COLUMN = "ps2_part"
+# The values of a group, in the order of the columns of ``WorkerSurvey.table``.
+FIELDS = (
+    *(PART, "class", ROWS, COST, SQUARES),
+    *("min_label", "max_label", "max_weight", "weight", "squared", "wy", "wyy"),
+)
+INTEGERS = (PART, "class", ROWS)
+HELD_OUT = -1
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerSurvey:
+    """A worker's survey of rows without faults.
+
+    Attributes:
+        table: the values of each group, float64, shape (groups, len(FIELDS)); NaN: no value.
+        shift: the number that was subtracted from labels.
+        unit: the number by which weights were multiplied.
+        dim: the number of features.
+    """
+
+    table: Float64s
+    shift: float
+    unit: float
+    dim: int
+
+    @staticmethod
+    def unpacked(report: Mapping[str, Any]) -> WorkerSurvey | None:
+        """Return the survey that ``packed`` has encoded."""
+        if not len(report["head"]):
+            return None
+        shift, unit, dim = report["head"].tolist()
+        return WorkerSurvey(report["groups"], shift, unit, int(dim))
+
+    def groups(self) -> list[Group]:
+        """Return the groups in the form of Spark's survey."""
+        named = [dict(zip(FIELDS, group, strict=True)) for group in self.table.tolist()]
+        return [{name: _decoded(name, value) for name, value in group.items()} for group in named]
+
+
+def packed(reading_and_survey: tuple[Reading, WorkerSurvey | None]) -> dict[str, Any]:
+    """Return a worker's survey as plain data."""
+    _, survey = reading_and_survey
+    if survey is None:
+        return {"groups": np.empty((0, len(FIELDS))), "head": np.empty(0)}
+    return {"groups": survey.table, "head": np.array([survey.shift, survey.unit, survey.dim])}
+
+
+@dataclass(frozen=True, eq=False)
+class ReadAndSurvey:
+    """Reads a worker's rows, and surveys them.
+
+    Attributes:
+        classes: see ``tables.survey``.
+        class_limit: a class is a whole number below this.
+        max_bytes: the limit of the Arrow batches that the worker reads, as Spark can underestimate the size of a table.
+    """
+
+    columns: ColumnNames
+    form: Form
+    classes: int | None
+    class_limit: int
+    max_bytes: int
+
+    def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> tuple[Reading, WorkerSurvey | None]:
+        """Return the rows and their survey; None: Spark must survey them, as they have faults or are too many."""
+        parts: list[npt.NDArray[np.int32]] = []
+        marks: list[Mask] = []
+        total_bytes = 0
+
+        def batches_within_limit() -> Iterator[pa.RecordBatch]:
+            nonlocal total_bytes
+            for batch in batches:
+                total_bytes += batch.nbytes
+                if total_bytes > self.max_bytes:
+                    return
+                parts.append(batch.column(PART_COLUMN).to_numpy())
+                if self.columns.validation is not None:
+                    marks.append(batch.column(self.columns.validation).to_numpy(zero_copy_only=False))
+                yield batch
+
+        reading = read(batches_within_limit(), self.columns, self.form)
+        has_faults = error_of(reading.faults[None], self.columns, self.form) is not None
+        if total_bytes > self.max_bytes or not reading.size or has_faults:
+            return reading, None
+        part = np.concatenate(parts)
+        is_held_out = np.concatenate(marks).astype(bool) if marks else np.zeros(len(part), bool)
+        rows = _Rows.of(reading, part, is_held_out, self.classes is not None)
+        if self.classes is not None and outside(rows.y, self.class_limit).any():
+            return reading, None
+        shift = finite_or_0(rows.y[0]) if self.classes is None else 0.0
+        groups = WorkerSurvey(_group_sums(rows, shift, 1.0), shift, 1.0, 0).groups()
+        shift, unit = better_sums(groups, shift, self.classes)
+        return reading, WorkerSurvey(_group_sums(rows, shift, unit), shift, unit, reading.size)
+
+
+class _Rows(NamedTuple):
+    """Arrays with a value for each of n rows, in Spark's order.
+
+    Attributes:
+        groups: the rdd_partition and the class (``HELD_OUT``: held-out row), float64, shape (n, 2).
+        y, weights: float64, shape (n,); the weights of held-out rows are 1.
+        costs: float64, shape (n,); see ``Load``.
+    """
+
+    groups: Float64s
+    y: Float64s
+    weights: Float64s
+    costs: Float64s
+
+    @staticmethod
+    def of(reading: Reading, part: npt.NDArray[np.int32], is_held_out: Mask, has_classes: bool) -> _Rows:
+        y, weights, costs = np.empty(len(part)), np.ones(len(part)), np.empty(len(part))
+        for rows, selected in ((reading.training, ~is_held_out), (reading.held_out, is_held_out)):
+            if rows is not None:
+                assert rows.y is not None
+                y[selected], costs[selected] = rows.y, 1.0 + np.diff(rows.x.indptr)
+        if reading.training.weights is not None:
+            weights[~is_held_out] = reading.training.weights
+        classes = np.where(is_held_out, HELD_OUT, y if has_classes else 0.0)
+        return _Rows(np.column_stack([part, classes]), y, weights, costs)
+
+
+def _group_sums(rows: _Rows, shift: float, unit: float) -> Float64s:
+    """Return the values of the groups in order, float64, shape (groups, len(FIELDS))."""
+    table = []
+    for part, label_class in np.unique(rows.groups, axis=0).tolist():
+        selected = (rows.groups == (part, label_class)).all(axis=1)
+        costs = rows.costs[selected]
+        labels = [np.nan] * 7
+        if label_class != HELD_OUT:
+            # Squares can overflow, like Spark's. ``better_sums`` then finds another unit, or ``facts_of`` raises.
+            with np.errstate(over="ignore", invalid="ignore"):
+                labels = _label_sums(rows.y[selected], rows.weights[selected] * unit, shift)
+        table.append([part, label_class, selected.sum(), costs.sum(), (costs**2).sum(), *labels])
+    return np.array(table, np.float64).reshape(-1, len(FIELDS))
+
+
+def _label_sums(y: Float64s, weights: Float64s, shift: float) -> list[float]:
+    weighted = y[weights > 0]
+    min_label, max_label = (weighted.min(), weighted.max()) if len(weighted) else (np.nan, np.nan)
+    y = y - shift
+    products = (weights, weights * weights, weights * y, weights * y * y)
+    return [min_label, max_label, weights.max(), *(float(np.cumsum(values)[-1]) for values in products)]
+
+
+def _decoded(name: str, value: float) -> Any:
+    if math.isnan(value):
+        return None
+    return int(value) if name in INTEGERS else value

@@ -1,4 +1,4 @@
-"""Whether a training fits the memory of its servers, workers and driver. Pure."""
+"""Check whether a training fits the memory of its servers, workers and driver. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ class Freeable(Protocol):
 
 
 def left_on(servers: Sequence[tuple[int, int]]) -> int:
-    """Return the bytes that are left on servers, of their memory limits and the memory in use."""
+    """Return the bytes that are left on servers, from the memory limit and the bytes in use of each."""
     return sum(max(limit - used, 0) for limit, used in servers)
 
 
 def check_servers(what: str, needed_bytes: int, servers: Sequence[tuple[int, int]], advice: str = MORE_SERVERS) -> None:
-    """Raise LimitError if a model and its training state cannot fit servers, whose limits and bytes in use are given.
+    """Raise LimitError if a model and its training state do not fit the servers.
 
-    ``what`` begins the sentence: "k=9 and 8 features make sums that take".
+    ``what`` is the beginning of the message: "k=9 and 8 features make sums that take". ``servers`` are the memory limit
+    and the bytes in use of each server.
     """
     left = left_on(servers)
     if needed_bytes > left:
@@ -39,9 +40,9 @@ def check_servers(what: str, needed_bytes: int, servers: Sequence[tuple[int, int
 
 @contextmanager
 def fitting_servers(what: str, vectors: Sequence[Freeable] = (), advice: str = MORE_SERVERS) -> Iterator[None]:
-    """Explain a LimitError of servers that allocate vectors; free the vectors that were allocated before.
+    """Explain a LimitError of servers that allocate vectors, and free the vectors that were allocated before.
 
-    ``what`` begins the sentence: "sums of 800 bytes".
+    ``what`` is the beginning of the message: "sums of 800 bytes".
     """
     try:
         yield
@@ -61,13 +62,13 @@ def check_driver(what: str, needed_bytes: int, left_bytes: int) -> None:
     """Raise LimitError if the driver cannot hold the model; see ``check_servers``."""
     if needed_bytes > left_bytes:
         raise LimitError(
-            f"{what} {needed_bytes:,} bytes, and the driver, which gets them in the end, may take {left_bytes:,}"
+            f"{what} {needed_bytes:,} bytes, and the driver, which reads them in the end, can use {left_bytes:,}"
         )
 
 
 @contextmanager
 def freed_on_failure(model: Freeable) -> Iterator[None]:
-    """Free a model if the block raises: it has a name on the fleet, by which it would stay, and nobody else has it."""
+    """Free a named model if the block raises: it would stay on the fleet, and nobody else can free it."""
     try:
         yield
     except BaseException:

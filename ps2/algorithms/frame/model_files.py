@@ -1,4 +1,4 @@
-"""Estimators and models in folders: pyspark's metadata, with a model's arrays beside them.
+"""Save and load estimators and models in folders that contain pyspark's metadata and a model's arrays.
 
 Each model class writes and reads its content: ``_write_content(url)`` and ``_read_content(path, url, content)``. The
 metadata, which describe the content, are written last.
@@ -18,15 +18,14 @@ from ps2.algorithms.frame.array_files import load_metadata as read_metadata
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError, UsageError
 from ps2.run.spark.backend_lookup import active_session, is_connect, with_python
 from ps2.run.spark.files import escaped, file_system_of
-from ps2.storage.files import remove_folder as remove_tree
-from ps2.storage.files import reported, resolve_url, shared_url, write_whole
+from ps2.storage.files import remove_folder, reported, resolve_url, shared_url, write_whole
 
-# What Spark calls the only part of a small text file.
+# Spark's name for the only part of a small text file.
 PART = "part-00000"
 
 
 def located(spark: Any, path: str) -> tuple[str, bool]:
-    """Return the fsspec URL of a path, resolved as Spark resolves it, and whether it exists."""
+    """Return the fsspec URL of a path as Spark resolves it, and whether the path exists."""
     if not isinstance(path, str):
         raise TypeError(f"path: expected a string, got {type(path).__name__}")
     _check_home(path)
@@ -43,7 +42,7 @@ def _check_home(path: str) -> None:
     if path.startswith("~"):
         raise ConfigError(
             f"path: expected a path or a URL, got {path!r}, in which Spark takes '~' for a folder's name: "
-            "os.path.expanduser(path) is the path in a user's home"
+            "use os.path.expanduser(path) for a path in your home"
         )
 
 
@@ -63,7 +62,7 @@ def save_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | 
 
 
 def write_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | None, params: dict[str, Any]) -> None:
-    """Write the same as ``save_metadata``, from this process and without Spark."""
+    """Write the same metadata as ``save_metadata``, but from this process, without Spark."""
     text: str = DefaultParamsWriter._get_metadata_to_save(instance, spark, extra, params)
     fs, root = resolve_url(path)
     with reported(root, "writing the metadata"):
@@ -73,7 +72,7 @@ def write_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] |
 
 
 def load_metadata(path: str, spark: Any) -> dict[str, Any]:
-    """Read the metadata that ``save_metadata`` or pyspark has written."""
+    """Read metadata that ``save_metadata`` or pyspark has written."""
     if not is_connect(spark):
         return DefaultParamsReader.loadMetadata(escaped(path), spark.sparkContext)
     fs, root = resolve_url(path)
@@ -82,21 +81,16 @@ def load_metadata(path: str, spark: Any) -> dict[str, Any]:
         return DefaultParamsReader._parseMetaData(fs.cat_file(part).decode().splitlines()[0])
 
 
-def remove_folder(path: str) -> None:
-    """Remove a folder before another object is saved to it."""
-    fs, root = resolve_url(path, "path")
-    with reported(root, "removing the files in it"):
-        remove_tree(fs, root)
-
-
 class _Overwriting(MLWriter):
-    """Replaces a folder. A client of Spark Connect has no JVM to do so, and removes the folder itself."""
+    """Replaces a folder. A client of Spark Connect has no JVM for this, so it removes the folder itself."""
 
     def _handleOverwrite(self, path: str) -> None:
         if not is_connect(self.sparkSession):
             super()._handleOverwrite(path)
         elif located(self.sparkSession, path)[1]:
-            remove_folder(path)
+            fs, root = resolve_url(path, "path")
+            with reported(root, "removing the files in it"):
+                remove_folder(fs, root)
 
 
 class ModelWriter(_Overwriting):
@@ -122,7 +116,7 @@ class ModelWriter(_Overwriting):
 
 
 class ExportingWriter(ModelWriter, GeneralMLWriter):
-    """Writes a model; with ``format("pmml")``, pyspark.ml writes its model of the same kind."""
+    """Writes a model; with ``format("pmml")``, pyspark.ml writes the equal model of pyspark.ml."""
 
     source = "internal"
 
@@ -222,7 +216,7 @@ def _set_params(instance: Any, metadata: dict[str, Any]) -> None:
             rows = np.array(value, np.float64)
             matrix = DenseMatrix(rows.shape[0], rows.shape[1], rows.reshape(-1), isTransposed=True)
             metadata["paramMap"][name] = matrix
-    # Some versions of pyspark have params that other versions lack; these have no effect here.
+    # Some versions of pyspark have params that other versions lack; their defaults are ignored.
     metadata["defaultParamMap"] = {
         name: value for name, value in metadata["defaultParamMap"].items() if instance.hasParam(name)
     }
@@ -241,14 +235,14 @@ def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
 
 
 def _check_class(path: str, metadata: dict[str, Any], cls: type) -> None:
-    """Raise UsageError if metadata describe another class. Earlier versions of PS2 had them in other modules."""
+    """Raise UsageError if metadata describe another class. In earlier versions of PS2 it can be in another module."""
     module, _, name = str(metadata.get("class")).rpartition(".")
     if name != cls.__name__ or module.partition(".")[0] != cls.__module__.partition(".")[0]:
         raise UsageError(f"{path}: expected a {cls.__module__}.{cls.__name__}, got a {metadata.get('class')}")
 
 
 def prepare_folder(spark: Any, path: str, overwrite: bool) -> None:
-    """Make a model's folder before the training; ConfigError if that fails, or it has files and not ``overwrite``."""
+    """Make a model's folder before the training; raise ConfigError if this fails, or files would be overwritten."""
     url, exists = located(spark, path)
     fs, root = resolve_url(url)
     if exists and not overwrite and (fs.isfile(root) or fs.ls(root)):

@@ -14,7 +14,6 @@ from ps2.algorithms.frame.array_files import ArrayModel
 from ps2.algorithms.frame.frames import check_frame
 from ps2.algorithms.frame.heads import ClassHead, Head
 from ps2.algorithms.frame.model_files import ModelReader, ModelWriter
-from ps2.algorithms.frame.notebook import model_html
 from ps2.algorithms.frame.params import ByName, FeatureParams
 from ps2.algorithms.frame.predict import rows_of, with_predictions
 from ps2.algorithms.frame.scoring import FeatureScoring, Scoring
@@ -25,6 +24,7 @@ from ps2.algorithms.frame.summaries import (
     ClassificationSummary,
     ClassificationTrainingSummary,
     HistorySummary,
+    model_html,
 )
 from ps2.algorithms.frame.tables import field
 from ps2.algorithms.training.faults import ColumnNames
@@ -43,34 +43,34 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
     """Base class of everything that ``fit`` or ``load`` returns."""
 
     _is_model = True
-    # The class of the trained parameters; None: the model writes and reads them itself.
+    # The class of the trained parameters, which writes and reads them; None: the model does so itself.
     _ARRAYS: ClassVar[type[ArrayModel] | None] = None
 
     def __init__(self, fitted: Any) -> None:
         super().__init__()
         self._fitted: Any = fitted
         self._summary: Any = None
-        # The application whose tasks have the parameters, these, and the broadcast that brings them.
+        # The broadcast of the parameters: its Spark application, the parameters, and the broadcast variable.
         self._shared: tuple[SparkBackend, Any, Any] | None = None
 
     @classmethod
     def _of(cls: type[F], fitted: Any) -> F:
-        """Return a model of trained parameters. To type checkers, a class of settings takes these alone."""
+        """Return a model of trained parameters. Type checkers only accept settings as arguments of the class."""
         make: Any = cls
         model: F = make(fitted)
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickles is what ``save`` writes: a summary has the DataFrame, which Spark's driver alone can have."""
+        """Leave out what ``save`` does not write: only Spark's driver can have the DataFrame of a summary."""
         return vars(self) | {"_summary": None, "_shared": None}
 
     def _share(self, spark: SparkBackend) -> Callable[[], Any]:
-        """Return a function that gives tasks the trained parameters; a large model travels once per executor."""
+        """Return a function that returns the parameters in a task; large ones are sent once to each executor."""
         fitted = self._predicting
         if fitted.is_light:
             return lambda: fitted
         shared = self._shared
-        # Parameters are compared by identity: equality would compare arrays, element by element.
+        # Compared by identity, as equality would compare arrays element by element.
         if shared is None or shared[0] != spark or shared[1] is not fitted:
             self._shared = shared = spark, fitted, spark.broadcast(fitted)
         broadcast = shared[2]
@@ -78,32 +78,32 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
 
     @property
     def _predicting(self) -> Any:
-        """The trained parameters that predictions are made with."""
+        """The trained parameters for predictions, which can be a part of all."""
         return self._fitted
 
     @property
     def fitted(self) -> Any:
-        """The trained parameters that predictions are made with, as an object of their own."""
+        """The trained parameters for predictions, as an object that needs no Spark."""
         return self._predicting
 
     def scoring(self) -> Scoring:
-        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers.
+        """Return a description of how ``transform`` scores rows, for scorers without Spark and servers.
 
         Raises:
-            UsageError: the model has no form without Spark.
+            UsageError: the model cannot score rows without Spark.
         """
-        raise UsageError(f"{type(self).__name__} has no form without Spark and servers")
+        raise UsageError(f"{type(self).__name__} cannot score rows without Spark and servers")
 
     # -- summaries -------------------------------------------------------------------------------------------------
 
     @property
     def hasSummary(self) -> bool:
-        """Whether ``summary`` is there: after ``fit``, not after ``load``."""
+        """Whether there is a ``summary``: after ``fit``, but not after ``load``."""
         return self._summary is not None
 
     @property
     def summary(self) -> Any:
-        """History of the training, and metrics of the training data.
+        """The history of the training, and metrics of the training data.
 
         Raises:
             RuntimeError: the model was loaded.
@@ -144,19 +144,19 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
     # -- pyspark.ml ------------------------------------------------------------------------------------------------
 
     def _as_pyspark(self, cls: type, *arguments: Any) -> Any:
-        """Make the model of a class of pyspark.ml; the arguments of its Java class follow the uid."""
+        """Return a model of a class of pyspark.ml. ``arguments`` follow the uid in the Java class's constructor."""
         return new_model(cls, self.uid, arguments, self)
 
 
 class FeatureModel(FittedModel, FeatureParams):
     """A trained model that adds columns to rows of features."""
 
-    # "module:class" whose ``load`` reads the saved model without Spark; "": that of ``_ARRAYS``.
+    # The class whose ``load`` reads the saved model without Spark, as "module:class"; "": that of ``_ARRAYS``.
     _LOADER = ""
 
     @property
     def numFeatures(self) -> int:
-        """Number of features that the model was trained on."""
+        """The number of features that the model was trained on."""
         return int(self._fitted.dim)
 
     def __repr__(self) -> str:
@@ -164,7 +164,7 @@ class FeatureModel(FittedModel, FeatureParams):
         return f"{type(self).__name__}: uid={self.uid}, {', '.join(f'{name}={size}' for name, size in sizes.items())}"
 
     def _sizes(self) -> dict[str, Any]:
-        """Return what ``repr`` shows beside the number of features, by name."""
+        """Return what ``repr`` shows in addition to the number of features, by name."""
         return {}
 
     @abstractmethod
@@ -173,11 +173,11 @@ class FeatureModel(FittedModel, FeatureParams):
 
     @abstractmethod
     def _outputs(self) -> list[tuple[str, str]]:
-        """Return the names of the columns to add, each with its kind; "" as the name of a column leaves it out."""
+        """Return the name and the kind of each column to add; a column named "" is left out."""
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_frame(dataset)
-        names = [(name, what) for name, what in self._outputs() if name]
+        names = [(name, kind) for name, kind in self._outputs() if name]
         if not names:
             return dataset
         share = self._share(backend_of(dataset))
@@ -185,28 +185,28 @@ class FeatureModel(FittedModel, FeatureParams):
         return with_predictions(dataset, columns, self.numFeatures, share, self._head(), names)
 
     def scoring(self) -> FeatureScoring:
-        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers.
+        """Return a description of how ``transform`` scores rows, for scorers without Spark and servers.
 
         Raises:
-            UsageError: the model is a tree of a forest, which has no form of its own without Spark.
+            UsageError: the model is a tree of a forest, which cannot score rows without Spark.
         """
         arrays = self._ARRAYS
         loader = self._LOADER if arrays is None else f"{arrays.__module__}:{arrays.__name__}"
         if not loader:
             raise UsageError(f"{type(self).__name__}: expected a whole model, got one of its trees")
-        outputs = tuple((name, what) for name, what in self._outputs() if name)
-        head: Any = self._head()
-        sizes = self.numFeatures, bool(self._fitted.takes_missing)
-        return FeatureScoring(loader, *sizes, self._features, head, outputs, self._margin_column, self._rounds)
+        outputs = tuple((name, kind) for name, kind in self._outputs() if name)
+        missing = bool(self._fitted.takes_missing)
+        columns = self._features, self._head(), outputs, self._margin_column
+        return FeatureScoring(loader, self.numFeatures, missing, *columns, self._rounds)
 
     @property
     def _margin_column(self) -> str | None:
-        """Name of the column that margins begin with; None: they begin with what the model says."""
+        """The name of the column of initial margins, to which the model's are added; None: there is none."""
         return None
 
     @property
     def _rounds(self) -> int | None:
-        """Number of rounds of trees that predict; None: all, or the model has none."""
+        """The number of rounds of trees that predict; None: all rounds, or the model has no rounds."""
         return None
 
 
@@ -231,9 +231,9 @@ class FleetModel(FeatureModel):
     # -- summaries -------------------------------------------------------------------------------------------------
 
     def evaluate(self, dataset: DataFrame) -> Any:
-        """Return a summary of the predictions for a DataFrame with labels; metrics are computed when asked for."""
+        """Return a summary of the predictions for a DataFrame with labels; it computes metrics on request."""
         check_frame(dataset)
-        field(dataset, self.getOrDefault("labelCol"))  # or an error that says which columns there are
+        field(dataset, self.getOrDefault("labelCol"))  # raises an error that names the columns
         return self._summaries()[0](self, dataset)
 
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
@@ -247,10 +247,10 @@ class FleetModel(FeatureModel):
     def _with_all_columns(self: M) -> M:
         """Return this model, or a copy that names all columns of predictions."""
         columns = {"raw": "rawPredictionCol", "probability": "probabilityCol", "prediction": "predictionCol"}
-        unnamed = [what for name, what in self._outputs() if not name and what in columns]
+        unnamed = [kind for name, kind in self._outputs() if not name and kind in columns]
         if not unnamed:
             return self
-        return self.copy({getattr(self, columns[what]): f"{what} of {self.uid}" for what in unnamed})
+        return self.copy({getattr(self, columns[kind]): f"{kind} of {self.uid}" for kind in unnamed})
 
 
 class ClassifyingModel(FleetModel):
@@ -263,7 +263,7 @@ class ClassifyingModel(FleetModel):
 
     @property
     def numClasses(self) -> int:
-        """Number of classes; labels are 0 to ``numClasses - 1``."""
+        """The number of classes; labels are 0 to ``numClasses - 1``."""
         return int(self._fitted.classes or 2)
 
     def predictRaw(self, value: Any) -> Vector:

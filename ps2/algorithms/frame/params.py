@@ -20,7 +20,7 @@ _params_by_class: dict[type, list[tuple[str, Param[Any]]]] = {}
 
 
 def _params_of(cls: type) -> list[tuple[str, Param[Any]]]:
-    """Return names and ``Param``s of a class, in the order of their names. Pyspark looks for them in each object."""
+    """Return names and ``Param``s of a class, ordered by name. (Pyspark would collect them again for each object.)"""
     if cls not in _params_by_class:
         members = [(name, getattr(cls, name)) for name in dir(cls)]
         _params_by_class[cls] = [(name, param) for name, param in members if isinstance(param, Param)]
@@ -28,10 +28,7 @@ def _params_of(cls: type) -> list[tuple[str, Param[Any]]]:
 
 
 class _ShowsParams(ABCMeta):
-    """Metaclass whose classes have the params as keywords in their signature, with defaults, as ``help`` shows it.
-
-    A signature is made when somebody asks.
-    """
+    """Metaclass that gives classes a signature with their params and defaults, for ``help``; it is made on request."""
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -41,10 +38,10 @@ class _ShowsParams(ABCMeta):
         return inspect.Signature([inspect.Parameter(name, kind, default=known[name]) for name in sorted(known)])
 
     def __dir__(cls) -> list[str]:
-        return [name for name in super().__dir__() if hasattr(cls, name)]  # a model lacks setters
+        return [name for name in super().__dir__() if hasattr(cls, name)]  # models lack most setters
 
     def takes_keywords(cls) -> bool:
-        """Return whether objects of the class are made with params as keywords, and with nothing else."""
+        """Return whether the constructor takes params as keywords, and nothing else."""
         instantiable: Any = cls
         _, *others = inspect.signature(instantiable.__init__).parameters.values()
         variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -58,11 +55,11 @@ class _ShowsParams(ABCMeta):
         }
         if hasattr(cls, "setInitialModel"):
             known["initialModel"] = None
-        # A default such as "uid__output" is another one for each object.
+        # A default such as "uid__output" differs from object to object.
         return {name: None if instance.uid in str(value) else value for name, value in known.items()}
 
 
-# Type checkers make keywords of the settings of classes that derive from ``Settings``: those of families, not these.
+# To type checkers, settings of the classes from which a class derives are keywords. The settings of these two are not.
 if TYPE_CHECKING:
 
     class _FleetSettings: ...
@@ -93,7 +90,7 @@ class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
             self.setParams(**params)
 
     _has_params = True
-    # A param whose value decides the defaults of others, with these defaults.
+    # The name of a param whose value decides the defaults of other params, and these defaults by its value.
     _DEFAULTS_BY: ClassVar[tuple[str, Mapping[str, Mapping[str, Any]]] | None] = None
 
     __eq__, __hash__, __repr__ = Params.__eq__, Params.__hash__, Params.__repr__
@@ -119,10 +116,15 @@ class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
     @property
     def _requested_workers(self) -> int | None:
         """The number of workers that the user has set; None: not set."""
-        return self.getOrDefault("numWorkers") if self.isSet("numWorkers") else None
+        return self._if_set("numWorkers")
+
+    def _if_set(self, name: str) -> Any:
+        """Return the value of a param that is set; None: there is no such param, or it is not set or an empty text."""
+        value = self.getOrDefault(name) if self.hasParam(name) and self.isSet(name) else None
+        return None if value == "" else value
 
     def _set_defaults(self) -> None:
-        """Set defaults that the declarations, or base classes of pyspark, do not have."""
+        """Set the defaults of the declarations; a subclass adds others."""
         known = settings_of(type(self)).items()
         self._setDefault(**{name: setting.default for name, setting in known if setting.default is not None})
 
@@ -130,7 +132,7 @@ class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
         self._set(**{name: value})
 
     def _values(self, settings: type[N]) -> N:
-        """Return the values of the params that are settings of a class, checked."""
+        """Return settings of a class with the values of this object's params; raise ConfigError for a wrong value."""
         known = {name: self.getParam(name) for name in settings_of(settings) if self.hasParam(name)}
         return settings(**{name: self.getOrDefault(param) for name, param in known.items() if self.isDefined(param)})
 
@@ -167,7 +169,7 @@ class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
         self._choose_defaults()
 
     def _copyValues(self, to: Any, extra: Any = None) -> Any:
-        # pyspark copies defaults one by one; some come after the param that decides them.
+        # Pyspark copies defaults one by one, and a default can be copied after the param that decides it.
         copied = super()._copyValues(to, extra)
         if isinstance(copied, ByName):
             copied._choose_defaults()
@@ -182,7 +184,7 @@ class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
 
 
 class FeatureParams(ByName, _FeatureSettings):
-    """Params of estimators and models of features: ``featuresCol`` takes the names of several columns, too."""
+    """The params of estimators and models of features. ``featuresCol`` also takes the names of several columns."""
 
     if TYPE_CHECKING:
         featuresCol: Any
@@ -203,8 +205,9 @@ class FeatureParams(ByName, _FeatureSettings):
 
     @property
     def _weight_column(self) -> str | None:
-        """The name of the column of weights; None: all rows weigh 1."""
-        return self.getOrDefault("weightCol") or None if self.isSet("weightCol") else None
+        """The name of the column of weights; None: all weights are 1."""
+        name: str | None = self._if_set("weightCol")
+        return name
 
     @property
     def _features(self) -> str | tuple[str, ...]:

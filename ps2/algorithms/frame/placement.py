@@ -1,7 +1,7 @@
 """Where a training runs: one cost model for all families. Pure.
 
-A family counts its ``Work``, in seconds of one core that it has measured. With T threads of the only worker, or W
-workers of t threads each with servers between them, a training then takes, with s = ``thread_share``::
+A family computes its ``Work`` from the seconds of one core that it has measured. A training with T threads of the only
+worker ("local"), or with W workers of t threads each and servers, then takes, with s = ``thread_share``::
 
     local      read_s     + steps * (step_s / (1 + s * (T - 1)) + local_s)
     servers    read_s / W + steps * (step_s / (W * t)           + servers_s)
@@ -19,15 +19,15 @@ from ps2.algorithms.training.record import Placement, Via, ViaName
 from ps2.errors import ConfigError
 from ps2.formats import short_time
 
-# Fixed cost of a clock on servers: release, two requests each way, the driver's function.
+# The fixed cost of a clock with servers: its barrier, two requests each way, and the driver's function.
 SERVER_CLOCK_S = 8e-3
-# Fixed cost of a clock in the only worker's process.
+# The fixed cost of a clock in the only worker's process.
 LOCAL_CLOCK_S = 2e-3
-# Cost of reading one stored value into a worker's arrays, with the shuffle that deals out rows.
+# The cost of reading one stored value into a worker's arrays, including the shuffle.
 READ_S = 40e-9
-# Cost of sending one weight one way.
+# The cost of sending one weight one way.
 WEIGHT_S = 4e-9
-# Limit of the number of weights that the only worker can return in its message.
+# The maximum number of weights that the only worker can return in its message.
 MAX_LOCAL_WEIGHTS = 1 << 22
 
 
@@ -41,7 +41,7 @@ class Work:
         step_s: the seconds in which one core computes a step with all rows.
         local_s: the other seconds of a step in the only worker's process.
         servers_s: the other seconds of a step with servers.
-        weights: the number of weights that the only worker returns in its message; 0: it returns them otherwise.
+        weights: the number of weights that the only worker returns in its message; 0: it returns them in another way.
         local_threads: the largest number of threads of the only worker.
         worker_threads: the largest number of threads of each worker with servers.
         thread_share: the speed of each further thread of the only worker, as a share of the first one's.
@@ -63,9 +63,9 @@ class Work:
 
     @staticmethod
     def of_clocks(values: float, weights: int, clocks: int, value_s: float, why_servers: str = "") -> Work:
-        """Return the work of clocks that compute with every row, and in which all weights travel both ways.
+        """Return the work of clocks that compute with every row, and send all weights in both directions.
 
-        ``values`` is the number of stored values plus that of rows; each takes ``value_s`` seconds in a clock.
+        ``values`` is the number of stored values plus the number of rows; each takes ``value_s`` seconds in a clock.
         """
         servers_s = SERVER_CLOCK_S + 2 * WEIGHT_S * weights
         return Work(
@@ -73,7 +73,7 @@ class Work:
         )
 
     def seconds(self, cores: Cores) -> dict[Via, float]:
-        """Estimate the duration of the training by each way to run it."""
+        """Return the estimated duration of the training for each way to run it."""
         speed = 1 + self.thread_share * (min(cores.local, self.local_threads) - 1)
         spread = cores.workers * min(cores.each, self.worker_threads)
         return {
@@ -114,7 +114,7 @@ class Request:
     began: Via | None = None
 
     def check(self) -> None:
-        """Raise ConfigError if it contradicts itself."""
+        """Raise ConfigError if the request contradicts itself."""
         if self.via == "local" and (self.workers or 1) > 1:
             raise ConfigError(
                 f"via: expected 'servers' or 'auto' for {self.workers} workers (numWorkers), got 'local', which has "
@@ -147,7 +147,7 @@ def place(work: Work, cores: Cores, request: Request) -> Placement:
 
 
 def fastest(seconds: Mapping[Via, float], unit: str = "") -> tuple[Via, str]:
-    """Return the fastest of several ways to train by predicted seconds, and the reason in words; infinity: impossible.
+    """Return the fastest way to train, and the reason in words, from the predicted seconds (infinity: impossible).
 
     ``unit`` is the part of a training that takes this time, such as " per token"; "": the whole training.
     """

@@ -1,4 +1,4 @@
-"""Plots of a training, and of what a model uses its features for. Needs matplotlib, but no display."""
+"""Plots of a training and of the importances of features. They need matplotlib, but no display."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def draw_losses(history: TrainingHistory, ax: Any = None) -> Axes:
         raise ConfigError(f"plot: there is nothing to draw: no {words.step} was taken")
     axes = axes_for(ax)
     by_name = {"training": (history.objective, BLUE), "held out": (history.validation, ORANGE)}
-    # The history may include a value from before the first step.
+    # The history can include a value from before the first step.
     lines = [
         Line(name, np.arange(1.0 - len(values), 1.0) + history.steps, np.array(values, np.float64), color)
         for name, (values, color) in by_name.items()
@@ -51,16 +51,16 @@ def draw_losses(history: TrainingHistory, ax: Any = None) -> Axes:
     return axes
 
 
-def draw_importances(shares: npt.NDArray[np.float64], names: Sequence[str], most: int, ax: Any = None) -> Axes:
-    """Plot the most important features, at most ``most``, as bars; raise ConfigError if no feature has a gain.
+def draw_importances(shares: npt.NDArray[np.float64], names: Sequence[str], limit: int, ax: Any = None) -> Axes:
+    """Plot the most important features, at most ``limit``, as bars; raise ConfigError if no feature has a gain.
 
-    ``shares`` has each feature's share of all gains. Without names, the plot shows numbers.
+    ``shares`` has each feature's share of all gains. Without names, the plot shows the features' numbers.
     """
-    if most < 1:
-        raise ConfigError(f"most: expected at least 1, got {most!r}")
+    if limit < 1:
+        raise ConfigError(f"most: expected at least 1, got {limit!r}")
     used = np.count_nonzero(shares)
     # Features with equal shares are ordered by number.
-    order = np.lexsort((np.arange(len(shares)), -shares))[: min(most, used)]
+    order = np.lexsort((np.arange(len(shares)), -shares))[: min(limit, used)]
     if not len(order):
         raise ConfigError("plotImportances: there is nothing to draw: trees split by no feature")
     axes = axes_for(ax, height_in=AROUND_BARS_IN + BAR_IN * len(order))

@@ -1,4 +1,4 @@
-"""Predictions: for vectors in the driver, and by a pandas UDF over the columns of a DataFrame."""
+"""Predictions: of a vector in the driver, and of the rows of a DataFrame by a pandas UDF."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType
 from ps2.algorithms.frame.frames import for_arrow
 from ps2.algorithms.frame.heads import Fitted, Head, predicted
 from ps2.algorithms.frame.row_matrices import as_rows
-from ps2.algorithms.frame.tables import check_columns, column, field, known_dim
+from ps2.algorithms.frame.tables import check_columns, check_new_columns, column, field, known_dim
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.array_types import Float64s
 from ps2.data.columns import read_features, read_numbers
@@ -28,8 +28,9 @@ from ps2.data.sparse_rows import canonical
 from ps2.errors import InputError, UsageError
 from ps2.run.spark.backend_lookup import with_python
 
-_WHOLE = "ps2 predictions"
-# A field of the struct that a task gets; vectors have no field of this name.
+# The temporary column of all predictions of a row, a struct.
+_PREDICTIONS = "ps2 predictions"
+# The field of initial margins in the struct that a task receives; structs of vectors have no field of this name.
 MARGIN = "margin"
 # Temporary columns.
 DENSE, SPARSE = "ps2 dense", "ps2 sparse"
@@ -49,7 +50,7 @@ _ARRAY = pa.list_(pa.float64())
 def rows_of(value: Any, dim: int, missing: bool) -> sp.csr_array:
     """Return a vector of pyspark, an array or a list of numbers, or a sparse row of scipy, as a matrix of one row.
 
-    Raise InputError or UsageError unless it has ``dim`` finite numbers, or with ``missing`` also NaN.
+    Raise InputError or UsageError unless it has ``dim`` finite numbers; ``missing`` allows NaN.
     """
     expected = f"features: expected a vector of {dim} numbers"
     if sp.issparse(value):
@@ -85,8 +86,8 @@ def with_predictions(
 
     Args:
         columns: the columns of features and, optionally, of margins, which are added to the model's.
-        dim: number of features.
-        share: gives a task the trained parameters.
+        dim: the number of features.
+        share: returns the trained parameters in a task.
         names: the new columns, each with its kind: "raw", "probability", "prediction" or, for trees, "leaf" and
             "contrib".
 
@@ -100,22 +101,22 @@ def with_predictions(
     if known not in (None, dim):
         # Spark takes the number of features of a LIBSVM file from its largest index.
         read = f'; LIBSVM files are read by spark.read.format("libsvm").option("numFeatures", {dim})'
-        more = read if isinstance(features, str) else ""
-        raise InputError(f"column {_name(features)!r}: expected {dim} features as in training, got {known}{more}")
-    for name, _ in names:
-        if name in frame.columns:
-            raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")
-    tree_outputs = {what for _, what in names} & {"leaf", "contrib"}
-    whole = _vectorised(_predictor(share, head, columns, tree_outputs))(_input(with_python(frame), columns))
-    with_all = frame.select("*", whole.alias(_WHOLE))
-    new = [_described(_checked(what), what).alias(name, metadata=_metadata(what, head)) for name, what in names]
-    return with_all.select("*", *new).drop(_WHOLE)
+        advice = read if isinstance(features, str) else ""
+        raise InputError(f"column {_shown(features)!r}: expected {dim} features as in training, got {known}{advice}")
+    check_new_columns(frame, (name for name, _ in names))
+    udf: Any = pandas_udf  # its overloads lack a struct type given as a string
+    tree_outputs = {kind for _, kind in names} & {"leaf", "contrib"}
+    predict = udf(_predictor(share, head, columns, tree_outputs), _STRUCT)
+    with_struct = frame.select("*", predict(_input(with_python(frame), columns)).alias(_PREDICTIONS))
+    new = [_prediction_column(kind).alias(name, metadata=metadata_of(kind, head.classes)) for name, kind in names]
+    return with_struct.select("*", *new).drop(_PREDICTIONS)
 
 
 def compressed(frame: DataFrame, name: str) -> DataFrame:
-    """Return the same rows, each vector of a column sparse where that takes less memory; the column becomes the last.
+    """Return the rows with each vector of a column in the form, sparse or dense, that takes less memory.
 
-    Spark has no function that makes sparse vectors, but ``VectorAssembler`` makes the smaller form of each.
+    The column becomes the last one. Spark has no function for sparse vectors, but its ``VectorAssembler`` chooses the
+    smaller form.
     """
     metadata = frame.schema[name].metadata
     assembler = VectorAssembler(inputCols=[DENSE], outputCol=SPARSE, handleInvalid="keep")
@@ -123,42 +124,34 @@ def compressed(frame: DataFrame, name: str) -> DataFrame:
     return assembled.select("*", column(SPARSE).alias(name, metadata=metadata)).drop(DENSE, SPARSE)
 
 
-def _vectorised(function: Any) -> Any:
-    # The overloads of pandas_udf lack a struct type given as a string.
-    make: Any = pandas_udf
-    return make(function, _STRUCT)
-
-
-def _checked(what: str) -> Column:
-    """Return one part of the predictions; Spark itself raises an error for a faulty row, without a Python traceback."""
-    whole = column(_WHOLE)
-    return F.when(whole["fault"].isNotNull(), F.raise_error(whole["fault"])).otherwise(whole[what])
-
-
-def _name(features: str | tuple[str, ...]) -> str:
-    """Return the name of the features for messages."""
+def _shown(features: str | tuple[str, ...]) -> str:
+    """Return the names of the features for messages."""
     return features if isinstance(features, str) else ", ".join(features[:3]) + ", ..." * (len(features) > 3)
 
 
-def _described(value: Column, what: str) -> Column:
-    """Return a column with pyspark.ml's type for its kind."""
+def _prediction_column(kind: str) -> Column:
+    """Return a column of predictions with pyspark.ml's type for its kind.
+
+    For a faulty row, Spark itself raises an error, which has no Python traceback.
+    """
     from pyspark.ml.functions import array_to_vector
 
+    predictions = column(_PREDICTIONS)
+    fault = predictions["fault"]
+    value = F.when(fault.isNotNull(), F.raise_error(fault)).otherwise(predictions[kind])
     # A prediction is never null; coalesce tells Spark so.
-    return F.coalesce(value, F.lit(math.nan)) if what == "prediction" else array_to_vector(value)
+    return F.coalesce(value, F.lit(math.nan)) if kind == "prediction" else array_to_vector(value)
 
 
-def _metadata(what: str, head: Head) -> dict[str, Any]:
+def metadata_of(kind: str, classes: int | None) -> dict[str, Any]:
     """Return pyspark.ml's metadata for a column of predictions."""
-    if head.classes is None or what in ("leaf", "contrib"):
+    if classes is None or kind in ("leaf", "contrib"):
         return {"ml_attr": {}}
-    if what == "prediction":
-        return {"ml_attr": {"type": "nominal", "num_vals": head.classes}}
-    return {"ml_attr": {"num_attrs": head.classes}}
+    return {"ml_attr": {"type": "nominal", "num_vals": classes} if kind == "prediction" else {"num_attrs": classes}}
 
 
 def _input(frame: DataFrame, columns: ColumnNames) -> Column:
-    """Return the argument of the UDF: a struct, which pandas holds as columns."""
+    """Return the argument of the UDF: a struct, which becomes a pandas DataFrame."""
     features = columns.features
     margin = [] if columns.margin is None else [column(columns.margin).cast("double").alias(MARGIN)]
     if not isinstance(features, str):
@@ -166,59 +159,55 @@ def _input(frame: DataFrame, columns: ColumnNames) -> Column:
     if isinstance(field(frame, features).dataType, ArrayType):
         return F.struct(column(features).cast("array<double>").alias("values"), *margin)
     vectors = for_arrow(column(features))
-    return F.struct(*(vectors[part.name].alias(part.name) for part in _VECTOR), *margin) if margin else vectors
+    return F.struct(*(vectors[item.name].alias(item.name) for item in _VECTOR), *margin) if margin else vectors
 
 
 def _predictor(share: Callable[[], Fitted], head: Head, columns: ColumnNames, tree_outputs: set[str]) -> Any:
-    name = _name(columns.features)
+    """Return the UDF, which predicts batches of rows in a task."""
+    name = _shown(columns.features)
 
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         fitted = share()
-        before = 0
+        num_before = 0
         for batch in batches:
             try:
-                x = _read(batch, name, before, fitted)
-                predictions = _as_frame(predicted(fitted, head, x, _starts(batch, columns, before), tree_outputs))
+                x, offsets = _read(batch, name, num_before, fitted), _offsets(batch, columns, num_before)
+                predictions = _as_frame(predicted(fitted, head, x, offsets, tree_outputs), len(batch))
             except UsageError as error:
-                predictions = _faulty(len(batch), str(error))
+                predictions = _as_frame({}, len(batch), str(error))
             yield predictions
-            before += len(batch)
+            num_before += len(batch)
 
     return predict
 
 
-def _starts(batch: pd.DataFrame, columns: ColumnNames, before: int) -> Any:
-    """Return the margins that rows begin with, shape (n, 1), or 0."""
+def _offsets(batch: pd.DataFrame, columns: ColumnNames, num_before: int) -> Any:
+    """Return the initial margins of rows, shape (n, 1), or 0."""
     if columns.margin is None:
         return 0.0
     numbers = pa.record_batch([pa.array(batch[MARGIN], pa.float64(), from_pandas=False)], [columns.margin])
-    return read_numbers(numbers, columns.margin, before)[:, None]
+    return read_numbers(numbers, columns.margin, num_before)[:, None]
 
 
-def _as_frame(predictions: dict[str, Float64s]) -> pd.DataFrame:
-    values = predictions["prediction"]
-    frame = pd.DataFrame({**dict.fromkeys(_ARRAYS, [None] * len(values)), "prediction": values})
-    for what in predictions.keys() & set(_ARRAYS):
-        frame[what] = list(predictions[what])
-    frame["fault"] = None
+def _as_frame(predictions: dict[str, Float64s], rows: int, fault: str | None = None) -> pd.DataFrame:
+    values = predictions.get("prediction", np.full(rows, np.nan))
+    frame = pd.DataFrame({**dict.fromkeys(_ARRAYS, [None] * rows), "prediction": values})
+    for kind in predictions.keys() & set(_ARRAYS):
+        frame[kind] = list(predictions[kind])
+    frame["fault"] = fault
     return frame
 
 
-def _faulty(rows: int, fault: str) -> pd.DataFrame:
-    none = [None] * rows
-    return pd.DataFrame({**dict.fromkeys(_ARRAYS, none), "prediction": np.full(rows, np.nan), "fault": fault})
-
-
-def _read(batch: pd.DataFrame, name: str, before: int, fitted: Fitted) -> sp.csr_array:
-    """Return the rows of a batch as a matrix."""
+def _read(batch: pd.DataFrame, name: str, num_before: int, fitted: Fitted) -> sp.csr_array:
+    """Return the rows of a batch as a matrix. ``num_before`` rows precede them, so that errors can number the rows."""
     if "type" in batch.columns:
-        missing = batch["type"].isna().to_numpy()
-        # In pandas, a missing vector has NaN for its numbers and None for its lists; NaN within a list is a value.
-        parts = [pa.array(batch[p.name], p.type, from_pandas=not pa.types.is_list(p.type)) for p in _VECTOR]
-        whole = pa.StructArray.from_arrays(parts, fields=list(_VECTOR), mask=pa.array(missing))
+        is_null = batch["type"].isna().to_numpy()
+        # In pandas, a null vector has NaN for its numbers and None for its lists; NaN within a list is a value.
+        items = [pa.array(batch[p.name], p.type, from_pandas=not pa.types.is_list(p.type)) for p in _VECTOR]
+        vectors = pa.StructArray.from_arrays(items, fields=list(_VECTOR), mask=pa.array(is_null))
     else:
-        whole = pa.array(batch["values"], _ARRAY, from_pandas=False)
-    dim, rows = fitted.dim, pa.record_batch([whole], [name])
-    features = read_features(rows, name, np.dtype(np.float64), before, dim, fitted.takes_missing)
+        vectors = pa.array(batch["values"], _ARRAY, from_pandas=False)
+    dim, rows = fitted.dim, pa.record_batch([vectors], [name])
+    features = read_features(rows, name, np.dtype(np.float64), num_before, dim, fitted.takes_missing)
     indptr = np.concatenate([[0], np.cumsum(features.lengths)])
     return sp.csr_array((features.values, features.columns, indptr), shape=(len(batch), dim))

@@ -1,8 +1,7 @@
-"""Begin a fit again when a server was lost and the run could not roll back to a checkpoint."""
+"""Start a fit again if a server was lost and the run could not roll back to a checkpoint."""
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,51 +15,52 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# How often a fit may begin.
-MAX_BEGINNINGS = 20
+# The maximum number of times that a fit starts.
+MAX_STARTS = 20
 
 
 def retry_after_server_loss(fit: Callable[[], T]) -> T:
-    """Fit; begin again if a server was lost and the run could not recover from it.
+    """Fit; start again if a server was lost and the run could not recover from it.
 
-    There are three such cases. Before the run's first checkpoint, the server comes back from an older checkpoint, which
-    lacks what the fit put there. After all workers have ended, no worker can repeat what is missing. And in its last
-    clocks, a run whose workers may be in different clocks cannot roll back (``NotWhole``).
+    There are three such cases. Before the run's first checkpoint, the server is restored from an older checkpoint,
+    without the vectors of the fit. After all workers have ended, no worker can repeat what is missing. In its last
+    clocks, a run whose workers can be in different clocks cannot roll back (``NotWhole``).
     """
-    for beginning in itertools.count(1):
+    starts = 0
+    while True:
+        starts += 1
         ps, failure = PS2Context.getActive(), None
-        before, recoveries = _losses(ps), _recoveries(ps)
+        losses, recoveries = _losses(ps), _recoveries(ps)
         try:
-            fitted = fit()
+            model = fit()
         except PS2Error as error:
             failure = error
         ps = PS2Context.getActive()
-        if failure is not None and not _settled(ps):
+        if failure is not None and not _servers_answer(ps):
             raise failure
-        is_part = isinstance(failure, NotWhole) and _recoveries(ps) > recoveries
-        if _losses(ps) <= before and not is_part:
+        is_incomplete = isinstance(failure, NotWhole) and _recoveries(ps) > recoveries
+        if _losses(ps) <= losses and not is_incomplete:
             if failure is not None:
                 raise failure
-            return fitted
+            return model
         assert ps is not None
         training_host(ps).acknowledge_rollback()
-        if beginning == MAX_BEGINNINGS or ps.conf.restore is not None:
-            why = (
-                f"a fit has begun {beginning} times"
+        if starts == MAX_STARTS or ps.conf.restore is not None:
+            reason = (
+                f"a fit has started {starts} times"
                 if ps.conf.restore is None
-                else "a fit that goes on with the training of a checkpoint does not begin anew: restore it once more"
+                else "a fit that resumes a checkpoint's training does not start again: restore the checkpoint again"
             )
             raise RecoveryError(
-                f"servers were lost before a checkpoint held what the fit had put there, or after its workers had "
-                f"ended, and {why}: {ps.recoveries[-1]}"
+                f"servers were lost before a checkpoint contained the fit's vectors, or after its workers had ended, "
+                f"and {reason}: {ps.recoveries[-1]}"
             ) from failure
-        lacking = str(failure) if is_part else "servers came back without what it had put there"
-        log.warning("the fit begins anew: %s: %s", lacking, ps.recoveries[-1])
-    raise AssertionError("it counts without end")
+        cause = str(failure) if is_incomplete else "servers were restored without its vectors"
+        log.warning("the fit starts again: %s: %s", cause, ps.recoveries[-1])
 
 
 def _losses(ps: PS2Context | None) -> int:
-    """Return how many recoveries have lost data that no run restored."""
+    """Return the number of recoveries that lost data which no run restored."""
     return 0 if ps is None else training_host(ps).unhandled_losses()
 
 
@@ -68,7 +68,7 @@ def _recoveries(ps: PS2Context | None) -> int:
     return 0 if ps is None else len(ps.recoveries)
 
 
-def _settled(ps: PS2Context | None) -> bool:
+def _servers_answer(ps: PS2Context | None) -> bool:
     """Wait until all servers answer; return False if they do not."""
     if ps is None or (host := training_host(ps)).is_stopped():
         return False

@@ -1,4 +1,4 @@
-"""Matrices that a caller gives to a local model as arrays."""
+"""Check the matrices that a caller passes to a local model."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def as_rows(name: str, x: Any, features: int | None = None, what: str = "numbers
     scipy does.
 
     Args:
-        name: the argument's name, for errors.
+        name: the name of the argument for errors.
         x: a scipy sparse matrix, or anything that NumPy converts to an array, such as a pandas DataFrame (NA: NaN).
         features: the expected number of features; None: any.
-        what: a description of the numbers, for errors.
+        what: the description of the values for errors.
 
     Raises:
-        ShapeError, DTypeError: x is not such a matrix.
+        ShapeError, DTypeError: x is not a matrix of that shape, or not of numbers.
         UsageError: x is a masked array.
     """
     expected = f"{name}: expected shape (n, {'features' if features is None else features}) of {what}"
@@ -39,7 +39,7 @@ def as_rows(name: str, x: Any, features: int | None = None, what: str = "numbers
 
 
 def finite_rows(name: str, x: Any, features: int | None = None) -> Any:
-    """Return rows like ``as_rows``, as float64; the caller's own array if that is float64.
+    """Return rows like ``as_rows``, but as float64; without a copy if x is a float64 array.
 
     Raise InputError for a number that is not finite; the message names its row.
     """
@@ -54,7 +54,7 @@ def finite_rows(name: str, x: Any, features: int | None = None) -> Any:
 
 
 def finite_row_or_rows(name: str, x: Any, features: int) -> Any:
-    """Return rows like ``finite_rows``; a list or array of numbers is one row."""
+    """Return rows like ``finite_rows``; a list or a one-dimensional array of numbers becomes one row."""
     array = _as_array(name, f"{name}: expected rows of {features} numbers", x)
     return finite_rows(name, array.reshape(1, -1) if array.ndim == 1 else array, features)
 
@@ -65,7 +65,7 @@ def _as_array(name: str, expected: str, x: Any) -> Any:
     try:
         return as_array(name, x)
     except (ShapeError, TypeError) as error:
-        raise ShapeError(f"{expected}, got what is no array: {error}") from error
+        raise ShapeError(f"{expected}, got a value that is not an array: {error}") from error
 
 
 def _canonical(expected: str, x: Any) -> sp.csr_array:

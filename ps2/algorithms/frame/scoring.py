@@ -1,15 +1,14 @@
-"""How a trained model scores rows, as plain data: what ``transform`` does, where there is no Spark and no server."""
+"""How a trained model scores rows, as plain data, so that rows can be scored without Spark and servers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
-from ps2.algorithms.frame.heads import ClassHead, ClusterHead, SharesHead, ValueHead, VectorHead, VotesHead
+from ps2.algorithms.frame.heads import Head
 
-Head = ClassHead | ClusterHead | SharesHead | ValueHead | VectorHead | VotesHead
-HEADS = {head.__name__: head for head in (ClassHead, ClusterHead, SharesHead, ValueHead, VectorHead, VotesHead)}
+HEADS = {head.__name__: head for head in get_args(Head)}
 
 
 @dataclass(frozen=True)
@@ -17,14 +16,14 @@ class FeatureScoring:
     """Scores vectors of features.
 
     Attributes:
-        loader: "module:class" whose ``load(path)`` reads the saved model.
-        dim: number of features.
+        loader: the class whose ``load(path)`` reads the saved model, as "module:class".
+        dim: the number of features.
         missing: whether NaN is a missing value.
-        features: column of vectors, or columns of numbers.
+        features: a column of vectors, or columns of numbers.
         head: turns margins into predictions.
-        outputs: name and kind of each column that is added; the kinds are those of ``with_predictions``.
-        margin: column that margins begin with; None: they begin with what the model says.
-        rounds: number of rounds of trees that predict; None: all, or the model has none.
+        outputs: the name and kind of each column that is added; the kinds are those of ``with_predictions``.
+        margin: the column of initial margins, to which the model's are added; None: there are no initial margins.
+        rounds: the number of rounds of trees that predict; None: all rounds, or the model has no rounds.
     """
 
     kind: ClassVar[str] = "features"
@@ -40,19 +39,19 @@ class FeatureScoring:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the columns that are read."""
+        """The names of the columns that are read."""
         features = (self.features,) if isinstance(self.features, str) else self.features
         return features if self.margin is None else (*features, self.margin)
 
 
 @dataclass(frozen=True)
 class WordScoring:
-    """Means of the vectors of lists of words.
+    """Scores lists of words by the mean of the words' vectors.
 
     Attributes:
         loader: see ``FeatureScoring``.
-        column: column of lists of strings.
-        output: column that is added.
+        column: the column of lists of strings.
+        output: the column that is added.
     """
 
     kind: ClassVar[str] = "words"
@@ -64,13 +63,13 @@ class WordScoring:
 
 @dataclass(frozen=True)
 class PairScoring:
-    """Scores of pairs of vertices, or ratings of pairs of users and items.
+    """Scores pairs of vertices, or rates pairs of users and items.
 
     Attributes:
         loader: see ``FeatureScoring``.
-        first, second: columns of ids.
-        output: column that is added.
-        integers: whether ids of the first and of the second are integers; else they are strings.
+        first, second: the columns of ids.
+        output: the column that is added.
+        integers: for each of the two columns, whether its ids are integers; else they are strings.
         directed: whether pairs of vertices are directed.
     """
 
@@ -86,13 +85,13 @@ class PairScoring:
 
 @dataclass(frozen=True)
 class KeyScoring:
-    """Scores rows of hashed keys with an export, by ``ps2.serving.Scorer``.
+    """Scores rows of hashed keys with an export, which ``ps2.serving.Scorer`` reads.
 
     Attributes:
-        columns: columns that keys are made of.
-        prediction: column that is added; "": none.
-        probability: column of probabilities of both classes; "": none.
-        threshold: label 1 needs a probability above it; None: the score is the prediction.
+        columns: the columns whose values become keys.
+        prediction: the column of predictions that is added; "": none.
+        probability: the column of the probabilities of both classes that is added; "": none.
+        threshold: predict label 1 if its probability is above this; None: the prediction is the score.
     """
 
     kind: ClassVar[str] = "keys"
@@ -108,7 +107,7 @@ KINDS: Mapping[str, type[Any]] = {one.kind: one for one in (FeatureScoring, Word
 
 
 def to_json(scoring: Scoring) -> dict[str, Any]:
-    """Return JSON data of which ``from_json`` makes the same."""
+    """Return JSON data, which ``from_json`` decodes."""
     content = {"kind": scoring.kind, **asdict(scoring)}
     if isinstance(scoring, FeatureScoring):
         content["head"] = {"head": type(scoring.head).__name__, **asdict(scoring.head)}
@@ -116,15 +115,15 @@ def to_json(scoring: Scoring) -> dict[str, Any]:
 
 
 def from_json(content: Mapping[str, Any]) -> Scoring:
-    """Return what ``to_json`` described; KeyError or TypeError if it is something else."""
-    fields = {name: _frozen(value) for name, value in content.items()}
+    """Return the scoring that ``to_json`` encoded; raise KeyError or TypeError for other data."""
+    fields = {name: _as_tuples(value) for name, value in content.items()}
     cls = KINDS[fields.pop("kind")]
     if cls is FeatureScoring:
-        head = {name: _frozen(value) for name, value in fields["head"].items()}
+        head = {name: _as_tuples(value) for name, value in fields["head"].items()}
         fields["head"] = HEADS[head.pop("head")](**head)
     scoring: Scoring = cls(**fields)
     return scoring
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

@@ -1,8 +1,8 @@
 """A parameter declared once.
 
-From the declaration come the pyspark ``Param``, its check, default, getter, setter and typed keyword, the option of
-``ps2 train``, the JSON of saved models, and the row in the docs. This module imports no pyspark: workers, and scorers
-without Spark, read settings, too. ``params.py`` has pyspark's side.
+The declaration defines the pyspark ``Param``, its check, default, getter, setter and typed keyword, the option of
+``ps2 train``, the JSON of saved models, and the row in the docs. This module does not import pyspark, because workers
+and scorers without Spark read settings, too. ``params.py`` has pyspark's side.
 
 Example::
 
@@ -53,10 +53,10 @@ P = TypeVar("P", bound="Plan[Any]")
 # A predicate, and the values that it accepts, in words.
 Check = tuple[Callable[[Any], bool], str]
 
-# The ends of the names of parameters that do not decide the model.
+# Parameters with these suffixes do not decide the model: names of columns, and where a training runs.
 NOT_COMPARED = ("Col", "Cols", "numServers", "numWorkers", "via")
 MAX_FLOAT32 = 3.4028234663852886e38
-# Trainings compute in float32, where a larger number is infinite.
+# Trainings compute in float32, where larger numbers are infinite.
 FLOAT32: Check = (lambda value: not MAX_FLOAT32 < abs(value) < math.inf, "a number of float32, at most 3.4e38 in size")
 
 
@@ -74,7 +74,7 @@ CONVERTERS: dict[Any, str] = {
 
 @dataclass(frozen=True)
 class AnyCase:
-    """The converter of a param whose values are names in any case, as in pyspark.ml. Unlike a closure, it pickles."""
+    """The converter of a param whose values are names in any case, as in pyspark.ml. It is picklable."""
 
     names: tuple[str, ...]
 
@@ -86,15 +86,15 @@ class AnyCase:
 
 
 class Setting(Generic[T]):
-    """A declared parameter: in an estimator a ``Param``, in settings that hold values a T. Type checkers know both.
+    """A declared parameter. As an attribute of an estimator it is a ``Param``, of settings a value of type T.
 
     Attributes:
         name: the name, in camelCase as in pyspark.ml.
-        default: the default; None: there is none, and the value in settings is None unless it is set.
+        default: the default; None: there is none, and the value is None in settings unless it is set.
         doc: the description.
         kind: the type of a value (int, float, bool, str, list[int], list[float], list[str]), the name of a method of
             pyspark's ``TypeConverters``, or a function that converts a value.
-        choices: the names that the value may be, in any case; empty: any value of its type.
+        choices: the names that are valid values, in any case; empty: any value of its type.
         checks: the checks of a value.
         option: the option of ``ps2 train``, without dashes; "": the name in lower case with dashes; None: it has no
             option.
@@ -119,7 +119,7 @@ class Setting(Generic[T]):
 
     @cached_property
     def param(self) -> Param[T]:
-        """The ``Param`` of no object in particular."""
+        """The ``Param`` of the class, which pyspark copies for each object."""
         from pyspark.ml.param import Param, Params, TypeConverters
 
         convert: Any = AnyCase(tuple(self.choices)) if self.choices else self.kind
@@ -156,7 +156,7 @@ class Setting(Generic[T]):
 
 
 class Flexible(Setting[T], Generic[T, S]):
-    """A parameter whose keyword and setter take an S, which is converted to a T."""
+    """A parameter whose keyword and setter take a value of type S, which is converted to type T."""
 
     if TYPE_CHECKING:
 
@@ -178,16 +178,22 @@ def param(  # noqa: PLR0913 - it is a declaration
     option: str | None = "",
     in_model: bool = False,
 ) -> Any:
-    """Declare a parameter. A value is checked by ``fit``, not by the setter, as in pyspark.ml.
+    """Declare a parameter. As in pyspark.ml, a value is checked by ``fit``, not by the setter.
 
     Args:
         default: the default; None: there is none, and ``type`` is needed.
         at_least, at_most, above, below: the range of a number.
-        one_of: the names that the value may be, in any case.
+        one_of: the names that are valid values, in any case.
         check: a predicate, and the values that it accepts, in words, instead of a range.
         bits: 32 or 64: the size of the numbers that the training computes with.
-        type, option, in_model: see ``Setting``; the type is by default that of the default.
+        type: see ``Setting.kind``; by default, the type of ``default``.
+        option, in_model: see ``Setting``.
+
+    Raises:
+        ConfigError: the parameter has neither a default nor a type.
     """
+    if default is None and type is None:
+        raise ConfigError(f"param: expected a type, as the default is None, got none for the parameter of {doc!r}")
     names = tuple(one_of)
     kind = type or default.__class__
     checks = [check] if check else _range_checks(at_least, at_most, above, below)
@@ -203,11 +209,11 @@ def param(  # noqa: PLR0913 - it is a declaration
 
 
 def positional(*, kw_only: bool, default: Any = None) -> Any:
-    """Declare, for type checkers, a positional argument of an estimator's ``__init__``, which it writes itself."""
+    """Declare, for type checkers, a positional argument of an estimator that has an ``__init__`` of its own."""
 
 
 def with_default(cls: type, name: str, default: Any) -> Any:
-    """Declare a parameter of a base class with another default; its accessors stay."""
+    """Declare a parameter of a base class again with another default; its getter and setter stay."""
     setting = settings_of(cls)[name]
     unchanged = setting.kind, setting.choices, setting.checks, setting.option, setting.in_model
     return Setting(default, setting.doc, *unchanged)
@@ -247,17 +253,17 @@ def _range_checks(at_least: Any, at_most: Any, above: Any, below: Any) -> list[C
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(positional,))
 class Settings:
-    """Parameters as values: ``KMeansSettings(k=5).k == 5``. They do not change; ``with_values`` returns others.
+    """Parameters as immutable values: ``KMeansSettings(k=5).k == 5``. ``with_values`` returns changed settings.
 
-    Estimators and models derive from it, too; their attributes are pyspark's ``Param``s (``params.py``).
+    Estimators and models also derive from it; there the attributes are pyspark's ``Param``s (``params.py``).
     """
 
-    # Whether attributes of the class are ``Param``s.
+    # Whether the attributes of the class are ``Param``s.
     _has_params: ClassVar[bool] = False
-    # Whether the class is a trained model. It has only the setters of parameters that are declared ``in_model``.
+    # Whether the class is a trained model, which only has the setters of parameters that are declared ``in_model``.
     _is_model: ClassVar[bool] = False
 
-    if not TYPE_CHECKING:  # type checkers make it of the fields
+    if not TYPE_CHECKING:  # type checkers derive it from the fields
 
         def __init__(self, **values: Any) -> None:
             """Raises:
@@ -285,7 +291,7 @@ class Settings:
 
 
 def with_values(settings: N, **values: Any) -> N:
-    """Return settings with other values; raises as the constructor of ``Settings``."""
+    """Return settings with some values replaced; raises like the constructor of ``Settings``."""
     return type(settings)(**{**vars(settings), **values})
 
 
@@ -296,8 +302,8 @@ def values_of(settings: Settings) -> dict[str, Any]:
 
 def unknown_param(cls: type, name: str, names: Iterable[str]) -> TypeError:
     """Return the error about a parameter that a class does not have."""
-    near = nearest(name, names)
-    hint = f"did you mean {near!r}?" if near else f"{cls.__name__}().explainParams() describes those that there are"
+    similar = nearest(name, names)
+    hint = f"did you mean {similar!r}?" if similar else f"{cls.__name__}().explainParams() describes all params"
     return TypeError(f"{cls.__name__}: there is no param {name!r}; {hint}")
 
 
@@ -305,7 +311,7 @@ _settings_by_class: dict[Any, dict[str, Setting[Any]]] = {}
 
 
 def settings_of(cls: type) -> Mapping[str, Setting[Any]]:
-    """Return the parameters of a class by name, those of base classes first."""
+    """Return the parameters of a class by name; those of base classes come first."""
     if cls not in _settings_by_class:
         declared = {name: each for base in reversed(cls.__mro__) for name, each in vars(base).items()}
         _settings_by_class[cls] = {name: each for name, each in declared.items() if isinstance(each, Setting)}
@@ -343,7 +349,7 @@ def getter(setting: Setting[T]) -> Callable[[Any], T]: ...
 @overload
 def getter(setting: Param[T]) -> Callable[[Any], T]: ...
 def getter(setting: Any) -> Any:
-    """Return the getter of a parameter, for the body of a class; it raises KeyError without a value and a default."""
+    """Return the getter of a parameter, for the body of a class. It raises KeyError if there is no value or default."""
     return Accessor(setting, "get")
 
 
@@ -360,7 +366,7 @@ def setter(setting: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Generic[N]):
-    """A training to run: its settings, and facts of the rows, which a family's subclass adds.
+    """The plan of a training: its settings and, in the subclasses of families, facts about the rows.
 
     Attributes:
         settings: the settings.
@@ -372,18 +378,18 @@ class Plan(Generic[N]):
 
     @property
     def seed(self) -> int:
-        """The seed, not negative; pyspark.ml's default is a hash, of either sign. 0: the family has none."""
+        """The seed as a number that is not negative, as pyspark.ml's default can be; 0 if the family has no seed."""
         return int(getattr(self.settings, "seed", 0)) % 2**63
 
     def with_settings(self: P, **values: Any) -> P:
-        """Return the plan with other values of some settings."""
+        """Return the plan with some settings replaced."""
         return replace(self, settings=with_values(self.settings, **values))
 
     def plain(self) -> dict[str, Any]:
         """Return the settings and facts that decide the model, by name.
 
-        Names of columns, and where the training runs, do not: a driver that resumes the training may have others. But
-        whether rows have an optional column, such as weights, does.
+        Names of columns, and where the training runs, do not decide it: a driver that resumes the training can have
+        others. Whether rows have an optional column, such as weights, decides it.
         """
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         settings = facts.pop("settings")

@@ -1,9 +1,14 @@
-"""``model.summary`` and ``model.evaluate(df)``: the history of a training, and pyspark's own metrics."""
+"""``model.summary`` and ``model.evaluate(df)``: the history of a training, pyspark's own metrics, and their HTML."""
 
 from __future__ import annotations
 
 import math
+import reprlib
+from base64 import b64encode
+from collections.abc import Callable
 from functools import cached_property
+from html import escape
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.errors import IllegalArgumentException
@@ -12,27 +17,30 @@ from pyspark.ml.evaluation import (
     MulticlassClassificationEvaluator,
     RegressionEvaluator,
 )
+from pyspark.ml.param import Params
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NumericType
 
-from ps2.algorithms.frame.notebook import history_html
 from ps2.algorithms.frame.tables import column, field
-from ps2.algorithms.training.record import Gradients, Placement, TrainingHistory
+from ps2.algorithms.training.record import Gradients, Placement, TrainingHistory, cells, spaced, titles
 from ps2.data.columns import IMPUTE
 from ps2.data.row_spill import Spilled
 from ps2.errors import InputError
+from ps2.formats import short_time
 from ps2.plot_extra import PlotPath, needs_matplotlib, saved
 from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.errors import plain_job_errors
 from ps2.run.spark.jvm import metrics_of
+from ps2.text_tables import Column as TextColumn
+from ps2.text_tables import Table, named_values, to_html
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 S = TypeVar("S", bound="HistorySummary")
 
-# In Spark's error.
+# A part of Spark's error for a DataFrame without rows.
 NO_ROWS = "Nothing has been added to this summarizer"
 
 
@@ -51,54 +59,54 @@ class Summary:
 
     @property
     def featuresCol(self) -> Any:
-        """Name of the column of features, or the tuple of names."""
+        """The name of the column of features, or the tuple of names."""
         return self._model._features
 
     @property
     def labelCol(self) -> str:
-        """Name of the column of labels."""
+        """The name of the column of labels."""
         return self._model.getLabelCol()
 
     @property
     def predictionCol(self) -> str:
-        """Name of the column of predictions."""
+        """The name of the column of predictions."""
         return self._model.getPredictionCol()
 
     @property
     def weightCol(self) -> str:
-        """Name of the column of weights; "weightCol", as in pyspark.ml, if all rows weigh 1."""
+        """The name of the column of weights. As in pyspark.ml, it is "weightCol" if all weights are 1."""
         return self._model._weight_column or "weightCol"
 
     @cached_property
     def numInstances(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         with plain_job_errors():
             return self.predictions.count()
 
     def _measured_by(self, evaluator: Any) -> Any:
-        """Return the JVM's metrics, which are computed from the predictions once."""
+        """Return an evaluator's metrics in the JVM, which computes them once."""
         columns = {"labelCol": self.labelCol}
         if self._model._weight_column is not None:
             columns["weightCol"] = self._model._weight_column
         for role in ("predictionCol", "rawPredictionCol"):
             if evaluator.hasParam(role):
                 columns[role] = evaluator.getOrDefault(role)
-        # Under names of their own: Spark's evaluators do not find columns whose names have dots.
+        # The columns get other names, as Spark's evaluators do not find columns whose names contain dots.
         evaluator._set(**{role: role for role in columns})
         predictions = self.predictions
         values = {
             role: finite_number(predictions, name) if role in ("labelCol", "weightCol") else column(name)
             for role, name in columns.items()
         }
-        chosen = predictions.select(*(value.alias(role) for role, value in values.items()))
+        renamed = predictions.select(*(value.alias(role) for role, value in values.items()))
         with plain_job_errors():
-            return _PlainMetrics(metrics_of(evaluator, chosen))
+            return _PlainMetrics(metrics_of(evaluator, renamed))
 
 
 def finite_number(frame: DataFrame, name: str) -> Column:
-    """Return a column of numbers or booleans as doubles; Spark raises an error where one is null, NaN or infinite.
+    """Return a column of numbers or booleans as doubles; Spark raises an error for one that is null, NaN or infinite.
 
-    Spark's own metrics take NaN for one more label, and fail of null without words.
+    Spark's own metrics take NaN for a label, and fail on null without naming the cause.
     """
     value = column(name)
     if not isinstance(field(frame, name).dataType, (NumericType, BooleanType)):
@@ -110,7 +118,7 @@ def finite_number(frame: DataFrame, name: str) -> Column:
 
 
 class _PlainMetrics:
-    """The JVM's metrics, whose jobs raise plain errors."""
+    """The JVM's metrics, with short errors of PS2 in place of those of the JVM."""
 
     def __init__(self, metrics: Any) -> None:
         self._metrics = metrics
@@ -128,6 +136,34 @@ class _PlainMetrics:
         return call
 
 
+def _metric(name: str, doc: str, source: str = "_metrics") -> Any:
+    """Return a property with a metric of the JVM."""
+    return property(lambda self: float(getattr(getattr(self, source), name)()), doc=doc)
+
+
+def _metric_by_label(name: str, doc: str) -> Any:
+    """Return a property with a metric of the JVM for each label."""
+    return property(lambda self: [float(getattr(self._metrics, name)(label)) for label in self._labels], doc=doc)
+
+
+def _curve(name: str, doc: str, *columns: str) -> Any:
+    """Return a property with the points of a curve of the JVM, as a DataFrame with two columns."""
+
+    def curve(self: Any) -> DataFrame:
+        points = getattr(self._curves, name)()
+        with plain_job_errors():
+            pairs = [(float(point._1()), float(point._2())) for point in points.collect()]
+        schema = ", ".join(f"`{column}` double" for column in columns)
+        return with_python(self.predictions.sparkSession).createDataFrame(pairs, schema)
+
+    return property(curve, doc=doc)
+
+
+def _of_history(name: str, doc: str, convert: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Return a property with a value of the training's history."""
+    return property(lambda self: convert(getattr(self._history, name)), doc=doc)
+
+
 class RegressionSummary(Summary):
     """Metrics of a regression."""
 
@@ -136,30 +172,11 @@ class RegressionSummary(Summary):
         through_origin = self._model.hasParam("fitIntercept") and not self._model.getFitIntercept()
         return self._measured_by(RegressionEvaluator(predictionCol=self.predictionCol, throughOrigin=through_origin))
 
-    @property
-    def rootMeanSquaredError(self) -> float:
-        """Square root of the mean squared error."""
-        return float(self._metrics.rootMeanSquaredError())
-
-    @property
-    def meanSquaredError(self) -> float:
-        """Mean squared error."""
-        return float(self._metrics.meanSquaredError())
-
-    @property
-    def meanAbsoluteError(self) -> float:
-        """Mean absolute error."""
-        return float(self._metrics.meanAbsoluteError())
-
-    @property
-    def r2(self) -> float:
-        """Coefficient of determination."""
-        return float(self._metrics.r2())
-
-    @property
-    def explainedVariance(self) -> float:
-        """Variance of the predictions around the labels' mean."""
-        return float(self._metrics.explainedVariance())
+    rootMeanSquaredError: float = _metric("rootMeanSquaredError", "The square root of the mean squared error.")
+    meanSquaredError: float = _metric("meanSquaredError", "The mean squared error.")
+    meanAbsoluteError: float = _metric("meanAbsoluteError", "The mean absolute error.")
+    r2: float = _metric("r2", "The coefficient of determination.")
+    explainedVariance: float = _metric("explainedVariance", "The variance of the predictions around the labels' mean.")
 
     @property
     def residuals(self) -> DataFrame:
@@ -183,57 +200,28 @@ class ClassificationSummary(Summary):
         """The classes that occur among the rows, in order; metrics by label are in this order."""
         return list(self._labels)
 
-    @property
-    def accuracy(self) -> float:
-        """Share of the rows whose prediction is their label."""
-        return float(self._metrics.accuracy())
-
-    @property
-    def weightedPrecision(self) -> float:
-        """Precision, averaged over the labels."""
-        return float(self._metrics.weightedPrecision())
-
-    @property
-    def weightedRecall(self) -> float:
-        """Recall, averaged over the labels."""
-        return float(self._metrics.weightedRecall())
-
-    @property
-    def weightedTruePositiveRate(self) -> float:
-        """True positive rate, averaged over the labels."""
-        return float(self._metrics.weightedTruePositiveRate())
-
-    @property
-    def weightedFalsePositiveRate(self) -> float:
-        """False positive rate, averaged over the labels."""
-        return float(self._metrics.weightedFalsePositiveRate())
+    accuracy: float = _metric("accuracy", "The share of the rows whose prediction is their label.")
+    weightedPrecision: float = _metric("weightedPrecision", "The precision, averaged over the labels.")
+    weightedRecall: float = _metric("weightedRecall", "The recall, averaged over the labels.")
+    weightedTruePositiveRate: float = _metric(
+        "weightedTruePositiveRate", "The true positive rate, averaged over the labels."
+    )
+    weightedFalsePositiveRate: float = _metric(
+        "weightedFalsePositiveRate", "The false positive rate, averaged over the labels."
+    )
+    precisionByLabel: list[float] = _metric_by_label("precision", "The precision of each label.")
+    recallByLabel: list[float] = _metric_by_label("recall", "The recall of each label.")
+    truePositiveRateByLabel: list[float] = _metric_by_label("truePositiveRate", "The true positive rate of each label.")
+    falsePositiveRateByLabel: list[float] = _metric_by_label(
+        "falsePositiveRate", "The false positive rate of each label."
+    )
 
     def weightedFMeasure(self, beta: float = 1.0) -> float:
-        """F-measure, averaged over the labels."""
+        """The F-measure, averaged over the labels."""
         return float(self._metrics.weightedFMeasure(float(beta)))
 
-    @property
-    def precisionByLabel(self) -> list[float]:
-        """Precision of each label."""
-        return [float(self._metrics.precision(label)) for label in self._labels]
-
-    @property
-    def recallByLabel(self) -> list[float]:
-        """Recall of each label."""
-        return [float(self._metrics.recall(label)) for label in self._labels]
-
-    @property
-    def truePositiveRateByLabel(self) -> list[float]:
-        """True positive rate of each label."""
-        return [float(self._metrics.truePositiveRate(label)) for label in self._labels]
-
-    @property
-    def falsePositiveRateByLabel(self) -> list[float]:
-        """False positive rate of each label."""
-        return [float(self._metrics.falsePositiveRate(label)) for label in self._labels]
-
     def fMeasureByLabel(self, beta: float = 1.0) -> list[float]:
-        """F-measure of each label."""
+        """The F-measure of each label."""
         return [float(self._metrics.fMeasure(label, float(beta))) for label in self._labels]
 
 
@@ -242,54 +230,30 @@ class BinaryClassificationSummary(ClassificationSummary):
 
     @property
     def scoreCol(self) -> str:
-        """Name of the column of probabilities, or of raw predictions if the model has none."""
+        """The name of the column of probabilities, or of raw predictions if the model has no probabilities."""
         return self._model._score_column
 
     @cached_property
     def _curves(self) -> Any:
         return self._measured_by(BinaryClassificationEvaluator(rawPredictionCol=self.scoreCol))
 
-    @property
-    def areaUnderROC(self) -> float:
-        """Area under the receiver operating characteristic."""
-        return float(self._curves.areaUnderROC())
-
-    @property
-    def areaUnderPR(self) -> float:
-        """Area under the curve of precision over recall."""
-        return float(self._curves.areaUnderPR())
-
-    @property
-    def roc(self) -> DataFrame:
-        """The receiver operating characteristic: columns FPR and TPR, from (0, 0) to (1, 1)."""
-        return self._curve(self._curves.roc(), "FPR", "TPR")
-
-    @property
-    def pr(self) -> DataFrame:
-        """Columns recall and precision, starting at (0, p) where p is the precision at the lowest recall."""
-        return self._curve(self._curves.pr(), "recall", "precision")
-
-    @property
-    def precisionByThreshold(self) -> DataFrame:
-        """Columns threshold and precision."""
-        return self._curve(self._curves.precisionByThreshold(), "threshold", "precision")
-
-    @property
-    def recallByThreshold(self) -> DataFrame:
-        """Columns threshold and recall."""
-        return self._curve(self._curves.recallByThreshold(), "threshold", "recall")
-
-    @property
-    def fMeasureByThreshold(self) -> DataFrame:
-        """Columns threshold and F-Measure (beta = 1)."""
-        return self._curve(self._curves.fMeasureByThreshold(), "threshold", "F-Measure")
-
-    def _curve(self, points: Any, *names: str) -> DataFrame:
-        with plain_job_errors():
-            pairs = [(float(point._1()), float(point._2())) for point in points.collect()]
-        return with_python(self.predictions.sparkSession).createDataFrame(
-            pairs, ", ".join(f"`{name}` double" for name in names)
-        )
+    areaUnderROC: float = _metric("areaUnderROC", "The area under the receiver operating characteristic.", "_curves")
+    areaUnderPR: float = _metric("areaUnderPR", "The area under the curve of precision over recall.", "_curves")
+    roc: DataFrame = _curve(
+        "roc", "The receiver operating characteristic: columns FPR and TPR, from (0, 0) to (1, 1).", "FPR", "TPR"
+    )
+    pr: DataFrame = _curve(
+        "pr",
+        "Columns recall and precision, starting at (0, p) where p is the precision at the lowest recall.",
+        *("recall", "precision"),
+    )
+    precisionByThreshold: DataFrame = _curve(
+        "precisionByThreshold", "Columns threshold and precision.", "threshold", "precision"
+    )
+    recallByThreshold: DataFrame = _curve("recallByThreshold", "Columns threshold and recall.", "threshold", "recall")
+    fMeasureByThreshold: DataFrame = _curve(
+        "fMeasureByThreshold", "Columns threshold and F-Measure (beta = 1).", "threshold", "F-Measure"
+    )
 
 
 class HistorySummary:
@@ -298,67 +262,38 @@ class HistorySummary:
     def __init__(self, history: TrainingHistory) -> None:
         self._history = history
 
-    @property
-    def objectiveHistory(self) -> list[float]:
-        """The objective before the first step and after each. For solvers other than "l-bfgs": the mean loss of each
-        step's rows at the start of the step, without penalties.
-        """
-        return list(self._history.objective)
-
-    @property
-    def totalIterations(self) -> int:
-        """Number of steps taken."""
-        return self._history.steps
-
-    @property
-    def stepSeconds(self) -> list[float]:
-        """Seconds of each step."""
-        return list(self._history.seconds)
-
-    @property
-    def validationHistory(self) -> list[float]:
-        """Mean validation loss by step, if rows were held out."""
-        return list(self._history.validation)
-
-    @property
-    def rows(self) -> int:
-        """Number of rows whose loss was computed, summed over all steps."""
-        return self._history.rows
-
-    @property
-    def bytes(self) -> int:
-        """Bytes that workers sent to servers and received from them."""
-        return self._history.bytes
-
-    @property
-    def reason(self) -> str:
-        """Why the training ended, in words."""
-        return self._history.reason
-
-    @property
-    def placement(self) -> Placement | None:
-        """Workers and threads of the training, what worked on the model between clocks, and why; None: not chosen."""
-        return self._history.placement
-
-    @property
-    def gradients(self) -> Gradients | None:
-        """How many gradients of a multinomial model travelled as sufficient factors, and the bytes of both forms; None:
-        there was no choice.
-        """
-        return self._history.gradients
-
-    @property
-    def spilled(self) -> tuple[Spilled, ...]:
-        """Bytes and folder of each worker's rows that did not stay in memory; none: all did."""
-        return self._history.spilled
-
-    @property
-    def oobScore(self) -> float | None:
-        """Accuracy of classes, or R2 of numbers, of rows by the trees of a random forest that have not drawn them.
-
-        None: ``oobScore`` was not asked for.
-        """
-        return self._history.oob_score
+    objectiveHistory: list[float] = _of_history(
+        "objective",
+        'The objective before the first step and after each. For solvers other than "l-bfgs": the mean loss of each '
+        "step's rows at the start of the step, without penalties.",
+        list,
+    )
+    totalIterations: int = _of_history("steps", "The number of steps taken.")
+    stepSeconds: list[float] = _of_history("seconds", "The seconds of each step.", list)
+    validationHistory: list[float] = _of_history(
+        "validation", "The mean validation loss after each step, if rows were held out.", list
+    )
+    rows: int = _of_history("rows", "The number of rows whose loss was computed, summed over all steps.")
+    bytes: int = _of_history("bytes", "The bytes that workers sent to servers and received from them.")
+    reason: str = _of_history("reason", "Why the training ended, in words.")
+    placement: Placement | None = _of_history(
+        "placement",
+        "The workers and threads of the training, whether the model was on servers or in the only worker, and why. "
+        "None: the family has no choice.",
+    )
+    gradients: Gradients | None = _of_history(
+        "gradients",
+        "How many gradients of a multinomial model travelled as sufficient factors, and the bytes of both forms. None: "
+        "there was no choice.",
+    )
+    spilled: tuple[Spilled, ...] = _of_history(
+        "spilled", "The bytes and the folder of each worker's rows that were written to a file; empty: none were."
+    )
+    oobScore: float | None = _of_history(
+        "oob_score",
+        "The out-of-bag score of a random forest: the accuracy of classes or the R2 of numbers, where each row is "
+        "predicted by the trees that were not trained on it. None: ``oobScore`` was not set.",
+    )
 
     @property
     def history(self) -> TrainingHistory:
@@ -369,7 +304,7 @@ class HistorySummary:
         """Plot the objective and the validation loss by step.
 
         Args:
-            path: file to write as well: PNG, or the format of its suffix (.svg, .pdf).
+            path: the file to which the plot is also written: PNG, or the format of its suffix (.svg, .pdf).
             ax: the Axes to draw in; None: a new figure without pyplot, which opens no window; a notebook shows it.
 
         Returns:
@@ -408,3 +343,29 @@ class ClassificationTrainingSummary(TrainingSummary, ClassificationSummary):
 
 class BinaryClassificationTrainingSummary(TrainingSummary, BinaryClassificationSummary):
     """Training summary of a binary classification."""
+
+
+# -- HTML in notebooks -------------------------------------------------------------------------------------------------
+
+
+def model_html(model: Params, history: TrainingHistory | None) -> str:
+    """Return a model as HTML: its repr, the params that are set, and its training. This computes nothing."""
+    set_params = {param.name: reprlib.repr(model.getOrDefault(param)) for param in model.params if model.isSet(param)}
+    training = "" if history is None else history_html(history)
+    return f"{to_html(repr(model), named_values(**set_params))}{training}"
+
+
+def history_html(history: TrainingHistory) -> str:
+    """Return the history of a training as HTML: a sentence, a table, and a plot if matplotlib is installed."""
+    total_s = sum(history.seconds)
+    pace = f", {short_time(total_s / history.steps)} {history.words.a_step}" if history.steps else ""
+    sentence = f"{history.steps:,} {history.words.steps} in {total_s:.1f} s{pace}: {history.reason}"
+    rows = spaced(cells(history))
+    table = Table([TextColumn(title, right=True) for title in titles(history)], rows).html() if rows else ""
+    picture = ""
+    if history.steps and find_spec("matplotlib") is not None:
+        from ps2.algorithms.frame.plotting import draw_losses
+        from ps2.plot_style import png_of
+
+        picture = f'<img src="data:image/png;base64,{b64encode(png_of(draw_losses(history))).decode()}">'
+    return f"<div><p>{escape(sentence)}</p>{table}{picture}</div>"

@@ -1,14 +1,14 @@
-"""Survey a DataFrame before training: its columns, labels, weights, and how its rows are partitioned.
+"""Survey a DataFrame before training: its columns, labels, weights, and the work in each of its partitions.
 
-One aggregation inside Spark surveys labels and weights before a worker starts; no row comes to Python for it. The
+One aggregation inside Spark surveys labels and weights before a worker starts, so rows do not come to Python. The
 workers check the features when they read them, before the first step (``ps2.algorithms.training.reading``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row
@@ -36,13 +36,13 @@ from ps2.algorithms.frame.labels import (
     not_finite,
 )
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.table import COST, PART, Facts, Load, loads_of, quoted, sums_sql
+from ps2.algorithms.training.table import COST, LOAD_SUMS, PART, Facts, Load, loads_of, quoted
 from ps2.data.columns import IMPUTE, listed
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import backend_of
 
 SHOWN_CHARS = 200
-# Rows of so many bytes are surveyed by one task: a shuffle costs more.
+# Tables up to this size are surveyed by one task, because a shuffle would take longer.
 SMALL_BYTES = 16 << 20
 NO_ROWS = "expected rows to train on, got an empty DataFrame"
 NOT_FINITE = ("null", "NaN", "infinite")
@@ -50,10 +50,10 @@ NOT_FINITE = ("null", "NaN", "infinite")
 
 @dataclass(frozen=True)
 class TableSurvey:
-    """Result of a survey of any table.
+    """The result of a survey of any table.
 
     Attributes:
-        dim: number of features.
+        dim: the number of features.
         loads: the work of the rows in each non-empty rdd_partition.
     """
 
@@ -62,7 +62,7 @@ class TableSurvey:
 
     @property
     def rows(self) -> int:
-        """Number of rows, held-out rows included."""
+        """The number of rows, including held-out rows."""
         return sum(load.rows for load in self.loads.values())
 
     @property
@@ -77,18 +77,18 @@ class TableSurvey:
 
     @property
     def classes(self) -> int:
-        """The number of classes; 0: rows have none."""
+        """The number of classes; 0: the rows have no classes."""
         return 0
 
 
 @dataclass(frozen=True)
 class Survey(TableSurvey):
-    """Result of a survey of a table with labels.
+    """The result of a survey of a table with labels.
 
     Attributes:
-        facts: facts about the rows to train on.
-        features: the schema's entries for the feature columns.
-        has_class_0_alone: whether all rows to train on are of class 0, and no metadata list another class.
+        facts: statistics of the rows to train on.
+        features: the fields of the feature columns in the schema.
+        has_class_0_alone: whether all rows to train on are of class 0, and the label's metadata do not list classes.
     """
 
     facts: Facts
@@ -106,101 +106,89 @@ class Survey(TableSurvey):
 
 def names_of(columns: ColumnNames) -> list[str]:
     """Return all column names, each once."""
-    features = [columns.features] if isinstance(columns.features, str) else list(columns.features)
-    others = [
-        name
-        for name in (columns.label, columns.weight, columns.validation, columns.margin, columns.group)
-        if name is not None
-    ]
-    return list(dict.fromkeys([*features, *others]))
+    optional = (columns.label, columns.weight, columns.validation, columns.margin, columns.group)
+    return list(dict.fromkeys([*columns.feature_names, *(name for name in optional if name is not None)]))
 
 
 def column(name: str) -> Column:
-    """Return the column of that name, dots and backquotes included."""
+    """Return the column of a name, which can contain dots and backquotes."""
     return F.col(quoted(name))
 
 
 def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
-    """Raise InputError unless all columns exist and have usable types; starts no job.
+    """Raise InputError unless all columns exist and have usable types; this starts no Spark job.
 
-    Raise ConfigError if the column of labels is among the features, too.
+    Raise ConfigError if the label is also a feature.
     """
     check_features(frame, columns.features)
-    check_label_is_apart(columns.label, [columns.features] if isinstance(columns.features, str) else columns.features)
+    check_label_is_apart(columns.label, columns.feature_names)
     for name, role in ((columns.label, "labels"), (columns.weight, "weights"), (columns.margin, "margins")):
         if name is not None:
             check_numbers(frame, name, role)
-    name = columns.validation
-    if name is not None and not isinstance(field(frame, name).dataType, BooleanType):
-        raise InputError(f"column {name!r}: expected booleans, true for rows to hold out, got {_type(frame, name)}")
+    if columns.validation is not None:
+        _check_type(frame, columns.validation, BooleanType, "booleans, true for rows to hold out")
     if columns.group is not None:
         check_group(frame, columns.group)
 
 
 def check_label_is_apart(label: str | None, inputs: Collection[str]) -> None:
-    """Raise ConfigError if the column of labels is one of a model's inputs, too: the model would learn nothing else."""
+    """Raise ConfigError if the label is also an input of the model, which would then learn nothing else."""
     if label is not None and label in inputs:
-        raise ConfigError(f"labelCol: expected a column that is no input of the model, got {label!r}, which is one")
+        raise ConfigError(f"labelCol: expected a column that is not an input of the model, got the input {label!r}")
 
 
 def check_numbers(frame: DataFrame, name: str, role: str) -> None:
-    """Raise InputError unless a column has numbers or booleans, for a role such as "labels"; starts no job."""
-    kind = field(frame, name).dataType
-    if not isinstance(kind, (NumericType, BooleanType)):
-        is_name = role == "labels" and isinstance(kind, StringType)
-        mend = "; pyspark.ml's StringIndexer makes classes of strings" if is_name else ""
-        raise InputError(f"column {name!r}: expected numbers as {role}, got {kind.simpleString()}{mend}")
+    """Raise InputError unless a column has numbers or booleans. ``role`` is a word for messages, such as "labels"."""
+    is_text = isinstance(field(frame, name).dataType, StringType)
+    advice = "; pyspark.ml's StringIndexer makes classes of strings" if is_text and role == "labels" else ""
+    _check_type(frame, name, (NumericType, BooleanType), f"numbers as {role}", advice)
 
 
 def check_times(frame: DataFrame, name: str) -> None:
-    """Raise InputError unless a column has timestamps or numbers, the seconds; starts no job."""
-    kind = field(frame, name).dataType
-    if not isinstance(kind, (TimestampType, TimestampNTZType, NumericType)):
-        raise InputError(f"column {name!r}: expected timestamps, or seconds as numbers, got {kind.simpleString()}")
+    """Raise InputError unless a column has timestamps or numbers of seconds."""
+    _check_type(frame, name, (TimestampType, TimestampNTZType, NumericType), "timestamps, or seconds as numbers")
 
 
 def check_group(frame: DataFrame, name: str) -> None:
-    """Raise InputError unless a column can name the groups of rows; starts no job."""
-    if not isinstance(field(frame, name).dataType, (IntegralType, StringType)):
-        raise InputError(f"column {name!r}: expected integers or strings as groups, got {_type(frame, name)}")
+    """Raise InputError unless a column has values that can name groups of rows."""
+    _check_type(frame, name, (IntegralType, StringType), "integers or strings as groups")
+
+
+def _check_type(frame: DataFrame, name: str, types: Any, expected: str, advice: str = "") -> None:
+    kind = field(frame, name).dataType
+    if not isinstance(kind, types):
+        raise InputError(f"column {name!r}: expected {expected}, got {kind.simpleString()}{advice}")
 
 
 def check_features(frame: DataFrame, features: str | tuple[str, ...]) -> None:
-    """Raise InputError unless the feature columns exist and have usable types; starts no job."""
-    # Here, as workers import this module: pyspark.ml and the pandas that it imports take longer than a small fit.
+    """Raise InputError unless the feature columns exist and have usable types."""
+    # Workers import this module; importing pyspark.ml, which imports pandas, takes longer than a small fit.
     from pyspark.ml.linalg import VectorUDT
     from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 
     if isinstance(features, str):
         kind = field(frame, features).dataType
-        has_numbers = isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)
-        if not has_numbers and not isinstance(kind, (VectorUDT, OldVectorUDT)):
-            raise InputError(
-                f"column {features!r}: expected vectors of pyspark.ml or arrays of numbers, got "
-                f"{_type(frame, features)}"
-            )
+        if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, NumericType):
+            _check_type(frame, features, (VectorUDT, OldVectorUDT), "vectors of pyspark.ml or arrays of numbers")
         return
     if not features:
         raise InputError("featuresCols: expected the names of columns of numbers, got none")
     for name in features:
-        if not isinstance(field(frame, name).dataType, (NumericType, BooleanType)):
-            raise InputError(f"column {name!r}: expected numbers as a feature, got {_type(frame, name)}")
+        _check_type(frame, name, (NumericType, BooleanType), "numbers as a feature")
 
 
 def field(frame: DataFrame, name: str) -> StructField:
-    """Return the schema's entry for a column; raise InputError if there is none, or several, as Spark sees it."""
+    """Return the field of a column in the schema; raise InputError if the column is missing or Spark finds several.
+
+    Spark ignores case in names, and accepts a name that stands for one expression twice.
+    """
     fields = frame.schema.fields
     match = next((one for one in fields if one.name == name), None)
     if match is None:
         raise InputError(f"there is no column {name!r}; there are: {listed(frame.columns)}")
     same = [one.name for one in fields if one.name.lower() == name.lower()]
-    if len(same) > 1:
-        _check_one(frame, name, same)
-    return match
-
-
-def _check_one(frame: DataFrame, name: str, same: Sequence[str]) -> None:
-    """Raise InputError if Spark does not know which column is meant; it does where all are one expression."""
+    if len(same) == 1:
+        return match
     try:
         frame.select(column(name)).schema  # noqa: B018 - Spark Connect resolves names only then
     except AnalysisException as error:
@@ -208,23 +196,24 @@ def _check_one(frame: DataFrame, name: str, same: Sequence[str]) -> None:
             f"column {name!r}: expected one column of that name, got {len(same)}: {', '.join(same)}; rename or drop "
             "the others"
         ) from error
+    return match
 
 
 def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Survey:
-    """Survey labels, weights and the number of features; one Spark job if the rows are few, for classes.
+    """Survey labels, weights and the number of features; one Spark job for classes of a small table.
 
     Args:
-        frame: with columns that ``check_columns`` accepts, a label among them.
+        frame: a DataFrame with a label, whose columns ``check_columns`` accepts.
         classes: the largest number of classes; 0: no limit; None: labels are numbers.
 
     Raises:
         InputError: there is no row to train on; a label or weight is null, NaN or infinite; a weight is negative; a
-            label is not a class; all weights are 0. The message says how many rows are wrong, and shows one. Also if
-            numeric labels are so large, or so near each other, that their squares leave float64's range.
+            label is not a class; all weights are 0; or numeric labels are so large, or so close to each other, that
+            their squares leave float64's range. The message counts the wrong rows, and shows one.
     """
     assert columns.label is not None
     labels = Labels(columns.label, classes, field(frame, columns.label))
-    # Sums of classes' labels are not wanted.
+    # The sums of labels that are classes are not used.
     shift = finite_or_0(first_row(frame, columns)[columns.label]) if classes is None else 0.0
     unit = 1.0
     groups = _aggregate(frame, columns, labels, shift, unit)
@@ -235,26 +224,25 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
     if better != (shift, unit):
         shift, unit = better
         groups = _aggregate(frame, columns, labels, shift, unit)
-    dim = known_dim(frame, columns.features) or min(row["opening"] for row in groups)["dim"]
+    dim = known_dim(frame, columns.features) or min(row["first"] for row in groups)["dim"]
     if not dim:
-        dim = dim_of(frame, columns.features, first_row(frame, columns))  # says what is wrong
+        dim = dim_of(frame, columns.features, first_row(frame, columns))  # its error says what is wrong
     return survey_of(frame, columns, labels, groups, dim, shift, unit)
 
 
 def survey_of(  # noqa: PLR0913
-    frame: DataFrame, columns: ColumnNames, labels: Labels, found: Sequence[Group], dim: int, shift: float, unit: float
+    frame: DataFrame, columns: ColumnNames, labels: Labels, groups: Sequence[Group], dim: int, shift: float, unit: float
 ) -> Survey:
-    """Return the survey of a table without faults, of sums by rdd_partition and class; raises as ``facts_of``."""
-    used = [row for row in found if row["class"] >= 0]
+    """Return the survey of a table without faults from sums by rdd_partition and class; raises like ``facts_of``."""
+    used = [row for row in groups if row["class"] >= 0]
     facts = facts_of(used, labels, shift, unit)
-    features = [columns.features] if isinstance(columns.features, str) else columns.features
-    fields = tuple(field(frame, name) for name in features)
+    fields = tuple(field(frame, name) for name in columns.feature_names)
     is_alone = labels.classes is not None and labels.described is None and not any(row["class"] for row in used)
-    return Survey(dim, loads_of(found), facts, fields, is_alone)
+    return Survey(dim, loads_of(groups), facts, fields, is_alone)
 
 
 def first_row(frame: DataFrame, columns: ColumnNames) -> Row:
-    """Return the named columns of the first row, as ``_as_stored`` has them; InputError if there is none."""
+    """Return the named columns of the first row, vectors as structs; raise InputError if there is no row."""
     first = frame.select(*_as_stored(frame, columns)).head()
     if first is None:
         raise InputError(NO_ROWS)
@@ -262,7 +250,7 @@ def first_row(frame: DataFrame, columns: ColumnNames) -> Row:
 
 
 def _as_stored(frame: DataFrame, columns: ColumnNames) -> list[Column]:
-    """Return the named columns, vectors as structs: pyspark refuses to make vectors of indices that do not ascend."""
+    """Return the named columns, vectors as structs, as pyspark refuses vectors whose indices do not ascend."""
     stored = []
     for name in names_of(columns):
         is_vector = isinstance(field(frame, name).dataType, UserDefinedType)
@@ -273,32 +261,33 @@ def _as_stored(frame: DataFrame, columns: ColumnNames) -> list[Column]:
 def _aggregate(
     frame: DataFrame, columns: ColumnNames, labels: Labels, shift: float, unit: float
 ) -> list[dict[str, Any]]:
-    """Counts and sums by rdd_partition and class (-1: held out); weights are multiplied by their unit.
+    """Return counts and sums by rdd_partition and class (-1: held-out rows); weights are multiplied by ``unit``.
 
-    The expressions are SQL: each Column that Python makes takes several calls to Java.
+    The expressions are SQL, because each Column that Python makes takes several calls to Java.
     """
-    y, w, held = f"cast({quoted(labels.name)} as double)", "1.0D", "false"
+    y, w, is_held_out = f"cast({quoted(labels.name)} as double)", "1.0D", "false"
     if columns.weight is not None:
         w = f"{unit!r}D * cast({quoted(columns.weight)} as double)"
     if columns.validation is not None:
-        held = quoted(columns.validation)
-    faults = {**not_finite("label", "y"), "label_strange": f"{is_finite('y')} and {labels.strange('y')}"}
+        is_held_out = quoted(columns.validation)
+    faults = {**not_finite("label", "y"), "label_no_class": f"{is_finite('y')} and {labels.is_no_class('y')}"}
     if columns.weight is not None:
         faults |= {**not_finite("weight", "w"), "weight_negative": f"{is_finite('w')} and w < 0"}
     if columns.validation is not None:
-        faults["validation_null"] = "held is null"
-    bad = " or ".join(f"({fault})" for fault in faults.values())
+        faults["validation_null"] = "is_held_out is null"
+    is_faulty = " or ".join(f"({fault})" for fault in faults.values())
+    entries, dim = _entries_of(frame, columns.features)
     inputs = frame.select(
-        F.expr(f"struct({y} as y, {w} as w, {held} as held)").alias("given"),
-        *_entries_of(frame, columns.features),
+        F.expr(f"struct({y} as y, {w} as w, {is_held_out} as is_held_out)").alias("row_values"),
+        *(entries.alias("entries"), dim.alias("dim")),
     )
-    rows = inputs.selectExpr("given.*", "entries", "dim").selectExpr(
+    rows = inputs.selectExpr("row_values.*", "entries", "dim").selectExpr(
         f"spark_partition_id() as {PART}",
-        f"case when {bad} or held then -1 else {labels.number('y')} end as class",
-        "struct(monotonically_increasing_id() as id, dim as dim) as opening",
+        f"case when {is_faulty} or is_held_out then -1 else {labels.class_of('y')} end as class",
+        "struct(monotonically_increasing_id() as id, dim as dim) as row_dim",
         f"1.0D + coalesce(entries, 0) as {COST}",
         f"y - {shift!r}D as y",
-        "case when w > 0 then y end as counted",
+        "case when w > 0 then y end as weighted_y",
         "w",
         *(f"cast({fault} as bigint) as {name}" for name, fault in faults.items()),
     )
@@ -308,49 +297,60 @@ def _aggregate(
         .groupBy(PART, "class")
         .agg(
             F.expr(
-                f"struct(min(opening) as opening, {sums_sql(COST)}, min(counted) as least, max(counted) as most, "
-                f"max(w) as heaviest, {', '.join(f'sum({value}) as {name}' for name, value in sums.items())})"
+                f"struct(min(row_dim) as first, {', '.join(LOAD_SUMS)}, min(weighted_y) as min_label, "
+                f"max(weighted_y) as max_label, max(w) as max_weight, "
+                f"{', '.join(f'sum({value}) as {name}' for name, value in sums.items())})"
             ).alias("sums")
         )
         .collect()
     )
     groups = [{PART: row[PART], "class": row["class"], **row["sums"].asDict()} for row in collected]
-    # Sums of sums are rounded, so their order is always the same.
+    # Sums of these sums are rounded, so the order must always be the same.
     return sorted(groups, key=lambda group: (group[PART], group["class"]))
 
 
 def in_one_partition_if_small(rows: DataFrame) -> DataFrame:
-    """Return rows that are to be aggregated, in one partition if they are few: without a shuffle, that is one job."""
+    """Return rows to aggregate, in one partition if the table is small: then there is no shuffle, and only one job."""
     return rows.coalesce(1) if backend_of(rows).estimated_bytes(rows) <= SMALL_BYTES else rows
 
 
-def _entries_of(frame: DataFrame, features: str | tuple[str, ...]) -> list[Column]:
-    """Return, of a row's features, how many values are stored, and the size; null if there are no features."""
+def partition_loads(frame: DataFrame, cost: Column) -> dict[int, Load]:
+    """Return the load of each non-empty rdd_partition from the cost of each row, in one Spark job for a small table."""
+    rows = in_one_partition_if_small(frame.select(F.spark_partition_id().alias(PART), cost.alias(COST)))
+    return loads_of(rows.groupBy(PART).agg(*map(F.expr, LOAD_SUMS)).collect())
+
+
+def cost_of(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
+    """Return the cost of a row: 1, plus 1 for each stored feature value."""
+    return F.lit(1.0) + F.coalesce(_entries_of(frame, features)[0], F.lit(0))
+
+
+def _entries_of(frame: DataFrame, features: str | tuple[str, ...]) -> tuple[Column, Column]:
+    """Return the number of a row's stored feature values, and its number of features; null if the features are null."""
     if not isinstance(features, str):
-        return [F.lit(len(features)).alias("entries"), F.lit(len(features)).alias("dim")]
+        return F.lit(len(features)), F.lit(len(features))
     if isinstance(field(frame, features).dataType, ArrayType):
         name = quoted(features)
-        size = f"case when {name} is not null then size({name}) end"
-        return [F.expr(f"{size} as entries"), F.expr(f"{size} as dim")]
+        size = F.expr(f"case when {name} is not null then size({name}) end")
+        return size, size
     vectors = unwrapped(column(features))
     entries = F.size(vectors["values"])
-    return [
-        F.when(vectors.isNotNull(), entries).alias("entries"),
-        F.when(vectors.isNotNull(), F.coalesce(vectors["size"], entries)).alias("dim"),
-    ]
+    size = F.coalesce(vectors["size"], entries)
+    return F.when(vectors.isNotNull(), entries), F.when(vectors.isNotNull(), size)
 
 
-def _check_faults(frame: DataFrame, columns: ColumnNames, labels: Labels, found: list[dict[str, Any]]) -> None:
-    total = sum(row["rows"] for row in found)
+def _check_faults(frame: DataFrame, columns: ColumnNames, labels: Labels, groups: list[dict[str, Any]]) -> None:
+    """Raise InputError for the first column with faulty values."""
+    total = sum(row["rows"] for row in groups)
     kinds = [
-        ("label", columns.label, (*NOT_FINITE, "strange"), labels.expected),
+        ("label", columns.label, (*NOT_FINITE, "no_class"), labels.expected),
         ("weight", columns.weight, (*NOT_FINITE, "negative"), "a finite weight that is not negative"),
         ("validation", columns.validation, ("null",), "true or false"),
     ]
     for role, name, kinds_of_fault, expected in kinds:
         if name is None:
             continue
-        counts = {kind: sum(row[f"{role}_{kind}"] for row in found) for kind in kinds_of_fault}
+        counts = {kind: sum(row[f"{role}_{kind}"] for row in groups) for kind in kinds_of_fault}
         if not any(counts.values()):
             continue
         x = quoted(name)
@@ -359,28 +359,30 @@ def _check_faults(frame: DataFrame, columns: ColumnNames, labels: Labels, found:
             x = f"cast({x} as double)"
             conditions = {
                 **{kind: not_finite(role, x)[f"{role}_{kind}"] for kind in NOT_FINITE},
-                "strange": labels.strange(x),
+                "no_class": labels.is_no_class(x),
                 "negative": f"{x} < 0",
             }
-        wrong = " or ".join(f"({conditions[kind]})" for kind, count in counts.items() if count)
-        words = {"strange": "no such class"}
+        is_faulty = " or ".join(f"({conditions[kind]})" for kind, count in counts.items() if count)
+        words = {"no_class": "no such class"}
         faults = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.items() if count)
-        some = frame.where(f"coalesce({wrong}, true)")
-        mend = "; pyspark.ml's StringIndexer makes classes of labels such as -1 and 1" if counts.get("strange") else ""
+        row = frame.where(f"coalesce({is_faulty}, true)").select(*_as_stored(frame, columns)).head()
+        sample = "" if row is None else f"; such a row: {str(row)[:SHOWN_CHARS]}"
+        if counts.get("no_class"):
+            sample += "; pyspark.ml's StringIndexer makes classes of labels such as -1 and 1"
         if role != "validation" and (counts["null"] or counts["NaN"]):
-            mend += f"; {IMPUTE}"
-        _fail(some, columns, f"column {name!r}: expected {expected}", faults, total, mend)
+            sample += f"; {IMPUTE}"
+        raise InputError(f"column {name!r}: expected {expected}, got {faults} in {total} rows{sample}")
 
 
-def _fail(wrong: DataFrame, columns: ColumnNames, expected: str, faults: str, total: int, mend: str = "") -> NoReturn:
-    """Raise InputError with counts, one of the faulty rows, and advice."""
-    row = wrong.select(*_as_stored(wrong, columns)).head()
-    sample = "" if row is None else f"; such a row: {str(row)[:SHOWN_CHARS]}"
-    raise InputError(f"{expected}, got {faults} in {total} rows{sample}{mend}")
+def check_new_columns(frame: DataFrame, names: Iterable[str], content: str = "the predictions") -> None:
+    """Raise InputError if a column to add exists already. ``content`` is a word for what the new columns hold."""
+    for name in names:
+        if name in frame.columns:
+            raise InputError(f"column {name!r}: it is there already; choose another name for {content}")
 
 
 def known_dim(frame: DataFrame, features: str | tuple[str, ...]) -> int | None:
-    """Return the number of features from names or metadata (ml_attr); None if only the rows can tell."""
+    """Return the number of features from the columns' names or metadata (ml_attr); None: only the rows have it."""
     if not isinstance(features, str):
         return len(features)
     attributes = field(frame, features).metadata.get("ml_attr", {})
@@ -391,7 +393,7 @@ def known_dim(frame: DataFrame, features: str | tuple[str, ...]) -> int | None:
 
 
 def dim_of(frame: DataFrame, features: str | tuple[str, ...], first: Row) -> int:
-    """Return the number of features, from the metadata or the first row; InputError: the row has null, or none."""
+    """Return the number of features from the metadata or the first row; InputError: the row has null or no feature."""
     dim = known_dim(frame, features)
     if dim is not None:
         return dim
@@ -406,7 +408,3 @@ def dim_of(frame: DataFrame, features: str | tuple[str, ...], first: Row) -> int
     if not dim:
         raise InputError(f"column {features!r}: expected features, got a vector of size 0 in the first row")
     return dim
-
-
-def _type(frame: DataFrame, name: str) -> str:
-    return str(field(frame, name).dataType.simpleString())

@@ -1,4 +1,4 @@
-"""Survey a DataFrame of rows without labels before training, also of documents: rows of word counts.
+"""Survey a DataFrame of rows without labels before training: of any rows, or of documents, which are word counts.
 
 The workers check the values when they read them (``ps2.algorithms.training.reading``).
 """
@@ -11,67 +11,55 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 
-from ps2.algorithms.frame.dealing import cost_of
 from ps2.algorithms.frame.frames import unwrapped
 from ps2.algorithms.frame.tables import (
     TableSurvey,
     column,
+    cost_of,
     dim_of,
     field,
     first_row,
-    in_one_partition_if_small,
+    partition_loads,
 )
 from ps2.algorithms.training.faults import MAX_COUNT, ColumnNames
-from ps2.algorithms.training.table import PART, loads_of, sums_of
 from ps2.errors import InputError
 
 
 def survey_rows(frame: DataFrame, columns: ColumnNames) -> TableSurvey:
-    """Survey rows; two Spark jobs, of which the first reads one row. InputError: there is no row, or no feature."""
+    """Survey rows in two Spark jobs, of which the first reads one row. InputError: there is no row, or no feature."""
     dim = dim_of(frame, columns.features, first_row(frame, columns))
-    rows = frame.select(F.spark_partition_id().alias(PART), cost_of(frame, columns.features).alias("stored"))
-    sums = in_one_partition_if_small(rows).groupBy(PART).agg(*sums_of(F.col("stored"))).collect()
-    return TableSurvey(dim, loads_of(sums))
+    return TableSurvey(dim, partition_loads(frame, cost_of(frame, columns.features)))
 
 
 @dataclass(frozen=True)
 class Documents(TableSurvey):
-    """Result of a survey of documents; ``dim`` is the size of the vocabulary.
+    """The result of a survey of documents. ``dim`` is the vocabulary's size; a document costs 1 plus its tokens."""
 
-    Attributes:
-        tokens: the sum of all counts; a value that is no count, which workers refuse, adds ``MAX_COUNT`` at most.
-    """
-
-    tokens: int
+    @property
+    def tokens(self) -> int:
+        """The sum of all counts. A value that is not a count, which workers refuse, adds ``MAX_COUNT`` at most."""
+        return int(self.cost - self.rows)
 
 
 def survey_documents(frame: DataFrame, columns: ColumnNames) -> Documents:
-    """Survey documents; two Spark jobs, of which the first reads one row.
+    """Survey documents in two Spark jobs, of which the first reads one row.
 
     Raise InputError if there is no row, no word in the vocabulary, or no word in any document.
     """
     vocabulary = dim_of(frame, columns.features, first_row(frame, columns))
     if not vocabulary:
         raise InputError(f"{columns.shown('features')}: expected a vocabulary, got vectors of size 0")
-    row_tokens = _entry_sum(frame, columns.features)
-    rows = frame.select(F.spark_partition_id().alias(PART), row_tokens.alias("tokens"))
-    sums = (
-        in_one_partition_if_small(rows)
-        .groupBy(PART)
-        .agg(*sums_of(F.lit(1.0) + F.col("tokens")), F.sum("tokens").alias("tokens"))
-        .collect()
-    )
-    tokens = sum(row["tokens"] or 0.0 for row in sums)
-    if tokens == 0:
+    tokens = F.coalesce(_entry_sum(frame, columns.features), F.lit(0.0))
+    documents = Documents(vocabulary, partition_loads(frame, F.lit(1.0) + tokens))
+    if documents.cost == documents.rows:
         raise InputError(
-            f"{columns.shown('features')}: expected counts of words, but all of {sum(row['rows'] for row in sums):,} "
-            "documents are empty"
+            f"{columns.shown('features')}: expected counts of words, but all of {documents.rows:,} documents are empty"
         )
-    return Documents(vocabulary, loads_of(sums), int(tokens))
+    return documents
 
 
 def _entry_sum(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
-    """Return the sum of the absolute values of a row's features; 1 stands for what is too large, NaN or null."""
+    """Return the sum of the absolute values of a row's features; one that is too large, NaN or null counts as 1."""
     if not isinstance(features, str):
         entries = F.array(*(column(name).cast("double") for name in features))
     elif isinstance(field(frame, features).dataType, ArrayType):
@@ -79,7 +67,7 @@ def _entry_sum(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
     else:
         entries = unwrapped(column(features))["values"]
 
-    def size(entry: Column) -> Column:
+    def magnitude(entry: Column) -> Column:
         return F.when(F.abs(entry) <= MAX_COUNT, F.abs(entry)).otherwise(1.0)
 
-    return F.aggregate(entries, F.lit(0.0), lambda before, entry: before + size(entry))
+    return F.aggregate(entries, F.lit(0.0), lambda total, entry: total + magnitude(entry))

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.frame.dealing import Dealer, together
+from ps2.algorithms.frame.dealing import Dealer, gather_rows
 from ps2.algorithms.frame.estimator import FleetEstimator, HasInitialModel
-from ps2.algorithms.frame.label_groups import PART_COLUMN, ReadAndSurvey, WorkerSurvey, packed
-from ps2.algorithms.frame.labels import Labels
+from ps2.algorithms.frame.labels import PART_COLUMN, Labels, ReadAndSurvey, WorkerSurvey, packed
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.shared_settings import ViaSettings
@@ -201,7 +200,7 @@ class _OneJob:
     def __init__(self, estimator: LinearEstimator, plan: LinearPlan, dataset: DataFrame, columns: ColumnNames):
         self._estimator, self._plan, self._dataset, self._columns = estimator, plan, dataset, columns
         assert columns.label is not None
-        self.table = together(dataset, columns, PART_COLUMN)
+        self.table = gather_rows(dataset, columns, PART_COLUMN)
         self._labels = Labels(columns.label, estimator._CLASSES, field(dataset, columns.label))
         self.survey: Survey | None = None
         self._trivial_weights: Weights | None = None
@@ -217,7 +216,7 @@ class _OneJob:
         """Return the trained weights; None: one worker is too few, or Spark has to survey the table."""
         columns, labels, table = self._columns, self._labels, self.table
         form = Form(known_dim(self._dataset, columns.features))
-        read = ReadAndSurvey(columns, form, labels.classes, labels.most, MAX_SMALL * SMALL_BYTES)
+        read = ReadAndSurvey(columns, form, labels.classes, labels.limit, MAX_SMALL * SMALL_BYTES)
 
         def training(servers: int) -> SurveyedTraining:
             program = AfterSurvey(replace(table, frame=None), servers)

@@ -18,8 +18,7 @@ from ps2.algorithms.online.plan import OnlinePlan, OptimizerName
 from ps2.algorithms.online.program import LiveModel, new_name
 from ps2.algorithms.online.scoring import probabilities
 from ps2.algorithms.online.settings import OnlineFactorSettings, OnlineSettings
-from ps2.algorithms.training.streams.batches import Passes, learn_frame
-from ps2.algorithms.training.streams.learner import BatchProgress
+from ps2.algorithms.training.streams.learner import BatchProgress, Passes, learn_frame
 from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
@@ -109,7 +108,7 @@ class OnlineEstimator(OnlineParams, KeyedEstimator, Estimator[Any]):
         """Learn from a DataFrame in passes; return the model, a new one if there is none."""
         reader = self._reader(dataset, self._hasher(dataset))
         with _one_context:
-            ps = PS2Context.getOrCreate(dataset.sparkSession, self._servers())
+            ps = PS2Context.getOrCreate(dataset.sparkSession, self._if_set("numServers"))
         learner = self._begin() if model is None else model
         with ExitStack() as learning:
             if model is None:

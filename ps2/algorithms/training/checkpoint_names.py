@@ -1,4 +1,4 @@
-"""Names of a training's vectors in a checkpoint: another driver finds them by these, and goes on."""
+"""The names of a training's vectors in a checkpoint, by which another driver finds them to resume the training."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ps2.errors import NotFoundError
 
 
 class CheckpointNames:
-    """Names of a training's vectors, in the order in which the driver makes these.
+    """The names of a training's vectors, in the order in which the driver makes the vectors.
 
     Attributes:
         prefix: the prefix of all names; "": the vectors have no names.
         begun: the number of clocks that an earlier driver's workers have finished.
-        called: the number of these for which ``onClock`` was called: fewer if workers were ahead. The next run calls it
-            for the others, with what they reported.
+        called: the number of these clocks for which ``onClock`` was called. It is smaller if workers were ahead; then
+            the next run calls ``onClock`` for the other clocks, with the reports of the earlier workers.
         messages: the values that the earlier driver's ``onClock`` returned, oldest first.
     """
 
@@ -39,7 +39,7 @@ class CheckpointNames:
 
     @staticmethod
     def of(prefix: str, ps: Any, first: int = 0) -> CheckpointNames:
-        """Return names of vectors that a restored context has, else of new vectors, which replace old ones.
+        """Return the names of the vectors in a restored context; otherwise, of new vectors, which replace old ones.
 
         The training begins in clock ``first``. NotFoundError: the restored context has no vectors of this training.
         """
@@ -54,11 +54,11 @@ class CheckpointNames:
                     "of something else"
                 )
             return CheckpointNames(prefix, ps.vector, (earlier.clocks, earlier.called), earlier.messages)
-        free_all(map(ps.vector, present))  # left on an attached fleet by a driver that was killed
+        free_all(map(ps.vector, present))  # a driver that was killed has left them on the fleet
         return CheckpointNames(prefix)
 
     def give(self, make: Callable[[str | None], DCV], mend: Callable[[DCV, str], DCV] | None = None) -> DCV:
-        """Make the next vector, or find it; ``mend`` replaces a vector that was found, called with it and its name."""
+        """Make the next vector, or find that of an earlier driver. ``mend(vector, name)`` can replace one it found."""
         if not self.prefix:
             return make(None)
         name = f"{self.prefix}/{next(self._numbers)}"

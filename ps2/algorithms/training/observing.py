@@ -1,4 +1,4 @@
-"""The observer of fits: at most one in a process, such as the one that logs to MLflow."""
+"""The observer of fits, such as the one that logs to MLflow. A process has at most one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps2.algorithms.training.record import StepReport
 
 
 class FitWatch(Protocol):
-    """Watches one fit. Its methods do not raise, and return at once, except for ``ended``."""
+    """Watches one fit. Its methods raise no errors; all but ``ended`` return at once."""
 
     def step(self, report: StepReport) -> None:
         """Record a step. Any thread may call this."""
@@ -20,7 +20,7 @@ class FitWatch(Protocol):
         """Record the end of the fit; ``model`` is None if the fit failed."""
 
 
-# Called with an estimator when its fit begins; returns None to ignore this fit.
+# A function that is called with an estimator when its fit begins. It returns None to ignore the fit.
 FitObserver = Callable[[Any], FitWatch | None]
 
 _observer: FitObserver | None = None
@@ -35,12 +35,12 @@ def observe_fits(observer: FitObserver | None) -> None:
 
 
 def current_watch() -> FitWatch | None:
-    """Return the watch of the fit under way in this thread, or None."""
+    """Return the watch of the fit that runs in this thread, or None."""
     return _watch.get()
 
 
 def observed(estimator: Any) -> FitWatch | None:
-    """Return what watches a training that begins now and goes on in other threads, or None."""
+    """Return the watch of a training that begins now and continues in other threads, or None."""
     return None if _observer is None else _observer(estimator)
 
 

@@ -1,15 +1,15 @@
 """A training in the process of the only worker, which has all rows.
 
-The programs are the same as on a fleet. The worker's loop calls the driver's ``on_clock`` directly, and sends requests
-to servers in the same process, so no clock waits for the network.
+The programs are those of a fleet. The worker's loop calls the driver's ``on_clock`` directly, and the servers are in
+the same process, so no clock waits for the network.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,7 +39,7 @@ class Outcome:
     Attributes:
         result: the training's result; None if it failed.
         steps: the report of each step.
-        warnings: for each warning, the name of its logger and the text.
+        warnings: the name of the logger and the text of each warning.
         error: the error that ended the training; None if it succeeded.
     """
 
@@ -47,20 +47,6 @@ class Outcome:
     steps: list[StepReport] = field(default_factory=list)
     warnings: list[tuple[str, str]] = field(default_factory=list)
     error: PS2Error | None = None
-
-
-def outcome_of(train: Callable[[Callable[[StepReport], None]], Any]) -> Outcome:
-    """Train in the worker, with a function to call after each step."""
-    steps: list[StepReport] = []
-    heard = _Warnings()
-    log.addHandler(heard)
-    try:
-        return Outcome(train(steps.append), steps, heard.told)
-    except PS2Error as error:
-        # The driver raises the error, as in a training on servers.
-        return Outcome(warnings=heard.told, error=error)
-    finally:
-        log.removeHandler(heard)
 
 
 def result_of(outcome: Outcome, on_step: Callable[[StepReport], None]) -> Any:
@@ -79,13 +65,13 @@ class _Warnings(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.told: list[tuple[str, str]] = []
+        self.warnings: list[tuple[str, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.told.append((record.name, record.getMessage()))
+        self.warnings.append((record.name, record.getMessage()))
 
 
-# The share of the worker's free memory that the model and its training state may take.
+# The share of the worker's free memory that the model and its training state can take.
 SHARE_OF_MEMORY = 0.5
 
 OnStep = Callable[[StepReport], None]
@@ -99,18 +85,18 @@ class Train(Protocol):
 
 
 class InProcessContext:
-    """What a training needs of a ``PS2Context``: ``servers``, ``memory`` and ``run``."""
+    """The part of a ``PS2Context`` that a training uses: ``servers``, ``memory`` and ``run``."""
 
     def __init__(self, network: InProcessServers, session: Session, reading: Any) -> None:
         self._network, self._session, self._reading = network, session, reading
 
     @property
     def servers(self) -> list[str]:
-        """Addresses of the servers."""
+        """The addresses of the servers."""
         return list(self._network.engines)
 
     def memory(self) -> list[tuple[int, int]]:
-        """Return the memory limit of each server and the memory in use, in bytes."""
+        """Return the memory limit and the memory in use of each server, in bytes."""
         return [(engine.memory.limit_bytes, engine.memory.used_bytes) for engine in self._network.engines.values()]
 
     def run(  # noqa: PLR0913 - as PS2Context.run
@@ -126,25 +112,14 @@ class InProcessContext:
         firstClock: int = 0,
         seed: int = 0,
     ) -> list[Any]:
-        """Run the one worker with the rows that it has read."""
+        """Run the only worker with the rows that it has read."""
         result = worker_fn(InProcessWorker(self._session, onClock, firstClock, seed), self._reading)
         onEnd()
         return [result]
 
 
-@contextmanager
-def in_process(servers: int, memory_limit_bytes: int, reading: Any) -> Iterator[InProcessContext]:
-    """Start servers in this process, and yield a context for them.
-
-    With as many servers as the fleet has, sums are the fleet's: each shard adds up its own.
-    """
-    network = InProcessServers(servers, memory_limit_bytes // servers)
-    with in_process_session(network) as session:
-        yield InProcessContext(network, session, reading)
-
-
 class InProcessWorker:
-    """What a program needs of a ``ps2.Worker`` where it is the only one."""
+    """The part of a ``ps2.Worker`` that a program uses, for the only worker."""
 
     rank, workers, epoch = 0, 1, 0
 
@@ -179,7 +154,7 @@ class InProcessWorker:
         self._reports.append(report(self.clock, value, merge))
 
     def barrier(self) -> None:
-        """Wait for no one."""
+        """Return at once: there are no other workers."""
 
     def rng(self, *key: int) -> np.random.Generator:
         """See ``ps2.Worker.rng``: the same numbers as those of rank 0."""
@@ -188,33 +163,33 @@ class InProcessWorker:
 
 
 def train_in_process(servers: int, reading: Any, train: Callable[[InProcessContext, OnStep], Any]) -> Outcome:
-    """Train in the process of the only worker; see ``in_process``."""
+    """Train in the process of the only worker, with servers in the same process.
 
-    def run(on_step: OnStep) -> Any:
-        with in_process(servers, int(free_bytes() * SHARE_OF_MEMORY), reading) as ps:
-            return train(ps, on_step)
+    Each shard adds up its own values, so with as many servers as the fleet has, sums are equal to the fleet's.
+    """
+    network = InProcessServers(servers, int(free_bytes() * SHARE_OF_MEMORY) // servers)
+    steps: list[StepReport] = []
+    collector = _Warnings()
+    log.addHandler(collector)
+    try:
+        with in_process_session(network) as session:
+            result = train(InProcessContext(network, session, reading), steps.append)
+        return Outcome(result, steps, collector.warnings)
+    except PS2Error as error:
+        # The driver raises the error, as in a training on servers.
+        return Outcome(warnings=collector.warnings, error=error)
+    finally:
+        log.removeHandler(collector)
 
-    return outcome_of(run)
 
-
-@dataclass(frozen=True, eq=False)
-class _Program:
-    train: Train
-    table: Table
-    options: Any
-    servers: int
-
-    def __call__(self, worker: Any, reading: Reading) -> Outcome:
-        def train(ps: InProcessContext, on_step: OnStep) -> Any:
-            return self.train(ps, self.table, self.options, on_step=on_step)
-
-        return train_in_process(self.servers, reading, train)
+def _train(train: Train, table: Table, options: Any, servers: int, worker: Any, reading: Reading) -> Outcome:
+    return train_in_process(servers, reading, lambda ps, on_step: train(ps, table, options, on_step=on_step))
 
 
 def train_in_only_worker(ps: Any, table: Table, form: Form, train: Train, options: Any, on_step: OnStep) -> Any:
-    """Return what ``train`` returns on as many servers as the context has, in the process of one worker.
+    """Call ``train`` in the process of one worker, with as many servers as the context has; return its result.
 
     ``on_step`` is called for each step after the training has ended.
     """
-    program = _Program(train, replace(table, frame=None), options, len(ps.servers))
+    program = partial(_train, train, replace(table, frame=None), options, len(ps.servers))
     return result_of(run_alone(ps, Training(table, form, program, seed=options.seed)), on_step)

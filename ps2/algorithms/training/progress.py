@@ -1,4 +1,4 @@
-"""Progress of a training: a live line in a terminal or a notebook, else a line in the log now and then."""
+"""The progress of a training: a live line in a terminal or a notebook; elsewhere, a log line every few seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def say(what: str) -> None:
 
 @contextmanager
 def progress(name: str, steps: int, spark: SparkBackend | None = None) -> Iterator[Callable[[StepReport], None]]:
-    """Show a training under way, without Spark's progress bar; yield the function to call after each step."""
+    """Show a running training, without Spark's progress bar; yield the function to call after each step."""
     with progress_line(name, steps, "reading") as line:
         log.info("%s: the workers read their rows", name, extra={"is_live": line is not None})
         yield _LogLine(name, steps) if line is None else _LiveLine(line, steps, spark)
@@ -33,7 +33,7 @@ def progress(name: str, steps: int, spark: SparkBackend | None = None) -> Iterat
 
 
 def describe(report: StepReport, steps: int) -> list[str]:
-    """Describe a step, the most important part first; times are means of all steps so far."""
+    """Describe a step, the most important values first; times are means of all steps so far."""
     words = report.words
     speed = report.rows / report.seconds if report.seconds else 0.0
     return [
@@ -48,7 +48,7 @@ def describe(report: StepReport, steps: int) -> list[str]:
 
 
 class _LogLine:
-    """Logs a step when some time has passed since the last logged one."""
+    """Logs a step if ``LOG_INTERVAL_S`` have passed since the last logged step."""
 
     def __init__(self, name: str, steps: int) -> None:
         self._name = name
@@ -63,7 +63,7 @@ class _LogLine:
 
 
 class _LiveLine:
-    """Shows each step, and keeps Spark's progress bar away."""
+    """Shows each step, and hides Spark's progress bar."""
 
     def __init__(self, line: ShowProgress, steps: int, spark: SparkBackend | None) -> None:
         self._line = line
@@ -77,12 +77,12 @@ class _LiveLine:
 
 
 def _spoken(name: str) -> str:
-    """Return the name of a number for a sentence: "tokens/s" for "tokens_per_s"."""
+    """Return the name of a metric as text: "tokens/s" for "tokens_per_s"."""
     return name.replace("_per_", "/").replace("_", " ")
 
 
 def _short(number: float, base: int) -> str:
-    """Return a number with a unit prefix, in three digits: 1.2M."""
+    """Return a number in three digits with a unit prefix: 1.2M."""
     power = 0
     while abs(number) >= 999.5 and power < len(PREFIXES) - 1:
         number, power = number / base, power + 1

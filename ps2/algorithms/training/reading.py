@@ -1,7 +1,7 @@
-"""A worker's rows: Arrow batches as arrays for training and for validation, or their faults.
+"""Read a worker's rows: Arrow batches become arrays for training and for validation, or their faults are counted.
 
-Batches are read one after the other. The first one with a fault ends the reading; from then on faults are only counted,
-so that an error can tell of all rows.
+After the first batch with a fault, rows are not read any more. The faults of all other batches are counted, so that the
+error is about all rows.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Reading:
     """The rows that a worker has read.
 
     Attributes:
-        training: rows to train with; none where there are faults.
-        held_out: rows for validation; None if no column marks them.
-        size: columns of the features; None if there was no row.
-        faults: float64, shape (ps2.algorithms.training.faults.LENGTH,): for ``error_of``.
+        training: the rows to train with; no rows if there are faults.
+        held_out: the rows for validation; None if no column marks them.
+        size: the number of features; None if there was no row.
+        faults: the faults of the rows for ``error_of``, float64, shape (faults.LENGTH,).
     """
 
     training: LocalRows
@@ -41,10 +41,10 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class KeptReading:
-    """The rows that a worker has read, in memory or in a file; as ``Reading``.
+    """A ``Reading`` whose rows are in memory or in a file.
 
     Attributes:
-        spilled: the rows in a file; None: all rows are in memory.
+        spilled: the size and the folder of the file; None: all rows are in memory.
     """
 
     training: KeptRows
@@ -55,14 +55,14 @@ class KeptReading:
 
 
 def read(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form = PLAIN) -> Reading:
-    """Read a worker's rows. Faults of rows are counted; InputError: a column is missing or of another type."""
+    """Read a worker's rows and count their faults. InputError: a column is missing or has another type."""
     parts, faults = _parts_of(batches, columns, form, None)
     training, held_out = parts.split()
     return Reading(training, held_out, faults.size, faults.array())
 
 
 def read_kept(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form, spill: RowSpill) -> KeptReading:
-    """Read as ``read`` does, into a file where the worker's memory asks for that; SpillError: the disk fails."""
+    """Read rows as ``read`` does, into a file if they exceed the worker's memory; SpillError: the disk fails."""
     parts, faults = _parts_of(batches, columns, form, spill)
     if faults or not spill.is_begun:
         return KeptReading(*parts.split(), faults.size, faults.array())
@@ -81,7 +81,7 @@ def _parts_of(
                 parts.add(batch)
             except InputError:
                 faults.size = parts.rows.size
-                # The rows read so far are not needed any more.
+                # The rows that were read are not needed any more.
                 parts = _Parts(columns, form)
                 faults.count(batch)
                 if not faults:
@@ -98,7 +98,7 @@ def _parts_of(
 
 
 class _Parts:
-    """Batches that were fine."""
+    """The rows of batches without faults."""
 
     def __init__(self, columns: ColumnNames, form: Form) -> None:
         self.rows = RowParts(np.dtype(form.dtype))
@@ -111,24 +111,24 @@ class _Parts:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Read a batch, or raise InputError for its first fault."""
-        names, form, rows, before = self._columns, self._form, self.rows, self.rows.rows
-        features = read_features(batch, names.features, rows.dtype, before, missing=form.missing)
-        if form.strange(features.values, features.columns).any():
+        names, form, rows, num_before = self._columns, self._form, self.rows, self.rows.rows
+        features = read_features(batch, names.features, rows.dtype, num_before, missing=form.missing)
+        if form.is_outside(features.values, features.columns).any():
             raise InputError(f"{names.shown('features')}: expected categories, or counts")
         if names.label is not None:
-            y = read_numbers(batch, names.label, before)
+            y = read_numbers(batch, names.label, num_before)
             if form.classes is not None and outside(y, form.classes).any():
                 raise InputError(f"column {names.label!r}: expected labels below {form.classes}")
             rows.y.append(y)
         if names.weight is not None:
-            rows.weights.append(read_weights(batch, names.weight, before))
+            rows.weights.append(read_weights(batch, names.weight, num_before))
         if names.validation is not None:
             marks = validation_column(batch, names.validation)
             if marks.null_count:
                 raise InputError(f"column {names.validation!r}: expected no null")
             self._held_out.append(marks.to_numpy(zero_copy_only=False).astype(bool))
         if names.margin is not None:
-            self._margins.append(read_numbers(batch, names.margin, before))
+            self._margins.append(read_numbers(batch, names.margin, num_before))
         if names.group is not None:
             groups = named_column(batch, names.group)
             if groups.null_count:
@@ -138,21 +138,21 @@ class _Parts:
 
     def write(self, spill: RowSpill) -> None:
         """Move the rows that are in memory to a file."""
-        has, begin = self._columns, 0
-        marks = None if has.validation is None else np.concatenate(self._held_out)
-        for rows in self.rows.drained(has.label is not None, has.weight is not None, spill.spill.block_bytes):
+        columns, begin = self._columns, 0
+        marks = None if columns.validation is None else np.concatenate(self._held_out)
+        for rows in self.rows.drained(columns.label is not None, columns.weight is not None, spill.spill.block_bytes):
             spill.append(rows, None if marks is None else marks[begin : begin + len(rows)])
             begin += len(rows)
         del self._held_out[1:]
 
     def spilled(self, spill: RowSpill) -> tuple[SpilledRows, SpilledRows | None]:
-        """Return what ``split`` does, of rows in a file."""
+        """Return the same as ``split``, with the rows in a file."""
         self.write(spill)
         training, held_out = spill.finished()
         return training, None if self._columns.validation is None else held_out
 
     def split(self) -> tuple[LocalRows, LocalRows | None]:
-        """Return the rows for training, and those to hold out if a column marks them, with the same keys."""
+        """Return the rows for training, and the held-out rows if a column marks them; both have the same keys."""
         rows = self.rows.joined(self._columns.label is not None, self._columns.weight is not None).localize()
         if self._columns.margin is not None:
             rows = replace(rows, margins=np.concatenate(self._margins))

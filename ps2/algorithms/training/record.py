@@ -6,13 +6,13 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, TypeVar
 
 from ps2.data.row_spill import Spilled, spill_message
 
-# "local": the only worker, which has all rows, keeps the model. "servers": the servers keep the model and compute with
-# it. "rows" (embeddings): the servers keep the model, and workers compute with rows of it.
+# "local": the only worker, which has all rows, holds the model. "servers": the servers hold the model and compute with
+# it. "rows" (embeddings): the servers hold the model, and workers compute with rows of it.
 Via = Literal["local", "rows", "servers"]
 ViaName = Literal["auto", "local", "servers"]
 
@@ -22,10 +22,10 @@ class Placement:
     """Where a training runs, and why.
 
     Attributes:
-        workers: number of tasks that train.
-        threads: threads of each worker.
+        workers: the number of tasks that train.
+        threads: the number of threads of each worker.
         via: where the model is: in the only worker's process, or on the servers.
-        reason: why this placement was chosen, in words.
+        reason: the reason for this placement, in words.
     """
 
     workers: int
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# The largest number of rows of a table of steps.
+# The largest number of rows in a table of steps.
 ROWS_SHOWN = 10
 
 
@@ -52,8 +52,8 @@ class Words:
     """A family's terms in output.
 
     Attributes:
-        step: one step.
-        objective: the quantity that is minimised.
+        step: the word for a step.
+        objective: the word for the quantity that is minimised.
     """
 
     step: str = "step"
@@ -61,19 +61,24 @@ class Words:
 
     @property
     def a_step(self) -> str:
-        """One step, with its article."""
+        """The word for a step, with its article."""
         return f"{'an' if self.step[0] in 'aeiou' else 'a'} {self.step}"
+
+    @property
+    def steps(self) -> str:
+        """The plural of the word for a step."""
+        return f"{self.step}es" if self.step.endswith("s") else f"{self.step}s"
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """The gradients of a training that could travel value by value or as sufficient factors.
+    """The gradients of a training that could be sent value by value or as sufficient factors.
 
     Attributes:
-        count: number of gradients of all workers and steps.
-        factored: number of gradients that travelled as factors.
-        factor_bytes: approximate size if all gradients had travelled as factors.
-        value_bytes: approximate size if all gradients had travelled value by value.
+        count: the number of gradients of all workers and steps.
+        factored: the number of gradients that were sent as factors.
+        factor_bytes: the approximate size if all gradients had been sent as factors.
+        value_bytes: the approximate size if all gradients had been sent value by value.
     """
 
     count: int = 0
@@ -82,12 +87,7 @@ class Gradients:
     value_bytes: int = 0
 
     def __add__(self, other: Gradients) -> Gradients:
-        return Gradients(
-            self.count + other.count,
-            self.factored + other.factored,
-            self.factor_bytes + other.factor_bytes,
-            self.value_bytes + other.value_bytes,
-        )
+        return Gradients(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))
 
     def __str__(self) -> str:
         sizes = f"{self.factor_bytes:,} bytes as factors, {self.value_bytes:,} as values"
@@ -100,22 +100,22 @@ class TrainingHistory:
 
     Attributes:
         objective: the objective before the first step and after each step, or the mean loss of each step's rows at the
-            beginning of the step. Linear models have the former, with all penalties, over all rows. With minibatches
-            the rows of the next step estimate it, except for the last value; the value before where the next step had
-            no row.
-        seconds: duration of each step.
-        validation: mean loss of the held-out rows, if there are any.
-        steps: number of steps.
-        rows: number of rows that steps were computed from, summed over steps.
-        bytes: size of the arrays that workers exchanged with servers.
+            beginning of the step. For linear models it is the former, with all penalties, over all rows. With
+            minibatches each value but the last is estimated from the rows of the next step; if that step had no row,
+            the previous value is repeated.
+        seconds: the duration of each step.
+        validation: the mean loss of the held-out rows after each step, if there are any.
+        steps: the number of steps.
+        rows: the number of rows that steps were computed from, summed over steps.
+        bytes: the size of the arrays that workers exchanged with servers.
         reason: why the training ended, in words.
-        metrics: further values of this kind of training, by name.
-        words: terms for a step and the objective.
-        placement: where the training ran, for families that choose.
-        best: the step, from 1, that the held-out rows chose as the result; None: the result is the last step's model.
-        gradients: gradients that could travel in two forms; None: there were none.
-        spilled: rows that workers wrote to files: for each such worker, the bytes and the folder of its file.
-        oob_score: out-of-bag score of a random forest; None: not asked for.
+        metrics: other values of this kind of training, by name.
+        words: the words for a step and the objective.
+        placement: where the training ran; None: the family has no choice.
+        best: the step, from 1, with the best model by the held-out rows; None: the result is the last step's model.
+        gradients: the gradients that could be sent in two forms; None: there were none.
+        spilled: the bytes and the folder of each file to which a worker wrote rows.
+        oob_score: the out-of-bag score of a random forest; None: it was not requested.
     """
 
     objective: list[float]
@@ -149,12 +149,12 @@ class StepReport:
     Attributes:
         number: the step's number, from 1.
         objective: the objective after the step, or the mean loss of its rows at its beginning.
-        seconds: time since the first step began.
-        rows: number of rows whose loss was computed, in all steps so far.
-        bytes: size of the arrays exchanged with servers so far.
-        validation: mean loss of the held-out rows; None: not known.
-        metrics: further values of this kind of training, by name.
-        words: terms for a step and the objective.
+        seconds: the time since the first step began.
+        rows: the number of rows whose loss was computed in all steps so far.
+        bytes: the size of the arrays exchanged with servers so far.
+        validation: the mean loss of the held-out rows; None: not known.
+        metrics: other values of this kind of training, by name.
+        words: the words for a step and the objective.
     """
 
     number: int
@@ -172,11 +172,11 @@ class Record:
     """Grows into a ``TrainingHistory``.
 
     Attributes:
-        on_step: called after each step. It may return True to end a training that looks at the answer.
+        on_step: a function to call after each step. Some trainings end if it returns True.
         reason: why the training ends early; "": it does not.
-        completed: why the training ends otherwise.
-        metrics: further values of this kind of training.
-        words: terms for a step and the objective.
+        completed: why the training ends if it does not end early.
+        metrics: other values of this kind of training.
+        words: the words for a step and the objective.
         best, gradients, spilled: see ``TrainingHistory``.
     """
 
@@ -218,7 +218,7 @@ class Record:
         self._marks.append((len(self.objective), len(self.validation), self.rows, self.bytes, self.gradients))
 
     def keep(self, steps: int, rows: int, bytes: int) -> None:
-        """Drop all but the first ``steps`` steps, which had these rows and bytes: the training repeats the others."""
+        """Drop all but the first ``steps`` steps, which had these rows and bytes; the training repeats the others."""
         del self.seconds[steps:], self.objective[steps:], self.validation[steps:]
         self.rows, self.bytes = rows, bytes
 
@@ -228,12 +228,12 @@ class Record:
         self.bytes += bytes
 
     def add_gradients(self, gradients: Gradients | None) -> None:
-        """Add the gradients of a clock that had two forms to travel in; None: there were none."""
+        """Add the gradients of a clock that could be sent in two forms; None: there were none."""
         if gradients is not None:
             self.gradients = gradients + (self.gradients or Gradients())
 
     def add_spilled(self, spilled: Sequence[Spilled]) -> None:
-        """Note, and log, that workers have written rows to files."""
+        """Record and log that workers have written rows to files."""
         self.spilled = tuple(spilled)
         log.warning("%s", spill_message(spilled))
 
@@ -243,9 +243,9 @@ class Record:
         return time.monotonic() - self._last_s
 
     def known(self, objective: float) -> float:
-        """Return the objective of a step; of one without rows, which is NaN, that of the step before it.
+        """Return the objective of a step. A step without rows has NaN, which becomes the previous step's objective.
 
-        Steps before the first one with rows have that one's: their model was the same, or nearly.
+        Steps before the first one with rows receive its objective, as their models were about the same.
         """
         if math.isnan(objective):
             return self.objective[-1] if self.objective else objective
@@ -259,7 +259,7 @@ class Record:
         self._began_s -= seconds
 
     def add_objective(self, objective: float, earlier_s: float | None = None) -> None:
-        """Add the objective after a step, NaN without rows; the first call is for the initial model.
+        """Add the objective after a step (NaN: the step had no rows); the first call is for the initial model.
 
         ``earlier_s`` is the duration of a step that an earlier driver took; None: this driver took it.
         """
@@ -282,35 +282,16 @@ class Record:
         self.objective.append(float(objective))
         self.seconds.append(now_s - self._last_s if seconds is None else seconds)
         self._last_s = now_s
-        return bool(
-            self.on_step(
-                StepReport(
-                    number=len(self.seconds),
-                    objective=objective,
-                    seconds=now_s - self._began_s,
-                    rows=self.rows,
-                    bytes=self.bytes,
-                    validation=self.validation[-1] if self.validation else None,
-                    metrics=metrics or {},
-                    words=self.words,
-                )
-            )
-        )
+        number, since_s = len(self.seconds), now_s - self._began_s
+        validation = self.validation[-1] if self.validation else None
+        step = StepReport(number, objective, since_s, self.rows, self.bytes, validation, metrics or {}, self.words)
+        return bool(self.on_step(step))
 
     def history(self) -> TrainingHistory:
+        reason = self.reason or self.completed
         return TrainingHistory(
-            self.objective,
-            self.seconds,
-            self.validation,
-            len(self.seconds),
-            self.rows,
-            self.bytes,
-            self.reason or self.completed,
-            self.metrics,
-            self.words,
-            best=self.best,
-            gradients=self.gradients,
-            spilled=self.spilled,
+            *(self.objective, self.seconds, self.validation, len(self.seconds), self.rows, self.bytes, reason),
+            *(self.metrics, self.words, None, self.best, self.gradients, self.spilled),
         )
 
 
@@ -332,25 +313,25 @@ class Step:
 def by_step(history: TrainingHistory) -> list[Step]:
     """Return all steps of a training."""
     objectives = history.objective[len(history.objective) - history.steps :]
-    # The first steps may have no validation loss, or there may be a loss from before the first step.
+    # The first steps can lack a validation loss, and there can be a loss from before the first step.
     unknown = [None] * max(0, history.steps - len(history.validation))
     validations = [*unknown, *history.validation[max(0, len(history.validation) - history.steps) :]]
-    # Entries with a number per step; there may be others, such as one per feature.
+    # Only the metrics with a value for each step; others have, for example, a value for each feature.
     metrics = {name: values for name, values in history.metrics.items() if len(values) == history.steps}
     return [
         Step(
-            number=at + 1,
-            objective=objectives[at],
-            validation=validations[at],
-            metrics={name: values[at] for name, values in metrics.items()},
-            seconds=history.seconds[at],
+            number=index + 1,
+            objective=objectives[index],
+            validation=validations[index],
+            metrics={name: values[index] for name, values in metrics.items()},
+            seconds=history.seconds[index],
         )
-        for at in range(history.steps)
+        for index in range(history.steps)
     ]
 
 
 def titles(history: TrainingHistory) -> list[str]:
-    """Return the names of the columns of ``cells``."""
+    """Return the titles of the columns of ``cells``."""
     words, steps = history.words, by_step(history)[:1]
     metrics = list(steps[0].metrics) if steps else []
     return [words.step, words.objective, *(["validation"] if history.validation else []), *metrics, "ms"]

@@ -1,7 +1,7 @@
-"""The form in which a worker's gradient travels: value by value, or as sufficient factors (Petuum, section 3.4).
+"""The form in which a worker's gradient is sent: value by value, or as sufficient factors (Petuum, section 3.4).
 
-The gradient of a model with K numbers a feature is, for some models, the sum over b rows of x_i (D numbers) times
-slopes_i (K numbers). The factors are b (D + K) numbers, or fewer where rows are sparse; the sum has K D.
+If a model has K weights for each of D features, its gradient can be the sum over b rows of x_i (D values) times
+slopes_i (K values). The factors are b (D + K) values, or fewer if rows are sparse; the sum has K D values.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ps2.client.factors import sizes
 
 Array = npt.NDArray[Any]
 
-# Whether gradients travel as sufficient factors: where these take fewer bytes, or in any case, or never.
+# Whether gradients are sent as sufficient factors: if these take fewer bytes, always, or never.
 FactorsName = Literal["auto", "always", "never"]
 FACTORS: tuple[FactorsName, ...] = get_args(FactorsName)
 
 
 @dataclass(frozen=True, eq=False)
 class SentValues:
-    """A gradient at columns, value by value."""
+    """The values of a gradient at some columns."""
 
     values: Array
     columns: Int64s
@@ -41,13 +41,13 @@ class SentValues:
 
 @dataclass(frozen=True, eq=False)
 class SentFactors:
-    """A gradient as the sum of ``x_i slopes_i'`` over rows, which the servers take (Xing et al., 2016, section 3.4).
+    """A gradient as the sum of ``x_i slopes_i'`` over rows, which servers compute (Xing et al., 2016, section 3.4).
 
     Attributes:
-        slopes: shape (n, width): derivatives by each row's margins.
-        x: scipy CSR or an array, shape (n, k).
-        keys: int64, shape (k,): its features.
-        nbytes: size on the network.
+        slopes: the derivatives by each row's margins, shape (n, width).
+        x: the rows, scipy CSR or an array, shape (n, k).
+        keys: the features of the columns of x, int64, shape (k,).
+        nbytes: the size on the network.
     """
 
     slopes: Float64s
@@ -64,29 +64,29 @@ class FormChoice:
     """Chooses the form of a worker's gradients; picklable.
 
     Attributes:
-        asked: "auto" compares the bytes of each gradient.
-        sent: how many there were since ``reported``, those that travelled as factors, and the bytes of both forms.
+        asked: the user's choice; "auto" compares the bytes of each gradient.
+        sent: the number of gradients since ``reported``, the number sent as factors, and the bytes of both forms.
     """
 
     asked: FactorsName
     sent: dict[str, int] = field(default_factory=dict)
 
     def factor_bytes(self, vector: DCV, width: int, x: Any, keys: Int64s) -> int | None:
-        """Return the bytes of a gradient that is to travel as factors to a dense vector; None: value by value."""
+        """Return the bytes of a gradient to send as factors to a dense vector; None: send it value by value."""
         as_factors, as_values = sizes(vector, width, x, keys)
         is_factored = self.asked == "always" or (self.asked == "auto" and as_factors < as_values)
-        now = {"gradients": 1, "factored": int(is_factored), "factor_bytes": as_factors, "value_bytes": as_values}
-        self.sent = {name: self.sent.get(name, 0) + value for name, value in now.items()}
+        new = {"gradients": 1, "factored": int(is_factored), "factor_bytes": as_factors, "value_bytes": as_values}
+        self.sent = {name: self.sent.get(name, 0) + value for name, value in new.items()}
         return as_factors if is_factored else None
 
     def reported(self) -> dict[str, int]:
-        """Return what a worker reports of its gradients since the last call, for ``gradients_of``."""
+        """Return the worker's report for ``gradients_of`` about its gradients since the last call."""
         sent, self.sent = self.sent, {}
         return sent
 
 
 def gradients_of(report: Mapping[str, Any]) -> Gradients | None:
-    """Return what the workers of a clock reported of their gradients; None: there was no choice."""
+    """Return the gradients of all workers in a clock from their merged reports; None: there was no choice."""
     if not report.get("gradients"):
         return None
     names = ("gradients", "factored", "factor_bytes", "value_bytes")

@@ -1,11 +1,11 @@
-"""The training data: rows dealt to workers, facts about them, and the work of rows in each rdd_partition."""
+"""The training data: a table with one rdd_partition for each worker, its statistics, and its work by rdd_partition."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,18 +14,15 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.ops.kernels import Int64s, kernel
 from ps2.run.spark.backend_lookup import backend_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """Rows to train on, one rdd_partition for each worker, none of them empty.
 
     Attributes:
-        frame: DataFrame.
-        columns: the roles of its columns.
-        workers: number of rdd_partitions.
+        frame: the DataFrame.
+        columns: the names of its columns by role.
+        workers: the number of rdd_partitions.
     """
 
     frame: Any
@@ -34,20 +31,20 @@ class Table:
 
     @property
     def dealt(self) -> Any:
-        """The DataFrame for ``ps.run``, marked with its partition count, which Spark Connect cannot be asked for."""
+        """The DataFrame for ``ps.run``, marked with its number of partitions, which Spark Connect does not tell."""
         backend_of(self.frame).set_partitions(self.frame, self.workers)
         return self.frame
 
 
 @dataclass(frozen=True, eq=False)
 class OwnRows:
-    """Rows that a family reads by itself.
+    """Rows that a family reads with a function of its own.
 
     Attributes:
         frame: a DataFrame or an RDD.
         workers: the number of workers.
         read: the argument ``read`` of ``ps.run``.
-        first: the run's clock with which the training begins.
+        first: the clock of the run in which the training begins.
     """
 
     frame: Any
@@ -61,16 +58,16 @@ class Facts:
     """Statistics of the labels and weights of all training rows. Without a weight column, each weight is 1.
 
     Attributes:
-        rows: number of rows.
-        weight: sum of the weights.
-        weight_squared: sum of the squared weights.
-        class_weights: summed weight of each class; empty for a regression.
-        label_mean: weighted mean of the labels.
-        label_std: weighted standard deviation of the labels, unbiased as pyspark's Summarizer: its denominator is
-            weight - weight_squared / weight.
-        label_range: least and largest label of rows whose weight is above 0.
-        weight_unit: power of two that multiplies all weights, here and in workers, so that their squares and sums stay
-            within float64's range; usually 1. The models are the same.
+        rows: the number of rows.
+        weight: the sum of the weights.
+        weight_squared: the sum of the squared weights.
+        class_weights: the sum of the weights of each class; empty for a regression.
+        label_mean: the weighted mean of the labels.
+        label_std: the weighted standard deviation of the labels, unbiased like that of pyspark's Summarizer: its
+            denominator is weight - weight_squared / weight.
+        label_range: the smallest and the largest label of rows whose weight is above 0.
+        weight_unit: the power of two by which all weights are multiplied, here and in the workers, so that their
+            squares and sums stay within float64's range. It is usually 1, and does not change the model.
     """
 
     rows: int
@@ -84,22 +81,25 @@ class Facts:
 
 
 def quoted(name: str) -> str:
-    """Return the name of a column as SQL has it."""
+    """Return the name of a column in SQL's quotes."""
     return "`" + name.replace("`", "``") + "`"
 
 
-# Names of the columns of a survey that ``loads_of`` reads; PART numbers the rdd_partition.
+# The columns of a survey that ``loads_of`` reads: the number of the rdd_partition, and aggregates of its rows.
 PART, ROWS, COST, SQUARES = "part", "rows", "cost", "cost_squared"
+# These aggregates in SQL, from the column COST of the rows.
+LOAD_SUMS = (f"count(1) as {ROWS}", f"sum({COST}) as {COST}", f"sum({COST} * {COST}) as {SQUARES}")
 
 
 @dataclass(frozen=True)
 class Load:
     """The work of the rows of one rdd_partition.
 
+    A row costs 1, plus 1 for each stored feature value, token of a document or word of a sentence.
+
     Attributes:
-        rows: how many there are.
-        cost: the sum of the rows' costs: of each row, 1 and its stored feature values (tokens of a document, words of a
-            sentence).
+        rows: the number of rows.
+        cost: the sum of the rows' costs.
         squares: the sum of the squares of the rows' costs.
     """
 
@@ -109,7 +109,7 @@ class Load:
 
     @staticmethod
     def of(rows: int, cost: float | None, squares: float | None) -> Load:
-        """Return a load; rows whose cost is no number count alike: workers will report what is wrong with them."""
+        """Return a load; without finite sums each row costs 1, and the workers report what is wrong with the rows."""
         if cost is None or squares is None or not math.isfinite(cost) or not math.isfinite(squares):
             return Load(rows, rows, rows)
         return Load(rows, cost, squares)
@@ -121,20 +121,8 @@ class Load:
 NO_LOAD = Load(0, 0.0, 0.0)
 
 
-def sums_of(cost: Column) -> list[Column]:
-    """Return the aggregates of rows that ``loads_of`` reads, of the cost of a row."""
-    from pyspark.sql import functions as F
-
-    return [F.count(F.lit(1)).alias(ROWS), F.sum(cost).alias(COST), F.sum(cost * cost).alias(SQUARES)]
-
-
-def sums_sql(cost: str) -> str:
-    """Return the aggregates of ``sums_of`` in SQL."""
-    return f"count(1) as {ROWS}, sum({cost}) as {COST}, sum({cost} * {cost}) as {SQUARES}"
-
-
 def loads_of(survey_rows: Iterable[Any]) -> dict[int, Load]:
-    """Return the load of each non-empty rdd_partition from the rows of a survey."""
+    """Return the load of each non-empty rdd_partition from the aggregates of a survey."""
     loads: dict[int, Load] = {}
     for row in survey_rows:
         loads[row[PART]] = loads.get(row[PART], NO_LOAD) + Load.of(row[ROWS], row[COST], row[SQUARES])
@@ -142,9 +130,9 @@ def loads_of(survey_rows: Iterable[Any]) -> dict[int, Load]:
 
 
 def unevenness(loads: Iterable[Load], workers: int) -> float:
-    """Return how much a worker's share of the work varies if each gets as many rows, whichever these are.
+    """Return how much a worker's share of the work varies if each gets an equal number of random rows.
 
-    That is the standard deviation of the sum of n / workers of n costs, relative to its mean.
+    This is the standard deviation of the sum of n / workers of n costs, relative to its mean.
     """
     total = sum(loads, NO_LOAD)
     if total.rows < 2 or not total.cost:
@@ -154,9 +142,9 @@ def unevenness(loads: Iterable[Load], workers: int) -> float:
 
 
 def deal_by_cost(costs: Int64s, parts: int) -> npt.NDArray[np.int32]:
-    """Return the part of each item, by the greedy rule: the costliest item first, to the cheapest part not yet full.
+    """Assign items to parts greedily; return each item's part.
 
-    No part gets more than ``ceil(n / parts)`` items.
+    The costliest item comes first; an item goes to the cheapest part with fewer than ``ceil(n / parts)`` items.
     """
     capacity = -(-len(costs) // parts)
     part_of_item = np.empty(len(costs), np.int32)
@@ -165,8 +153,8 @@ def deal_by_cost(costs: Int64s, parts: int) -> npt.NDArray[np.int32]:
 
 
 @kernel
-def _deal(order: Int64s, costs: Int64s, capacity: int, held: Int64s, part_of_item: npt.NDArray[np.int32]) -> None:
-    sums, counts = held[0], held[1]
+def _deal(order: Int64s, costs: Int64s, capacity: int, totals: Int64s, part_of_item: npt.NDArray[np.int32]) -> None:
+    sums, counts = totals[0], totals[1]
     for item in order:
         best = -1
         for part in range(len(sums)):

@@ -94,13 +94,11 @@ class GraphCommand(TrainingCommand[Graph]):
         return [(id, model.similar(id, NEIGHBOURS)) for id in ids]
 
     def print_results(self, data: Graph, model: Any, measures: Any) -> None:
-        from ps2.algorithms.frame.notebook import plural
-
         printed.print_best("vertex", "most similar", measures)
         weights = "with weights" if data.is_weighted else "without weights"
         click.echo(f"{data.edges.rows:,} edges {weights}, {len(model.embedding):,} vertices")
         history = model.summary.history
-        printed.print_history(history, plural(history.words.step), self.run, with_reason=True)
+        printed.print_history(history, history.words.steps, self.run, with_reason=True)
 
     def data_record(self, data: Graph, model: Any) -> dict[str, Any]:
         return {"edges": data.edges.rows, "weighted": data.is_weighted, "vertices": len(model.embedding)}

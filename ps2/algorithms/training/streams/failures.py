@@ -1,4 +1,4 @@
-"""Classifies failures of a batch: the cause, and whether another attempt may succeed. Pure."""
+"""The cause of a batch's failure, and whether another attempt can succeed. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ LOST = re.compile(
     r"|java\.net\.(?:Connect|NoRouteToHost|Socket|SocketTimeout|UnknownHost)Exception"
     r"|java\.io\.IOException: (?:Broken pipe|Connection reset)"
 )
-# The cause in Spark's words about a query that has ended, without its ids and its class of errors.
+# The cause in Spark's message about a query that has ended, without ids and the class of the error.
 ENDED = re.compile(r"terminated with exception: (?:\[\w+(?:\.\w+)*\] )?(.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-# The error of the driver's Java for a job whose query was stopped.
+# The Java error in the driver for a job whose query was stopped.
 INTERRUPTED = re.compile(
     r"^: java\.(?:lang\.InterruptedException|io\.InterruptedIOException|nio\.channels\.ClosedByInterruptException)",
     re.MULTILINE,
 )
-# Names of Python's network exceptions: a user's function in the stream's DataFrame may raise them, too.
-OF_NETWORK = frozenset(
+# The names of Python's network exceptions, which a user's function in the stream's DataFrame can also raise.
+NETWORK_ERRORS = frozenset(
     {
         "BrokenPipeError",
         "ConnectionAbortedError",
@@ -36,7 +36,7 @@ OF_NETWORK = frozenset(
 
 
 def is_repeatable(failure: Exception) -> bool:
-    """Return True if another attempt may succeed: a server, an executor or a connection was lost.
+    """Return True if another attempt can succeed: a server, an executor or a connection was lost.
 
     Other failures would occur again: wrong rows, an error in a user's function, a bug.
     """
@@ -44,12 +44,12 @@ def is_repeatable(failure: Exception) -> bool:
 
 
 def is_stopped(error: Exception) -> bool:
-    """Return whether a batch's Spark job ended because the user has cancelled it, or has stopped Spark's query."""
+    """Return whether a batch's Spark job ended because the user has cancelled it or stopped Spark's query."""
     return cancellation(error) is not None or INTERRUPTED.search(str(error)) is not None
 
 
 def job_failure(error: Exception, batch: int) -> PS2Error:
-    """Return an error that says in one line why a batch's Spark job failed: the exception of a task, if one raised."""
+    """Return a one-line error for a batch's failed Spark job, with the exception of a task if a task raised one."""
     text = str(error)
     raised = outermost_error(text)
     if raised is None:
@@ -60,11 +60,11 @@ def job_failure(error: Exception, batch: int) -> PS2Error:
     if known is not None:
         return known(f"batch {batch}: {message}")
     words = f"batch {batch}: a task raised {raised}"
-    return UnavailableError(words) if name.rpartition(".")[2] in OF_NETWORK else WorkerError(words)
+    return UnavailableError(words) if name.rpartition(".")[2] in NETWORK_ERRORS else WorkerError(words)
 
 
 def query_failure(error: Exception, learned: int) -> PS2Error:
-    """Return an error that says in one line why Spark's query failed after batch ``learned``: source, or checkpoint."""
+    """Return a one-line error for Spark's query, which failed after batch ``learned``."""
     text = str(error)
     match = ENDED.search(text)
     cause = match[1] if match else text.partition("\n")[0]

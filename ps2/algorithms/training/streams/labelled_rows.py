@@ -1,4 +1,4 @@
-"""Reads and checks labelled rows of Arrow batches: keys with values, a label, perhaps a weight and a time."""
+"""Read and check labelled rows of Arrow batches: keys with values, a label, and optionally a weight and a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 
-# All rows weigh 1.
+# Stands for the weights of rows that all have weight 1.
 NO_WEIGHTS: Float32s = np.empty(0, np.float32)
 NEVER = float("-inf")
 
@@ -24,12 +24,12 @@ class LabelledRows:
     """Rows to learn from.
 
     Attributes:
-        rows: keys and values of n rows.
-        labels: float32 of shape (n,), each 0 or 1.
-        weights: float32 of shape (n,); of shape (0,): all rows weigh 1.
+        rows: the keys and values of n rows.
+        labels: the labels, 0 or 1, float32, shape (n,).
+        weights: the weights, float32, shape (n,); shape (0,): all weights are 1.
         newest_s: the largest time of a row, in seconds; minus infinity without times.
-        late: number of rows that were left out because they came too late.
-        held: how many rows have a value, by column.
+        late: the number of rows that were left out because they came too late.
+        held: the number of rows with a value in each column.
     """
 
     rows: KeyRows
@@ -45,8 +45,8 @@ class LabelledReader:
     """Reads the rows of a stream from Arrow batches.
 
     Attributes:
-        hasher: makes keys and values from its columns.
-        label, weight, time: names of columns; None: rows have no weights, no times.
+        hasher: hashes its columns to keys with values.
+        label, weight, time: the names of columns; None: rows have no weights, or no times.
     """
 
     hasher: FieldHasher
@@ -56,51 +56,52 @@ class LabelledReader:
 
     @property
     def columns(self) -> list[str]:
-        """Names of all columns that ``read`` needs."""
+        """The names of all columns that ``read`` needs."""
         hashed = [name for one in self.hasher.fields for name in one.columns]
         return list(dict.fromkeys([*hashed, *filter(None, (self.label, self.weight, self.time))]))
 
-    def read(self, batch: pa.RecordBatch, before: int, least_s: float = NEVER) -> LabelledRows:
-        """Read a batch; rows with an earlier time than ``least_s`` are left out and counted as late.
+    def read(self, batch: pa.RecordBatch, num_before: int, min_time_s: float = NEVER) -> LabelledRows:
+        """Read a batch, which ``num_before`` rows precede; leave out late rows, whose time is before ``min_time_s``.
 
-        Raise InputError for a wrong column or value; the message names it, the column and the row.
+        Raise InputError for a wrong column or value; the message names the value, the column and the row.
         """
         newest_s, late = NEVER, 0
         if self.time is not None:
-            times = read_times(batch, self.time, before)
+            times = read_times(batch, self.time, num_before)
             newest_s = float(times.max(initial=NEVER))
-            is_late = times < least_s
+            is_late = times < min_time_s
             late = int(np.count_nonzero(is_late))
             if late:
                 batch = batch.filter(pa.array(~is_late))
-        labels = read_numbers(batch, self.label, before)
-        is_other = (labels != 0) & (labels != 1)
-        if is_other.any():
-            row = int(np.argmax(is_other))
-            raise InputError(f"column {self.label!r}, row {before + row}: expected a label 0 or 1, got {labels[row]!s}")
+        labels = read_numbers(batch, self.label, num_before)
+        is_wrong = (labels != 0) & (labels != 1)
+        if is_wrong.any():
+            row = num_before + int(np.argmax(is_wrong))
+            got = labels[np.argmax(is_wrong)]
+            raise InputError(f"column {self.label!r}, row {row}: expected a label 0 or 1, got {got!s}")
         weights = NO_WEIGHTS
         if self.weight is not None:
-            weights = _float32(read_weights(batch, self.weight, before), self.weight, before)
-        rows = self.hasher.rows(batch, before)
+            weights = _float32(read_weights(batch, self.weight, num_before), self.weight, num_before)
+        rows = self.hasher.rows(batch, num_before)
         names = {name for one in self.hasher.fields for name in one.columns}
         held = {name: batch.num_rows - batch.column(name).null_count for name in names}
         return LabelledRows(rows, labels.astype(np.float32), weights, newest_s, late, held)
 
 
-def _float32(weights: Float64s, name: str, before: int) -> Float32s:
+def _float32(weights: Float64s, name: str, num_before: int) -> Float32s:
     """Return weights as float32; raise InputError if one is too large for that dtype."""
     with np.errstate(over="ignore"):
-        narrow = weights.astype(np.float32)
-    if np.isinf(narrow).any():
-        row = int(np.argmax(np.isinf(narrow)))
+        rounded = weights.astype(np.float32)
+    if np.isinf(rounded).any():
+        row = int(np.argmax(np.isinf(rounded)))
         raise InputError(
-            f"column {name!r}, row {before + row}: expected a weight that fits float32, got {weights[row]:g}"
+            f"column {name!r}, row {num_before + row}: expected a weight that fits float32, got {weights[row]:g}"
         )
-    return narrow
+    return rounded
 
 
-def read_times(batch: pa.RecordBatch, name: str, before: int) -> Float64s:
-    """Return a column of times as seconds, float64 of shape (n,): timestamps since 1970 in UTC, or numbers as they are.
+def read_times(batch: pa.RecordBatch, name: str, num_before: int) -> Float64s:
+    """Return a column of times in seconds, float64, shape (n,). Timestamps are converted to seconds since 1970 in UTC.
 
     Raise InputError if there is no such column, it has another type, or a row has no time.
     """
@@ -108,7 +109,7 @@ def read_times(batch: pa.RecordBatch, name: str, before: int) -> Float64s:
     if pa.types.is_timestamp(column.type):
         if column.null_count:
             row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise InputError(f"column {name!r}, row {before + row}: expected a time, got null")
+            raise InputError(f"column {name!r}, row {num_before + row}: expected a time, got null")
         numbers: Int64s = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_numpy()
         return numbers / 1e6
-    return read_numbers(batch, name, before)
+    return read_numbers(batch, name, num_before)

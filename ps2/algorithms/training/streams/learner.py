@@ -1,4 +1,7 @@
-"""``BatchLearner``, the driver's part of a batch: it runs one Spark job, and notes begin and end on the servers."""
+"""``BatchLearner``, the driver's part of a batch: it runs a Spark job, and records begin and end on the servers.
+
+``learn_frame`` learns from a DataFrame in passes, as from a stream: each pass is a batch that counts once.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,16 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from ps2.algorithms.training.record import StepReport
-from ps2.algorithms.training.streams.failures import is_stopped, job_failure
+from ps2.algorithms.training.record import StepReport, Words
+from ps2.algorithms.training.streams.failures import is_repeatable, is_stopped, job_failure
 from ps2.algorithms.training.streams.labelled_rows import NEVER, LabelledReader
-from ps2.algorithms.training.streams.positions import is_repeated
 from ps2.algorithms.training.streams.progressive import Progressive
+from ps2.algorithms.training.streams.spark_checkpoint import is_repeated
 from ps2.algorithms.training.streams.state import HeldColumns, Position, StreamState
 from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProgram, TaskReport
 from ps2.algorithms.training.table import quoted
@@ -28,8 +29,13 @@ from ps2.run.spark.frames import map_in_arrow
 
 log = logging.getLogger(__name__)
 
-# How often ``synchronize`` reads the position again because the fleet has rolled back meanwhile.
+# How many times ``synchronize`` reads the position if the fleet rolls back during each read.
 MAX_READS = 20
+
+NO_ROWS = "expected rows to learn from, got an empty DataFrame"
+# How many times, in all passes together, a pass can begin again after a rollback of the fleet.
+MAX_ROLLBACKS = 20
+PASS = Words("pass", "log loss")
 
 
 @dataclass(frozen=True)
@@ -37,14 +43,15 @@ class BatchProgress:
     """Measures of one batch.
 
     Attributes:
-        batch: number of the batch.
-        rows: number of rows that were learned.
-        late: number of rows that were left out because they came too late.
-        validation: progressive validation of this batch: each row was predicted before it was learned.
-        total: progressive validation of all rows that the model has learned from this stream.
-        seconds: duration of the batch.
-        taskSeconds: summed durations of the tasks' parts: "wait" for Spark's rows, "read" and "learn".
-        lagS: age of the newest row at the end of the batch, by its time and this machine's clock; None without times.
+        batch: the number of the batch.
+        rows: the number of rows that were learned.
+        late: the number of rows that were left out because they came too late.
+        validation: the progressive validation of this batch: each row was predicted before it was learned.
+        total: the progressive validation of all rows that the model has learned from this stream.
+        seconds: the duration of the batch.
+        taskSeconds: the durations of the tasks' parts, summed: "wait" for Spark's rows, "read" and "learn".
+        lagS: the age of the newest row at the end of the batch, by its time and this machine's clock; None without
+            times.
     """
 
     batch: int
@@ -61,7 +68,7 @@ class BatchProgress:
         return self.rows / self.seconds if self.seconds > 0 else 0.0
 
     def report(self) -> StepReport:
-        """Return the measures as those of a step, without those that this batch's rows do not have."""
+        """Return the measures as a step of a training, without the undefined ones."""
         measures = self.validation
         known = {"auc": measures.auc, "calibration": measures.calibration, "lag_s": self.lagS, "late_rows": self.late}
         numbers = {name: value for name, value in known.items() if value is not None and not math.isnan(value)}
@@ -89,10 +96,10 @@ class LearnerOptions:
     """How to learn a batch.
 
     Attributes:
-        rows: number of rows that a task learns from at once.
-        workers: number of tasks of a batch; None: one for each partition of the DataFrame, but no more than Spark can
-            run at once.
-        late_after_s: a row is late if it is older, by more seconds than this, than the newest row of earlier batches;
+        rows: the number of rows that a task learns from at once.
+        workers: the number of tasks of a batch; None: one for each partition of the DataFrame, but no more than Spark
+            can run at once.
+        late_after_s: a row is late if it is more than this many seconds older than the newest row of earlier batches;
             None: no row is late.
     """
 
@@ -105,8 +112,8 @@ class BatchLearner:
     """Learns batches in order, each of them once.
 
     Attributes:
-        position: position of the stream after the last batch.
-        held: columns that earlier batches had values in; the caller sets those of earlier drivers.
+        position: the position of the stream after the last batch.
+        held: the number of values in each column of earlier batches; the caller sets those of earlier drivers.
     """
 
     def __init__(
@@ -118,26 +125,27 @@ class BatchLearner:
         self._state = state
         self._options = options
         self._epoch = 0
-        self._is_torn = False  # the model may hold a part of a batch
+        self._is_torn = False  # whether the model may contain only a part of a batch
         self.held = HeldColumns()
         self.position: Position
         self.synchronize()
 
     def learn(self, frame: Any, batch: int, check: Callable[[], None] = lambda: None) -> BatchProgress | None:
-        """Learn a batch; return None if the model holds it already.
+        """Learn a batch; return None if the model has learned it before.
 
-        After any error the model may hold a part of the batch, until ``roll_back``.
+        After any error the model may contain a part of the batch, until ``roll_back``.
 
         Args:
             frame: the rows of the batch, a DataFrame.
-            batch: number of the batch.
-            check: called while the batch waits for its turn; it may raise.
+            batch: the number of the batch.
+            check: a function that is called while the batch waits for its turn, and can raise an error.
 
         Raises:
-            InputError: rows of the batch cannot be learned from; names the batch, the column and the row.
+            InputError: the model cannot learn from some rows; the message names the batch, the column and the row.
             RolledBack: the fleet has rolled back to a checkpoint. It replaces other errors that the rollback caused.
             RecoveryError: batches before this one are missing.
-            WorkerError: a task failed for another reason, such as a user's function; names the batch and the reason.
+            WorkerError: a task failed for another reason, such as an error in a user's function; the message names the
+                batch and the reason.
             UnavailableError: an executor or a connection was lost.
         """
         try:
@@ -159,30 +167,30 @@ class BatchLearner:
             reports = self._run(frame, batch, before)
             newest_s = max([before.newest_s, *(report.newest_s for report in reports)])
             if newest_s > NEVER:
-                # Even if no row is newer: otherwise keys of this batch would count as touched in the next one.
+                # Even if no row is newer. Without this, the keys of this batch would count as touched in the next one.
                 self._program.advance(newest_s)
             self._state.end(batch, newest_s)
-            # If another thread has taken part in a rollback meanwhile, the position that was noted is wrong.
+            # If another thread has taken part in a rollback since then, the recorded position is wrong.
             self._check_epoch()
-            self.position = now = self._state.position()
+            self.position = after = self._state.position()
             self._is_torn = False
         seconds = {key: sum(report.seconds[key] for report in reports) for key in TaskReport().seconds}
         return BatchProgress(
             batch,
             sum(report.rows for report in reports),
             sum(report.late for report in reports),
-            Progressive.of(now.tally - before.tally),
-            Progressive.of(now.tally),
+            Progressive.of(after.tally - before.tally),
+            Progressive.of(after.tally),
             time.perf_counter() - began_s,
             seconds,
-            time.time() - now.newest_s if now.newest_s > NEVER else None,
+            time.time() - after.newest_s if after.newest_s > NEVER else None,
         )
 
     def _run(self, frame: Any, batch: int, before: Position) -> list[TaskReport]:
         self._host.streams.join_thread(backend_of(frame), self._epoch)
         late_after_s = self._options.late_after_s
-        least_s = NEVER if late_after_s is None else before.newest_s - late_after_s
-        task = BatchTask(self._program, self._reader, self._state, self._options.rows, least_s)
+        min_time_s = NEVER if late_after_s is None else before.newest_s - late_after_s
+        task = BatchTask(self._program, self._reader, self._state, self._options.rows, min_time_s)
         frame = frame.coalesce(self._options.workers) if self._options.workers else in_one_wave(frame)
         # Without this, Spark would send every column to Python, used or not.
         frame = frame.select(*map(quoted, self._reader.columns))
@@ -224,7 +232,7 @@ class BatchLearner:
         raise RecoveryError("the position of the stream cannot be read: the fleet rolls back again and again")
 
     def roll_back(self, check: Callable[[], None] = lambda: None) -> None:
-        """Restore the model to whole batches after an error, and read its position.
+        """Restore a model of complete batches after an error, and read its position.
 
         If a batch was in progress, the whole fleet rolls back to its newest checkpoint; RecoveryError: there is none.
         """
@@ -234,8 +242,8 @@ class BatchLearner:
             self.synchronize()
         if not self.position.is_whole:
             raise RecoveryError(
-                f"the newest checkpoint holds a part of batch {self.position.begun}: it was made while another driver "
-                "learned that batch"
+                f"the newest checkpoint contains a part of batch {self.position.begun}: it was made while another "
+                "driver learned that batch"
             )
         self._is_torn = False
 
@@ -250,20 +258,78 @@ class BatchLearner:
 
 
 def _spoken(seconds: float) -> str:
-    """Return a duration in the largest unit of which it has two at least, else in seconds."""
+    """Return a duration in the largest unit in which it is 2 or more, else in seconds."""
     units = {"days": 86400.0, "hours": 3600.0, "minutes": 60.0}
     unit = next((name for name, size in units.items() if seconds >= 2 * size), None)
     return f"{seconds:.1f} s" if unit is None else f"{seconds / units[unit]:.1f} {unit}"
 
 
-def progress_line(progress: BatchProgress) -> dict[str, Any]:
-    """Return the progress of a batch as JSON data, with None for NaN."""
+@dataclass(frozen=True)
+class Passes:
+    """The passes over all rows.
 
-    def plain(measures: Progressive) -> dict[str, Any]:
-        return {
-            key: None if isinstance(value, float) and np.isnan(value) else value
-            for key, value in vars(measures).items()
-        }
+    Attributes:
+        count: the number of passes, at least 1.
+        on_step: a function to call after each pass.
+    """
 
-    measures = {"validation": plain(progress.validation), "total": plain(progress.total)}
-    return {**vars(progress), **measures, "rowsPerS": progress.rowsPerS}
+    count: int
+    on_step: Callable[[StepReport], None]
+
+
+def learn_frame(
+    ps: Any,
+    program: LearningProgram,
+    reader: LabelledReader,
+    options: LearnerOptions,
+    frame: Any,
+    passes: Passes,
+) -> list[BatchProgress]:
+    """Learn from a DataFrame; return the progress of each pass. The caller has opened the stream of the model.
+
+    If the context has a checkpointDir, the fleet makes a checkpoint first, and rolls back to it if a server is lost.
+
+    Raises:
+        InputError: there are no rows, or the model cannot learn from some rows. It may have learned from others.
+        UnavailableError: a server or an executor was lost, and there is no checkpoint.
+        WorkerError: a task failed for another reason.
+    """
+    # The rows of a later pass are those of the first one, so they are not late.
+    options = replace(options, late_after_s=None)
+    with StreamState.temporary() as state:
+        return _learn_passes(ps, BatchLearner(ps, program, reader, state, options), frame, passes)
+
+
+def _learn_passes(ps: Any, learner: BatchLearner, frame: Any, passes: Passes) -> list[BatchProgress]:
+    learned: list[BatchProgress] = []
+    can_roll_back = ps.conf.checkpointDir is not None and ps.conf.recover != "shard"
+    if can_roll_back:
+        ps.checkpoint()
+    rollbacks = 0
+    while len(learned) < passes.count:
+        try:
+            progress = learner.learn(frame, len(learned))
+        except PS2Error as error:
+            if not (is_repeatable(error) and can_roll_back) or rollbacks == MAX_ROLLBACKS:
+                raise
+            rollbacks += 1
+            learner.roll_back()
+            log.warning("the pass begins again: %s", error)
+            del learned[learner.position.learned + 1 :]
+            continue
+        assert progress is not None
+        if not progress.rows + progress.late:
+            raise InputError(NO_ROWS)
+        learned.append(progress)
+        log.info("%s", progress)
+        passes.on_step(report_of(learned))
+    return learned
+
+
+def report_of(learned: Sequence[BatchProgress]) -> StepReport:
+    """Return the last pass as a step of a training. Its loss is measured on each row before the row is learned."""
+    last = learned[-1]
+    seconds, rows = (sum(getattr(each, name) for each in learned) for name in ("seconds", "rows"))
+    return StepReport(
+        len(learned), last.validation.logLoss, seconds, rows, 0, metrics={"AUC": last.validation.auc}, words=PASS
+    )

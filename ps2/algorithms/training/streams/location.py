@@ -1,9 +1,9 @@
-"""Files beside Spark's checkpoint: which model learns from the stream, its snapshots, and what its columns held."""
+"""PS2's files in the folder of Spark's checkpoint: a record of the model, snapshots, and counts of columns' values."""
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
@@ -18,15 +18,15 @@ FOLDER, FILE, HELD_FILE = "ps2", "stream.json", "columns.json"
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """Which model learns from a stream.
+    """A record of the model that learns from a stream.
 
     Attributes:
-        stream: name of the stream; the vector of its position is ``stream-NAME``.
-        model: name on the fleet of the model that learns from the stream.
-        kind: kind of the model, such as "logistic".
-        settings: settings of the model; an estimator that goes on must have the same.
-        columns: type of each column of the stream, by name.
-        snapshots: folder of the fleet's snapshots.
+        stream: the name of the stream; the vector of its position is ``stream-NAME``.
+        model: the name of the model on the fleet.
+        kind: the kind of the model, such as "logistic".
+        settings: the settings of the model; an estimator that resumes the stream must have the same.
+        columns: the type of each column of the stream, by name.
+        snapshots: the folder of the fleet's snapshots.
     """
 
     stream: str
@@ -46,22 +46,15 @@ def read_record(location: str) -> StreamRecord | None:
     return StreamRecord(**{key: value for key, value in content.items() if key != "format"})
 
 
-def write_record(location: str, record: StreamRecord) -> None:
-    """Write the record of a checkpointLocation."""
-    fs, root = resolve_url(location, "checkpointLocation")
-    fs.makedirs(f"{root}/{FOLDER}", exist_ok=True)
-    write_json(fs, f"{root}/{FOLDER}/{FILE}", {"format": FORMAT, **asdict(record)})
-
-
 def read_held(location: str) -> HeldColumns:
-    """Return how many rows of the stream had a value, by column, when the last snapshot was made."""
+    """Return the number of values in each column of the stream at the last snapshot."""
     fs, root = resolve_url(location, "checkpointLocation")
     content = read_json(fs, f"{root}/{FOLDER}/{HELD_FILE}", HELD_FORMAT)
     return HeldColumns() if content is None else HeldColumns(content["rows"], content["held"], content["batch"])
 
 
 def write_held(location: str, held: HeldColumns) -> None:
-    """Write the counts for a later driver, so that its first batch is compared with the rows before it."""
+    """Write the counts for a later driver, which compares its first batch with the rows before it."""
     fs, root = resolve_url(location, "checkpointLocation")
     content = {"format": HELD_FORMAT, "rows": held.rows, "held": dict(held.held), "batch": held.batch}
     write_json(fs, f"{root}/{FOLDER}/{HELD_FILE}", content)
@@ -72,10 +65,10 @@ def snapshots_in(location: str) -> str:
     return f"{location.rstrip('/')}/{FOLDER}/snapshots"
 
 
-def claimed(checkpoint: SparkCheckpoint, wanted: StreamRecord) -> StreamRecord:
-    """Claim a checkpointLocation for a model: return its record, and write it if the location is new.
+def claimed(checkpoint: SparkCheckpoint, expected: StreamRecord) -> StreamRecord:
+    """Return the record of a checkpointLocation; if the location is new, write the expected record with a new name.
 
-    Raise UsageError if the location belongs to another query, another model, or other columns.
+    Raise UsageError if the location belongs to another query or another model, or has other columns.
     """
     location = checkpoint.location
     record = read_record(location)
@@ -85,29 +78,31 @@ def claimed(checkpoint: SparkCheckpoint, wanted: StreamRecord) -> StreamRecord:
                 f"checkpointLocation {location}: expected a new folder, or one of this model; it is of a query that "
                 "fitStream has not started"
             )
-        new = StreamRecord(**{**asdict(wanted), "stream": uuid.uuid4().hex[:12]})
-        write_record(location, new)
+        new = replace(expected, stream=uuid.uuid4().hex[:12])
+        fs, root = resolve_url(location, "checkpointLocation")
+        fs.makedirs(f"{root}/{FOLDER}", exist_ok=True)
+        write_json(fs, f"{root}/{FOLDER}/{FILE}", {"format": FORMAT, **asdict(new)})
         return new
-    if record.model != wanted.model:
+    if record.model != expected.model:
         raise UsageError(
-            f"checkpointLocation {location}: it belongs to model {record.model}, got model {wanted.model}: each model "
-            "and stream has a location of its own; without model= the stream goes on with the model that it had"
+            f"checkpointLocation {location}: it belongs to model {record.model}, got model {expected.model}: each "
+            "model and stream needs its own location; without model= the stream continues with its model"
         )
-    check_same(f"checkpointLocation {location}: kind of model", record.kind, wanted.kind)
-    for name in sorted({*record.settings, *wanted.settings}):
-        check_same(f"checkpointLocation {location}: {name}", record.settings.get(name), wanted.settings.get(name))
+    check_same(f"checkpointLocation {location}: kind of model", record.kind, expected.kind)
+    for name in sorted({*record.settings, *expected.settings}):
+        check_same(f"checkpointLocation {location}: {name}", record.settings.get(name), expected.settings.get(name))
     for name in sorted(record.columns):
-        check_same(f"checkpointLocation {location}: column {name!r}", record.columns[name], wanted.columns.get(name))
+        check_same(f"checkpointLocation {location}: column {name!r}", record.columns[name], expected.columns.get(name))
     return record
 
 
 def check_same(what: str, expected: Any, got: Any) -> None:
-    """Raise UsageError unless a setting is as it was when the stream began; of dicts and lists, names what differs."""
+    """Raise UsageError if a setting has changed since the stream began; for a dict or list, name the changed item."""
     if isinstance(expected, dict) and isinstance(got, dict):
         for name in sorted({*expected, *got}):
             check_same(f"{what}: {name}", expected.get(name), got.get(name))
     elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
-        for number, (was, given) in enumerate(zip(expected, got, strict=True)):
-            check_same(f"{what} {number}", was, given)
+        for number, pair in enumerate(zip(expected, got, strict=True)):
+            check_same(f"{what} {number}", *pair)
     elif expected != got:
         raise UsageError(f"{what}: expected {expected!r:.200}, as when the stream began, got {got!r:.200}")

@@ -1,7 +1,7 @@
-"""Progressive validation: each row is predicted before it is learned from, and the predictions are measured.
+"""Progressive validation (Blum, Kalai and Langford, 1999): each row is predicted before the model learns from it.
 
-What workers add up is one vector, so it can lie on the servers beside the model, and counts each row once as the model
-does (Blum, Kalai and Langford, 1999: progressive validation).
+Workers add up a tally of the predictions in one vector. It is on the servers with the model, so a rollback restores
+both, and each row counts once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ps2.errors import InputError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 
-# Sums in a tally: rows, their weights, the weights of positive ones, of weight x probability and weight x log loss.
+# The sums in a tally: rows, weights, weights of positive rows, weight x probability, and weight x log loss.
 ROWS, WEIGHT, POSITIVE, PREDICTED, LOSS = range(5)
 SUMS = 5
-# Then come weights by margin, of negative and of positive rows.
+# Then come the weights of negative rows by margin, in bins, and those of positive rows.
 BINS, MIN_MARGIN, MAX_MARGIN = 2048, -16.0, 16.0
 SIZE = SUMS + 2 * BINS
 
@@ -30,11 +30,11 @@ class Progressive:
     """Measures of rows that were predicted before they were learned.
 
     Attributes:
-        rows: their number.
-        logLoss: mean logistic loss; NaN without rows, as all others.
-        auc: area under the ROC curve, by margins in 2,048 bins; NaN without rows of both labels.
-        calibration: mean probability / share of positives; NaN without positives.
-        positiveRate: share of positives.
+        rows: the number of rows; without rows, all other measures are NaN.
+        logLoss: the mean logistic loss.
+        auc: the area under the ROC curve, by margins in 2,048 bins; NaN unless there are rows of both labels.
+        calibration: the mean probability, divided by the share of positive rows; NaN without positive rows.
+        positiveRate: the share of positive rows.
     """
 
     rows: int
@@ -45,7 +45,7 @@ class Progressive:
 
     @staticmethod
     def of(tally: Float64s) -> Progressive:
-        """Return the measures of a tally of ``SIZE`` numbers."""
+        """Return the measures of a tally, float64, shape (SIZE,)."""
         weight, positive = float(tally[WEIGHT]), float(tally[POSITIVE])
         return Progressive(
             int(tally[ROWS]),
@@ -57,20 +57,20 @@ class Progressive:
 
 
 def tally_of(margins: Float64s, labels: Float32s, weights: Float32s) -> Float64s:
-    """Return the tally of predictions, float64 of shape (SIZE,), of logits, labels 0 or 1, and weights (empty: all 1).
+    """Return the tally of predictions, float64, shape (SIZE,). Margins are logits, labels 0 or 1; empty weights: all 1.
 
-    Raise InputError for a margin that is not finite, so that it has no bin.
+    Raise InputError for a margin that is not finite, because no bin contains it.
     """
     finite = np.isfinite(margins)
     if not finite.all():
-        raise InputError(f"margins: expected finite numbers, got {margins[np.argmin(finite)]}: scale the rows' numbers")
+        raise InputError(f"margins: expected finite numbers, got {margins[np.argmin(finite)]}: scale the rows' values")
     tally = np.zeros(SIZE)
     _add(readable(margins), readable(labels), readable(weights), tally)
     return tally
 
 
 def area(negative: Float64s, positive: Float64s) -> float:
-    """Return the area under the ROC curve of weights by ascending score; rows of one bin tie."""
+    """Return the area under the ROC curve from the weights in bins of ascending score; rows of one bin tie."""
     total = float(negative.sum()) * float(positive.sum())
     below = np.cumsum(negative) - negative
     return _ratio(float(positive @ (below + negative / 2)), total)

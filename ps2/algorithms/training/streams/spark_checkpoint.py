@@ -1,11 +1,22 @@
-"""``SparkCheckpoint``: reads Spark's checkpoint of a query, and takes it back to an earlier batch."""
+"""Read Spark's checkpoint of a stream, and rewind it to the position of the model on the servers.
+
+Spark numbers the batches of a query 0, 1, 2, ... It writes ``offsets/N`` before it runs batch N, and ``commits/N``
+after it. If the newest batch has no commit, a query that starts repeats it with the same offsets. All functions but
+those of ``SparkCheckpoint`` are pure.
+"""
 
 from __future__ import annotations
 
-from ps2.algorithms.training.streams.positions import Rewind, file_offset, files_after, rewind_to
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
 from ps2.errors import RecoveryError
 from ps2.run.spark.backend import CheckpointFiles
 
+# The position of a model that has learned no batch.
+NOTHING = -1
 OFFSETS, COMMITS, METADATA, SOURCES = "offsets", "commits", "metadata", "sources"
 
 
@@ -21,25 +32,24 @@ class SparkCheckpoint:
         return self._files.exists(self._path(METADATA))
 
     def numbers(self, log: str) -> list[int]:
-        """Return the numbers of the entries of a log (OFFSETS or COMMITS), ascending."""
+        """Return the numbers of the entries of a log (OFFSETS or COMMITS) in ascending order."""
         return sorted(int(name) for name in self._names(log) if name.isdecimal())
 
-    def rewind(self, learned: int) -> Rewind:
-        """Remove newer entries, so that the query goes on after batch ``learned``; return them. Idempotent.
+    def rewind(self, learned: int) -> None:
+        """Remove newer entries, so that the query continues after batch ``learned``. Idempotent.
 
-        Raise RecoveryError if Spark cannot go on from there, or files that it has to read again are gone.
+        Raise RecoveryError if Spark cannot continue there, or files that it must read again are gone.
         """
         rewind = rewind_to(learned, self.numbers(OFFSETS), self.numbers(COMMITS), self.location)
         self._check_files(learned)
-        # Commits last: without offsets above them they would only be a query that has nothing to repeat.
+        # Offsets go first: if this stops halfway, the commits that remain only mean that nothing is to be repeated.
         for log, numbers in ((OFFSETS, rewind.offsets), (COMMITS, rewind.commits)):
             for number in sorted(numbers, reverse=True):
                 if not self._files.delete(self._path(log, number)):
                     raise RecoveryError(f"{self.location}: {log}/{number} cannot be removed")
-        return rewind
 
     def _check_files(self, learned: int) -> None:
-        """Raise RecoveryError if files after batch ``learned`` are gone: Spark would leave them out without a word."""
+        """Raise RecoveryError if files after batch ``learned`` are gone: Spark would skip them silently."""
         offsets = self._files.text(self._path(OFFSETS, learned)) if learned in self.numbers(OFFSETS) else ""
         gone = [
             uri
@@ -55,7 +65,7 @@ class SparkCheckpoint:
             )
 
     def _files_after(self, source: str, offset: int) -> list[str]:
-        """Return the URIs of the files that a source has listed after an offset of its own."""
+        """Return the URIs of the files that a source has listed after one of its offsets."""
         log = f"{SOURCES}/{source}"
         names = [name for name in self._names(log) if name.removesuffix(".compact").isdecimal()]
         newer = [name for name in names if int(name.removesuffix(".compact")) > offset]
@@ -66,3 +76,72 @@ class SparkCheckpoint:
 
     def _path(self, *names: object) -> str:
         return "/".join([self.location, *map(str, names)])
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """The numbers of the entries to remove from Spark's checkpoint."""
+
+    offsets: tuple[int, ...]
+    commits: tuple[int, ...]
+
+
+def rewind_to(learned: int, offsets: Collection[int], commits: Collection[int], where: str) -> Rewind:
+    """Return what to remove from Spark's checkpoint so that its query continues after batch ``learned``.
+
+    If Spark has not committed batch ``learned``, it repeats that batch, and the learner skips it by its number. If
+    Spark has committed later batches, batch ``learned + 1`` becomes the newest: Spark repeats it with the same offsets,
+    and plans later batches again. RecoveryError: the model has learned batches that Spark does not have, or Spark has
+    removed entries that it needs.
+    """
+    newest = max(offsets, default=NOTHING)
+    if newest < learned:
+        raise RecoveryError(
+            f"{where}: the model has learned batch {learned}, but the newest batch of Spark's checkpoint is "
+            f"{newest if newest > NOTHING else 'none'}: it is not the checkpoint that the model has learned from"
+        )
+    oldest_needed = max(learned, 0)
+    if newest > learned and offsets and oldest_needed not in offsets:
+        raise RecoveryError(
+            f"{where}: the model has learned up to batch {learned}, and Spark has removed the offsets of batch "
+            f"{oldest_needed}; the oldest are those of batch {min(offsets)}: raise "
+            "spark.sql.streaming.minBatchesToRetain, or make snapshots more often"
+        )
+    return Rewind(
+        tuple(sorted(number for number in offsets if number > learned + 1)),
+        tuple(sorted(number for number in commits if number > learned)),
+    )
+
+
+def is_repeated(learned: int, batch: int) -> bool:
+    """Return True if the model has learned a batch; raise RecoveryError if batches before it are missing."""
+    if batch > learned + 1:
+        raise RecoveryError(f"expected batch {learned + 1}, got batch {batch}: batches between would be lost")
+    return batch <= learned
+
+
+def file_offset(offsets: str, source: int) -> int:
+    """Return the offset of a file source from an entry of ``offsets``; ``NOTHING`` if it has none.
+
+    The entry has a line with a version, a line with settings, and a line for each source.
+    """
+    entries = [_entry(line) for line in offsets.splitlines()[2:]]
+    return int(entries[source].get("logOffset", NOTHING)) if source < len(entries) else NOTHING
+
+
+def files_after(log: str, offset: int) -> list[str]:
+    """Return the URIs of the files after an offset from an entry of a file source's log.
+
+    The entry has a line with a version, and a line of JSON for each file. Logs of other sources have no such lines.
+    """
+    entries = [_entry(line) for line in log.splitlines()[1:]]
+    return [entry["path"] for entry in entries if "path" in entry and entry.get("batchId", NOTHING) > offset]
+
+
+def _entry(line: str) -> dict[str, Any]:
+    """Return a line of Spark's logs as a dict, which is empty if another source has written something else."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return {}
+    return entry if isinstance(entry, dict) else {}

@@ -1,11 +1,11 @@
-"""Starts a stream: with a new model, with a model on the fleet, or from the newest snapshot."""
+"""Start a stream: with a new model, with a model on the fleet, or from the newest snapshot."""
 
 from __future__ import annotations
 
 import math
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +26,13 @@ from ps2.storage import folders
 
 @dataclass(frozen=True)
 class ModelFactory:
-    """Makes, finds and trains models of a family for ``start_stream``.
+    """Creates, finds and trains models of a family for ``start_stream``.
 
     Attributes:
-        kind: kind of the model, such as "logistic".
-        settings: JSON data that must be the same when the stream goes on.
+        kind: the kind of the model, such as "logistic".
+        settings: JSON data that must be the same when the stream is resumed.
         begin: ``begin(name)`` puts a new model on the fleet; the names of its vectors begin with ``name``.
-        existing: ``existing(name, ps)`` returns the fleet's model of that name; raises NotFoundError if there is none.
+        existing: ``existing(name, ps)`` returns the fleet's model of that name, or raises NotFoundError.
         program: ``program(model)`` returns the tasks' ``LearningProgram``.
         reader: reads the rows.
     """
@@ -61,7 +61,7 @@ def start_stream(  # noqa: PLR0913 - keywords
 ) -> StreamingTraining:
     """Start to learn from a streaming DataFrame; ``fitStream`` of the estimators describes arguments and errors.
 
-    ``watch`` is called when nothing speaks against the start; it returns the watch of the training.
+    ``watch`` is called after all checks, and returns the watch of the training.
     """
     if not frame.isStreaming:
         raise UsageError("streamingDf: expected a streaming DataFrame (spark.readStream), got a batch: use fit")
@@ -81,17 +81,17 @@ def start_stream(  # noqa: PLR0913 - keywords
     snapshots = ps.conf.checkpointDir or snapshots_in(location)
     checkpoint = SparkCheckpoint(backend_of(frame).checkpoint_files(), location)
     columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-    wanted = StreamRecord("", name, factory.kind, factory.settings, columns, snapshots)
-    with ExitStack() as opened:
-        opened.enter_context(training_host(ps).streams.stream(name))
-        own_record = claimed(checkpoint, wanted)
+    expected = StreamRecord("", name, factory.kind, factory.settings, columns, snapshots)
+    with ExitStack() as stack:
+        stack.enter_context(training_host(ps).streams.stream(name))
+        own_record = claimed(checkpoint, expected)
         model, state = _model_and_state(ps, factory, own_record, given, record is None)
         learner = BatchLearner(ps, factory.program(model), factory.reader, state, options)
         learner.held = read_held(location)
         if not learner.position.is_whole:
             raise RecoveryError(
-                f"checkpointLocation {location}: the fleet holds a part of batch {learner.position.begun}, as a driver "
-                f"was killed while it learned it: start from the snapshot, PS2Context.getOrCreate(..., "
+                f"checkpointLocation {location}: the fleet holds a part of batch {learner.position.begun}, because a "
+                f"driver was killed during that batch: start from the snapshot, PS2Context.getOrCreate(..., "
                 f"restore={own_record.snapshots!r})"
             )
         stream_options = StreamOptions(
@@ -104,26 +104,21 @@ def start_stream(  # noqa: PLR0913 - keywords
         )
         training = StreamingTraining(ps, frame, learner, checkpoint, stream_options, model)
         training.snapshot()
-        training.on_end = opened.pop_all().close
+        training.on_end = stack.pop_all().close
     return training.start(watch())
 
 
 def _context(frame: Any, record: StreamRecord | None, servers: int | None) -> PS2Context:
-    """Return the active context; without one, start one, from the newest snapshot of the stream if it has any."""
-    active = PS2Context.getActive()
-    if active is not None or record is None:
-        return PS2Context.getOrCreate(frame.sparkSession, servers)
-    try:
-        folders.newest(record.snapshots)
-    except CheckpointMissingError:
-        return PS2Context.getOrCreate(frame.sparkSession, servers)
-    return PS2Context.getOrCreate(frame.sparkSession, servers, restore=record.snapshots)
+    """Return the active context, or start one from the newest snapshot of the stream, if it has any."""
+    if PS2Context.getActive() is None and record is not None and _has_snapshot(record):
+        return PS2Context.getOrCreate(frame.sparkSession, servers, restore=record.snapshots)
+    return PS2Context.getOrCreate(frame.sparkSession, servers)
 
 
 def _model_and_state(
     ps: PS2Context, factory: ModelFactory, record: StreamRecord, given: Any, is_new: bool
 ) -> tuple[Any, StreamState]:
-    """Return the model and the state of the stream on the fleet; create those that a new stream lacks."""
+    """Return the model and the state of the stream on the fleet; create what is missing for a new stream."""
     name = f"stream-{record.stream}"
     try:
         state = StreamState(ps.vector(name))
@@ -138,7 +133,7 @@ def _model_and_state(
 
 
 def _existing_or_new(ps: PS2Context, factory: ModelFactory, name: str) -> Any:
-    """Return the model of that name, or a new one. A driver may have been killed between creation and snapshot."""
+    """Return the model of a name, which exists if a driver was killed before its first snapshot, or a new model."""
     try:
         return factory.existing(name, ps)
     except NotFoundError:
@@ -157,7 +152,7 @@ UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 
 
 
 def batches_of(value: Any) -> int | None:
-    """Return 3 for "3 batches"; None for anything else than a text of a positive number of batches."""
+    """Return 3 for "3 batches"; None unless the value is a text with a positive number of batches."""
     words = value.split() if isinstance(value, str) else []
     if len(words) == 2 and words[1] in ("batch", "batches") and words[0].isdecimal() and int(words[0]):
         return int(words[0])
@@ -165,15 +160,13 @@ def batches_of(value: Any) -> int | None:
 
 
 def seconds_of(value: Any, name: str) -> float:
-    """Return the seconds of a duration: a number, or a text such as "5 minutes"; ConfigError: it is not above 0."""
+    """Return the seconds of a duration, a number or a text such as "5 minutes"; ConfigError: it is not above 0."""
     seconds = -1.0
     if is_number(value):
         seconds = float(value)
     elif isinstance(value, str) and len(words := value.split()) == 2 and words[1].removesuffix("s") in UNITS:
-        try:
+        with suppress(ValueError):  # the error below describes it
             seconds = float(words[0]) * UNITS[words[1].removesuffix("s")]
-        except ValueError:
-            seconds = -1.0
     if not 0 < seconds < float("inf"):
         raise ConfigError(f"{name}: expected a duration above 0 such as '5 minutes', got {value!r}")
     return seconds

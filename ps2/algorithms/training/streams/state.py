@@ -1,7 +1,7 @@
-"""``StreamState``: the position and the measures of a stream, in one vector on the servers beside the model.
+"""``StreamState``: the position and the measures of a stream, in one vector on the servers.
 
-A checkpoint of the fleet holds the position and the model as of one moment. A vector that is younger than the
-checkpoint comes back as zeros, which is the position of a stream that has learned nothing.
+A checkpoint of the fleet contains the position and the model of the same moment. A vector that was made after the
+checkpoint is restored as zeros, which is the position of a stream that has learned nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
 from ps2.errors import InputError, PS2Error
 
-# Columns of the vector: batches learned, batches begun, late rows, 1 if any row had a time, the largest time of a row.
-# The tally of ``progressive`` follows.
+# The columns of the vector: batches learned, batches begun, late rows, 1 if any row had a time, and the largest time of
+# a row. The tally of ``progressive`` follows.
 LEARNED, BEGUN, LATE, HAS_NEWEST, NEWEST = range(5)
 TALLY = 5
 
@@ -32,11 +32,11 @@ class Position:
     """The position of a stream.
 
     Attributes:
-        learned: number of the last batch that the model holds; -1: it holds none.
-        begun: number of the last batch that began. If it is above ``learned``, the model may hold a part of it.
-        late: number of rows that came too late.
+        learned: the number of the last batch that the model has learned; -1: it has learned none.
+        begun: the number of the last batch that began. If it is above ``learned``, the model may contain a part of it.
+        late: the number of rows that came too late.
         newest_s: the largest time of a row, in seconds; minus infinity: no row had a time.
-        tally: sums of all rows so far, for ``Progressive.of``.
+        tally: the tally of all rows so far, for ``Progressive.of``.
     """
 
     learned: int
@@ -47,7 +47,7 @@ class Position:
 
     @property
     def is_whole(self) -> bool:
-        """True if the model holds whole batches only."""
+        """True if the model contains complete batches only."""
         return self.begun <= self.learned
 
 
@@ -85,7 +85,7 @@ class StreamState:
         self._set({BEGUN: batch + 1.0})
 
     def end(self, batch: int, newest_s: float) -> None:
-        """Record on the servers that the model holds a batch, and the largest time of a row so far."""
+        """Record on the servers that the model has learned a batch, and the largest time of a row so far."""
         columns = {LEARNED: batch + 1.0}
         if newest_s > NEVER:
             columns |= {HAS_NEWEST: 1.0, NEWEST: newest_s}
@@ -103,18 +103,18 @@ class StreamState:
         self.vector.push(np.array(list(columns.values())), np.array(list(columns)))
 
 
-# A batch without any value of a column is refused if its probability, by the rows before, is below this.
-CHANCE = 1e-9
+# A batch without any value of a column is refused if the probability of that, by earlier rows, is below this.
+MIN_PROBABILITY = 1e-9
 
 
 @dataclass(frozen=True)
 class HeldColumns:
-    """How many rows of a stream had a value, by column.
+    """The number of values in each column of a stream.
 
     Attributes:
-        rows: number of rows that were counted.
-        held: how many of them have a value, by column.
-        batch: number of the last batch that was counted; -1: none was.
+        rows: the number of rows that were counted.
+        held: the number of these rows with a value in each column.
+        batch: the number of the last batch that was counted; -1: none.
     """
 
     rows: int = 0
@@ -122,25 +122,25 @@ class HeldColumns:
     batch: int = -1
 
     def check(self, rows: int, held: Mapping[str, int]) -> None:
-        """Raise InputError if a column with values in earlier rows has none in a batch, and that is not chance.
+        """Raise InputError if a column with values in earlier rows has none in a batch, unless that can be chance.
 
-        ``held`` has the number of the batch's rows with a value, by column.
+        ``held`` has the number of the batch's rows with a value in each column.
         """
         for name, count in held.items():
-            before = self.held.get(name, 0)
-            if count or not before or not rows:
+            earlier = self.held.get(name, 0)
+            if count or not earlier or not rows:
                 continue
-            # Laplace's rule of succession, so that a column that was never null may be null in some rows.
-            null_share = (self.rows - before + 1) / (self.rows + 2)
-            if rows * log(null_share) < log(CHANCE):
-                share = f"{before / self.rows:.1%} of the {self.rows:,} rows"
+            # Laplace's rule of succession: a column that was never null can be null in some rows.
+            null_share = (self.rows - earlier + 1) / (self.rows + 2)
+            if rows * log(null_share) < log(MIN_PROBABILITY):
+                share = f"{earlier / self.rows:.1%} of the {self.rows:,} rows"
                 raise InputError(
                     f"column {name!r}: it is null in all {rows:,} rows, and had a value in {share} before: it has "
                     "gone from the source, or has another name there"
                 )
 
     def plus(self, batch: int, rows: int, held: Mapping[str, int]) -> HeldColumns:
-        """Return the counts with those of a batch; a batch that comes again after a rollback counts once."""
+        """Return the counts after a batch; a batch that is repeated after a rollback counts once."""
         if batch <= self.batch:
             return self
         return HeldColumns(self.rows + rows, Counter(self.held) + Counter(held), batch)

@@ -23,13 +23,13 @@ SCHEMA = "report string"
 
 
 class LearningProgram(Protocol):
-    """A family's program for the tasks; it is pickled with its handles to the model."""
+    """A family's program for the tasks; picklable with its handles to the model."""
 
     def learn(self, rows: LabelledRows) -> Float64s:
         """Predict rows, then learn from them; return the margins (logits) before learning, float64 of shape (n,)."""
 
     def advance(self, now_s: float) -> None:
-        """Advance the time of the model's keys; the driver calls it after a batch, with the newest time of a row."""
+        """Advance the time of the model's keys. The driver calls this after a batch, with the largest time of a row."""
 
 
 @dataclass
@@ -37,12 +37,12 @@ class TaskReport:
     """The report of a task to the driver.
 
     Attributes:
-        rows: number of rows that the task learned from.
-        late: number of rows that it left out because they came too late.
+        rows: the number of rows that the task learned from.
+        late: the number of rows that it left out because they came too late.
         newest_s: the largest time of a row, in seconds; minus infinity: no row had a time.
-        held: how many rows have a value, by column.
-        seconds: durations of the task's parts, by name.
-        fault: message of the error that rows of the task caused; "": none.
+        held: the number of rows with a value in each column.
+        seconds: the durations of the task's parts, by name.
+        fault: the message of the error that rows of the task caused; "": there was none.
     """
 
     rows: int = 0
@@ -68,31 +68,31 @@ class BatchTask:
         program: the family's program.
         reader: reads the rows.
         state: takes the measures of the predictions.
-        rows: most rows to learn from at once.
-        least_s: rows with an earlier time are late.
+        rows: the number of rows to learn from at once.
+        min_time_s: rows with an earlier time are late.
     """
 
     program: LearningProgram
     reader: LabelledReader
     state: StreamState
     rows: int
-    least_s: float = NEVER
+    min_time_s: float = NEVER
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         report = TaskReport()
         try:
             self._learn(batches, report)
         except (InputError, OutOfRangeError) as error:
-            # Another attempt of the task would fail as well: a number of its rows, or a gradient, is too large.
+            # Another attempt of the task would fail as well: a value of its rows, or a gradient, is too large.
             report.fault = str(error)
         flush()
         yield pa.record_batch([pa.array([report.to_json()])], names=["report"])
 
     def _learn(self, batches: Iterator[pa.RecordBatch], report: TaskReport) -> None:
-        seconds, began_s, before = report.seconds, time.perf_counter(), 0
+        seconds, began_s, num_before = report.seconds, time.perf_counter(), 0
         for batch in in_chunks(batches, self.rows):
             got_s = time.perf_counter()
-            rows = self.reader.read(batch, before, self.least_s)
+            rows = self.reader.read(batch, num_before, self.min_time_s)
             read_s = time.perf_counter()
             if len(rows.labels):
                 margins = self.program.learn(rows)
@@ -103,7 +103,7 @@ class BatchTask:
             seconds["wait"] += got_s - began_s
             seconds["read"] += read_s - got_s
             seconds["learn"] += learned_s - read_s
-            before, began_s = before + batch.num_rows, learned_s
+            num_before, began_s = num_before + batch.num_rows, learned_s
             report.rows += len(rows.labels)
             report.late += rows.late
             for name, count in rows.held.items():
@@ -112,20 +112,20 @@ class BatchTask:
 
 
 def in_chunks(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches in order, in batches of ``rows`` rows; the last one may have fewer."""
-    parts: list[Any] = []
+    """Yield the rows of batches in order, in batches of ``rows`` rows; the last one can have fewer."""
+    slices: list[Any] = []
     count = 0
     for batch in batches:
         while count + batch.num_rows >= rows:
-            take = rows - count
-            parts.append(batch.slice(0, take))
-            yield _joined(parts)
-            parts, count, batch = [], 0, batch.slice(take)
+            missing = rows - count
+            slices.append(batch.slice(0, missing))
+            yield _joined(slices)
+            slices, count, batch = [], 0, batch.slice(missing)
         if batch.num_rows:
-            parts.append(batch)
+            slices.append(batch)
             count += batch.num_rows
     if count:
-        yield _joined(parts)
+        yield _joined(slices)
 
 
 def _joined(batches: list[Any]) -> pa.RecordBatch:
@@ -133,25 +133,25 @@ def _joined(batches: list[Any]) -> pa.RecordBatch:
 
 
 def advance_keys(table: EmbeddingTable, now_s: float) -> None:
-    """Advance the time of a table's keys to that of the newest row, in seconds, and let old keys expire.
+    """Advance the time of a table's keys to the time of the newest row, in seconds, and let old keys expire.
 
-    The table's policy says whether its keys go by the times of rows (``clock="event"``); otherwise nothing changes.
+    Nothing changes unless the keys expire by the times of rows, as the table's policy says (``clock="event"``).
     """
     policy = table.matrix.keyPolicy
     if policy is None or policy.clock != "event":
         return
-    # The batch's keys are as new as its newest row, also after a long time without rows. Rows of another training may
-    # have been newer.
+    # The keys of the batch get the time of its newest row, even after a long time without rows. The rows of another
+    # training can be newer, and time does not go back.
     table.advance(max(now_s, table.keyStatus().nowS), touched=True)
     if policy.expire_after_s is not None:
         table.expire()
 
 
 def check_clock(table: EmbeddingTable, time: str | None) -> None:
-    """Raise ConfigError unless rows have times (a column ``time``) if, and only if, a table's keys go by them."""
+    """Raise ConfigError unless rows have times (a column ``time``) exactly if a table's keys expire by them."""
     policy = table.matrix.keyPolicy
     if policy is None or policy == KeyPolicy(initial=policy.initial, clock=policy.clock):
-        return  # keys get their slots at once, and keep them
+        return  # keys get their slots at once, and never lose them
     if policy.clock == "event" and time is None:
         raise ConfigError("timeCol: expected a column, as the model's keys go by the times of rows, got none")
     if policy.clock == "wall" and time is not None:

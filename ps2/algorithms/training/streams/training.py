@@ -1,7 +1,7 @@
 """``StreamingTraining``: starts a query, makes snapshots, and starts the query again after a failure.
 
-The order of the fleet's snapshot and Spark's commit does not matter (docs/decisions/0072): a batch that the model holds
-is skipped by its number, and Spark's checkpoint is rewound to the batch that the model holds.
+The order of the fleet's snapshot and Spark's commit does not matter (docs/decisions/0072): the learner skips a batch
+that the model has learned, and Spark's checkpoint is rewound to the last batch that the model has learned.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ from ps2.run.spark.backend_lookup import backend_of
 
 log = logging.getLogger(__name__)
 
-# Most batches between two snapshots: Spark keeps the offsets of the last 100.
+# The maximum number of batches between two snapshots. Spark keeps the offsets of the last 100.
 SNAPSHOT_BATCHES = 40
-# After so many batches without a snapshot, because snapshots fail, the query ends: soon Spark's checkpoint could not be
-# rewound.
+# If snapshots fail, the query ends after this many batches, before Spark's checkpoint cannot be rewound any more.
 MAX_BATCHES = 80
-# After so many repeatable failures in a row, without a batch that was learned in between, the query ends.
+# The query ends after this many repeatable failures in a row, without a batch that was learned in between.
 MAX_FAILURES = 5
-# Number of batches whose progress is kept.
-KEPT = 100
+# The number of batches whose progress can be read.
+RECENT_BATCHES = 100
 POLL_S = 0.1
 
 
@@ -45,12 +44,12 @@ class StreamOptions:
     """Snapshots and query of a stream.
 
     Attributes:
-        snapshots: folder of the snapshots; None: the context's checkpointDir.
-        snapshot_every_s: seconds between two snapshots.
-        snapshot_batches: most batches between two snapshots.
+        snapshots: the folder of the snapshots; None: the context's checkpointDir.
+        snapshot_every_s: the seconds between two snapshots.
+        snapshot_batches: the maximum number of batches between two snapshots.
         trigger: keywords for ``DataStreamWriter.trigger``.
-        query_name: name of the query; None: no name.
-        on_progress: called with the progress of each batch, in the query's thread.
+        query_name: the name of the query; None: no name.
+        on_progress: a function that is called with the progress of each batch, in the query's thread.
     """
 
     snapshots: str | None
@@ -62,7 +61,7 @@ class StreamOptions:
 
 
 class Stopping(Exception):
-    """Raised in a batch that waits for its turn when the training is to stop; the batch is not learned."""
+    """Raised in a batch that waits for its turn while the training stops; the batch is not learned."""
 
 
 class BatchFailed(Exception):
@@ -70,11 +69,11 @@ class BatchFailed(Exception):
 
 
 class StreamingTraining:
-    """A running training on a stream, which ``fitStream`` returns. It restarts its query by itself. Thread-safe.
+    """A running training on a stream, which ``fitStream`` returns. It restarts its query itself. Thread-safe.
 
     Attributes:
-        model: the model. It is on the servers, so it predicts with what it has learned so far.
-        on_end: called when the training has ended.
+        model: the model. It is on the servers, so its predictions contain what it has learned so far.
+        on_end: a function that is called when the training has ended.
     """
 
     def __init__(
@@ -92,9 +91,9 @@ class StreamingTraining:
         self._learner = learner
         self._checkpoint = checkpoint
         self._options = options
-        self._progress: deque[BatchProgress] = deque(maxlen=KEPT)
+        self._progress: deque[BatchProgress] = deque(maxlen=RECENT_BATCHES)
         self._query: Any = None
-        self._failure: Exception | None = None  # of the batch that failed last
+        self._failure: Exception | None = None  # the error of the last batch that failed
         self._learning = threading.Lock()  # held by a batch's thread until its failure is known
         self._takes_batches = False
         self._error: Exception | None = None
@@ -104,7 +103,7 @@ class StreamingTraining:
         self._ended = threading.Event()
         self._snapshot_s = time.monotonic()
         self._since_snapshot = 0
-        self._is_located = False  # this process has seen the query's checkpoint
+        self._is_located = False  # whether this process has seen the query's checkpoint
         self._opened = threading.Event()
         self._show_line: ShowProgress | None = None
         self._hide_bar = backend_of(frame).progress_bar_hider()
@@ -129,28 +128,28 @@ class StreamingTraining:
 
     @property
     def lastProgress(self) -> BatchProgress | None:
-        """Progress of the last batch; None before the first."""
+        """The progress of the last batch; None before the first batch."""
         progress = self.recentProgress
         return progress[-1] if progress else None
 
     @property
     def recentProgress(self) -> list[BatchProgress]:
-        """Progress of the last 100 batches, the oldest first."""
+        """The progress of the last 100 batches, the oldest first."""
         return list(self._progress)
 
     @property
     def restarts(self) -> int:
-        """How often the query was started again, because a server, an executor or a connection was lost."""
+        """How many times the query was started again, because a server, an executor or a connection was lost."""
         return self._restarts
 
     @property
     def learned(self) -> int:
-        """Number of the last batch that the model holds; -1: it holds none."""
+        """The number of the last batch that the model has learned; -1: it has learned none."""
         return self._learner.position.learned
 
     @property
     def query(self) -> Any:
-        """Spark's StreamingQuery; after a failure it is another one."""
+        """Spark's StreamingQuery. After a failure, it is a new one."""
         return self._query
 
     def exception(self) -> Exception | None:
@@ -161,8 +160,8 @@ class StreamingTraining:
         """Wait until the training has ended, at most ``timeout`` seconds; return True if it has.
 
         Raises:
-            InputError: rows cannot be learned from; the model holds the batches before them.
-            WorkerError: a task failed, such as in a user's function; names the batch and the reason.
+            InputError: the model cannot learn from some rows. It has learned the batches before.
+            WorkerError: a task failed, such as in a user's function; the message names the batch and the reason.
             PS2Error: another error ended the training.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
@@ -177,7 +176,7 @@ class StreamingTraining:
         return True
 
     def processAllAvailable(self) -> None:
-        """Wait until all rows that the source has now are learned; for tests."""
+        """Wait until all rows that the source has now are learned; this is for tests."""
         from pyspark.errors import StreamingQueryException
 
         with self._shown():
@@ -198,10 +197,10 @@ class StreamingTraining:
         """End the training after the current batch, and make a snapshot.
 
         Args:
-            timeout: seconds to wait for the end; None: no limit.
+            timeout: the seconds to wait for the end; None: no limit.
 
         Raises:
-            PS2Error: an error had ended the training before.
+            PS2Error: the training had ended with this error.
         """
         self._stopping.set()
         self.awaitTermination(timeout)
@@ -223,17 +222,11 @@ class StreamingTraining:
             finally:
                 self._show_line = None
 
-    def _show(self, progress: BatchProgress) -> None:
-        show_line = self._show_line
-        if show_line is not None:
-            self._hide_bar()
-            show_line(progress.batch + 1, [f"batch {progress.batch}", *progress.described()])
-
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
         try:
-            self._go_on_until_the_end()
+            self._run_queries()
         except Stopping:
             pass
         except Exception as error:  # awaitTermination raises it in the user's thread
@@ -245,7 +238,7 @@ class StreamingTraining:
             self._ended.set()
 
     def _cause(self, error: Exception) -> Exception:
-        """Return a StoppedError for whatever follows from the end of Spark's application; else the error itself."""
+        """Return a StoppedError if Spark's application has ended; else the error itself."""
         spark = backend_of(self._frame)
         if isinstance(error, InputError) or not spark.is_stopped():
             return error
@@ -253,17 +246,18 @@ class StreamingTraining:
         stopped.__cause__ = error
         return stopped
 
-    def _go_on_until_the_end(self) -> None:
+    def _run_queries(self) -> None:
+        """Start the query, and start it again after failures, until the training ends."""
         while not self._stopping.is_set():
             self._checkpoint.rewind(self._learner.position.learned)
             self._failure, self._takes_batches = None, True
             query = self._start()
             self._opened.set()
-            failed = self._wait(query) or self._finish()
-            if failed is None:
+            failure = self._wait(query) or self._finish()
+            if failure is None:
                 break
             self._failures += 1
-            self._after(failed)
+            self._after(failure)
             self._restarts += 1
 
     def _finish(self) -> Exception | None:
@@ -274,7 +268,7 @@ class StreamingTraining:
                 if self._since_snapshot and not self._learner.has_rolled_back:
                     self.snapshot()
             except RecoveryError:
-                # A server was lost meanwhile, or the disk is full: the position is read when the servers are back.
+                # A server was lost during the snapshot, or the disk is full: read the position when servers are back.
                 self._learner.synchronize()
                 if is_last and self._learner.position.learned == learned:
                     raise
@@ -296,7 +290,7 @@ class StreamingTraining:
         return self._query
 
     def _wait(self, query: Any) -> Exception | None:
-        """Wait for the end of a query; return the error that ended it, None if it came to its end or was stopped."""
+        """Wait for the end of a query; return the error that ended it, None if it was stopped or has no more rows."""
         while query.isActive:
             if self._stopping.is_set():
                 self._host.streams.wait()
@@ -307,7 +301,7 @@ class StreamingTraining:
                 self._host.streams.wait()
                 query.stop()
                 failure = self._take_failure()
-                if failure is None or is_stopped(failure):  # by the line above: the next batch had begun
+                if failure is None or is_stopped(failure):  # the next batch had begun when the query was stopped
                     return RolledBack("the fleet rolled back to a checkpoint", None)
                 return failure
             if self._has_ended(query):
@@ -323,7 +317,7 @@ class StreamingTraining:
         return failure or (None if error is None else query_failure(error, self._learner.position.learned))
 
     def _take_failure(self) -> Exception | None:
-        """Return the error of the last batch, once its thread has ended: the query's thread may end before it does."""
+        """Return the error of the last batch when its thread has ended, which can be after the query's thread."""
         self._takes_batches = False
         with self._learning:
             return self._failure
@@ -337,7 +331,7 @@ class StreamingTraining:
             return True
 
     def _after(self, failure: Exception) -> None:
-        """Restore the model to whole batches after a failure; raise the failure if another query would fail, too."""
+        """Restore a model of complete batches after a failure; raise the failure if another query would also fail."""
         try:
             self._learner.roll_back(self._check)
         except RecoveryError as error:
@@ -349,28 +343,30 @@ class StreamingTraining:
     def _learn(self, frame: Any, batch: int) -> None:
         """Learn a batch. Spark calls this in a thread of the query."""
         with self._learning:
-            self._learn_in_turn(frame, batch)
+            try:
+                self._check_turn()
+                self._check_location()
+                progress = self._learner.learn(frame, batch, self._check_turn)
+                if progress is not None:
+                    self._add_progress(progress)
+                self._snapshot_if_due()
+            except Exception as error:  # the supervising thread decides what follows
+                self._failure = error
+                # A short message: Spark's regular expression on a long one overflows the stack of the query's thread.
+                raise BatchFailed(f"batch {batch}: {type(error).__name__}") from None
 
-    def _learn_in_turn(self, frame: Any, batch: int) -> None:
-        try:
-            self._check_turn()
-            self._check_location()
-            progress = self._learner.learn(frame, batch, self._check_turn)
-            if progress is not None:
-                self._failures = 0
-                self._progress.append(progress)
-                self._since_snapshot += 1
-                log.info("%s", progress)
-                self._show(progress)
-                if self._watch is not None and progress.rows:
-                    self._watch.step(progress.report())
-                if self._options.on_progress is not None:
-                    self._options.on_progress(progress)
-            self._snapshot_if_due()
-        except Exception as error:  # the supervising thread decides what follows
-            self._failure = error
-            # A short message: Spark's regular expression on a long one overflows the stack of the query's thread.
-            raise BatchFailed(f"batch {batch}: {type(error).__name__}") from None
+    def _add_progress(self, progress: BatchProgress) -> None:
+        self._failures = 0
+        self._progress.append(progress)
+        self._since_snapshot += 1
+        log.info("%s", progress)
+        if (show_line := self._show_line) is not None:
+            self._hide_bar()
+            show_line(progress.batch + 1, [f"batch {progress.batch}", *progress.described()])
+        if self._watch is not None and progress.rows:
+            self._watch.step(progress.report())
+        if self._options.on_progress is not None:
+            self._options.on_progress(progress)
 
     def _check(self) -> None:
         if self._stopping.is_set():
@@ -382,7 +378,7 @@ class StreamingTraining:
             raise Stopping
 
     def _check_location(self) -> None:
-        """Raise ConfigError if Spark keeps the query's checkpoint where this process does not see it."""
+        """Raise ConfigError if this process does not see the folder of the query's checkpoint."""
         if not self._is_located and not self._checkpoint.exists():
             raise ConfigError(
                 f"checkpointLocation {self._checkpoint.location}: expected a folder that Spark and this driver share; "
