@@ -172,7 +172,7 @@ def sums_of_parts() -> Callable[[Any], Table]:
 def learn_dictionary(ps: Any, table: Table, call: Call) -> Result:
     settings = DictionarySettings(k=8, regParam=0.1, maxIter=6 + call.more, tol=0.0, seed=call.seed)
     fitted = dictionary.train(ps, table, DictionaryPlan(settings=settings, name=call.name, dim=30), call.on_step)
-    return Result({"dictionary": fitted.dictionary}, fitted.history.objective)
+    return Result({"dictionary": fitted.model.dictionary}, fitted.history.objective)
 
 
 def labelled() -> Callable[[Any], Table]:
