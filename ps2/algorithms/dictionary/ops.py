@@ -2,8 +2,8 @@
 
 A column of the matrices is a feature; its block has a value for each atom. Shards have whole tiles of TILE features.
 The sum over a tile has a fixed order, and the tiles' sums are added exactly. So the results do not depend on how
-features are divided among shards. BLAS is not used: it guarantees no order of
-addition, and its threads would not make such small tiles faster.
+features are divided among shards. BLAS is not used: it guarantees no order of addition, and its threads would not make
+such small tiles faster.
 """
 
 from __future__ import annotations
