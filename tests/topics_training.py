@@ -69,7 +69,7 @@ def replayed(counts: sp.csr_array, plan: SamplingPlan, workers: int) -> Any:
     result, totals, before = np.zeros((WORDS, plan.topics), np.int32), [], []
     for corpus in corpora(counts, workers, blocks):
         tokens = Assignments.random(corpus, plan.topics, iteration_key(plan.seed, 0))
-        _add(result, tokens.listed(0, len(corpus.words)))
+        _add(result, tokens.changed(0, len(corpus.words)))
         before.append(tokens)
         totals.append([np.bincount(tokens.topics, minlength=plan.topics)] * 2)
     prior = Prior(plan.alphas, plan.beta, WORDS)

@@ -41,7 +41,7 @@ from ps2.algorithms.metric.settings import MetricSettings
 from ps2.algorithms.online import program as online
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.topics import sampling as topics
-from ps2.algorithms.topics.online import train_online
+from ps2.algorithms.topics.online import OnlineProgram as OnlineTopics
 from ps2.algorithms.topics.plan import OnlinePlan
 from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.training.faults import ColumnNames
@@ -172,7 +172,7 @@ def sums_of_parts() -> Callable[[Any], Table]:
 def learn_dictionary(ps: Any, table: Table, call: Call) -> Result:
     settings = DictionarySettings(k=8, regParam=0.1, maxIter=6 + call.more, tol=0.0, seed=call.seed)
     fitted = dictionary.train(ps, table, DictionaryPlan(settings=settings, name=call.name, dim=30), call.on_step)
-    return Result({"dictionary": fitted.dictionary}, fitted.history.objective)
+    return Result({"dictionary": fitted.model.dictionary}, fitted.history.objective)
 
 
 def labelled() -> Callable[[Any], Table]:
@@ -294,7 +294,7 @@ def documents(spark: Any, workers: int = 2) -> Table:
 
 def sample_topics(ps: Any, table: Table, call: Call, kind: str) -> Result:
     """Return counts of words, and those that follow from the topics that the workers saved last."""
-    plan, tokens = SAMPLED[kind], topics_training.documents().sum()
+    plan = replace(SAMPLED[kind], tokens=int(topics_training.documents().sum()), workers=table.workers)
     plan = plans.changed(plan, maxIter=plan.settings.maxIter + call.more, seed=call.seed, name=call.name)
     if kind == "local":  # another machine may have other cores
         plan = replace(plan, threads=plan.threads + call.more)
@@ -305,8 +305,8 @@ def sample_topics(ps: Any, table: Table, call: Call, kind: str) -> Result:
         return original(program, returned)
 
     with mock.patch.object(topics.SamplingProgram, "result", result):
-        actual = topics.train(ps, table, plan, int(tokens), call.on_step)
-    return Result({"counts": actual.counts, "saved": saved[-1]}, actual.history.objective)
+        actual = topics.SamplingProgram.train(ps, table, plan, call.on_step)
+    return Result({"counts": actual.model.counts, "saved": saved[-1]}, actual.history.objective)
 
 
 def assert_tokens_counted(result: Result, expected: Result, rtol: float) -> None:
@@ -322,8 +322,8 @@ def assert_tokens_counted(result: Result, expected: Result, rtol: float) -> None
 def infer_topics(ps: Any, table: Table, call: Call, sync: str) -> Result:
     plan = ONLINE[sync]
     plan = plans.changed(plan, maxIter=plan.settings.maxIter + call.more, seed=call.seed, name=call.name)
-    fitted = train_online(ps, table, plan, call.on_step)
-    return Result({"counts": fitted.counts, "alpha": fitted.alpha}, fitted.history.objective)
+    fitted = OnlineTopics.train(ps, table, plan, call.on_step)
+    return Result({"counts": fitted.model.counts, "alpha": fitted.model.alpha}, fitted.history.objective)
 
 
 # -- trees -------------------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def test_fit_when_online_then_topics_are_found_too(ps, frame):
 
 
 def test_to_pyspark_when_there_is_one_topic_then_is_refused(spark):
-    with pytest.raises(UsageError, match=r"pyspark\.ml's LDA has two topics at least"):
+    with pytest.raises(UsageError, match=r"pyspark\.ml's LDA has at least two topics"):
         LDAModel(LDATopics([[1], [2]], [0.1], 0.1)).toPyspark()
 
 

@@ -91,16 +91,16 @@ def test_fit_when_done_then_objective_is_no_worse():
     history = fitted.history.objective
     assert history[-1] < 1.01 * expected
     assert (np.diff(history) <= 0).all()
-    codes = plain_codes(x, fitted.dictionary, PENALTY)
-    assert history[-1] == pytest.approx(plain_objective(x, fitted.dictionary, codes, PENALTY), rel=1e-8)
-    assert np.linalg.norm(fitted.dictionary, axis=1).max() <= 1 + 1e-12
+    codes = plain_codes(x, fitted.model.dictionary, PENALTY)
+    assert history[-1] == pytest.approx(plain_objective(x, fitted.model.dictionary, codes, PENALTY), rel=1e-8)
+    assert np.linalg.norm(fitted.model.dictionary, axis=1).max() <= 1 + 1e-12
 
 
 @pytest.mark.parametrize("positive", [False, True])
 def test_fit_when_fleets_differ_then_dictionary_is_the_same(positive):
     x = np.hstack([digits(60), np.zeros((60, 1000)), digits(60)])
     one, other = (trained(x, *fleet, maxIter=4, nonnegative=positive) for fleet in ((1, 1), (3, 2)))
-    np.testing.assert_array_equal(one.dictionary, other.dictionary)
+    np.testing.assert_array_equal(one.model.dictionary, other.model.dictionary)
     assert one.history.objective == other.history.objective
 
 
@@ -116,7 +116,7 @@ def test_fit_when_workers_start_again_then_is_the_same(monkeypatch):
 
     expected = trained(digits(60), maxIter=4)
     monkeypatch.setattr(program, "DictionaryWorker", StartsAgain)
-    np.testing.assert_array_equal(trained(digits(60), maxIter=4).dictionary, expected.dictionary)
+    np.testing.assert_array_equal(trained(digits(60), maxIter=4).model.dictionary, expected.model.dictionary)
 
 
 def test_fit_when_squares_overflow_then_is_as_of_small():
@@ -125,16 +125,16 @@ def test_fit_when_squares_overflow_then_is_as_of_small():
     for exponent in (520, -520):
         scale = 2.0**exponent
         fitted = trained(scale * x, maxIter=5, regParam=scale * PENALTY)
-        assert np.isfinite(fitted.dictionary).all()
-        losses = SparseCoder(fitted.dictionary, PENALTY).objective(x)
+        assert np.isfinite(fitted.model.dictionary).all()
+        losses = SparseCoder(fitted.model.dictionary, PENALTY).objective(x)
         assert losses == pytest.approx(small.history.objective[-1], rel=0.2)
-        codes = SparseCoder(small.dictionary, scale * PENALTY).transform(scale * x)
-        np.testing.assert_allclose(codes.toarray() / scale, plain_codes(x, small.dictionary, PENALTY), atol=1e-3)
+        codes = SparseCoder(small.model.dictionary, scale * PENALTY).transform(scale * x)
+        np.testing.assert_allclose(codes.toarray() / scale, plain_codes(x, small.model.dictionary, PENALTY), atol=1e-3)
 
 
 def test_fit_when_few_rows_differ_then_atoms_are_zero(caplog):
     fitted = trained(np.repeat(digits(3), 5, axis=0), k=5, maxIter=0)
-    assert (np.linalg.norm(fitted.dictionary, axis=1) > 0).sum() == 3
+    assert (np.linalg.norm(fitted.model.dictionary, axis=1) > 0).sum() == 3
     assert "k is 5, and 2 atoms are 0" in caplog.text
 
 

@@ -105,7 +105,7 @@ def test_transform_when_documents_are_lists_or_pandas_then_same(sampled, x):
 
 
 def test_likelihood_when_there_is_no_word_then_it_is_an_error(sampled):
-    with pytest.raises(InputError, match="expected documents with words"):
+    with pytest.raises(InputError, match="needs at least one document with words"):
         sampled.logPerplexity(np.zeros((2, WORDS)))
 
 
@@ -253,7 +253,7 @@ def test_transform_when_documents_have_no_counts_then_names_one(sampled, bad, er
 
 
 def test_perplexity_when_no_document_has_two_tokens_then_raises(sampled):
-    with pytest.raises(InputError, match="documents of two tokens at least"):
+    with pytest.raises(InputError, match="at least one document of two tokens"):
         sampled.perplexity(np.eye(3, 12))
 
 

@@ -10,7 +10,7 @@ from variational import expectation, inferred
 
 from ps2.algorithms.topics import online_kernels, online_workers
 from ps2.algorithms.topics.corpus import iteration_key
-from ps2.algorithms.topics.online import train_online
+from ps2.algorithms.topics.online import OnlineProgram
 from ps2.algorithms.topics.online_workers import alpha_after, check_lambda, document_ids
 from ps2.algorithms.topics.plan import OnlinePlan
 from ps2.algorithms.topics.settings import LDASettings
@@ -91,12 +91,12 @@ def expected():
 
 def trained(plan=ONLINE, workers=2, on_step=lambda step: None):
     with training_context() as ps:
-        return train_online(ps, arrays(documents(), workers), plan, on_step)
+        return OnlineProgram.train(ps, arrays(documents(), workers), plan, on_step)
 
 
 def assert_same(found, expected):
-    np.testing.assert_allclose(found.counts, expected[0], **CLOSE)
-    np.testing.assert_allclose(found.alpha, expected[1], **CLOSE)
+    np.testing.assert_allclose(found.model.counts, expected[0], **CLOSE)
+    np.testing.assert_allclose(found.model.alpha, expected[1], **CLOSE)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -117,14 +117,14 @@ def test_online_when_batch_is_all_documents_then_bound_improves():
     result = trained(plan, on_step=steps.append)
     assert len(steps) == result.history.steps == 10
     assert result.history.objective[-1] < result.history.objective[0] - 0.1
-    assert result.counts.sum() + WORDS * TOPICS * plan.beta > documents().sum() * 0.9
+    assert result.model.counts.sum() + WORDS * TOPICS * plan.beta > documents().sum() * 0.9
     assert {step.metrics["tokens_per_s"] > 0 for step in steps} == {True}
 
 
 @pytest.mark.parametrize("plan", [ONLINE, AVERAGE], ids=lambda plan: plan.settings.sync)
 def test_online_when_a_batch_has_no_document_then_lambda_stays(plan):
     result = trained(changed(plan, subsamplingRate=1e-9, maxIter=2))
-    np.testing.assert_allclose(result.counts, counts_at_start(), rtol=0 if plan is ONLINE else 1e-6)
+    np.testing.assert_allclose(result.model.counts, counts_at_start(), rtol=0 if plan is ONLINE else 1e-6)
     assert np.isnan(result.history.objective).all()
 
 
@@ -138,7 +138,7 @@ def test_online_when_batches_are_empty_then_history_has_numbers():
 
     seed = next(seed for seed in range(100) if any(drawn(seed)) and not (drawn(seed)[0] or drawn(seed)[-1]))
     with training_context() as ps:
-        result = train_online(ps, arrays(one, 1), changed(ONLINE, subsamplingRate=0.2, maxIter=12, seed=seed))
+        result = OnlineProgram.train(ps, arrays(one, 1), changed(ONLINE, subsamplingRate=0.2, maxIter=12, seed=seed))
     objective, known = result.history.objective, np.flatnonzero(drawn(seed))
     assert np.isfinite(objective).all()
     assert (objective[0], objective[-1]) == (objective[known[0]], objective[known[-1]])

@@ -6,8 +6,8 @@ import pytest
 from pyspark.ml import clustering
 
 from ps2.algorithms import LDA, LDAModel
-from ps2.algorithms.topics.estimator import resolved_inference
 from ps2.algorithms.topics.plan import OnlinePlan, SamplingPlan
+from ps2.algorithms.topics.settings import resolved_inference
 from ps2.errors import ConfigError, LimitError
 from tests.plans import changed
 
@@ -75,7 +75,8 @@ def test_topics_when_the_driver_cannot_hold_them_then_k_is_named(optimizer):
     [("cgs", "auto", "sampled"), ("online", "auto", "variational"), ("cgs", "variational", "variational")],
 )
 def test_inference_when_auto_then_is_as_topics_are_found(optimizer, inference, expected):
-    assert resolved_inference(LDA(optimizer=optimizer, inference=inference)) == expected
+    lda = LDA(optimizer=optimizer, inference=inference)
+    assert resolved_inference(lda.getInference(), lda.getOptimizer()) == expected
 
 
 def test_defaults_when_optimizers_differ_then_are_each_ones_own():

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from scipy.special import gammaln
 from scipy.stats import chisquare
 
-from ps2.algorithms.topics.assignments import Assignments, DenseTally, SparseTally
+from ps2.algorithms.topics.assignments import Assignments, DenseAssignments, SparseAssignments
 from ps2.algorithms.topics.corpus import Corpus, Prior, iteration_key, topic_dtype
 
 WORDS, DOCUMENTS, TOPICS = 9, 12, 70
@@ -52,11 +52,10 @@ def sampler(request):
 
 def tallied(assignments):
     """Return how often documents have topics, as the sampler knows it."""
-    tally = assignments._tally
-    if isinstance(tally, DenseTally):
-        assert not tally.form[:, TOPICS:].any()
-        return tally.form[:, :TOPICS]
-    first, length, held, often = tally.form
+    if isinstance(assignments, DenseAssignments):
+        assert not assignments.document_counts[:, TOPICS:].any()
+        return assignments.document_counts[:, :TOPICS]
+    first, length, held, often = assignments.document_counts
     result = np.zeros((len(length), TOPICS), np.int64)
     for document, count in enumerate(length):
         some = slice(first[document], first[document] + count)
@@ -100,7 +99,7 @@ def test_sampling_when_repeated_then_topic_frequencies_are_exact(corpus, prior, 
     expected = (n_dk + prior.alpha) * (n_wk + prior.beta) / (n_k + prior.beta * prior.vocabulary)
     result = np.zeros(few)
     for key in range(draws):
-        inputs = Assignments(corpus, few, topics, sampler)
+        inputs = Assignments.of(corpus, few, topics, sampler)
         inputs.sample(word, word + 1, counts[word : word + 1].copy(), totals.copy(), prior, np.uint64(key))
         result[inputs.topics[token]] += 1
     assert chisquare(result, expected / expected.sum() * draws).pvalue > 0.001
@@ -119,7 +118,7 @@ def test_changes_when_topics_were_others_then_are_the_difference(corpus):
     rng = np.random.default_rng(1)
     before, after = (rng.integers(0, TOPICS, corpus.size).astype(np.uint16) for _ in range(2))
     after[::3] = before[::3]
-    inputs = Assignments(corpus, TOPICS, after)
+    inputs = Assignments.of(corpus, TOPICS, after)
     begin, end = 2, 7
     changes = inputs.changed(begin, end, before[corpus.begins[begin] : corpus.begins[end]])
     result = np.zeros((end - begin, TOPICS), np.int32)
@@ -144,7 +143,7 @@ def test_topics_when_they_are_many_then_are_held_in_32_bits():
 def test_counts_of_counts_when_some_are_large_then_cover_all(sampler):
     rng = np.random.default_rng(2)
     corpus = Corpus.from_counts(sp.csr_array(rng.integers(0, 90, (7, WORDS))), np.arange(WORDS), np.arange(7))
-    inputs = Assignments(corpus, 3, rng.choice(3, corpus.size, p=[0.1, 0.3, 0.6]), sampler)
+    inputs = Assignments.of(corpus, 3, rng.choice(3, corpus.size, p=[0.1, 0.3, 0.6]), sampler)
     n_dk = of_documents(corpus, inputs.topics, 3)
     result = {(k, n): times for k, n, times in zip(*inputs.counts_of_counts(), strict=True)}
     assert result == {(k, n): (n_dk[:, k] == n).sum() for k in range(3) for n in np.unique(n_dk[:, k]) if n}
@@ -152,8 +151,8 @@ def test_counts_of_counts_when_some_are_large_then_cover_all(sampler):
 
 
 @pytest.mark.parametrize(
-    ("topics", "tokens", "kind"), [(8, 4, DenseTally), (8, 3, SparseTally), (300, 600, SparseTally)]
+    ("topics", "tokens", "kind"), [(8, 4, DenseAssignments), (8, 3, SparseAssignments), (300, 600, SparseAssignments)]
 )
 def test_sampler_when_chosen_then_rows_are_near_list_size(topics, tokens, kind):
     corpus = Corpus.from_counts(sp.csr_array(np.full((2, 1), tokens)), np.arange(1), np.arange(2))
-    assert isinstance(Assignments.random(corpus, topics, iteration_key(0, 0))._tally, kind)
+    assert isinstance(Assignments.random(corpus, topics, iteration_key(0, 0)), kind)

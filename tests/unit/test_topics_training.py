@@ -10,9 +10,9 @@ import scipy.sparse as sp
 from topics_training import PLAN, TOPICS, WORDS, arrays, documents, replayed, words_likelihood
 
 from ps2.algorithms.frame.program import ProgramDriver
-from ps2.algorithms.topics.sampling import SamplingProgram, train
+from ps2.algorithms.topics.sampling import SamplingProgram
 from ps2.algorithms.topics.sampling_worker import NO_REQUEST, START
-from ps2.algorithms.topics.shared_counts import SharedCounts, Sizes
+from ps2.algorithms.topics.shared_counts import SharedCounts
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record
 from ps2.errors import ConfigError, InputError
@@ -39,45 +39,46 @@ def fleet(monkeypatch):
 
 def trained(ps, plan, workers=2, on_step=lambda step: None):
     counts = documents()
-    return train(ps, arrays(counts, workers), plan, int(counts.sum()), on_step)
+    plan = replace(plan, tokens=int(counts.sum()), workers=workers)
+    return SamplingProgram.train(ps, arrays(counts, workers), plan, on_step)
 
 
 @pytest.mark.parametrize("sync", ["ssp", "average", "rotation"])
 def test_training_when_done_then_counts_cover_all_tokens(ps, fleet, sync):
     steps = []
     result = trained(ps, changed(PLAN, sync=sync), on_step=steps.append)
-    assert result.counts.shape == (WORDS, TOPICS)
-    assert result.counts.min() == 0
-    np.testing.assert_array_equal(result.counts.sum(axis=1), documents().sum(axis=0))
+    assert result.model.counts.shape == (WORDS, TOPICS)
+    assert result.model.counts.min() == 0
+    np.testing.assert_array_equal(result.model.counts.sum(axis=1), documents().sum(axis=0))
     last = fleet[0].shares_ring.clock_rows(len(ps.reports[0]) - 1)
-    np.testing.assert_array_equal(fleet[0].shares.pull(last).sum(axis=0), result.counts.sum(axis=0))
+    np.testing.assert_array_equal(fleet[0].shares.pull(last).sum(axis=0), result.model.counts.sum(axis=0))
     assert len(steps) == result.history.steps == PLAN.settings.maxIter
     assert result.history.objective[-1] < result.history.objective[0] - 0.1
     assert min(result.history.metrics["tokens_per_s"]) > 0
     assert steps[-1].metrics["log_likelihood"] == pytest.approx(-result.history.objective[-1] * documents().sum())
-    assert steps[-1].metrics["log_likelihood"] < words_likelihood(result.counts, result.beta)
+    assert steps[-1].metrics["log_likelihood"] < words_likelihood(result.model.counts, result.model.beta)
 
 
 def test_rotation_when_seed_is_fixed_then_matches_serial_bitwise(ps):
-    np.testing.assert_array_equal(trained(ps, ROTATION).counts, replayed(documents(), ROTATION, 2))
+    np.testing.assert_array_equal(trained(ps, ROTATION).model.counts, replayed(documents(), ROTATION, 2))
 
 
 def test_rotation_when_turns_end_by_time_then_counts_are_full(ps):
     result = trained(ps, changed(ROTATION, budgetS=0.001))
-    np.testing.assert_array_equal(result.counts.sum(axis=1), documents().sum(axis=0))
+    np.testing.assert_array_equal(result.model.counts.sum(axis=1), documents().sum(axis=0))
 
 
 def test_alpha_when_it_is_fitted_then_topics_have_different_ones(ps):
     result = trained(ps, changed(PLAN, optimizeDocConcentration=True, maxIter=32))
-    assert len(np.unique(result.alpha)) == TOPICS
-    assert result.alpha.min() > 0
+    assert len(np.unique(result.model.alpha)) == TOPICS
+    assert result.model.alpha.min() > 0
 
 
 def test_local_when_seed_is_fixed_then_equals_servers_bitwise(ps):
     one = changed(PLAN, optimizeDocConcentration=True, maxIter=32)
     result, expected = (trained(ps, replace(one, is_local=is_local), workers=1) for is_local in (True, False))
-    np.testing.assert_array_equal(result.counts, expected.counts)
-    np.testing.assert_array_equal(result.alpha, expected.alpha)
+    np.testing.assert_array_equal(result.model.counts, expected.model.counts)
+    np.testing.assert_array_equal(result.model.alpha, expected.model.alpha)
     # Before the last iteration, the servers' counts may already have changes of the next one.
     assert result.history.objective[-1] == pytest.approx(expected.history.objective[-1], rel=1e-12)
     assert result.history.bytes == 0
@@ -86,8 +87,8 @@ def test_local_when_seed_is_fixed_then_equals_servers_bitwise(ps):
 @pytest.mark.parametrize("topics", [1, 70_000])
 def test_training_when_topics_are_1_or_70000_then_all_have_one(ps, topics):
     result = trained(ps, changed(PLAN, k=topics, maxIter=1))
-    np.testing.assert_array_equal(result.counts.sum(axis=1), documents().sum(axis=0))
-    assert (result.counts[:, topics * 15 // 16 :] > 0).any()  # of 70,000, beyond 16 bits
+    np.testing.assert_array_equal(result.model.counts.sum(axis=1), documents().sum(axis=0))
+    assert (result.model.counts[:, topics * 15 // 16 :] > 0).any()  # of 70,000, beyond 16 bits
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_training_when_topics_are_1_or_70000_then_all_have_one(ps, topics):
 def test_training_when_rows_are_no_counts_then_error_says_so(ps, wrong, message):
     counts = sp.csr_array(np.tile([1, wrong], (40, 1)))
     with pytest.raises(InputError, match=message):
-        train(ps, arrays(counts, 2), changed(PLAN, vocabulary=2), 1)
+        SamplingProgram.train(ps, arrays(counts, 2), replace(PLAN, vocabulary=2, tokens=1, workers=2))
 
 
 class Driver:
@@ -109,7 +110,7 @@ class Driver:
     def __init__(self, plan, clocks=0, messages=()):
         names = CheckpointNames(plan.name, None, (clocks, clocks), messages)
         self.record = Record(lambda step: None)
-        self.driver = ProgramDriver(SamplingProgram(Sizes(plan, 100, 2), self.record, names), names)
+        self.driver = ProgramDriver(SamplingProgram(replace(plan, tokens=100), self.record, names), names)
         self.driver.start()
 
     def end_clock(self, iteration, request=NO_REQUEST):

@@ -51,7 +51,7 @@ def test_sampling_when_warm_then_compiles_nothing(topics, sampler):
     assignments = Assignments.random(corpus, topics, iteration_key(1, 0), sampler)
     held, totals = np.zeros((4, topics), np.int32), np.bincount(assignments.topics, minlength=topics)
     for begin, end in corpus.slices(2):
-        listed = assignments.listed(begin, end)
+        listed = assignments.changed(begin, end)
         np.add.at(held, (np.repeat(listed.words, listed.sizes), listed.topics), listed.by)
         old = assignments.topics[corpus.begins[begin] : corpus.begins[end]].copy()
         of_words = held[corpus.words[begin:end]]

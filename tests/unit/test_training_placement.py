@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ps2.algorithms.frame.placement import MAX_LOCAL_WEIGHTS, Cores, Request, Work, place
-from ps2.algorithms.topics.plan import SamplingPlan
-from ps2.algorithms.topics.sampling import MAX_BYTES, iteration_work
+from ps2.algorithms.topics.plan import MAX_BYTES, SamplingPlan
 from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.trees.problem import MAX_VALUES, TableSize
 from ps2.algorithms.trees.problem import work_of as trees_work
@@ -102,7 +101,7 @@ def test_trees_when_values_are_too_many_then_auto_takes_servers():
     ],
 )
 def test_topics_when_costs_are_known_then_takes_the_faster(tokens, options, workers, via, reason):
-    placement = place(iteration_work(options, DOCUMENTS, tokens), Cores(2, workers, 1), Request())
+    placement = place(replace(options, tokens=tokens).work(DOCUMENTS, 0.0), Cores(2, workers, 1), Request())
     assert (placement.via, placement.workers) == (via, 1 if via == "local" else workers)
     assert placement.reason.startswith(reason)
     needed = 4 * KOS.vocabulary * KOS.topics + 24 * tokens
@@ -110,4 +109,4 @@ def test_topics_when_costs_are_known_then_takes_the_faster(tokens, options, work
 
 
 def test_topics_when_documents_are_few_then_as_many_threads():
-    assert place(iteration_work(KOS, 3, TOKENS), Cores(8, 1, 8), Request()).threads == 3
+    assert place(replace(KOS, tokens=TOKENS).work(3, 0.0), Cores(8, 1, 8), Request()).threads == 3

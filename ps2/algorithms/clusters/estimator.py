@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class KMeansSummary(HistorySummary):
-    """What ``KMeansModel.summary`` is: ``pyspark.ml.clustering.KMeansSummary``, and the history of the training."""
+    """The summary of a training: ``pyspark.ml.clustering.KMeansSummary``, with the training's history."""
 
     def __init__(self, model: Any, dataset: DataFrame, history: TrainingHistory, sizes: Int64s) -> None:
         super().__init__(history)
@@ -87,9 +87,6 @@ class KMeans(KMeansSettings, FleetEstimator, Estimator["KMeansModel"]):
     __module__ = "ps2.algorithms.clustering"
     _TRAIN = staticmethod(train)
 
-    def _plan(self) -> KMeansSettings:
-        return self._values(KMeansSettings)
-
     def _resolve(self, plan: KMeansSettings, survey: TableSurvey) -> KMeansPlan:
         return KMeansPlan(settings=plan, name=self._name, dim=survey.dim, clusters=min(plan.k, survey.rows))
 
@@ -107,7 +104,7 @@ class KMeansModel(KMeansSettings, FeatureModel, Model):
 
     __module__ = "ps2.algorithms.clustering"
     _ARRAYS = KMeansClusters
-    # The number of training rows in each cluster; of a model that was loaded, none.
+    # The number of training rows in each cluster; empty for a loaded model.
     _cluster_sizes = np.zeros(0, np.int64)
 
     def _sizes(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Kernels of k-means in a worker: nearest centres, and sums of rows by cluster.
 
-Products of rows and centres are computed in the rows' dtype, with a bound of their rounding errors. Where the bounds
-leave more than one centre, their distances are computed anew, in float64 and in one fixed order. So the nearest centre
-of a row depends on the row and the centres only, not on which rows or columns a worker has beside it.
+Products of rows and centres are computed in the rows' dtype, with bounds of their rounding errors. The distances to all
+centres that may be the nearest, by these bounds, are then computed in float64 and in a fixed order. So the nearest
+centre of a row depends only on the row and the centres, not on the other rows and columns of the worker.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.ops.exact_sums import two_sum
 from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
-# Clusters whose products with a row are computed together: they stay in the first-level cache.
+# The number of clusters whose products with a row are computed together, so that these stay in the first-level cache.
 TILE = 2048
-# Roundings beside those of the products.
-EXTRA = 8.0
+# The number of rounding errors in a distance besides those of the products, one for each stored value.
+EXTRA_ROUNDINGS = 8.0
 
 
 @inline
-def _least_upper(
-    products: Array, norms: Float64s, roots: Float64s, length: float, slack: float, low: Float64s
+def _bound_distances(
+    products: Array, norms: Float64s, roots: Float64s, root: float, slack: float, low: Float64s
 ) -> float:
-    """Write a lower bound of each squared distance, less the row's own square; return the least upper bound.
+    """Write a lower bound of each squared distance minus the row's squared norm; return the smallest upper bound.
 
-    The errors that the bounds allow for are those of the products, and of distances as they are computed from
-    differences: ``slack`` times the square of the lengths' sum.
+    A bound allows for an error of ``slack`` times the square of the sum of both norms, of the row and of the centre.
     """
     for c in range(products.size):
-        reach = length + roots[c]
-        low[c] = norms[c] - 2.0 * np.float64(products[c]) - slack * reach * reach
+        root_sum = root + roots[c]
+        low[c] = norms[c] - 2.0 * np.float64(products[c]) - slack * root_sum * root_sum
     best = np.inf
     for c in range(products.size):
-        reach = length + roots[c]
-        high = low[c] + 2.0 * slack * reach * reach
+        root_sum = root + roots[c]
+        high = low[c] + 2.0 * slack * root_sum * root_sum
         if high < best:
             best = high
     return best
@@ -61,11 +61,12 @@ def nearest_sparse(
 
     Args:
         centres: array of the rows' dtype, shape (columns, clusters).
-        norms, roots: squared lengths of the whole centres, and their roots.
-        epsilon: the dtype's.
-        dim: number of all columns; a row that has them all needs no length of a centre.
-        assigned, distances: the number of each row's nearest centre, the first of several, and its squared distance;
-            written.
+        norms: the squared norms of the centres over all features, also over those that the worker's rows do not use.
+        roots: the square roots of ``norms``.
+        epsilon: the machine epsilon of the dtype.
+        dim: the number of all features. The distance to a row that stores all of them needs no norm.
+        assigned: the index of each row's nearest centre, the first of several; written.
+        distances: the squared distance to that centre; written.
     """
     count = centres.shape[1]
     products, low = np.empty(count, centres.dtype), np.empty(count)
@@ -81,23 +82,23 @@ def nearest_sparse(
             p = begin
             while p + 3 < end:
                 a, b, c, d = data[p], data[p + 1], data[p + 2], data[p + 3]
-                of_a, of_b = centres[indices[p], start:stop], centres[indices[p + 1], start:stop]
-                of_c, of_d = centres[indices[p + 2], start:stop], centres[indices[p + 3], start:stop]
+                row_a, row_b = centres[indices[p], start:stop], centres[indices[p + 1], start:stop]
+                row_c, row_d = centres[indices[p + 2], start:stop], centres[indices[p + 3], start:stop]
                 for j in range(stop - start):
-                    tile[j] += (a * of_a[j] + b * of_b[j]) + (c * of_c[j] + d * of_d[j])
+                    tile[j] += (a * row_a[j] + b * row_b[j]) + (c * row_c[j] + d * row_d[j])
                 p += 4
             while p < end:
-                a, of_a = data[p], centres[indices[p], start:stop]
+                a, row_a = data[p], centres[indices[p], start:stop]
                 for j in range(stop - start):
-                    tile[j] += a * of_a[j]
+                    tile[j] += a * row_a[j]
                 p += 1
-        slack = (end - begin + EXTRA) * epsilon
-        best = _least_upper(products, norms, roots, np.sqrt(square), slack, low)
+        slack = (end - begin + EXTRA_ROUNDINGS) * epsilon
+        best = _bound_distances(products, norms, roots, np.sqrt(square), slack, low)
         assigned[i], distances[i] = 0, np.inf
         for c in range(count):
             if low[c] <= best:
                 is_full = end - begin == dim
-                # Two sums, as in ``nearest_dense``: a row with all columns has one distance, wherever it is.
+                # Two sums, as in ``nearest_dense``: both kernels compute the same distance of a row with all features.
                 even, odd = 0.0 if is_full else norms[c], 0.0
                 for p in range(begin, end):
                     x, y = np.float64(data[p]), np.float64(centres[indices[p], c])
@@ -122,20 +123,20 @@ def nearest_dense(
     assigned: Int64s,
     distances: Float64s,
 ) -> None:
-    """Find the nearest centre of each row that has all columns; other arguments are those of ``nearest_sparse``.
+    """Find the nearest centre of each row, of rows that store all features; see also ``nearest_sparse``.
 
     Args:
-        products: products of rows and centres, in any order of addition, shape (n, clusters).
-        centres: shape (clusters, columns).
+        products: the inner products of rows and centres, added in any order, shape (n, clusters).
+        centres: shape (clusters, features).
     """
     low = np.empty(len(norms))
     width = x.shape[1]
-    slack = (width + EXTRA) * epsilon
+    slack = (width + EXTRA_ROUNDINGS) * epsilon
     for i in range(len(x)):
         square = 0.0
         for f in range(width):
             square += np.float64(x[i, f]) * np.float64(x[i, f])
-        best = _least_upper(products[i], norms, roots, np.sqrt(square), slack, low)
+        best = _bound_distances(products[i], norms, roots, np.sqrt(square), slack, low)
         assigned[i], distances[i] = 0, np.inf
         for c in range(len(norms)):
             if low[c] <= best:
@@ -163,9 +164,12 @@ def sum_rows(
     units: Float64s,
     sums: Float64s,
 ) -> None:
-    """Add each row times its weight, in whole units of its columns, to the sums of its cluster.
+    """Add each row times its weight, rounded to multiples of ``units``, to the sums of its cluster.
 
-    ``units`` has a power of two for each column, and ``sums`` has the shape (columns, clusters).
+    Args:
+        assigned: the cluster of each row.
+        units: a power of two for each column.
+        sums: shape (columns, clusters); changed.
     """
     for i in range(len(indptr) - 1):
         for p in range(indptr[i], indptr[i + 1]):
@@ -186,60 +190,57 @@ def sum_columns(
     values: Float64s,
     count: int,
 ) -> int:
-    """List the sums that ``sum_rows`` adds up, column by column, without zeros; return how many there are.
+    """Compute the sums of ``sum_rows`` as a sparse matrix, column by column; return the number of its entries.
 
     Args:
-        starts, rows, data: the rows' matrix, column by column.
-        sizes: the number of sums of each column; written.
-        clusters, values: the cluster of each sum, and the sum; written.
-        count: number of clusters.
+        starts, rows, data: the rows in CSC form.
+        sizes: the number of entries of each column; written.
+        clusters, values: the cluster and the sum of each entry; written.
+        count: the number of clusters.
     """
-    sums, met = np.zeros(count), np.zeros(count, np.bool_)
-    at = 0
+    sums, is_listed = np.zeros(count), np.zeros(count, np.bool_)
+    end = 0
     for f in range(len(starts) - 1):
-        begin = at
+        begin = end
         for p in range(starts[f], starts[f + 1]):
             c = assigned[rows[p]]
-            if not met[c]:
-                met[c] = True
-                clusters[at] = c
-                at += 1
+            if not is_listed[c]:
+                is_listed[c] = True
+                clusters[end] = c
+                end += 1
             sums[c] += np.rint(weights[rows[p]] * np.float64(data[p]) / units[f]) * units[f]
-        for found in range(begin, at):
-            c = clusters[found]
-            values[found] = sums[c]
-            sums[c], met[c] = 0.0, False
-        sizes[f] = at - begin
-    return at
+        for entry in range(begin, end):
+            c = clusters[entry]
+            values[entry] = sums[c]
+            sums[c], is_listed[c] = 0.0, False
+        sizes[f] = end - begin
+    return end
 
 
 @kernel
 def total(values: Float64s, weights: Float64s) -> tuple[float, float]:
-    """Return the weighted sum of values, and what it has lost by rounding."""
-    found, rest = 0.0, 0.0
+    """Return the weighted sum of values, and its rounding error."""
+    result, result_error = 0.0, 0.0
     for i in range(len(values)):
-        value = values[i] * weights[i]
-        added = found + value
-        part = added - found
-        rest += (found - (added - part)) + (value - part)
-        found = added
-    return found, rest
+        result, error = two_sum(result, values[i] * weights[i])
+        result_error += error
+    return result, result_error
 
 
 @kernel
 def normalize(indptr: Int32s, data: Array) -> int:
-    """Divide rows by their lengths, in place; return the number of rows that have none."""
-    without = 0
+    """Scale rows to norm 1 in place; return the number of rows that are 0."""
+    num_zero_rows = 0
     for i in range(len(indptr) - 1):
-        largest = 0.0
+        max_value = 0.0
         for p in range(indptr[i], indptr[i + 1]):
-            largest = max(largest, abs(np.float64(data[p])))
-        if largest == 0.0:
-            without += 1
+            max_value = max(max_value, abs(np.float64(data[p])))
+        if max_value == 0.0:
+            num_zero_rows += 1
             continue
         square = 0.0
         for p in range(indptr[i], indptr[i + 1]):
-            square += (np.float64(data[p]) / largest) ** 2
+            square += (np.float64(data[p]) / max_value) ** 2
         for p in range(indptr[i], indptr[i + 1]):
-            data[p] = np.float64(data[p]) / largest / np.sqrt(square)
-    return without
+            data[p] = np.float64(data[p]) / max_value / np.sqrt(square)
+    return num_zero_rows

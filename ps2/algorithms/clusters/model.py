@@ -22,18 +22,18 @@ from ps2.ops.kernels import Float64s, Int64s
 Array = npt.NDArray[Any]
 
 DISTANCES = ("euclidean", "cosine")
-# Numbers of the products of rows and centres that are in memory at a time.
-PRODUCTS = 1 << 20
+# The maximum number of products of rows and centres in memory at a time.
+MAX_PRODUCTS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Rows of one dtype.
+    """Rows whose nearest centres are searched.
 
     Attributes:
-        x: shape (n, columns).
-        dim: number of all features, of which the columns are some.
-        table: the same as an array, if each row has all features; None: they are sparse.
+        x: the rows, shape (n, columns).
+        dim: the number of all features. The columns are those that the rows use.
+        table: the rows as a dense array if each row stores all features, else None.
     """
 
     x: sp.csr_array
@@ -42,7 +42,7 @@ class Points:
 
     @staticmethod
     def of(x: sp.csr_array, dim: int) -> Points:
-        """Make points of a matrix, whose arrays are used as they are."""
+        """Make points of a matrix, without a copy of its arrays."""
         rows, columns = x.shape
         is_full = columns == dim and x.nnz == rows * dim and bool((np.diff(x.indptr) == dim).all())
         if is_full and rows and bool((x.indices.reshape(rows, dim) == np.arange(dim)).all()):
@@ -53,11 +53,11 @@ class Points:
         return int(self.x.shape[0])
 
     def nearest(self, centres: Array, norms: Float64s) -> tuple[Int64s, Float64s]:
-        """Return the number of the nearest centre of each row, and its squared distance; of several, the first one.
+        """Return the index of each row's nearest centre, the first of several, and the squared distance to it.
 
         Args:
-            centres: array of the rows' dtype, shape (columns, clusters), C-contiguous.
-            norms: squared lengths of the whole centres.
+            centres: C-contiguous array of the rows' dtype, shape (columns, clusters).
+            norms: the squared norms of the centres over all features.
         """
         assigned, distances = np.empty(len(self), np.int64), np.empty(len(self))
         epsilon = float(np.finfo(centres.dtype).eps)
@@ -68,7 +68,7 @@ class Points:
             kernels.nearest_sparse(*entries, readable(centres), norms, roots, epsilon, self.dim, assigned, distances)
             return assigned, distances
         by_cluster = readable(centres.T)
-        step = max(1, PRODUCTS // max(1, centres.shape[1]))
+        step = max(1, MAX_PRODUCTS // max(1, centres.shape[1]))
         for begin in range(0, len(self), step):
             block = slice(begin, begin + step)
             x = readable(self.table[block])
@@ -77,8 +77,8 @@ class Points:
         return assigned, distances
 
 
-def squared_lengths(centres: Array) -> Float64s:
-    """Return the squared lengths of centres, float64; shape (columns, clusters) is that of ``Points.nearest``."""
+def squared_norms(centres: Array) -> Float64s:
+    """Return the squared norms of centres, whose shape is (columns, clusters), in float64."""
     return np.einsum("fc,fc->c", centres, centres, dtype=np.float64)
 
 
@@ -142,12 +142,12 @@ class KMeansClusters(ArrayModel):
 
         Raises:
             ShapeError, DTypeError: x is not such a matrix of numbers.
-            InputError: a number is not finite; or, with the cosine distance, a row has no length.
+            InputError: a number is not finite; or, with the cosine distance, a row is 0.
         """
         return self._nearest(x)[0]
 
     def cost(self, x: Any, weights: npt.ArrayLike | None = None) -> float:
-        """Return the sum of squared distances (of cosine distances) of rows to their centres; raises like ``predict``.
+        """Return the sum of squared (or cosine) distances of rows to their centres; raises like ``predict``.
 
         Args:
             weights: shape (n,), finite, not negative; None: all weigh 1.
@@ -162,33 +162,33 @@ class KMeansClusters(ArrayModel):
         return float(shifted(np.array(total), 2 * exponent)) / (2.0 if self.distance == "cosine" else 1.0)
 
     def margins(self, x: sp.csr_array) -> Float64s:
-        """Return the cluster of each row, as predictions have it: shape (n, 1)."""
+        """Return the cluster of each row as float64, shape (n, 1), from which predictions are made."""
         return self.predict(x)[:, None].astype(np.float64)
 
     @cached_property
     def _by_feature(self) -> Array:
-        """Centres of shape (features, clusters), as they are compared with rows."""
+        """The centres, transposed to shape (features, clusters); with the cosine distance, scaled to norm 1."""
         centres = self.centres
         if self.distance == "cosine":
-            lengths = np.sqrt(squared_lengths(np.ascontiguousarray(centres.T)))
-            centres = (centres / np.where(lengths > 0, lengths, 1.0)[:, None]).astype(centres.dtype)
+            norms = np.sqrt(squared_norms(np.ascontiguousarray(centres.T)))
+            centres = (centres / np.where(norms > 0, norms, 1.0)[:, None]).astype(centres.dtype)
         return np.ascontiguousarray(centres.T)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"centres": self.centres, "distance": self.distance}
 
     def _nearest(self, x: Any) -> tuple[Int64s, Float64s, int]:
-        """Return each row's cluster and squared distance, and the power of two that distances are divided by."""
+        """Return the cluster and the squared distance of each row divided by a power of two, and its exponent."""
         rows = sp.csr_array(finite_rows("x", x, self.dim))
         data, exponent = rows.data, 0
         if self.distance == "cosine":
             data = data.copy()
-            if without := kernels.normalize(readable(rows.indptr), data):
-                raise InputError(f"features: {without:,} rows hold zeros alone, which have no cosine distance")
+            if num_zero := kernels.normalize(readable(rows.indptr), data):
+                raise InputError(f"features: {num_zero:,} rows hold zeros alone, which have no cosine distance")
         else:
             exponent = exponent_of(data, self._by_feature)
         dtype = self.centres.dtype
         data = shifted(data, -exponent).astype(dtype)
         points = Points.of(sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape), self.dim)
         centres = shifted(self._by_feature, -exponent)
-        return *points.nearest(centres, squared_lengths(centres)), exponent
+        return *points.nearest(centres, squared_norms(centres)), exponent

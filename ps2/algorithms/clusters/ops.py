@@ -1,7 +1,7 @@
-"""Server operations of k-means: sums of rows are added, and centres are moved to their means.
+"""Server operations of k-means: they add up the rows of each cluster, and move the centres to the means.
 
-A column of the matrices is a feature; its block has a number for each cluster. Sums over features are exact, so that
-they do not depend on how features are cut into shards.
+A column of the matrices is a feature; its block has a value for each cluster. Sums over features are exact, so they do
+not depend on how features are divided among shards.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Annotated
 import numpy as np
 
 from ps2.errors import OutOfRangeError, ShapeError
-from ps2.ops.exact_sums import add_sums
+from ps2.ops.exact_sums import add_sums, two_sum
 from ps2.ops.guards import check_slots, readable
 from ps2.ops.kernels import Float64s, Int32s, Int64s, kernel
 from ps2.ops.operands import BLOCK, SLOTS, along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import FLOATS, Array, Blocks, Floats, Of, Row, Slots, Tiny, Unsigned, Values, op
 
-# What a number costs to move, in additions.
+# The cost of moving one value of a centre, in element additions.
 MOVE_COST = 8
 
 Sums = Annotated[Blocks, Of("float64")]
@@ -28,77 +28,82 @@ Places = Annotated[Unsigned, along(SLOTS, by="sizes"), Tiny(lambda dtype: np.zer
 
 @op(writes=("u",), dtypes=("float64",))
 def raise_to(u: Row, slots: Slots, values: Annotated[Values, along(SLOTS)]) -> None:
-    """Set elements to values that are larger."""
+    """Set each element at the slots to the maximum of itself and its value."""
     np.maximum.at(u, check_slots(slots, u.size), values)
 
 
 @op(writes=("sizes", "shifts"), dtypes=("float64",))
 def shift(highs: Row, lows: Row, held: Row, sizes: Row, shifts: Row, *, rows: float) -> None:
-    """Set the numbers that are subtracted from features, and their largest absolute values after it.
+    """Choose the number to subtract from each feature, and compute the largest absolute value after that.
 
-    A feature that all rows hold, and that is never 0, loses the midrange of its values: an offset would cost digits of
-    sums and distances. Others lose nothing, as rows that do not hold a feature would have to hold it then.
+    If all rows store a feature and its values have one sign, the number is the midrange: a common offset would cost
+    digits of sums and distances. Otherwise the number is 0, so that values that sparse rows do not store stay 0.
 
     Args:
-        highs, lows: the largest value of each feature, and the largest of its negatives.
-        held: the number of rows that hold each feature, of ``rows`` rows.
+        highs: the largest value of each feature.
+        lows: the smallest value of each feature, negated.
+        held: the number of rows that store each feature.
+        sizes: the largest absolute value of each feature after the shift; written.
+        shifts: the number to subtract from each feature; written.
+        rows: the number of all rows.
     """
     sizes[:] = np.maximum(np.maximum(highs, lows), 0.0)
     shifts[:] = 0.0
-    some = (held == rows) & (held > 0) & ((highs < 0) | (lows < 0))
-    high, low = highs[some], -lows[some]
-    shifts[some] = high / 2 + low / 2
-    sizes[some] = np.maximum(high - shifts[some], shifts[some] - low)
+    is_shifted = (held == rows) & (held > 0) & ((highs < 0) | (lows < 0))
+    high, low = highs[is_shifted], -lows[is_shifted]
+    shifts[is_shifted] = high / 2 + low / 2
+    sizes[is_shifted] = np.maximum(high - shifts[is_shifted], shifts[is_shifted] - low)
 
 
 @op(writes=("m",), dtypes=FLOATS)
 def gather(
     m: Blocks, slots: Slots, sizes: BySlot, clusters: Places, values: Annotated[Values, along(SLOTS, by="sizes")]
 ) -> None:
-    """Add to some values of the blocks at the slots.
+    """Add values to some clusters' entries of the blocks at the slots.
 
     Args:
-        sizes: the number of values of each slot's block that change.
-        clusters: the positions of these values in the block, block by block.
+        sizes: the number of values for each slot.
+        clusters: the cluster of each value, slot by slot.
+        values: the values, in the same order.
     """
-    _gather(m, *_checked(m, slots, sizes, clusters, values))
+    _write(m, *_checked(m, slots, sizes, clusters, values), True)
 
 
 @op(writes=("m",), dtypes=FLOATS)
 def place(
     m: Blocks, slots: Slots, sizes: BySlot, clusters: Places, values: Annotated[Values, along(SLOTS, by="sizes")]
 ) -> None:
-    """Overwrite some values of the blocks at the slots; arguments and errors are those of ``gather``."""
-    _put(m, *_checked(m, slots, sizes, clusters, values))
+    """Overwrite some clusters' entries of the blocks at the slots; arguments and errors are those of ``gather``."""
+    _write(m, *_checked(m, slots, sizes, clusters, values), False)
 
 
 @op(reduce="concat", dtypes=FLOATS)
 def squares(m: Blocks) -> Annotated[Float64s, along(2, BLOCK)]:
-    """Return the sum of squares of each cluster's numbers on this shard, and its rounding error."""
+    """Return the sum of squares of each cluster's values on this shard, and the sum's rounding error."""
     totals = np.zeros((2, m.shape[1]))
-    for some in over_blocks(_squares, (readable(m),), cost=MOVE_COST * m.shape[1]):
-        add_sums(totals[None], some[None])
+    for block_totals in over_blocks(_squares, (readable(m),), cost=MOVE_COST * m.shape[1]):
+        add_sums(totals[None], block_totals[None])
     return totals
 
 
 @op(writes=("m", "sums"), reduce="concat", dtypes=FLOATS)
 def move(m: Blocks, sums: Sums, divisors: Annotated[Floats, along(BLOCK)]) -> Annotated[Float64s, along(4, BLOCK)]:
-    """Move centres to their sums by their divisors; a centre whose divisor is 0 stays. Sums are 0 afterwards.
+    """Set each centre to its sum divided by its divisor, and the sums to 0. A centre with divisor 0 does not change.
 
     Returns:
-        The squared lengths of the centres, and the squared distances that they moved, on this shard: of each, a sum,
-        and what rounding has taken from it.
+        Sums over this shard's features, shape (4, k): the squared norms of the centres, and their rounding errors; the
+        squared distances that the centres moved, and their rounding errors.
     """
     totals = np.zeros((2, 2, m.shape[1]))
-    for some in over_blocks(_move, (m, sums), readable(divisors), cost=MOVE_COST * m.shape[1]):
-        add_sums(totals, some)
+    for block_totals in over_blocks(_move, (m, sums), readable(divisors), cost=MOVE_COST * m.shape[1]):
+        add_sums(totals, block_totals)
     return totals.reshape(4, -1)
 
 
 def _checked(
     m: Array, slots: Int64s, sizes: Array, clusters: Array, values: Array
 ) -> tuple[Int64s, Int32s, Int32s, Array]:
-    """Return the arguments of ``gather`` in the form that kernels take."""
+    """Check the arguments of ``gather``; return them in the types that the kernel takes."""
     slots = check_slots(slots, m.shape[0])
     if len(clusters) != sizes.sum() or len(values) != len(clusters):
         raise ShapeError(f"expected {sizes.sum()} clusters and values, got {len(clusters)} and {len(values)}")
@@ -108,24 +113,16 @@ def _checked(
 
 
 @kernel
-def _gather(m: Array, slots: Int64s, sizes: Int32s, clusters: Int32s, values: Array) -> None:
+def _write(m: Array, slots: Int64s, sizes: Int32s, clusters: Int32s, values: Array, adds: bool) -> None:
     entry = 0
     for i in range(slots.size):
         slot = slots[i]
         for _ in range(sizes[i]):
             if slot >= 0:
-                m[slot, clusters[entry]] += values[entry]
-            entry += 1
-
-
-@kernel
-def _put(m: Array, slots: Int64s, sizes: Int32s, clusters: Int32s, values: Array) -> None:
-    entry = 0
-    for i in range(slots.size):
-        slot = slots[i]
-        for _ in range(sizes[i]):
-            if slot >= 0:
-                m[slot, clusters[entry]] = values[entry]
+                if adds:
+                    m[slot, clusters[entry]] += values[entry]
+                else:
+                    m[slot, clusters[entry]] = values[entry]
             entry += 1
 
 
@@ -135,12 +132,8 @@ def _squares(m: Array) -> Float64s:
     for f in range(m.shape[0]):
         for c in range(m.shape[1]):
             value = np.float64(m[f, c])
-            square = value * value
-            total = totals[0, c]
-            added = total + square
-            part = added - total
-            totals[1, c] += (total - (added - part)) + (square - part)
-            totals[0, c] = added
+            totals[0, c], error = two_sum(totals[0, c], value * value)
+            totals[1, c] += error
     return totals
 
 
@@ -154,11 +147,8 @@ def _move(m: Array, sums: Array, divisors: Float64s) -> Float64s:
                 m[f, c] = sums[f, c] / divisors[c]
             sums[f, c] = 0.0
             new = np.float64(m[f, c])
-            for which in range(2):
-                square = new * new if which == 0 else (new - old) * (new - old)
-                total = totals[which, 0, c]
-                added = total + square
-                part = added - total
-                totals[which, 1, c] += (total - (added - part)) + (square - part)
-                totals[which, 0, c] = added
+            totals[0, 0, c], error = two_sum(totals[0, 0, c], new * new)
+            totals[0, 1, c] += error
+            totals[1, 0, c], error = two_sum(totals[1, 0, c], (new - old) * (new - old))
+            totals[1, 1, c] += error
     return totals

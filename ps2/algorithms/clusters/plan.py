@@ -1,4 +1,4 @@
-"""A training of k-means, and its result."""
+"""The plan of a k-means training, and its result."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ps2.algorithms.training.record import TrainingHistory, Words
 from ps2.data.rows import Float
 from ps2.ops.kernels import Int64s
 
-# From this many numbers on, centres are float32, and so are rows while the model is trained.
-MIN_FLOAT32_NUMBERS = 1 << 22
+# With this many values or more, the centres are float32, and so are the rows during the training.
+MIN_FLOAT32_VALUES = 1 << 22
 # Bytes of a sum.
 SUM_BYTES = 8
-# Numbers that the servers keep for each feature.
-NUMBERS_PER_FEATURE = 5
-# Seconds that a clock spends on a stored value: (in any case, and for each cluster), of dense rows and of sparse rows
+# The number of values that servers keep for each feature: highs, lows, held, shifts and sizes.
+VALUES_PER_FEATURE = 5
+# Seconds that a clock takes for each stored value: (a fixed part, a part for each cluster), of dense and of sparse rows
 # (decision 61).
 DENSE_S, SPARSE_S = (2.5e-9, 0.14e-9), (10e-9, 0.4e-9)
-# The approximate number of clocks besides iterations and draws.
+# The approximate number of clocks besides those of iterations and of rounds of k-means||.
 OTHER_CLOCKS = 6
 WORDS = Words("iteration", "cost")
 
@@ -42,14 +42,14 @@ class KMeansPlan(Plan[KMeansSettings]):
     clusters: int
 
     @property
-    def numbers(self) -> int:
-        """The number of numbers in all centres."""
+    def values(self) -> int:
+        """The number of values in all centres."""
         return self.clusters * self.dim
 
     @property
     def dtype(self) -> Float:
         """The dtype of centres on the servers, and of rows in the workers."""
-        return "float64" if self.numbers < MIN_FLOAT32_NUMBERS else "float32"
+        return "float64" if self.values < MIN_FLOAT32_VALUES else "float32"
 
     @property
     def form(self) -> Form:
@@ -60,16 +60,16 @@ class KMeansPlan(Plan[KMeansSettings]):
     def fleet_bytes(self) -> int:
         """The bytes on all servers together: centres, sums, and a few numbers for each feature and cluster."""
         number_bytes = SUM_BYTES + (8 if self.dtype == "float64" else 4)
-        return self.numbers * number_bytes + SUM_BYTES * (NUMBERS_PER_FEATURE * self.dim + 2 * self.clusters)
+        return self.values * number_bytes + SUM_BYTES * (VALUES_PER_FEATURE * self.dim + 2 * self.clusters)
 
     def work(self, rows: int, cost: float) -> Work:
         """Return the work of the training; ``cost`` is the number of stored feature values plus the number of rows."""
         clocks = self.settings.maxIter + 2 * self.settings.initSteps + OTHER_CLOCKS
         value_s, cluster_s = DENSE_S if cost >= rows * (self.dim + 1) else SPARSE_S
-        return Work.of_clocks(cost, self.numbers, clocks, value_s + cluster_s * self.clusters)
+        return Work.of_clocks(cost, self.values, clocks, value_s + cluster_s * self.clusters)
 
     def worker_bytes(self, features: int) -> int:
-        """Return the minimum bytes of a worker whose rows use this many features."""
+        """Return the bytes of the centres in a worker whose rows use this many features."""
         return self.clusters * features * (8 if self.dtype == "float64" else 4)
 
 

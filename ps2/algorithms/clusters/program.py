@@ -1,6 +1,6 @@
 """K-means as a durable program: k-means|| finds the first centres (``start.py``), Lloyd's algorithm moves them.
 
-The result is the same on any number of workers and servers, and wherever rows are: sums of rows are exact.
+The result is the same for any number of workers and servers and any distribution of rows: sums of rows are exact.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from ps2.protocol.plain_data import LIMIT_BYTES
 
 Hashes = npt.NDArray[np.uint64]
 
-# The largest share of a message's bytes that candidates may take.
+# The maximum size of the candidates, as a share of the size of a message.
 MAX_MESSAGE_SHARE = 0.9
 
 
 def train(
     ps: Any, table: Table, plan: KMeansPlan, on_step: Callable[[StepReport], None] = lambda step: None
 ) -> FittedClusters:
-    """Find clusters, with their centres on the servers; in a restored context, continue."""
+    """Find clusters, with the centres on the servers; in a restored context, continue."""
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
-        what = f"k={plan.clusters:,} and {plan.dim:,} features make {plan.numbers:,} numbers of centres, which"
+        what = f"k={plan.clusters:,} and {plan.dim:,} features make {plan.values:,} numbers of centres, which"
         check_servers(f"{what}, together with their sums, take", plan.fleet_bytes, ps.memory())
     return run_program(ps, KMeansProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
@@ -91,7 +91,7 @@ class KMeansProgram(Program[FittedClusters]):
         yield PlaceCentres(scale, row_hashes)
         ask(self._compute_norms)
         iteration, reason = 0, ""
-        while True:  # Lloyd's algorithm; the last assignment is of the final centres
+        while True:  # Lloyd's algorithm; the last assignment is to the final centres
             report = yield Assign(scale, len(row_hashes))
             ask.record_objective(self._cost(report.cost, scale), report.rows, report.bytes)
             if reason or iteration >= ask.setting(lambda: self.plan.settings.maxIter):
@@ -104,7 +104,7 @@ class KMeansProgram(Program[FittedClusters]):
         return scale, report.sizes
 
     def _survey(self, ask: Ask) -> Steps[Scale]:
-        """Check the rows; return the powers of two that divide them."""
+        """Check the rows; return the powers of two that rows and weights are divided by."""
         report = yield Survey()
         name = self._columns.shown("features")
         if report.without_length:
@@ -113,9 +113,7 @@ class KMeansProgram(Program[FittedClusters]):
                 "distance from anything; leave them out"
             )
         if not report.weight > 0:
-            raise InputError(
-                f"expected weights of which some are above 0, got {report.rows:,} rows whose weights are all 0"
-            )
+            raise InputError(f"expected at least one weight above 0, got {report.rows:,} rows whose weights are all 0")
         max_value = 0.0  # cosines do not depend on the scale
         if self.plan.settings.distanceMeasure == "euclidean":
             max_value = ask(partial(self._shift_features, report.rows))
@@ -123,7 +121,7 @@ class KMeansProgram(Program[FittedClusters]):
         return Scale(exponent_of(np.array(max_value)), weight_exponent, math.frexp(report.rows)[1])
 
     def _shift_features(self, rows: int) -> float:
-        """Subtract the midrange from features that all rows hold; return the largest absolute value after that."""
+        """Choose the shift of each feature (``ops.shift``); return the largest absolute value after the shifts."""
         vectors = self._vectors
         features = vectors.highs.zip(vectors.lows, vectors.held, vectors.sizes, vectors.shifts)
         features.apply("clusters.shift", rows=float(rows))
@@ -132,7 +130,7 @@ class KMeansProgram(Program[FittedClusters]):
     def _choose_rows(self, scale: Scale) -> Steps[Hashes]:
         """Choose the first centres by k-means|| (Bahmani et al., 2012, Algorithm 2); return the hashes of their rows.
 
-        A draw takes two clocks. In the first, workers rank their rows at random, in favour of rows far from all
+        A draw takes two clocks. In the first, workers give their rows random ranks, which favour rows far from all
         candidates, and report the first ranks. In the second, they report the rows up to the last rank of the draw.
         """
         plan, settings = self.plan, self.plan.settings
@@ -142,7 +140,7 @@ class KMeansProgram(Program[FittedClusters]):
         candidates: PackedRows | None = None
         for draw in range(settings.initSteps + 1):  # lines 1 to 6; draw 0 takes one row
             last_rank = yield RankRows(scale, draw, candidates).then(partial(_last_rank, draw_size(plan, draw)))
-            if last_rank < 0:  # no row adds to the cost, so the candidates are all different rows
+            if last_rank < 0:  # no row adds to the cost: each equals a candidate
                 break
             collect = CollectDraw(scale, draw, candidates, last_rank)
             drawn_rows = yield collect.then(lambda report: start.without_repeats(vars(report)))
@@ -154,31 +152,31 @@ class KMeansProgram(Program[FittedClusters]):
         return ids[start.plus_plus(rows, report.weights, plan.clusters, plan.seed)]  # line 8
 
     def _check_size(self, candidates: PackedRows) -> None:
-        """Raise LimitError if a message cannot bring the candidates to the workers."""
+        """Raise LimitError if the candidates are too large for a message to the workers."""
         size_bytes = sum(array.nbytes for array in candidates.values())
         if size_bytes > MAX_MESSAGE_SHARE * LIMIT_BYTES:
             raise LimitError(
                 f"initMode: 'k-means||' has found {len(candidates['ids']):,} candidates for k="
-                f"{self.plan.clusters:,} first centres, which take {size_bytes:,} bytes, more than a message can "
-                "bring to the workers; use 'random'"
+                f"{self.plan.clusters:,} first centres, which take {size_bytes:,} bytes, more than a message to the "
+                "workers can hold; use 'random'"
             )
 
     def _compute_norms(self) -> None:
-        """Compute the squared lengths of the centres."""
+        """Compute the squared norms of the centres."""
         self._vectors.norms.push(sum_of_shards(self._vectors.centres.apply("clusters.squares"), 1)[0])
 
-    def _cost(self, parts: Float64s, scale: Scale) -> float:
-        """Return the sum of squared distances, or of cosine distances, from the workers' parts."""
-        cost = math.fsum(parts.reshape(-1))
+    def _cost(self, worker_sums: Float64s, scale: Scale) -> float:
+        """Return the sum of squared distances, or of cosine distances, of all workers' rows."""
+        cost = math.fsum(worker_sums.reshape(-1))
         if self.plan.settings.distanceMeasure == "cosine":
-            cost /= 2.0  # 1 - cos(x, c) = |x - c|^2 / 2 for vectors of length 1
+            cost /= 2.0  # 1 - cos(x, c) = |x - c|^2 / 2 for vectors of norm 1
         with np.errstate(over="ignore"):
             return float(np.ldexp(cost, 2 * scale.exponent + scale.weights))
 
     def _move_centres(self) -> float:
-        """Move the centres to the means of their rows; return the largest squared distance that one moved.
+        """Move the centres to the means of their rows; return the largest squared distance that a centre moved.
 
-        A centre without rows stays where it is.
+        A centre without rows does not move.
         """
         vectors = self._vectors
         divisors: Float64s = vectors.counts.pull()

@@ -1,7 +1,7 @@
 """The first centres: k-means|| of Bahmani et al., "Scalable k-means++" (2012), Algorithm 2. Pure.
 
-A round draws an exact number of rows, as in the experiments of the paper (section 5.3), with the probabilities of
-Algorithm 2 (``training/row_draws.py``). So it does not matter which worker has a row. Equal rows count as one.
+A round draws a fixed number of rows, as in the experiments of the paper (section 5.3), with the probabilities of
+Algorithm 2 (``training/row_draws.py``). It does not matter which worker has a row. Equal rows count as one.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ import scipy.sparse as sp
 from ps2.algorithms.training.row_draws import MODULUS, UInt64s
 from ps2.ops.kernels import Float64s, Int64s
 
-# Rows as a dict of arrays; ``joined`` concatenates several.
+# Rows as a dict of arrays: the number of values of each row, the values and their columns, and the rows' hashes.
 PackedRows = dict[str, npt.NDArray[Any]]
 
-# CLOSE: a squared distance below this share of the squared lengths has lost too many digits, and is computed again from
-# differences. BLOCK_NUMBERS: the maximum number of differences in memory.
-CLOSE, BLOCK_NUMBERS = 1e-6, 1 << 22
+# A squared distance below this share of the squared norms has lost too many digits: it is computed from differences.
+MIN_DISTANCE_SHARE = 1e-6
+# The maximum number of these differences in memory.
+MAX_DIFFERENCES = 1 << 22
 
 
 def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int64s:
     """Choose rows by weighted k-means++ (Arthur and Vassilvitskii, 2007).
 
     Returns:
-        The rows in the order of choice; fewer than ``count`` if all other rows equal chosen ones or weigh 0.
+        The indices of the rows in the order of choice. There are fewer than ``count`` if each other row equals a chosen
+        row or has weight 0.
     """
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed % MODULUS)))
     columns, indices = np.unique(x.indices, return_inverse=True)
     x = sp.csr_array((x.data.astype(np.float64), indices, x.indptr), shape=(x.shape[0], len(columns)))
-    lengths = np.asarray((x * x).sum(axis=1)).reshape(-1)
+    norms = np.asarray((x * x).sum(axis=1)).reshape(-1)
     distances, chosen = np.ones(x.shape[0]), np.zeros(0, np.int64)
     while len(chosen) < count:
         sums = np.cumsum(weights * distances)
@@ -43,9 +45,9 @@ def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int6
         centre = np.zeros(len(columns))
         begin, end = x.indptr[row], x.indptr[row + 1]
         centre[x.indices[begin:end]] = x.data[begin:end]
-        to_centre = np.maximum(lengths - 2.0 * (x @ centre) + lengths[row], 0.0)
-        close = np.flatnonzero(to_centre <= CLOSE * (lengths + lengths[row]))
-        step = max(1, BLOCK_NUMBERS // max(1, len(centre)))
+        to_centre = np.maximum(norms - 2.0 * (x @ centre) + norms[row], 0.0)
+        close = np.flatnonzero(to_centre <= MIN_DISTANCE_SHARE * (norms + norms[row]))
+        step = max(1, MAX_DIFFERENCES // max(1, len(centre)))
         for first in range(0, len(close), step):
             block = close[first : first + step]
             to_centre[block] = ((x[block].toarray() - centre) ** 2).sum(axis=1)
@@ -62,13 +64,13 @@ def packed(x: sp.csr_array, keys: Int64s, ids: UInt64s) -> PackedRows:
 
 
 def unpacked(rows: PackedRows, dim: int) -> sp.csr_array:
-    """Return packed rows as a matrix with a column for every feature."""
+    """Return packed rows as a matrix with a column for each of ``dim`` features."""
     starts = np.concatenate([[0], np.cumsum(rows["sizes"])])
     return sp.csr_array((rows["values"], rows["columns"], starts), shape=(len(rows["sizes"]), dim))
 
 
 def without_repeats(rows: PackedRows) -> PackedRows:
-    """Remove repeated rows, which several workers may have sent, and sort the others by hash."""
+    """Remove duplicates, which several workers may have sent, and sort the rows by hash."""
     _, first = np.unique(rows["ids"], return_index=True)
     starts = np.concatenate([[0], np.cumsum(rows["sizes"])])
     sizes = rows["sizes"][first]

@@ -1,4 +1,4 @@
-"""Compile kernels of k-means (``python -m ps2.algorithms.clusters.warm``); otherwise first use compiles them."""
+"""Compile the kernels of k-means (``python -m ps2.algorithms.clusters.warm``), else their first use does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ps2.ops.guards import readable
 
 
 def warm() -> None:
-    """Call the kernels on two rows, in the forms in which workers, servers and models hold them."""
+    """Call the kernels on two rows, with the argument types that workers, servers and models use."""
     full, sparse = np.ones((2, 2)), np.eye(2)
     for dtype in (np.float64, np.float32):
         clusters = KMeansClusters(np.eye(2, dtype=dtype))
@@ -25,10 +25,10 @@ def warm() -> None:
         kernels.sum_columns(*weighted, np.zeros(2, np.int32), np.zeros(2, np.int32), np.zeros(2), 2)
         kernels.normalize(entries[0], x.data.copy())
         row_draws.priorities(row_draws.hashes(x, np.arange(2)), np.ones(2), 0, 0)
-        some = np.zeros(1, np.int64), np.ones(1, np.uint8), np.zeros(1, np.uint8)
+        target = np.zeros(1, np.int64), np.ones(1, np.uint8), np.zeros(1, np.uint8)
         centres = np.zeros((1, 1), dtype)
-        ops.place(centres, *some, np.ones(1, dtype))
-        ops.gather(centres, *some, np.ones(1, dtype))
+        ops.place(centres, *target, np.ones(1, dtype))
+        ops.gather(centres, *target, np.ones(1, dtype))
         ops.squares(centres)
         ops.move(centres, np.zeros((1, 1)), np.ones(1))
 

@@ -1,7 +1,6 @@
 """A worker of k-means: the tasks that the driver sends, and how a worker does them.
 
-A worker that is started again needs only its task and the servers. It caches the nearest candidate of each row, which
-saves time.
+A restarted worker needs only its task and the servers. To save time, a worker caches the nearest candidate of each row.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from ps2.server.memory import free_bytes
 
 Array = npt.NDArray[Any]
 
-# Bits that a sum over all rows may use, of values or of weights; float64 has 53.
+# The number of bits that a sum of values or weights over all rows may have; float64 has 53.
 DIGITS = 51
-# Lower limit of the units of sums, since values are divided by them.
+# The lower limit of the units of sums: values are divided by units, so these must not underflow.
 MIN_UNIT = 2.0**-1000
-# Normalized float64 rows are rounded to multiples of this, so that rows of the same direction become equal.
+# Float64 rows of norm 1 are rounded to multiples of this, so that rows of the same direction become equal.
 DIRECTION_UNIT = 2.0**-42
 # Maximum bytes of the candidates whose distances are computed together.
 CANDIDATE_BYTES = 128 << 20
-# If a larger share of the sums may be nonzero, all sums are sent, so that cluster numbers need not be.
+# If more than this share of the sums may be nonzero, all sums are sent as a dense array, without cluster indices.
 DENSE_SHARE = 0.5
 
 
@@ -51,10 +50,11 @@ class ServerVectors:
     Attributes:
         centres: layout "column": a column is a feature.
         sums: the sum of the rows of each cluster, in the same layout.
-        counts: the summed weight of each cluster's rows.
-        norms: the squared length of each centre.
-        highs, lows: the largest value of each feature, and its smallest value, negated.
-        held: the number of rows that hold each feature.
+        counts: the sum of the weights of each cluster's rows.
+        norms: the squared norm of each centre.
+        highs: the largest value of each feature.
+        lows: the smallest value of each feature, negated.
+        held: the number of rows that store each feature.
         shifts: the number that is subtracted from each feature (``clusters.shift``).
         sizes: the largest absolute value of each feature after the shift.
     """
@@ -71,7 +71,7 @@ class ServerVectors:
 
 
 class Scale(NamedTuple):
-    """Exponents of powers of two: scaling by them causes no rounding.
+    """Exponents of powers of two: scaling by powers of two is exact.
 
     Attributes:
         exponent: values are divided by 2 ** exponent.
@@ -89,12 +89,15 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Survey(Task):
-    """Survey the rows: report their number and largest weight, and raise the features' limits on the servers."""
+    """Report the number of rows and the largest weight, and update the features' ranges on the servers."""
 
 
 @dataclass(frozen=True, eq=False)
 class RankRows(Task):
-    """Rank the rows for a draw: report the first ranks, with hashes. ``candidates``: the rows of earlier draws."""
+    """Give the rows random ranks; report the first ranks and the rows' hashes.
+
+    ``draw`` is the number of the draw; ``candidates`` are the rows of earlier draws.
+    """
 
     scale: Scale
     draw: int
@@ -103,7 +106,7 @@ class RankRows(Task):
 
 @dataclass(frozen=True, eq=False)
 class CollectDraw(Task):
-    """Report the rows of a draw: those whose ranks are at most ``last_rank``."""
+    """Report the rows of a draw: those with ranks up to ``last_rank``."""
 
     scale: Scale
     draw: int
@@ -129,7 +132,7 @@ class PlaceCentres(Task):
 
 @dataclass(frozen=True, eq=False)
 class Assign(Task):
-    """Assign the rows to the nearest centres: report their cost, and add their sums to the servers'."""
+    """Assign the rows to the nearest centres: report the cost, and add the rows to the sums on the servers."""
 
     scale: Scale
     clusters: int
@@ -143,20 +146,22 @@ class ClusteringWorker:
 
     def __init__(self, plan: KMeansPlan, vectors: ServerVectors, reading: Reading) -> None:
         rows = reading.training
-        what = f"k={plan.clusters:,}: the rows of one worker use {len(rows.keys):,} features, at which the centres take"
-        check_worker(what, plan.worker_bytes(len(rows.keys)), free_bytes())
+        content = f"k={plan.clusters:,}: the rows of one worker use {len(rows.keys):,} features, whose centres take"
+        check_worker(content, plan.worker_bytes(len(rows.keys)), free_bytes())
         self._plan, self._vectors, self._rows = plan, vectors, rows
-        self._without_length = 0
+        self._num_zero_rows = 0
         if plan.settings.distanceMeasure == "cosine":
             data = rows.x.data.copy()
-            self._without_length = kernels.normalize(readable(rows.x.indptr), data)
+            self._num_zero_rows = kernels.normalize(readable(rows.x.indptr), data)
             if data.dtype == np.float64:
                 data = np.rint(data / DIRECTION_UNIT) * DIRECTION_UNIT
             x = type(rows.x)((data, rows.x.indices, rows.x.indptr), shape=rows.x.shape)
             self._rows = LocalRows(rows.keys, x, None, rows.weights)
         self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
         self._prepared: _Prepared | None = None
-        self._num_candidates = 0  # ``_nearest`` has each row's nearest candidate
+        self._num_candidates = (
+            0  # the number of candidates that ``_nearest``, the nearest one of each row, is chosen from
+        )
         self._nearest, self._distances = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
 
     def __call__(self, worker: Any, task: Any) -> None:
@@ -186,22 +191,22 @@ class ClusteringWorker:
     def _survey(self, worker: Any) -> None:
         rows, vectors = self._rows, self._vectors
         for vector, values in ((vectors.highs, rows.x.data), (vectors.lows, -rows.x.data)):
-            largest = np.full(len(rows.keys), -np.inf)
-            np.maximum.at(largest, rows.x.indices, values)
-            vector.zip().apply("clusters.raise_to", slots=rows.keys, values=largest)
+            max_values = np.full(len(rows.keys), -np.inf)
+            np.maximum.at(max_values, rows.x.indices, values)
+            vector.zip().apply("clusters.raise_to", slots=rows.keys, values=max_values)
         vectors.held.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.float64), rows.keys)
         weight = 1.0 if rows.weights is None else float(rows.weights.max(initial=0.0))
         worker.report({"weight": weight}, "max")
-        worker.report({"rows": len(rows), "without_length": self._without_length})
+        worker.report({"rows": len(rows), "without_length": self._num_zero_rows})
 
     def _ranks(self, draw: int) -> Float64s:
-        """Return the rows' ranks in a draw: the first draw is by weight, later ones by each row's share of the cost."""
+        """Return random ranks of the rows: in the first draw by weights, in later draws by shares of the cost."""
         assert self._prepared is not None
         weights = self._prepared.weights * self._distances if draw else self._prepared.weights
         return row_draws.priorities(self._ids, weights, self._plan.seed, draw)
 
     def _distinct(self, numbers: Int64s) -> Int64s:
-        """Remove repeated rows; return the numbers of the others by ascending hash."""
+        """Remove duplicates from rows, given by indices; return the indices of the others by ascending hash."""
         return np.asarray(numbers[np.unique(self._ids[numbers], return_index=True)[1]])
 
     def _find_nearest(self, candidates: Any) -> None:
@@ -214,16 +219,16 @@ class ClusteringWorker:
         width = max(1, CANDIDATE_BYTES // (dtype.itemsize * max(1, len(self._rows.keys))))
         for begin in range(0, new.shape[0], width):
             block = new[begin : begin + width]
-            lengths = np.asarray((block * block).sum(axis=1, dtype=np.float64)).reshape(-1)
+            norms = np.asarray((block * block).sum(axis=1, dtype=np.float64)).reshape(-1)
             centres = np.ascontiguousarray(block[:, self._rows.keys].toarray().T.astype(dtype))
-            nearest, distances = self._prepared.points.nearest(centres, lengths)
-            nearer = distances < self._distances
-            self._nearest[nearer] = nearest[nearer] + self._num_candidates + begin
-            self._distances[nearer] = distances[nearer]
+            nearest, distances = self._prepared.points.nearest(centres, norms)
+            is_nearer = distances < self._distances
+            self._nearest[is_nearer] = nearest[is_nearer] + self._num_candidates + begin
+            self._distances[is_nearer] = distances[is_nearer]
         self._num_candidates = len(candidates["sizes"])
 
     def _place_centres(self, chosen: npt.NDArray[np.uint64]) -> None:
-        """Put the rows with the chosen hashes on the servers; a hash's position is the number of its cluster."""
+        """Write the rows with the chosen hashes to the servers as centres, in the order of the hashes."""
         assert self._prepared is not None
         order = np.argsort(chosen)
         positions = np.minimum(np.searchsorted(chosen[order], self._ids), len(chosen) - 1)
@@ -254,7 +259,7 @@ class ClusteringWorker:
         worker.report({"rows": len(self._rows), "bytes": moved_bytes, "sizes": sizes})
 
     def _add_sums(self, assigned: Int64s, counts: Float64s) -> int:
-        """Add each cluster's sum of rows, and its count, in one batch; return the bytes of the sums."""
+        """Add the sum and weight of each cluster's rows on the servers, in one batch; return the bytes of the sums."""
         prepared, vectors, keys = self._prepared, self._vectors, self._rows.keys
         assert prepared is not None
         x, width = prepared.points.x, self._plan.clusters
@@ -282,11 +287,11 @@ class ClusteringWorker:
 
 
 class _Prepared:
-    """The rows after shift and scaling, and their scaled weights.
+    """The shifted and scaled rows, and their scaled weights.
 
     Attributes:
-        weights: the weights of rows, as multiples of a unit, so that sums are exact.
-        units: the unit of each column; sums of values times weights are multiples of it, so they are exact.
+        weights: the weights, rounded to multiples of a unit, so that their sums are exact.
+        units: the unit of each column. Values times weights are rounded to its multiples, so that sums are exact.
     """
 
     def __init__(self, points: Points, weights: Float64s, units: Float64s) -> None:
@@ -303,22 +308,22 @@ class _Prepared:
         unit = 2.0 ** (scale.rows - DIGITS)
         weights = np.rint(weights / unit) * unit
         if plan.settings.distanceMeasure == "cosine":
-            largest = np.zeros(len(rows.keys), np.int64)
+            exponents = np.zeros(len(rows.keys), np.int64)
         else:
             sizes = shifted(vectors.sizes.pull(rows.keys), -scale.exponent)
-            largest = np.frexp(sizes)[1].astype(np.int64)
-        units = np.maximum(np.ldexp(1.0, largest + scale.rows - DIGITS), MIN_UNIT)
+            exponents = np.frexp(sizes)[1].astype(np.int64)
+        units = np.maximum(np.ldexp(1.0, exponents + scale.rows - DIGITS), MIN_UNIT)
         return _Prepared(Points.of(x, plan.dim), weights, units)
 
     def columns(self) -> Any:
-        """Return the rows' matrix column by column."""
+        """Return the rows in CSC form."""
         if self._columns is None:
             self._columns = self.points.x.tocsc()
         return self._columns
 
 
 def draw_size(plan: KMeansPlan, draw: int) -> int:
-    """Return the size of a draw: one first centre (with "random": all centres), in later draws 2 k candidates."""
+    """Return the number of rows of a draw: 1 in the first draw (with "random" k, all centres), 2 k in later draws."""
     if plan.settings.initMode == "random":
         return plan.clusters
     return 2 * plan.clusters if draw else 1

@@ -11,42 +11,14 @@ from pyspark.ml.linalg import SparseVector
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.dictionary.model import SparseCoder
-from ps2.algorithms.dictionary.plan import DictionaryPlan, FittedDictionary
+from ps2.algorithms.dictionary.plan import DictionaryPlan
 from ps2.algorithms.dictionary.program import train
 from ps2.algorithms.dictionary.settings import DictionarySettings
-from ps2.algorithms.frame.estimator import FleetEstimator, Job
+from ps2.algorithms.frame.estimator import FleetEstimator
 from ps2.algorithms.frame.heads import VectorHead
 from ps2.algorithms.frame.models import FeatureModel
 from ps2.algorithms.frame.predict import compressed, rows_of
 from ps2.algorithms.frame.tables import TableSurvey
-
-
-class DictionaryLearning(DictionarySettings, FleetEstimator, Estimator["DictionaryLearningModel"]):
-    """Sparse coding: each row is a combination of a few of k atoms, which are on servers.
-
-    Atoms D and codes A minimise ``1/2 |X - A D|^2 + regParam |A|_1``, and no atom is longer than 1: scikit-learn's
-    DictionaryLearning with alpha = regParam (Mairal et al., 2010).
-
-    Example::
-
-        model = DictionaryLearning(k=100, regParam=0.5).fit(df)  # featuresCol: dense or sparse vectors
-        model.transform(df).select("codes").show()
-    """
-
-    __module__ = "ps2.algorithms.feature"
-    _TRAIN = staticmethod(train)
-
-    def _plan(self) -> DictionarySettings:
-        return self._values(DictionarySettings)
-
-    def _resolve(self, plan: DictionarySettings, survey: TableSurvey) -> DictionaryPlan:
-        resolved = DictionaryPlan(settings=plan, name=self._name, dim=survey.dim)
-        resolved.check(survey.rows)
-        return resolved
-
-    def _trained_model(self, trained: FittedDictionary, job: Job) -> DictionaryLearningModel:
-        settings: DictionarySettings = job.plan.settings
-        return DictionaryLearningModel._of(SparseCoder(trained.dictionary, settings.regParam, settings.nonnegative))
 
 
 class DictionaryLearningModel(DictionarySettings, FeatureModel, Model):
@@ -82,3 +54,24 @@ class DictionaryLearningModel(DictionarySettings, FeatureModel, Model):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         return compressed(super()._transform(dataset), self.getOutputCol())
+
+
+class DictionaryLearning(DictionarySettings, FleetEstimator, Estimator["DictionaryLearningModel"]):
+    """Sparse coding: each row is a combination of a few of k atoms, which are on servers.
+
+    Atoms D and codes A minimise ``1/2 |X - A D|^2 + regParam |A|_1``, and no atom has a norm above 1: scikit-learn's
+    DictionaryLearning with alpha = regParam (Mairal et al., 2010).
+
+    Example::
+
+        model = DictionaryLearning(k=100, regParam=0.5).fit(df)  # featuresCol: dense or sparse vectors
+        model.transform(df).select("codes").show()
+    """
+
+    __module__ = "ps2.algorithms.feature"
+    _PLAN, _MODEL, _TRAIN = DictionaryPlan, DictionaryLearningModel, staticmethod(train)
+
+    def _resolve(self, plan: DictionarySettings, survey: TableSurvey) -> DictionaryPlan:
+        resolved: DictionaryPlan = super()._resolve(plan, survey)
+        resolved.check(survey.rows)
+        return resolved

@@ -1,7 +1,7 @@
-"""Kernels of sparse coding: the code of each row, sums of rows by code, and the descent of the dictionary.
+"""Kernels of sparse coding: the code of each row, the sums over rows, and the update of the dictionary.
 
-A code depends on the row and the dictionary only: all loops have one order, and the descent begins at 0. So it does not
-matter which worker has a row, or whether the worker has seen it before.
+A code depends only on the row and the dictionary: all loops have a fixed order, and the descent begins at 0. So it does
+not matter which worker has a row, or whether the worker has coded it before.
 """
 
 from __future__ import annotations
@@ -17,27 +17,32 @@ from ps2.ops.kernels import inline, kernel
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
-# Sweeps over all atoms, and over the atoms in use between two of these, at most.
-SWEEPS, INNER_SWEEPS = 100, 200
+# The maximum number of sweeps over all atoms, and of sweeps over the atoms in use between two of those.
+MAX_SWEEPS, MAX_INNER_SWEEPS = 100, 200
 
 
 @inline
-def correlate(columns: Int32s, values: Float64s, atoms: Array, found: Float64s) -> float:
+def correlate(columns: Int32s, values: Float64s, atoms: Array, products: Float64s) -> float:
     """Write the inner product of a sparse row and each atom; return the row's squared length."""
-    count = found.size
-    found[:] = 0.0
+    count = products.size
+    products[:] = 0.0
     square, p, end = 0.0, 0, values.size
     while p + 3 < end:
         a, b, c, d = values[p], values[p + 1], values[p + 2], values[p + 3]
-        of_a, of_b, of_c, of_d = atoms[columns[p]], atoms[columns[p + 1]], atoms[columns[p + 2]], atoms[columns[p + 3]]
+        row_a, row_b, row_c, row_d = (
+            atoms[columns[p]],
+            atoms[columns[p + 1]],
+            atoms[columns[p + 2]],
+            atoms[columns[p + 3]],
+        )
         for k in range(count):
-            found[k] += (a * of_a[k] + b * of_b[k]) + (c * of_c[k] + d * of_d[k])
+            products[k] += (a * row_a[k] + b * row_b[k]) + (c * row_c[k] + d * row_d[k])
         square += (a * a + b * b) + (c * c + d * d)
         p += 4
     while p < end:
-        a, of_a = values[p], atoms[columns[p]]
+        a, row_a = values[p], atoms[columns[p]]
         for k in range(count):
-            found[k] += a * of_a[k]
+            products[k] += a * row_a[k]
         square += a * a
         p += 1
     return square
@@ -45,7 +50,7 @@ def correlate(columns: Int32s, values: Float64s, atoms: Array, found: Float64s) 
 
 @inline
 def _shrunk(value: float, penalty: float, positive: bool) -> float:
-    """Return the value less the penalty, towards 0: the soft threshold."""
+    """Return the soft threshold: the value moved towards 0 by the penalty, at most to 0."""
     if value > penalty:
         return value - penalty
     if value < -penalty and not positive:
@@ -57,33 +62,33 @@ def _shrunk(value: float, penalty: float, positive: bool) -> float:
 def _descend_used(
     used: Int64s, count: int, gram: Array, penalty: float, positive: bool, limit: float, code: Float64s, slope: Float64s
 ) -> None:
-    """Descend along the atoms in use, until none moves further than the limit; ``slope`` is right at these alone."""
-    some = np.empty((count, count))
-    at, slopes = np.empty(count), np.empty(count)
+    """Descend along the atoms in use only, until none of them moves further than the limit; see ``descend``."""
+    used_gram = np.empty((count, count))
+    used_code, used_slope = np.empty(count), np.empty(count)
     for i in range(count):
-        at[i], slopes[i] = code[used[i]], slope[used[i]]
+        used_code[i], used_slope[i] = code[used[i]], slope[used[i]]
         for j in range(count):
-            some[i, j] = gram[used[i], used[j]]
-    for _ in range(INNER_SWEEPS):
-        furthest = 0.0
+            used_gram[i, j] = gram[used[i], used[j]]
+    for _ in range(MAX_INNER_SWEEPS):
+        max_move = 0.0
         for i in range(count):
-            square = some[i, i]
-            new = _shrunk(slopes[i] + square * at[i], penalty, positive) / square
-            change = new - at[i]
+            square = used_gram[i, i]
+            new = _shrunk(used_slope[i] + square * used_code[i], penalty, positive) / square
+            change = new - used_code[i]
             if change != 0.0:
-                at[i] = new
+                used_code[i] = new
                 for j in range(count):
-                    slopes[j] -= some[i, j] * change
-                furthest = max(furthest, abs(change) * np.sqrt(square))
-        if furthest <= limit:
+                    used_slope[j] -= used_gram[i, j] * change
+                max_move = max(max_move, abs(change) * np.sqrt(square))
+        if max_move <= limit:
             break
     for i in range(count):
-        change = at[i] - code[used[i]]
+        change = used_code[i] - code[used[i]]
         if change != 0.0:
-            code[used[i]] = at[i]
-            of_atom = gram[used[i]]
+            code[used[i]] = used_code[i]
+            gram_row = gram[used[i]]
             for k in range(slope.size):
-                slope[k] -= of_atom[k] * change
+                slope[k] -= gram_row[k] * change
 
 
 @inline
@@ -95,13 +100,14 @@ def descend(
     Sweeps over all atoms alternate with a descent along those in use.
 
     Args:
-        gram: inner products of atoms.
-        limit: the descent ends when no coordinate, times its atom's length, moves further in a sweep.
-        code: zeros; written.
-        slope: inner products of the row and the atoms; afterwards those of the code's residual and the atoms.
+        gram: the inner products of atoms.
+        limit: stop after a sweep in which no coordinate, times its atom's norm, has moved further than this.
+        code: the code, initially zeros; written.
+        slope: initially the inner products of the row and the atoms; finally those of the residual and the atoms.
+        used: a buffer for the indices of the atoms in use.
     """
-    for _ in range(SWEEPS):
-        furthest, count = 0.0, 0
+    for _ in range(MAX_SWEEPS):
+        max_move, count = 0.0, 0
         for k in range(code.size):
             square = gram[k, k]
             if square > 0.0:
@@ -109,14 +115,14 @@ def descend(
                 change = new - code[k]
                 if change != 0.0:
                     code[k] = new
-                    of_atom = gram[k]
+                    gram_row = gram[k]
                     for j in range(slope.size):
-                        slope[j] -= of_atom[j] * change
-                    furthest = max(furthest, abs(change) * np.sqrt(square))
+                        slope[j] -= gram_row[j] * change
+                    max_move = max(max_move, abs(change) * np.sqrt(square))
                 if new != 0.0:
                     used[count] = k
                     count += 1
-        if furthest <= limit:
+        if max_move <= limit:
             return
         if count:
             _descend_used(used, count, gram, penalty, positive, limit, code, slope)
@@ -139,8 +145,9 @@ def code_rows(
 
     Args:
         atoms: shape (columns, atoms).
-        tolerance: the largest last move of a coordinate, as a share of the row's length.
+        tolerance: ``limit`` of ``descend``, as a share of the row's norm.
         codes: zeros, shape (n, atoms); written.
+        losses: written.
     """
     count = codes.shape[1]
     slope, products, used = np.empty(count), np.empty(count), np.empty(count, np.int64)
@@ -149,11 +156,11 @@ def code_rows(
         square = correlate(indices[begin:end], data[begin:end], atoms, products)
         slope[:] = products
         descend(gram, penalty, positive, tolerance * np.sqrt(square), codes[i], slope, used)
-        fit, size = 0.0, 0.0
+        fit, absolute_sum = 0.0, 0.0
         for k in range(count):
             fit += codes[i, k] * (products[k] + slope[k])
-            size += abs(codes[i, k])
-        losses[i] = 0.5 * max(square - fit, 0.0) + penalty * size
+            absolute_sum += abs(codes[i, k])
+        losses[i] = 0.5 * max(square - fit, 0.0) + penalty * absolute_sum
 
 
 @kernel
@@ -164,18 +171,21 @@ def add_sums(
     starts: Int64s,
     atoms: Int64s,
     codes: Float64s,
-    unit: float,
+    value_scale: float,
     pairs: Float64s,
-    of_codes: float,
+    code_scale: float,
     sums: Float64s,
 ) -> None:
-    """Add products of codes, and of rows and codes, in whole numbers: sums of these are exact in any order.
+    """Add products of two codes to ``pairs``, and products of values and codes to ``sums``.
+
+    Products are scaled and rounded to whole numbers, whose sums are exact in any order.
 
     Args:
-        starts, atoms, codes: the codes of the rows, row by row: below 1 in size.
-        unit: the factor of a row's values before they are rounded.
-        pairs: shape (atoms, atoms): products of codes times ``of_codes``; changed.
-        sums: shape (columns, atoms): products of rows and codes; changed.
+        starts, atoms, codes: the codes as a CSR matrix; their absolute values are below 1.
+        value_scale: the factor of the products in ``sums``.
+        pairs: shape (atoms, atoms); changed.
+        code_scale: the factor of the products in ``pairs``.
+        sums: shape (columns, atoms); changed.
     """
     count = pairs.shape[0]
     code = np.zeros(count)
@@ -185,19 +195,19 @@ def add_sums(
             continue
         for p in range(begin, end):
             code[atoms[p]] = codes[p]
-            of_atom, value = pairs[atoms[p]], codes[p] * of_codes
+            pair_row, value = pairs[atoms[p]], codes[p] * code_scale
             for q in range(begin, end):
-                of_atom[atoms[q]] += np.rint(value * codes[q])
-        # A loop over all atoms runs in SIMD instructions, one over the code's own does not.
-        is_dense = 4 * (end - begin) > count
+                pair_row[atoms[q]] += np.rint(value * codes[q])
+        # A loop over all atoms uses SIMD instructions; a loop over the atoms of a code does not.
+        loops_over_all = 4 * (end - begin) > count
         for p in range(indptr[i], indptr[i + 1]):
-            value, of_feature = data[p] * unit, sums[indices[p]]
-            if is_dense:
+            value, sum_row = data[p] * value_scale, sums[indices[p]]
+            if loops_over_all:
                 for k in range(count):
-                    of_feature[k] += np.rint(value * code[k])
+                    sum_row[k] += np.rint(value * code[k])
             else:
                 for q in range(begin, end):
-                    of_feature[atoms[q]] += np.rint(value * codes[q])
+                    sum_row[atoms[q]] += np.rint(value * codes[q])
         for p in range(begin, end):
             code[atoms[p]] = 0.0
 
@@ -205,46 +215,46 @@ def add_sums(
 @kernel
 def sweep(
     pairs: Float64s,
-    fresh: Mask,
+    is_new: Mask,
     atoms: Float64s,
     cross: Float64s,
     sums: Float64s,
-    of_atoms: Float64s,
-    of_sums: Float64s,
+    from_atoms: Float64s,
+    from_sums: Float64s,
 ) -> None:
-    """Move each atom to its minimum by the others (``descent.update``), and products and coefficients with it.
+    """Minimise over each atom in turn (``descent.update``), and update the inner products and coefficients.
 
-    ``atoms``, ``cross``, and the atoms' coefficients ``of_atoms`` and ``of_sums`` are changed.
+    ``atoms``, ``cross``, and the coefficients ``from_atoms`` and ``from_sums`` are changed.
     """
     count = len(pairs)
-    with_atoms, with_sums, one, other = np.empty(count), np.empty(count), np.empty(count), np.empty(count)
+    u_atoms, u_sums, u_from_atoms, u_from_sums = np.empty(count), np.empty(count), np.empty(count), np.empty(count)
     for k in range(count):
         square = pairs[k, k]
         if square <= 0.0:
             continue
-        # Inner products of u with atoms and sums, and its coefficients: d_k itself cancels out.
+        # The inner products of u with atoms and sums, and its coefficients: d_k itself cancels out.
         for i in range(count):
-            with_atoms[i], with_sums[i] = cross[i, k] / square, sums[k, i] / square
-            one[i], other[i] = 0.0, 0.0
-        other[k] = 1.0 / square
+            u_atoms[i], u_sums[i] = cross[i, k] / square, sums[k, i] / square
+            u_from_atoms[i], u_from_sums[i] = 0.0, 0.0
+        u_from_sums[k] = 1.0 / square
         for j in range(count):
-            share = -pairs[k, j] / square
-            if j != k and share != 0.0:
+            factor = -pairs[k, j] / square
+            if j != k and factor != 0.0:
                 for i in range(count):
-                    with_atoms[i] += share * atoms[j, i]
-                    with_sums[i] += share * cross[j, i]
-                    one[i] += share * of_atoms[j, i]
-                    other[i] += share * of_sums[j, i]
-        length = with_sums[k] / square
+                    u_atoms[i] += factor * atoms[j, i]
+                    u_sums[i] += factor * cross[j, i]
+                    u_from_atoms[i] += factor * from_atoms[j, i]
+                    u_from_sums[i] += factor * from_sums[j, i]
+        norm = u_sums[k] / square
         for j in range(count):
             if j != k:
-                length -= pairs[k, j] / square * with_atoms[j]
-        length = np.sqrt(max(length, 0.0))
-        divisor = length if fresh[k] and length > 0.0 else max(length, 1.0)
+                norm -= pairs[k, j] / square * u_atoms[j]
+        norm = np.sqrt(max(norm, 0.0))
+        divisor = norm if is_new[k] and norm > 0.0 else max(norm, 1.0)
         for i in range(count):
-            with_atoms[i] /= divisor
-            of_atoms[k, i], of_sums[k, i] = one[i] / divisor, other[i] / divisor
-            cross[k, i] = with_sums[i] / divisor
-        with_atoms[k] = (length / divisor) ** 2
+            u_atoms[i] /= divisor
+            from_atoms[k, i], from_sums[k, i] = u_from_atoms[i] / divisor, u_from_sums[i] / divisor
+            cross[k, i] = u_sums[i] / divisor
+        u_atoms[k] = (norm / divisor) ** 2
         for i in range(count):
-            atoms[k, i], atoms[i, k] = with_atoms[i], with_atoms[i]
+            atoms[k, i], atoms[i, k] = u_atoms[i], u_atoms[i]

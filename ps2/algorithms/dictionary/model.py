@@ -18,7 +18,7 @@ from ps2.ops.kernels import Float64s
 
 
 class SparseCoder(ArrayModel):
-    """A dictionary, and the sparse codes of rows by it; picklable.
+    """A dictionary, which gives rows sparse codes; picklable.
 
     The code a of a row x minimises ``1/2 |x - a D|^2 + penalty |a|_1``.
 
@@ -39,7 +39,7 @@ class SparseCoder(ArrayModel):
 
     def __init__(self, dictionary: npt.ArrayLike, penalty: float = 1.0, positive: bool = False) -> None:
         """Raises:
-        ShapeError, DTypeError: the dictionary is no matrix of numbers.
+        ShapeError, DTypeError: the dictionary is not a matrix of numbers.
         InputError: a number is not finite.
         ConfigError: the penalty is negative or not finite.
         """
@@ -73,8 +73,8 @@ class SparseCoder(ArrayModel):
             x: NumPy array or scipy sparse, shape (n, features).
 
         Raises:
-            ShapeError, DTypeError: the rows are no numbers, or have another number of features.
-            InputError: numbers are not finite, or codes or inner products of atoms are beyond float64.
+            ShapeError, DTypeError: x is not a matrix of numbers, or has another number of features.
+            InputError: a number is not finite, or codes or inner products of atoms overflow float64.
         """
         codes, _, exponent = self._coded(x)
         codes.data = shifted(codes.data, exponent)
@@ -85,13 +85,13 @@ class SparseCoder(ArrayModel):
     def objective(self, x: Any) -> float:
         """Return the sum over rows of ``1/2 |x - a D|^2 + penalty |a|_1``; raises like ``transform``.
 
-        It is infinite if it exceeds float64.
+        The sum is infinite if it overflows float64.
         """
         _, losses, exponent = self._coded(x)
         return float(shifted(losses.sum(), 2 * exponent))
 
     def margins(self, x: sp.csr_array) -> Float64s:
-        """Return the codes of rows with their zeros, as predictions have them: shape (n, k)."""
+        """Return the codes of rows as a dense array, shape (n, k), which predictions are made from."""
         return np.asarray(self.transform(x).toarray())
 
     @cached_property
@@ -106,7 +106,7 @@ class SparseCoder(ArrayModel):
         return {"dictionary": self.dictionary, "penalty": self.penalty, "positive": self.positive}
 
     def _coded(self, x: Any) -> tuple[sp.csr_array, Float64s, int]:
-        """Return codes and losses, and the power of two that rows and codes are divided by."""
+        """Return codes and losses of rows divided by a power of two, and its exponent."""
         rows = sp.csr_array(finite_row_or_rows("x", x, self.dim))
         exponent = exponent_of(rows.data)
         penalty = float(shifted(self.penalty, -exponent))

@@ -1,8 +1,9 @@
-"""Server operations of dictionary learning: products of atoms and sums of rows, and the atoms' next values.
+"""Server operations of dictionary learning: inner products of atoms and sums, and the update of the atoms.
 
-A column of the matrices is a feature; its block has a number for each atom. A shard's features are whole tiles. The
-sum over a tile has a fixed order, and the tiles' sums are added exactly. So the results do not depend on how features
-are cut into shards. A BLAS guarantees no order, and tiles are too small for its threads to save time.
+A column of the matrices is a feature; its block has a value for each atom. Shards have whole tiles of TILE features.
+The sum over a tile has a fixed order, and the tiles' sums are added exactly. So the results do not depend on how
+features are divided among shards. BLAS is not used: it guarantees no order of addition, and its threads would not make
+such small tiles faster.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from ps2.ops.operands import BLOCK, along
 from ps2.ops.parallel import cores, over_blocks
 from ps2.ops.table import Array, Blocks, Floats, op
 
-# Features of a tile: matrices are made with this ``align``.
+# The number of features of a tile; matrices are made with ``align=TILE``, so that shards have whole tiles.
 TILE = 256
-# Numbers that a loop over a tile keeps in the processor's cache.
-CACHED = 1 << 15
-# The maximum number of sums, one for each pair of atoms, in all parts of a call.
-PARTS_NUMBERS = 1 << 22
+# The number of products that a loop over a tile keeps in the processor's cache.
+CACHED_PRODUCTS = 1 << 15
+# The maximum number of products of pairs of atoms that all threads of a call hold.
+MAX_PRODUCTS = 1 << 22
 
 Pairs = Annotated[Float64s, along("pairs", BLOCK, BLOCK)]
 ByPair = Annotated[Floats, along(BLOCK, BLOCK)]
@@ -32,10 +33,11 @@ ByPair = Annotated[Floats, along(BLOCK, BLOCK)]
 
 @op(reduce="concat", dtypes=("float64",))
 def products(m: Blocks, sums: Blocks) -> Pairs:
-    """Return the inner products of atoms and sums, then those of sums and sums, each with its rounding error.
+    """Compute the inner products of each atom and each sum, and of each two sums, over this shard's features.
 
     Returns:
-        The products over this shard, shape (4, k, k). Those of atom i and sum j are in row i.
+        Four matrices, shape (4, k, k): the products of atom i (row) and sum j (column), and their rounding errors; the
+        products of sums i and j, and their rounding errors.
     """
     atoms, sums = readable(m), readable(sums)
 
@@ -52,12 +54,14 @@ def products(m: Blocks, sums: Blocks) -> Pairs:
 
 @op(writes=("m", "sums"), reduce="concat", dtypes=("float64",))
 def combine(m: Blocks, sums: Blocks, of_atoms: ByPair, of_sums: ByPair) -> Pairs:
-    """Set atoms to combinations of atoms and sums; sums are 0 afterwards.
+    """Set each atom to a linear combination of atoms and sums, and the sums to 0.
 
-    Row i of ``of_atoms`` and ``of_sums`` has the coefficients of the next atom i.
+    Args:
+        of_atoms: the coefficients of the atoms; row i makes the next atom i.
+        of_sums: the coefficients of the sums, in the same form.
 
     Returns:
-        The inner products of the next atoms over this shard, with their rounding errors: shape (2, k, k).
+        The inner products of the next atoms over this shard's features, and their rounding errors: shape (2, k, k).
     """
     by_atom, by_sum = readable(of_atoms.T), readable(of_sums.T)
 
@@ -75,25 +79,24 @@ def combine(m: Blocks, sums: Blocks, of_atoms: ByPair, of_sums: ByPair) -> Pairs
 
 
 def _over_tiles(sum_tiles: Callable[[Int64s], Float64s], m: Array) -> Float64s:
-    """Sum the results of ``sum_tiles``, which takes the first features of some tiles, on all cores."""
+    """Call ``sum_tiles`` with groups of tiles, given by their first features, on all cores; return the exact sum."""
     starts, square = np.arange(0, m.shape[0], TILE), m.shape[1] ** 2
-    # Each part has sums of its own.
-    groups = np.array_split(starts, max(1, min(cores(), PARTS_NUMBERS // square)))
+    groups = np.array_split(starts, max(1, min(cores(), MAX_PRODUCTS // square)))
     numbers = np.arange(len(groups))
     blocks = over_blocks(lambda block: [sum_tiles(groups[i]) for i in block], (numbers,), cost=m.shape[0] * square)
-    parts = [part for block in blocks for part in block]
-    shape = -1, 2, *parts[0].shape[1:]
-    for part in parts[1:]:
-        add_sums(parts[0].reshape(shape), part.reshape(shape))
-    return np.asarray(parts[0])
+    total, *others = (group_sum for block in blocks for group_sum in block)
+    shape = -1, 2, *total.shape[1:]
+    for other in others:
+        add_sums(total.reshape(shape), other.reshape(shape))
+    return total
 
 
 @kernel
 def _products(a: Array, b: Array) -> Float64s:
-    """Return the inner products of the columns of two blocks: those of column i of ``a`` are in row i."""
+    """Return the inner products of the columns of ``a`` (rows of the result) and of ``b`` (its columns)."""
     count, end = a.shape[1], a.shape[0]
     products = np.zeros((count, count))
-    step = max(1, CACHED // count)
+    step = max(1, CACHED_PRODUCTS // count)
     for first in range(0, count, step):
         last = min(first + step, count)
         f = 0
@@ -106,21 +109,21 @@ def _products(a: Array, b: Array) -> Float64s:
                     row[j] += (w * b_0[j] + x * b_1[j]) + (y * b_2[j] + z * b_3[j])
             f += 4
         while f < end:
-            of_a, of_b = a[f], b[f]
+            row_a, row_b = a[f], b[f]
             for i in range(first, last):
-                row, w = products[i], of_a[i]
+                row, w = products[i], row_a[i]
                 for j in range(count):
-                    row[j] += w * of_b[j]
+                    row[j] += w * row_b[j]
             f += 1
     return products
 
 
 @kernel
 def _combined(atoms: Array, sums: Array, of_atoms: Array, of_sums: Array) -> Float64s:
-    """Return a block of the next atoms; row i of the coefficients has the weight of atom (or sum) i in each of them."""
+    """Return the next atoms of a tile; row i of the coefficients has the weights of atom (or sum) i in them."""
     count = atoms.shape[1]
     next_atoms = np.zeros(atoms.shape)
-    step = max(2, CACHED // (2 * count) // 2 * 2)
+    step = max(2, CACHED_PRODUCTS // (2 * count) // 2 * 2)
     for first in range(0, count, step):
         last = min(first + step, count)
         for f in range(atoms.shape[0]):

@@ -1,4 +1,4 @@
-"""A training of a dictionary, and its result."""
+"""The plan of a dictionary's training."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from ps2.algorithms.dictionary.settings import DictionarySettings
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import Plan
 from ps2.algorithms.training.faults import Form
-from ps2.algorithms.training.record import TrainingHistory, Words
+from ps2.algorithms.training.record import Words
 from ps2.errors import ConfigError, LimitError
-from ps2.ops.kernels import Float64s
 
-# Servers send products of all pairs of atoms, four numbers of 8 bytes for each pair, in one reply.
+# The maximum number of atoms: a server's reply has four numbers of 8 bytes for each pair of atoms.
 MAX_ATOMS = 1 << 10
-# The maximum number of numbers in the dictionary: the driver holds the result.
-MAX_NUMBERS = 1 << 26
-# Bytes on the servers for a number of the dictionary with its sum, and for a pair of atoms with its sum.
-NUMBER_BYTES = PAIR_BYTES = 16
-# Seconds that an iteration spends on a stored value, for each atom (decision 65).
+# The maximum number of values in the dictionary, which must fit the driver's memory.
+MAX_VALUES = 1 << 26
+# Bytes on the servers for a value of the dictionary and its sum, and for a pair of atoms and its sum.
+VALUE_BYTES = PAIR_BYTES = 16
+# Seconds that an iteration takes for each stored value and atom (decision 65).
 VALUE_S = 5e-9
 # The number of clocks of an iteration.
 CLOCKS = 2
@@ -32,8 +31,8 @@ class DictionaryPlan(Plan[DictionarySettings]):
     dim: int
 
     @property
-    def numbers(self) -> int:
-        """The number of numbers in the dictionary."""
+    def values(self) -> int:
+        """The number of values in the dictionary."""
         return self.settings.k * self.dim
 
     @property
@@ -44,12 +43,12 @@ class DictionaryPlan(Plan[DictionarySettings]):
     @property
     def fleet_bytes(self) -> int:
         """The bytes on all servers together."""
-        return NUMBER_BYTES * self.numbers + PAIR_BYTES * self.settings.k**2
+        return VALUE_BYTES * self.values + PAIR_BYTES * self.settings.k**2
 
     def work(self, rows: int, cost: float) -> Work:
         """Return the work of the training; ``cost`` is the number of stored feature values plus the number of rows."""
         clocks = CLOCKS * (self.settings.maxIter + 1)
-        return Work.of_clocks(cost, self.numbers, clocks, VALUE_S / CLOCKS * self.settings.k)
+        return Work.of_clocks(cost, self.values, clocks, VALUE_S / CLOCKS * self.settings.k)
 
     def check(self, rows: int) -> None:
         """Raise ConfigError or LimitError if there are more atoms than rows, or too many atoms or numbers."""
@@ -57,17 +56,8 @@ class DictionaryPlan(Plan[DictionarySettings]):
             raise ConfigError(f"k: expected at most the number of rows, {rows:,}, got {self.settings.k:,}")
         if self.settings.k > MAX_ATOMS:
             raise LimitError(f"k: expected at most {MAX_ATOMS:,} atoms, got {self.settings.k:,}")
-        if self.numbers > MAX_NUMBERS:
+        if self.values > MAX_VALUES:
             raise LimitError(
-                f"k={self.settings.k:,} and {self.dim:,} features make {self.numbers:,} numbers, and the "
-                f"driver can hold at most {MAX_NUMBERS:,}; use fewer atoms"
+                f"k={self.settings.k:,} and {self.dim:,} features make {self.values:,} numbers, and the "
+                f"driver can hold at most {MAX_VALUES:,}; use fewer atoms"
             )
-
-
-@dataclass(frozen=True, eq=False)
-class FittedDictionary:
-    """The result of a training: the dictionary, float64, shape (atoms, dim), with no atom longer than 1, and its
-    history."""
-
-    dictionary: Float64s
-    history: TrainingHistory

@@ -1,8 +1,8 @@
-"""A dictionary as a durable program.
+"""Dictionary learning as a durable program: Mairal et al. (2010), with all rows in each iteration.
 
-Mairal et al. (2010), with all rows in each iteration. An iteration takes two clocks. In one, workers compute the codes
-of their rows by the dictionary on the servers. In the other, they add up products of codes and rows. Then the servers
-combine atoms and sums to the next dictionary (``descent.py``).
+An iteration takes two clocks. In one, workers compute the codes of their rows, given the dictionary on the servers. In
+the other, they add up products of codes and rows. Then the servers combine atoms and sums to the next dictionary
+(``descent.py``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.dictionary.descent import Products, update
+from ps2.algorithms.dictionary.model import SparseCoder
 from ps2.algorithms.dictionary.ops import TILE
-from ps2.algorithms.dictionary.plan import WORDS, DictionaryPlan, FittedDictionary
+from ps2.algorithms.dictionary.plan import WORDS, DictionaryPlan
 from ps2.algorithms.dictionary.worker import (
     ATOMS,
     IDS,
@@ -39,23 +40,23 @@ from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.record import Record, StepReport
+from ps2.algorithms.training.record import Record, StepReport, Trained
 from ps2.algorithms.training.table import Table
 from ps2.client.dcv import DCV
 from ps2.errors import InputError
 from ps2.ops.exact_sums import sum_of_shards
 from ps2.ops.kernels import Float64s
 
-# If the largest values of rows differ by more, sums keep no digit of the squares of the smaller ones.
+# If the largest values of two rows differ by a larger factor, rounding removes the smaller one's squares from sums.
 MAX_SPREAD = 2.0**20
-# A smaller relative growth of the objective is worth no warning.
+# The relative growth of the objective that rounding errors explain; larger growth causes a warning.
 ROUNDING = 1e-9
 
 # Warnings.
 SPREAD = (
-    "the largest values of rows are from %g to %g: sums are rounded to digits of the largest, so small rows may count "
-    "for nothing, and the training ends early, as the objective depends on large rows only; scale rows, or remove "
-    "outliers"
+    "the largest absolute values of rows range from %g to %g: sums are rounded to a multiple that fits the largest, so "
+    "small rows may count for nothing, and the training ends early, as the objective depends on large rows only; scale "
+    "rows, or remove outliers"
 )
 RAISED = "iteration %d has raised the objective, through rounding errors; the training ends"
 
@@ -64,19 +65,19 @@ log = logging.getLogger(__name__)
 
 def train(
     ps: Any, table: Table, plan: DictionaryPlan, on_step: Callable[[StepReport], None] = lambda step: None
-) -> FittedDictionary:
+) -> Trained[SparseCoder]:
     """Learn a dictionary that lies on the servers; in a restored context, continue.
 
-    The result is the same on any number of workers and servers, and wherever rows are: sums of rows are exact.
+    The result is the same for any number of workers and servers and any distribution of rows: sums of rows are exact.
     """
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
-        what = f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.numbers:,} numbers, which"
-        check_servers(f"{what} , together with their sums, take", plan.fleet_bytes, ps.memory())
+        what = f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.values:,} numbers, which"
+        check_servers(f"{what}, together with their sums, take", plan.fleet_bytes, ps.memory())
     return run_program(ps, DictionaryProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
 
-class DictionaryProgram(Program[FittedDictionary]):
+class DictionaryProgram(Program[Trained[SparseCoder]]):
     """Dictionary learning."""
 
     number = 2
@@ -99,7 +100,7 @@ class DictionaryProgram(Program[FittedDictionary]):
         survey = yield Survey().then(partial(_merge_draws, plan.settings.k))
         scale = self._scale(ask, survey)
         ask.start_timer()
-        # Drawn rows replace the atoms that no code uses: all of them before the first iteration.
+        # Drawn rows replace the atoms that no code uses; before the first iteration, they replace all atoms.
         iteration, max_codes, last_loss = 0, np.zeros(plan.settings.k), math.inf
         new_atoms = _new_atoms(np.arange(plan.settings.k), survey)
         while True:
@@ -123,21 +124,21 @@ class DictionaryProgram(Program[FittedDictionary]):
             new_atoms = _new_atoms(np.flatnonzero(max_codes == 0.0), codes)
 
     def _scale(self, ask: Ask, survey: Any) -> Scale:
-        """Return the powers of two that divide rows, and that bound the sums."""
+        """Return the powers of two by which rows are divided, and which bound the sums."""
         if not survey.max_value > 0.0:
             name = self._columns.shown("features")
             raise InputError(f"{name}: expected rows with values, got {survey.rows:,} rows of zeros alone")
-        if (smallest := -survey.negated_min) < survey.max_value / MAX_SPREAD:
-            ask(partial(log.warning, SPREAD, smallest, survey.max_value))
+        if (min_value := -survey.negated_min) < survey.max_value / MAX_SPREAD:
+            ask(partial(log.warning, SPREAD, min_value, survey.max_value))
         exponent = exponent_of(survey.max_value)
         values = math.frexp(survey.max_value)[1] - exponent
         losses = 2 * values + math.frexp(survey.max_size)[1]
         return Scale(exponent, values, math.frexp(survey.rows)[1], losses)
 
     def _update_atoms(self, scale: Scale, max_codes: Float64s, new_atoms: npt.NDArray[np.int64]) -> None:
-        """Minimise the objective over the dictionary, for the codes whose sums are on the servers (Algorithm 2).
+        """Minimise the objective over the dictionary, given the codes whose sums are on the servers (Algorithm 2).
 
-        ``max_codes`` is the largest absolute code of each atom; ``new_atoms`` are replaced by rows.
+        ``max_codes`` has the largest absolute code of each atom; ``new_atoms`` are replaced by rows.
         """
         vectors, count = self._vectors, self.plan.settings.k
         exponents = np.frexp(max_codes)[1].astype(np.int64)
@@ -150,10 +151,11 @@ class DictionaryProgram(Program[FittedDictionary]):
         is_new[new_atoms] = True
         units[is_new] = 1.0
         products = Products(pairs, atoms, cross * units, units[:, None] * sums * units)
-        of_atoms, of_sums = update(products, is_new)
-        of_sums *= units
-        combined = vectors.atoms.apply("dictionary.combine", sums=vectors.sums, of_atoms=of_atoms, of_sums=of_sums)
-        vectors.products.push(sum_of_shards(combined, 1)[0].reshape(-1))
+        from_atoms, from_sums = update(products, is_new)
+        shard_products = vectors.atoms.apply(
+            "dictionary.combine", sums=vectors.sums, of_atoms=from_atoms, of_sums=from_sums * units
+        )
+        vectors.products.push(sum_of_shards(shard_products, 1)[0].reshape(-1))
         vectors.pairs.zero()
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
@@ -161,14 +163,17 @@ class DictionaryProgram(Program[FittedDictionary]):
     def worker(self) -> Callable[[Reading], DictionaryWorker]:
         return partial(DictionaryWorker, self.plan, self._vectors)
 
-    def result(self, returned: None) -> FittedDictionary:
-        atoms = self._vectors.atoms.pull(columns=np.arange(self.plan.dim)).T
-        lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
-        if empty := int((lengths == 0.0).sum()):
+    def result(self, returned: None) -> Trained[SparseCoder]:
+        settings, atoms = self.plan.settings, self._vectors.atoms.pull(columns=np.arange(self.plan.dim)).T
+        norms = np.linalg.norm(atoms, axis=1, keepdims=True)
+        if num_zero := int((norms == 0.0).sum()):
             log.warning(
-                "k is %d, and %d atoms are 0: there are fewer different rows that are large enough", len(atoms), empty
+                "k is %d, and %d atoms are 0: there are fewer different rows that are large enough",
+                len(atoms),
+                num_zero,
             )
-        return FittedDictionary(np.ascontiguousarray(atoms / np.maximum(lengths, 1.0)), self.record.history())
+        coder = SparseCoder(atoms / np.maximum(norms, 1.0), settings.regParam, settings.nonnegative)
+        return Trained(coder, self.record.history())
 
     def free(self) -> None:
         for vector in vars(self._vectors).values():
@@ -176,8 +181,8 @@ class DictionaryProgram(Program[FittedDictionary]):
 
 
 def _merge_draws(count: int, report: Any) -> dict[str, Any]:
-    """Return a report with ``count`` of the rows that workers drew: their hashes, and the rank of a worker of each."""
-    # The first worker provides a row that several have.
+    """Return a report with the first ``count`` drawn rows: their hashes, and the ranks of workers that have them."""
+    # Of several workers with the same row, the first provides it.
     order = np.argsort(report.ranks, kind="stable")
     ids, ranks = report.ids[order], report.ranks[order]
     first = row_draws.smallest(report.priorities[order], ids, count)
@@ -185,6 +190,6 @@ def _merge_draws(count: int, report: Any) -> dict[str, Any]:
 
 
 def _new_atoms(atoms: npt.NDArray[np.int64], drawn: Any) -> NewAtoms:
-    """Return the atoms that drawn rows replace, one for each row, and these rows."""
+    """Return the atoms to replace, and the drawn row that replaces each."""
     count = min(len(atoms), len(drawn.ids))
     return {ATOMS: atoms[:count], IDS: drawn.ids[:count], RANKS: drawn.ranks[:count]}

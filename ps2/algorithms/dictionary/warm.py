@@ -1,4 +1,4 @@
-"""Compile kernels of dictionaries (``python -m ps2.algorithms.dictionary.warm``); otherwise first use compiles them."""
+"""Compile the kernels of dictionaries (``python -m ps2.algorithms.dictionary.warm``), else their first use does."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ps2.ops.guards import readable
 
 def warm() -> None:
     """Call the kernels on two rows, with the argument types that workers, drivers and models use."""
-    one = np.eye(2)
-    x = sp.csr_array(one)
-    SparseCoder(one, 0.1).transform(x)
+    identity = np.eye(2)
+    x = sp.csr_array(identity)
+    SparseCoder(identity, 0.1).transform(x)
     entries = readable(x.indptr), readable(x.indices), readable(x.data)
     codes = readable(x.indptr.astype(np.int64)), readable(x.indices.astype(np.int64)), readable(x.data / 2.0)
     kernels.add_sums(*entries, *codes, 1.0, np.zeros((2, 2)), 1.0, np.zeros((2, 2)))
-    descent.update(descent.Products(one, one, one, one), np.zeros(2, bool))
+    descent.update(descent.Products(identity, identity, identity, identity), np.zeros(2, bool))
     row_draws.priorities(row_draws.hashes(x, np.arange(2)), np.ones(2), 0, 0)
 
 

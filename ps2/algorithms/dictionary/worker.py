@@ -1,6 +1,6 @@
-"""A worker of a dictionary's training: the tasks that the driver sends, and how a worker does them.
+"""A worker of dictionary learning: the tasks that the driver sends, and how a worker does them.
 
-A worker caches its rows' codes from one clock to the next. That saves time: it would compute the same ones again.
+A worker caches its rows' codes from one clock to the next, to save time: computed again, they would be the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms.dictionary import kernels
 from ps2.algorithms.dictionary.descent import code
-from ps2.algorithms.dictionary.plan import NUMBER_BYTES, DictionaryPlan
+from ps2.algorithms.dictionary.plan import VALUE_BYTES, DictionaryPlan
 from ps2.algorithms.frame.memory import check_worker
 from ps2.algorithms.frame.powers_of_two import scaled_rows, shifted
 from ps2.algorithms.frame.program import Task
@@ -28,12 +28,12 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s
 from ps2.server.memory import free_bytes
 
-# Rows that replace atoms: the atoms' numbers, the rows' hashes, and the ranks of the workers that have the rows.
+# Rows that replace atoms: arrays with the atoms' indices, the rows' hashes, and the ranks of workers with the rows.
 NewAtoms = dict[str, npt.NDArray[Any]]
 ATOMS, IDS, RANKS = "atoms", "ids", "ranks"
 # Significant bits of an exact sum over all rows.
 DIGITS = 51
-# Maximum number of rows that replace unused atoms in an iteration.
+# The maximum number of rows that replace unused atoms in one iteration.
 MAX_SPARE_ROWS = 32
 
 
@@ -42,10 +42,10 @@ class ServerVectors:
     """The vectors and matrices on the servers; picklable.
 
     Attributes:
-        atoms: D; layout "column": a column is a feature.
-        sums: B = A'X, the sum of the rows times their codes, in the same layout.
-        products: DD', the inner products of atoms: k * k numbers.
-        pairs: S = A'A, the sums of products of two codes, in the same layout.
+        atoms: the dictionary D, layout "column": a column is a feature.
+        sums: B = A'X, the sums of codes times rows, in the same layout.
+        products: DD', the inner products of atoms, k * k numbers.
+        pairs: S = A'A, the sums of products of two codes, k * k numbers.
     """
 
     atoms: DCVMatrix
@@ -55,11 +55,11 @@ class ServerVectors:
 
 
 class Scale(NamedTuple):
-    """Exponents of powers of two: scaling by these rounds nothing.
+    """Exponents of powers of two: scaling by powers of two is exact.
 
     Attributes:
-        exponent: rows are divided by 2**exponent; 0 unless their squares would leave float64's range.
-        values: the divided values are below 2**values.
+        exponent: rows are divided by 2**exponent; 0 unless their squares would overflow or underflow.
+        values: the absolute values of the divided rows are below 2**values.
         rows: the number of rows is below 2**rows.
         losses: each loss is below 2**losses.
     """
@@ -71,12 +71,12 @@ class Scale(NamedTuple):
 
     @property
     def pair_digits(self) -> int:
-        """The exponent of the factor of products of two codes, both below 1, before rounding to whole numbers."""
+        """Products of two codes, both below 1, are multiplied by 2**pair_digits, then rounded to whole numbers."""
         return DIGITS - self.rows
 
     @property
     def sum_digits(self) -> int:
-        """The same for products of a value and a code."""
+        """Products of a value and a code are multiplied by 2**sum_digits, then rounded."""
         return self.pair_digits - self.values
 
 
@@ -85,12 +85,15 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Survey(Task):
-    """Report the number and sizes of the rows, and a draw of them."""
+    """Report the number of rows, the extent of their values, and a random sample of the rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Code(Task):
-    """Compute the codes of the rows: report the largest ones, the loss, and a draw in favour of badly coded rows."""
+    """Compute the rows' codes; report the largest codes, the loss, and a sample of rows weighted by their losses.
+
+    ``draw`` is the number of the sample, from which its random numbers follow.
+    """
 
     scale: Scale
     draw: int
@@ -98,7 +101,7 @@ class Code(Task):
 
 @dataclass(frozen=True, eq=False)
 class Sum(Task):
-    """Add products of rows and codes to the servers' sums; ``max_codes`` is the largest absolute code of each atom."""
+    """Add products of rows and codes to the servers' sums; ``max_codes`` has the largest absolute code of each atom."""
 
     scale: Scale
     max_codes: Float64s
@@ -109,13 +112,13 @@ class Sum(Task):
 
 
 class DictionaryWorker:
-    """Does tasks with the rows of a worker."""
+    """Does the driver's tasks on the rows of one worker."""
 
     def __init__(self, plan: DictionaryPlan, vectors: ServerVectors, reading: Reading) -> None:
         self._plan, self._vectors, self._rows = plan, vectors, reading.training
         atoms, features = plan.settings.k, len(self._rows.keys)
-        what = f"k={atoms:,}: the rows of one worker use {features:,} features; their atoms and sums take"
-        check_worker(what, NUMBER_BYTES * atoms * features, free_bytes())
+        content = f"k={atoms:,}: the rows of one worker use {features:,} features; their atoms and sums take"
+        check_worker(content, VALUE_BYTES * atoms * features, free_bytes())
         self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
         self._x: sp.csr_array | None = None
         # The codes of all rows, and their losses.
@@ -134,15 +137,15 @@ class DictionaryWorker:
     def _survey(self, worker: Any) -> None:
         x = self._rows.x
         max_size = np.diff(x.indptr).max(initial=0)
-        sizes = abs(x).max(axis=1).toarray().ravel() if x.nnz else np.zeros(0)
-        max_value, min_value = sizes.max(initial=0.0), sizes[sizes > 0.0].min(initial=np.inf)
+        row_values = abs(x).max(axis=1).toarray().ravel() if x.nnz else np.zeros(0)
+        max_value, min_value = row_values.max(initial=0.0), row_values[row_values > 0.0].min(initial=np.inf)
         worker.report(
             {"max_value": float(max_value), "max_size": float(max_size), "negated_min": float(-min_value)}, "max"
         )
         worker.report({"rows": len(self._rows)})
-        filled = np.zeros(len(self._rows))
-        filled[np.unique(np.repeat(np.arange(len(self._rows)), np.diff(x.indptr))[x.data != 0.0])] = 1.0
-        self._report_draw(worker, filled, 0, self._plan.settings.k)
+        is_nonzero = np.zeros(len(self._rows))
+        is_nonzero[np.unique(np.repeat(np.arange(len(self._rows)), np.diff(x.indptr))[x.data != 0.0])] = 1.0
+        self._report_draw(worker, is_nonzero, 0, self._plan.settings.k)
 
     def _report_draw(self, worker: Any, weights: Float64s, draw: int, count: int) -> None:
         priorities = row_draws.priorities(self._ids, weights, self._plan.seed, draw)
@@ -151,10 +154,10 @@ class DictionaryWorker:
         worker.report({"priorities": priorities[first], IDS: self._ids[first], RANKS: ranks}, "concat")
 
     def _compute_codes(self, scale: Scale) -> tuple[sp.csr_array, Float64s, int]:
-        """Return the codes of all rows by the dictionary on the servers, their losses, and the moved bytes."""
+        """Return the codes of all rows, given the dictionary on the servers, their losses, and the received bytes."""
         if self._x is None:
             self._x = scaled_rows(self._rows.x, scale.exponent)
-        moved_bytes = 0
+        received_bytes = 0
         if self._code_cache is None:
             with batch():
                 pulled = self._vectors.atoms.pull(columns=self._rows.keys), self._vectors.products.pull()
@@ -163,20 +166,22 @@ class DictionaryWorker:
             penalty = float(shifted(plan.settings.regParam, -scale.exponent))
             products = products.reshape(plan.settings.k, plan.settings.k)
             self._code_cache = code(self._x, atoms, products, penalty, plan.settings.nonnegative)
-            moved_bytes = atoms.nbytes + products.nbytes
-        return *self._code_cache, moved_bytes
+            received_bytes = atoms.nbytes + products.nbytes
+        return *self._code_cache, received_bytes
 
     def _code(self, worker: Any, draw: int, scale: Scale) -> None:
-        codes, losses, moved_bytes = self._compute_codes(scale)
+        codes, losses, received_bytes = self._compute_codes(scale)
         max_codes = np.zeros(self._plan.settings.k)
         np.maximum.at(max_codes, codes.indices, np.abs(codes.data))
         worker.report({"max_codes": max_codes}, "max")
         unit = math.ldexp(1.0, scale.losses + scale.rows - DIGITS)
-        worker.report({"loss": float((np.rint(losses / unit) * unit).sum()), "rows": len(losses), "bytes": moved_bytes})
+        worker.report(
+            {"loss": float((np.rint(losses / unit) * unit).sum()), "rows": len(losses), "bytes": received_bytes}
+        )
         self._report_draw(worker, losses, draw, min(MAX_SPARE_ROWS, self._plan.settings.k))
 
     def _sum(self, worker: Any, task: Sum, scale: Scale) -> None:
-        """Add products of rows and codes, and the rows that replace atoms, to the servers' sums by one request."""
+        """Add products of rows and codes, and the rows that replace atoms, to the servers' sums in one batch."""
         vectors, count, keys = self._vectors, self._plan.settings.k, self._rows.keys
         pairs, sums = np.zeros((count, count)), np.zeros((len(keys), count))
         exponents = np.frexp(task.max_codes)[1]

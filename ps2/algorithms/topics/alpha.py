@@ -1,7 +1,7 @@
 """Fit alpha to documents: Minka, "Estimating a Dirichlet distribution" (2000), equation 55. Pure.
 
-The input is a histogram: the number of documents in which a topic occurs n times, and of documents with n tokens. These
-are integers, so the workers' sum does not depend on order.
+The input is a histogram: for each topic and n, the number of documents in which the topic occurs n times, and for each
+n, the number of documents with n tokens. These are integers, so sums over workers do not depend on their order.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from scipy.special import digamma
 
 from ps2.array_types import Float64s, Int64s
 
-# Iterations before the first fit, and from one to the next.
+# The minimum number of iterations before the first fit, and between two fits.
 BURN_IN, EVERY = 20, 10
-# Maximum number of steps of a fit, and the relative change of alpha's sum at which it has converged.
+# The maximum number of steps of a fit, and the relative change of alpha's sum below which the fit has converged.
 STEPS, TOLERANCE = 50, 1e-5
 # Lower bound of alpha; a topic with alpha 0 could never return.
 MIN_ALPHA = 1e-6
+# The number of low bits of a histogram's key that hold the count.
 COUNT_BITS = 32
 
 
 @dataclass(frozen=True)
 class AlphaSchedule:
-    """The iterations after which alpha is fitted, and in which workers use a fit; the same for all workers.
+    """The iterations after which alpha is fitted, and the fit that all workers use in an iteration.
 
-    Fit n follows iteration n * every.
+    Fit number n follows iteration n * every.
 
     Attributes:
         is_fitted: whether alpha is fitted at all.
@@ -46,26 +47,26 @@ class AlphaSchedule:
 
     def fit_after(self, iteration: int) -> int | None:
         """Return the number of the fit that follows an iteration, if any."""
-        number, rest = divmod(iteration, self.every)
-        return number if self.is_fitted and not rest and number >= self.first else None
+        number, remainder = divmod(iteration, self.every)
+        return number if self.is_fitted and not remainder and number >= self.first else None
 
     def fit_used_in(self, iteration: int) -> int:
         """Return the number of the fit that workers use in an iteration; ``first - 1``: the initial alpha."""
         if not self.is_fitted:
             return 0
-        # The driver has made this fit before any worker begins the iteration.
+        # The driver finishes this fit before any worker begins the iteration.
         return max((iteration - 1 - self.staleness) // self.every, self.first - 1)
 
 
 def histogram_keys(topics: Int64s, counts: Int64s) -> Int64s:
-    """Return keys of the histogram, from topics and counts; the number ``topics`` stands for documents' lengths."""
+    """Return the histogram's keys of topics and counts. For lengths of documents, the topic is the number of topics."""
     return (topics << COUNT_BITS) + counts
 
 
 def fit_alpha(alpha: Float64s, keys: Int64s, documents: Int64s) -> Float64s:
-    """Return the alpha of maximum likelihood, starting from an alpha near it.
+    """Return the maximum likelihood alpha; the search starts at the current alpha.
 
-    Each key of ``histogram_keys``, which may be repeated, has a number of documents.
+    ``documents`` has the number of documents for each of the keys, which may repeat.
     """
     keys, key_numbers = np.unique(keys, return_inverse=True)
     histogram = np.zeros(len(keys), np.int64)
@@ -79,10 +80,10 @@ def fit_alpha(alpha: Float64s, keys: Int64s, documents: Int64s) -> Float64s:
         return alpha
     for _ in range(STEPS):
         total = alpha.sum()
-        rises = np.bincount(
+        sums = np.bincount(
             topics, count_histogram * (digamma(counts + alpha[topics]) - digamma(alpha[topics])), len(alpha)
         )
-        alpha = np.maximum(alpha * rises / (length_histogram @ (digamma(lengths + total) - digamma(total))), MIN_ALPHA)
+        alpha = np.maximum(alpha * sums / (length_histogram @ (digamma(lengths + total) - digamma(total))), MIN_ALPHA)
         if abs(alpha.sum() - total) < TOLERANCE * total:
             break
     return alpha

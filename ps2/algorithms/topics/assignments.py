@@ -1,4 +1,4 @@
-"""The topics of a worker's tokens, and its documents' counts of topics in the two forms that the samplers use."""
+"""The topics of a worker's tokens, and its documents' topic counts in the two forms that the samplers use."""
 
 from __future__ import annotations
 
@@ -16,78 +16,28 @@ from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
 
-# Lists of documents with fewer tokens hold 16-bit counts.
+# In lists, documents with fewer tokens have 16-bit counts.
 SHORT = 1 << 16
-# The number of counts of a topic in a document whose logarithms are computed once.
+# For counts of a topic in a document below this limit, terms of the likelihood are tabulated.
 TABLE = 32
-# Most counts of a topic in a document are below this.
+# Histograms have a dense table for counts of a topic in a document below this limit, as most are.
 SMALL = 64
-# Beyond this many topics lists are faster, measured on documents of 136 tokens.
-MAX_DENSE = 256
-# Rows may take this many times the memory of lists.
-MAX_RATIO = 2
-
-
-class Assignments:
-    """The topics of a corpus's tokens, and of its documents; ``topics`` has the topic of each token."""
-
-    def __init__(self, corpus: Corpus, topics: int, token_topics: Array, sampler: str = "auto") -> None:
-        """Copy the topic of each token; ``topics`` is the number of topics."""
-        self.corpus = corpus
-        self.topics = token_topics.astype(topic_dtype(topics))
-        self._count = topics
-        is_dense = sampler == "dense" or (sampler == "auto" and _is_dense(corpus, topics))
-        self._tally = (DenseTally if is_dense else SparseTally)(corpus, topics, self.topics)
-
-    @staticmethod
-    def random(corpus: Corpus, topics: int, key: np.uint64, sampler: str = "auto") -> Assignments:
-        """Assign random topics to all tokens."""
-        token_topics = np.empty(corpus.size, topic_dtype(topics))
-        sampling_kernels.draw_topics(*corpus.for_kernels, topics, key, token_topics)
-        return Assignments(corpus, topics, token_topics, sampler)
-
-    def sample(self, begin: int, end: int, counts: Array, totals: Int64s, prior: Prior, key: np.uint64) -> None:
-        """Draw new topics for the tokens of some words.
-
-        Args:
-            begin, end: positions among the corpus's words.
-            counts: int32, shape (end - begin, topics): counts of these words, with other workers' tokens; updated.
-            totals: int64, shape (topics,): counts of all words; updated.
-            key: the key of seed and iteration.
-        """
-        self._tally.sample(begin, end, counts, totals, prior, key)
-
-    def changed(self, begin: int, end: int, before: Array) -> Changes:
-        """Return the changes of some words' counts since their tokens had the topics ``before``."""
-        begins = self.corpus.begins[begin : end + 1]
-        after = self.topics[begins[0] : begins[-1]]
-        limit = 2 * len(after)
-        out = np.empty(end - begin, np.int32), np.empty(limit, self.topics.dtype), np.empty(limit, np.int32)
-        shifted, zeros = readable(begins - begins[0]), np.zeros(self._count, np.int32)
-        count = sampling_kernels.changes(shifted, readable(before), readable(after), zeros, out)
-        return Changes(self.corpus.words[begin:end], out[0], out[1][:count], out[2][:count])
-
-    def listed(self, begin: int, end: int) -> Changes:
-        """Return some words' counts as changes: those of adding all their tokens."""
-        begins = self.corpus.begins[begin : end + 1]
-        topics = self.topics[begins[0] : begins[-1]]
-        out = np.empty(end - begin, np.int32), np.empty(len(topics), topics.dtype), np.empty(len(topics), np.int32)
-        shifted, zeros = readable(begins - begins[0]), np.zeros(self._count, np.int32)
-        count = sampling_kernels.list_counts(shifted, readable(topics), zeros, out)
-        return Changes(self.corpus.words[begin:end], out[0], out[1][:count], out[2][:count])
-
-    def likelihood(self, prior: Prior) -> float:
-        """Return log p(z), the documents' part of the joint likelihood."""
-        return self._tally.likelihood(prior.alpha)
-
-    def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Return a histogram: topics, numbers of occurrences in a document, and how many documents have that number."""
-        return self._tally.counts_of_counts()
+# With more topics, lists are faster (measured with documents of 136 tokens).
+MAX_DENSE_TOPICS = 256
+# Dense counts may take at most this many times the entries of lists.
+MAX_DENSE_RATIO = 2
 
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """Changes of words' counts: ``sizes`` has the number of each word's, the next two have their topics and sizes."""
+    """Changes of words' topic counts, word by word.
+
+    Attributes:
+        words: the words.
+        sizes: the number of changed counts of each word.
+        topics: the topic of each changed count.
+        by: the change of each of these counts.
+    """
 
     words: Int64s
     sizes: Int32s
@@ -95,26 +45,52 @@ class Changes:
     by: Int32s
 
 
-class Tally(ABC):
-    """The topic counts of documents, kept up to date with the topics of tokens; exact in either ``form``."""
+class Assignments(ABC):
+    """The topics of a corpus's tokens, and each document's topic counts, which sampling updates.
+
+    Attributes:
+        topics: the topic of each token.
+        document_counts: the topic counts of the documents, in the form of the subclass.
+    """
 
     _KERNELS: ClassVar[Any]
 
-    def __init__(self, corpus: Corpus, count: int, topics: Array, form: Any, buffers: Any) -> None:
-        """``topics`` has the topic of each token; sampling changes them."""
-        self._corpus, self._count, self._topics = corpus, count, topics
-        self.form, self._buffers = form, buffers
-        # The logarithms that the likelihood adds up, kept while alpha stays the same.
-        self._alpha, self._rises = np.empty(0), np.empty((0, TABLE))
+    def __init__(self, corpus: Corpus, num_topics: int, topics: Array, document_counts: Any, buffers: Any) -> None:
+        self.corpus, self.topics, self.document_counts = corpus, topics, document_counts
+        self._num_topics, self._buffers = num_topics, buffers
+        # Terms of the likelihood by topic and count, and the alpha for which they were computed.
+        self._alpha, self._terms = np.empty(0), np.empty((0, TABLE))
+
+    @staticmethod
+    def of(corpus: Corpus, num_topics: int, topics: Array, sampler: str = "auto") -> Assignments:
+        """Return the assignments of tokens whose topics are given, and copied."""
+        is_dense = sampler == "dense" or (sampler == "auto" and _is_dense(corpus, num_topics))
+        cls = DenseAssignments if is_dense else SparseAssignments
+        return cls(corpus, num_topics, topics.astype(topic_dtype(num_topics)))
+
+    @staticmethod
+    def random(corpus: Corpus, num_topics: int, key: np.uint64, sampler: str = "auto") -> Assignments:
+        """Assign random topics to all tokens."""
+        topics = np.empty(corpus.size, topic_dtype(num_topics))
+        sampling_kernels.draw_topics(*corpus.for_kernels, num_topics, key, topics)
+        return Assignments.of(corpus, num_topics, topics, sampler)
 
     def sample(self, begin: int, end: int, counts: Array, totals: Int64s, prior: Prior, key: np.uint64) -> None:
-        corpus = self._corpus
+        """Draw new topics for the tokens of some words.
+
+        Args:
+            begin, end: the range of the words, as positions among the corpus's words.
+            counts: int32, shape (end - begin, topics): topic counts of these words over all workers' tokens; updated.
+            totals: int64, shape (topics,): topic counts over all words; updated.
+            key: the key of seed and iteration.
+        """
+        corpus = self.corpus
         self._KERNELS.sample_words(
             corpus.words[begin:end],
             corpus.begins[begin : end + 1],
-            (corpus.documents, self._topics),
+            (corpus.documents, self.topics),
             corpus.numbers,
-            self.form,
+            self.document_counts,
             counts,
             totals,
             (readable(self._kernel_alpha(prior.alpha)), prior.beta, prior.all_beta),
@@ -122,23 +98,37 @@ class Tally(ABC):
             self._buffers,
         )
 
-    def likelihood(self, alpha: Float64s) -> float:
+    def changed(self, begin: int, end: int, before: Array | None = None) -> Changes:
+        """Return how some words' counts changed since their tokens had the topics ``before``; None: they had none."""
+        begins = self.corpus.begins[begin : end + 1]
+        after = self.topics[begins[0] : begins[-1]]
+        limit = len(after) * (1 if before is None else 2)
+        out = np.empty(end - begin, np.int32), np.empty(limit, self.topics.dtype), np.empty(limit, np.int32)
+        offsets, zeros = readable(begins - begins[0]), np.zeros(self._num_topics, np.int32)
+        old = readable(after[:0] if before is None else before)
+        count = sampling_kernels.changes(offsets, old, readable(after), zeros, out)
+        return Changes(self.corpus.words[begin:end], out[0], out[1][:count], out[2][:count])
+
+    def likelihood(self, prior: Prior) -> float:
+        """Return log p(z), the documents' term of the joint likelihood."""
+        alpha = readable(prior.alpha)
         if not np.array_equal(alpha, self._alpha):
-            self._alpha, self._rises = alpha.copy(), np.empty((len(alpha), TABLE))
-            sampling_kernels.tabulate_rises(readable(alpha), self._rises)
-        lengths = readable(self._corpus.lengths)
-        return float(self._KERNELS.documents_likelihood(lengths, self.form, readable(alpha), readable(self._rises)))
+            self._alpha, self._terms = alpha.copy(), np.empty((len(alpha), TABLE))
+            sampling_kernels.tabulate_terms(alpha, self._terms)
+        lengths, terms = readable(self.corpus.lengths), readable(self._terms)
+        return float(self._KERNELS.documents_likelihood(lengths, self.document_counts, alpha, terms))
 
     def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
-        small, rest = np.zeros((self._count, SMALL), np.int64), np.empty(self._corpus.size // SMALL, np.int64)
-        positions = rest[: self._KERNELS.count_counts(self.form, small, rest)]
-        large = np.stack(self._large_counts(positions))
-        (large_topics, large_counts), large_times = np.unique(large, axis=1, return_counts=True)
+        """Return a histogram of the topic counts: topics, counts, and the number of documents with each of these."""
+        small, buffer = np.zeros((self._num_topics, SMALL), np.int64), np.empty(self.corpus.size // SMALL, np.int64)
+        positions = buffer[: self._KERNELS.count_counts(self.document_counts, small, buffer)]
+        large = np.stack(self._counts_at(positions))
+        (large_topics, large_counts), large_documents = np.unique(large, axis=1, return_counts=True)
         topics, counts = np.nonzero(small)
         return (
             np.concatenate([topics, large_topics]),
             np.concatenate([counts, large_counts]),
-            np.concatenate([small[topics, counts], large_times]),
+            np.concatenate([small[topics, counts], large_documents]),
         )
 
     @abstractmethod
@@ -146,61 +136,62 @@ class Tally(ABC):
         """Return alpha as the kernels take it."""
 
     @abstractmethod
-    def _large_counts(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the topics and counts at these positions of the form."""
+    def _counts_at(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the topics and counts at some positions in ``document_counts``."""
 
 
-class DenseTally(Tally):
-    """One number per document and topic: 4 bytes each."""
+class DenseAssignments(Assignments):
+    """Assignments with a matrix of topic counts, float32, shape (documents, topics padded with zeros)."""
 
     _KERNELS: ClassVar[Any] = dense_kernels
 
-    def __init__(self, corpus: Corpus, count: int, topics: Array) -> None:
-        padded = -(-count // dense_kernels.GROUP) * dense_kernels.GROUP
-        # Columns beyond the topics stay 0.
-        rows = np.zeros((len(corpus.numbers), padded), np.float32)
-        dense_kernels.count_topics(corpus.documents, readable(topics), rows)
-        super().__init__(corpus, count, topics, rows, tuple(np.zeros(padded, np.float32) for _ in range(3)))
+    def __init__(self, corpus: Corpus, num_topics: int, topics: Array) -> None:
+        width = -(-num_topics // dense_kernels.GROUP) * dense_kernels.GROUP
+        counts = np.zeros((len(corpus.numbers), width), np.float32)
+        dense_kernels.count_topics(corpus.documents, readable(topics), counts)
+        super().__init__(corpus, num_topics, topics, counts, tuple(np.zeros(width, np.float32) for _ in range(3)))
 
     def _kernel_alpha(self, alpha: Float64s) -> Array:
-        padded = np.zeros(self.form.shape[1], np.float32)
-        padded[: self._count] = alpha
+        padded = np.zeros(self.document_counts.shape[1], np.float32)
+        padded[: self._num_topics] = alpha
         return padded
 
-    def _large_counts(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        return positions % self.form.shape[1], self.form.reshape(-1)[positions].astype(np.int64)
+    def _counts_at(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        counts = self.document_counts
+        return positions % counts.shape[1], counts.reshape(-1)[positions].astype(np.int64)
 
 
-class SparseTally(Tally):
-    """Lists of the topics that occur in each document, with counts: at most one entry per token."""
+class SparseAssignments(Assignments):
+    """Assignments with a list for each document of the topics that occur in it, and their counts."""
 
     _KERNELS: ClassVar[Any] = sparse_kernels
 
-    def __init__(self, corpus: Corpus, count: int, topics: Array) -> None:
+    def __init__(self, corpus: Corpus, num_topics: int, topics: Array) -> None:
         lengths = corpus.lengths
-        first = np.append(0, np.cumsum(np.minimum(lengths, count)))
+        begins = np.append(0, np.cumsum(np.minimum(lengths, num_topics)))
         count_dtype = np.uint16 if lengths.max(initial=0) < SHORT else np.int32
         lists: sparse_kernels.Lists = (
-            readable(first),
+            readable(begins),
             np.zeros(len(lengths), np.int32),
-            np.empty(first[-1], topic_dtype(count)),
-            np.empty(first[-1], count_dtype),
+            np.empty(begins[-1], topic_dtype(num_topics)),
+            np.empty(begins[-1], count_dtype),
         )
         sparse_kernels.list_topics(corpus.documents, readable(topics), lists)
-        groups, longest = -(-count // sparse_kernels.GROUP), int(np.diff(first).max(initial=0))
-        buffers = np.empty(count), np.empty(groups), np.empty(count), np.empty(longest)
-        super().__init__(corpus, count, topics, lists, buffers)
+        groups, max_length = -(-num_topics // sparse_kernels.GROUP), int(np.diff(begins).max(initial=0))
+        buffers = np.empty(num_topics), np.empty(groups), np.empty(num_topics), np.empty(max_length)
+        super().__init__(corpus, num_topics, topics, lists, buffers)
 
     def _kernel_alpha(self, alpha: Float64s) -> Array:
         return alpha
 
-    def _large_counts(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        _, _, topics, counts = self.form
+    def _counts_at(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        _, _, topics, counts = self.document_counts
         return topics[positions].astype(np.int64), counts[positions].astype(np.int64)
 
 
-def _is_dense(corpus: Corpus, count: int) -> bool:
+def _is_dense(corpus: Corpus, num_topics: int) -> bool:
+    """Return whether dense counts are faster than lists, and not much larger."""
     lengths = corpus.lengths
-    if count > MAX_DENSE or lengths.max(initial=0) >= dense_kernels.MAX_TOKENS:
+    if num_topics > MAX_DENSE_TOPICS or lengths.max(initial=0) >= dense_kernels.MAX_TOKENS:
         return False
-    return len(lengths) * count <= MAX_RATIO * int(np.minimum(lengths, count).sum())
+    return len(lengths) * num_topics <= MAX_DENSE_RATIO * int(np.minimum(lengths, num_topics).sum())

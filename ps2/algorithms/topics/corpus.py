@@ -19,17 +19,17 @@ Array = npt.NDArray[Any]
 
 # The number of topics that 16 bits distinguish.
 SHORT = 1 << 16
-# The maximum number of tokens whose old and new topics are held at a time.
+# The maximum number of tokens of a slice of several words: their old and new topics are in memory together.
 SLICE_TOKENS = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Tokens: each occurrence of a word in a document is one. The tokens of a word lie together, by document.
+    """Tokens: each occurrence of a word in a document is a token. They are ordered by word, then by document.
 
     Attributes:
-        words: the numbers of the worker's words, ascending, or block by block.
-        begins: the position of each word's first token, and the end.
+        words: the indices of the worker's words in the vocabulary, ascending, or block by block.
+        begins: the position of each word's first token, and the number of tokens.
         documents: the document of each token, counted from 0 in this worker.
         numbers: the global numbers of the documents.
     """
@@ -46,20 +46,21 @@ class Corpus:
         """Return the tokens of a matrix, shape (documents, words).
 
         Args:
-            words: the numbers of the columns' words, ascending.
-            order: the columns in the order of the corpus's words; None: their own order.
-            keeps: keep words without tokens, which are left out otherwise.
+            words: the indices of the columns' words in the vocabulary, ascending.
+            numbers: the global numbers of the documents.
+            order: the order of the words, as indices of columns; None: that of the columns.
+            keeps: whether to keep words without tokens.
         """
         by_word = sp.csc_array(counts)
         if order is not None:
             by_word, words = by_word[:, order], words[order]
         by_word.sort_indices()
         times = by_word.data.astype(np.int64)
-        ends = np.append(0, np.cumsum(times))[by_word.indptr]
-        some = np.arange(len(words)) if keeps else np.flatnonzero(np.diff(ends))
+        begins = np.append(0, np.cumsum(times))[by_word.indptr]
+        kept = np.arange(len(words)) if keeps else np.flatnonzero(np.diff(begins))
         documents = np.repeat(by_word.indices.astype(np.int32), times)
         return Corpus(
-            readable(words[some]), readable(np.append(ends[some], ends[-1])), readable(documents), readable(numbers)
+            readable(words[kept]), readable(np.append(begins[kept], begins[-1])), readable(documents), readable(numbers)
         )
 
     @property
@@ -84,13 +85,13 @@ class Corpus:
         A slice of several words has at most ``tokens`` tokens; None: SLICE_TOKENS.
         """
         last = len(self.words) if end is None else end
-        ends = [begin]
-        while ends[-1] < last:
-            first = ends[-1]
+        bounds = [begin]
+        while bounds[-1] < last:
+            first = bounds[-1]
             token_limit = self.begins[first] + (SLICE_TOKENS if tokens is None else tokens)
             full = int(np.searchsorted(self.begins, token_limit, side="right")) - 1
-            ends.append(max(min(first + width, full, last), first + 1))
-        return list(pairwise(ends))
+            bounds.append(max(min(first + width, full, last), first + 1))
+        return list(pairwise(bounds))
 
 
 def corpus_hash(corpus: Corpus) -> int:
@@ -102,7 +103,7 @@ def corpus_hash(corpus: Corpus) -> int:
 
 
 def document_numbers(rank: int, count: int) -> Int64s:
-    """Return global numbers for a worker's documents, distinct from all other workers'."""
+    """Return global numbers for a worker's documents, which no other worker has."""
     return (rank << 40) + np.arange(count)
 
 
@@ -113,7 +114,7 @@ def iteration_key(seed: int, iteration: int) -> np.uint64:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """The Dirichlet priors: alpha, shape (topics,), of a document's topics, and beta of a topic's words."""
+    """The Dirichlet priors: alpha, shape (topics,), of a document's topics; beta, of a topic's words."""
 
     alpha: Float64s
     beta: float
@@ -130,5 +131,5 @@ class Prior:
 
 
 def topic_dtype(topics: int) -> np.dtype[Any]:
-    """Return the dtype in which topics are kept."""
+    """Return the dtype of token topics, if there are so many topics."""
     return np.dtype(np.uint16 if topics <= SHORT else np.int32)

@@ -1,11 +1,11 @@
-"""Collapsed Gibbs sampling with a number for each topic of a document, compiled: for few topics.
+"""Kernels of collapsed Gibbs sampling with a dense row of topic counts for each document: for few topics.
 
-The probability is that of ``sparse_kernels``, and so are the counts. But a document has a row of counts, with zeros:
-two SIMD instructions weigh several topics, and nothing is looked up. For a hundred topics that is faster than following
-the list of the document's topics.
+The probabilities and the counts are those of ``sparse_kernels``. But a document has a row with a count for each topic,
+zeros included, so SIMD instructions weigh several topics at once. For a hundred topics this is faster than following a
+list of the document's topics.
 
-Rows and their factors are float32, in which counts are exact below MAX_TOKENS. They are padded with zeros to a multiple
-of GROUP; alpha is 0 there, too.
+Rows and weights are float32, which represents counts below MAX_TOKENS exactly. Rows are padded with zeros to a multiple
+of GROUP; alpha is 0 in the padding, too.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ps2.ops.kernels import inline_reduction, kernel
 
 # Alpha, beta, V beta.
 Priors = tuple[Float32s, float, float]
-# Buffers by topic: shares of a word, weights of a token, 1 / (n_k + V beta).
+# Buffers by topic: the shares (n_wk + beta) / (n_k + V beta) of a word, a token's weights, 1 / (n_k + V beta).
 Buffers = tuple[Float32s, Float32s, Float32s]
 
-# The number of topics whose weights are summed at once by a search.
+# A draw adds up the weights of this many topics at a time.
 GROUP = 16
-# The limit of a document's tokens.
+# The limit of the number of a document's tokens.
 MAX_TOKENS = 1 << 24
 
 
 @kernel
 def count_topics(documents: Int32s, topics: Array, rows: Any) -> None:
-    """Add the topics of tokens to their documents' rows."""
+    """Count the topics of tokens in their documents' rows."""
     for t in range(len(documents)):
         rows[documents[t], topics[t]] += 1
 
@@ -54,10 +54,10 @@ def sample_words(
 
     Args:
         words, begins, numbers: the arguments of ``draw_topics``.
-        tokens: the document and the topic of each token; a document's tokens of a word are neighbours.
-        rows: n_dk, float32, shape (documents, padded topics).
-        counts: n_wk, integers, shape (words, topics).
-        totals: n_k.
+        tokens: the document and the topic of each token; the tokens of a word in a document are adjacent.
+        rows: n_dk, float32, shape (documents, padded topics); updated.
+        counts: n_wk, integers, shape (words, topics); updated.
+        totals: n_k; updated.
         key: the key of seed and iteration.
     """
     documents, topics = tokens
@@ -78,7 +78,7 @@ def sample_words(
             nth = nth + 1 if document == previous else 0
             previous = document
             document_row = rows[document]
-            # Most tokens keep their topic: the word's counts change only if this one does not.
+            # Most tokens keep their topic; the word's counts change only if this token does not.
             document_row[old] -= 1
             old_share, old_scale = shares[old], 1.0 / (totals[old] - 1 + all_beta)
             shares[old] = (row[old] - 1 + beta) * old_scale
@@ -97,26 +97,26 @@ def sample_words(
             shares[new] = np.float32(row[new] + beta) * scale[new]
 
 
-# One function: a call of another one after SIMD instructions costs half as much as all of this.
+# The search is in this function, too: a call after SIMD instructions would cost half as much as the whole draw.
 @inline_reduction
 def _draw(share: float, row: Any, alpha: Float32s, shares: Float32s, weights: Float32s, count: int) -> int:
-    """Weigh topics; return the first whose sum of weights up to it exceeds a share of the total, or the last topic."""
+    """Draw a topic: the first whose running sum of weights exceeds ``share`` of the total, or else the last topic."""
     for k in range(len(weights)):
         weights[k] = (row[k] + alpha[k]) * shares[k]
-    # A loop of its own. The first one writes, so the addresses of arrays decide whether it runs as SIMD instructions;
-    # its results are the same either way, but those of a sum would not be.
+    # The sum needs a loop of its own. Whether the first loop, which writes, runs as SIMD instructions depends on the
+    # addresses of the arrays; that does not change the weights, but it would change the order of a sum.
     total = np.float32(0)
     for k in range(len(weights)):
         total += weights[k]
     left = share * total
     begin = 0
     while begin + GROUP < count:
-        some = np.float32(0)
+        group_weight = np.float32(0)
         for k in range(begin, begin + GROUP):
-            some += weights[k]
-        if left < some:
+            group_weight += weights[k]
+        if left < group_weight:
             break
-        left -= some
+        left -= group_weight
         begin += GROUP
     k, last = begin, min(begin + GROUP, count) - 1
     while k < last and left >= weights[k]:
@@ -126,8 +126,8 @@ def _draw(share: float, row: Any, alpha: Float32s, shares: Float32s, weights: Fl
 
 
 @kernel
-def documents_likelihood(lengths: Int64s, rows: Any, alpha: Float64s, table: Any) -> float:
-    """Compute ``sparse_kernels.documents_likelihood`` from rows."""
+def documents_likelihood(lengths: Int64s, rows: Any, alpha: Float64s, terms: Any) -> float:
+    """Compute ``sparse_kernels.documents_likelihood`` from dense rows."""
     all_alpha = alpha.sum()
     constant = math.lgamma(all_alpha)
     total = 0.0
@@ -137,22 +137,22 @@ def documents_likelihood(lengths: Int64s, rows: Any, alpha: Float64s, table: Any
             n = np.int64(rows[document, k])
             if n == 0:
                 continue
-            if n < table.shape[1]:
-                total += table[k, n]
+            if n < terms.shape[1]:
+                total += terms[k, n]
             else:
                 total += math.lgamma(n + alpha[k]) - math.lgamma(alpha[k])
     return total
 
 
 @kernel
-def count_counts(rows: Any, small: Array, rest: Int64s) -> int:
-    """Compute ``sparse_kernels.count_counts`` from rows; ``rest`` gets positions in the flattened rows."""
+def count_counts(rows: Any, small: Array, positions: Int64s) -> int:
+    """Compute ``sparse_kernels.count_counts`` from dense rows; positions are those in the flattened rows."""
     count = 0
     for document in range(len(rows)):
         for k in range(len(small)):
             n = np.int64(rows[document, k])
             if n >= small.shape[1]:
-                rest[count] = document * rows.shape[1] + k
+                positions[count] = document * rows.shape[1] + k
                 count += 1
             elif n:
                 small[k, n] += 1

@@ -13,23 +13,23 @@ import pyarrow as pa
 import scipy.sparse as sp
 from pyspark.ml import Estimator, Model, clustering
 from pyspark.ml.linalg import DenseMatrix, DenseVector
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StringType, StructField, StructType
 
 from ps2.algorithms.frame.estimator import FleetEstimator, Job
 from ps2.algorithms.frame.heads import SharesHead
 from ps2.algorithms.frame.models import FeatureModel
-from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.tables import check_columns, column, known_dim, names_of
 from ps2.algorithms.frame.unlabelled import Documents, survey_documents
 from ps2.algorithms.topics.model import LDATopics, Seen, perplexity_from
-from ps2.algorithms.topics.online import ONLINE_WORK, train_online
-from ps2.algorithms.topics.plan import FittedTopics, OnlinePlan, SamplingPlan
-from ps2.algorithms.topics.sampling import iteration_work, train
-from ps2.algorithms.topics.settings import InferenceName, LDASettings
+from ps2.algorithms.topics.online import OnlineProgram
+from ps2.algorithms.topics.plan import OnlinePlan, SamplingPlan
+from ps2.algorithms.topics.sampling import SamplingProgram
+from ps2.algorithms.topics.settings import LDASettings, resolved_inference
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.only_worker import OnStep
 from ps2.algorithms.training.reading import read
+from ps2.algorithms.training.record import Trained
 from ps2.array_types import Float64s
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError, UsageError
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Arrays, or single numbers, by name; and what computes them from documents.
+# Arrays or single numbers by name, and a function that computes them from documents.
 Numbers = Mapping[str, npt.ArrayLike]
 Compute = Callable[[LDATopics, sp.csr_array], Numbers]
 
-# The column of ``describeTopics`` that a vocabulary adds.
+# The column that ``describeTopics`` adds for a vocabulary.
 TERMS = StructField("terms", ArrayType(StringType(), containsNull=False), nullable=False)
-# Its other columns, as in pyspark.ml.
+# The other columns of ``describeTopics``, as in pyspark.ml.
 DESCRIBED = StructType(
     [
         StructField("topic", IntegerType(), nullable=False),
@@ -58,59 +58,8 @@ DESCRIBED = StructType(
         StructField("termWeights", ArrayType(DoubleType(), containsNull=False)),
     ]
 )
-# pyspark.ml draws the initial gamma of a document from this distribution.
+# The shape of the gamma distribution from which pyspark.ml draws a document's initial gamma.
 GAMMA_SHAPE = 100.0
-
-
-class LDA(LDASettings, FleetEstimator, Estimator["LDAModel"]):
-    """Latent Dirichlet allocation: ``pyspark.ml.clustering.LDA`` on servers, by Gibbs sampling as well.
-
-    Example::
-
-        model = LDA(k=20, maxIter=200).fit(df)  # featuresCol: counts of words
-        model.describeTopics().show()
-    """
-
-    __module__ = "ps2.algorithms.clustering"
-    _LOCAL_IS_DURABLE = True
-
-    def _plan(self) -> SamplingPlan | OnlinePlan:
-        settings = self._values(LDASettings)
-        is_online = settings.optimizer == "online"
-        if self.isSet("localBatches") and not (is_online and settings.sync == "average"):
-            raise ConfigError("localBatches: only optimizer 'online' with sync 'average' takes local batches")
-        if self.isSet("staleness") and (is_online or settings.sync != "ssp"):
-            raise ConfigError("staleness: only optimizer 'cgs' with sync 'ssp' takes a staleness")
-        if settings.optimizer == "em":
-            log.warning("optimizer 'em': topics are found by collapsed Gibbs sampling, as with 'cgs', not by EM")
-        return (OnlinePlan if is_online else SamplingPlan)(settings=settings, name=self._name)
-
-    def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Documents:
-        return survey_documents(dataset, columns)
-
-    def _resolve(self, plan: SamplingPlan | OnlinePlan, survey: Documents) -> SamplingPlan | OnlinePlan:
-        resolved = replace(plan, vocabulary=survey.dim)
-        resolved.check_memory(available_bytes())
-        return resolved
-
-    def _work(self, plan: SamplingPlan | OnlinePlan, survey: Documents) -> Work:
-        return ONLINE_WORK if isinstance(plan, OnlinePlan) else iteration_work(plan, survey.rows, survey.tokens)
-
-    def _with_rows(self, job: Job) -> SamplingPlan | OnlinePlan:
-        plan: SamplingPlan | OnlinePlan = job.plan
-        if isinstance(plan, OnlinePlan):
-            return plan
-        return replace(plan, is_local=job.placement.via == "local", threads=job.placement.threads)
-
-    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> FittedTopics:
-        if isinstance(job.plan, OnlinePlan):
-            return train_online(ps, job.table, job.plan, on_step)
-        return train(ps, job.table, job.plan, job.survey.tokens, on_step)
-
-    def _trained_model(self, trained: FittedTopics, job: Job) -> LDAModel:
-        return LDAModel._of(
-            LDATopics(trained.counts, trained.alpha, trained.beta, resolved_inference(self), self._seed)
-        )
 
 
 class LDAModel(LDASettings, FeatureModel, Model):
@@ -128,7 +77,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
     def topics(self) -> LDATopics:
         """The trained topics as arrays, usable without Spark."""
         topics: LDATopics = self._fitted
-        inference, seed = resolved_inference(self), self._seed
+        inference, seed = resolved_inference(self.getInference(), self.getOptimizer()), self._seed
         if (topics.inference, topics.seed) != (inference, seed):
             topics = LDATopics(topics.counts, topics.alpha, topics.beta, inference, seed)
             self._fitted, self._shared = topics, None
@@ -153,15 +102,15 @@ class LDAModel(LDASettings, FeatureModel, Model):
         return DenseMatrix(topics.dim, topics.topics, weights.reshape(-1, order="F"))
 
     def estimatedDocConcentration(self) -> DenseVector:
-        """Return alpha for each topic: the fitted values if alpha was optimized, else the given ones."""
+        """Return alpha for each topic: the fitted values if alpha was optimized, else the initial values."""
         return DenseVector(self.topics.alpha)
 
     def describeTopics(self, maxTermsPerTopic: int = 10, vocabulary: Sequence[str] | None = None) -> DataFrame:
         """Return the most likely words of each topic: columns topic, termIndices and termWeights.
 
         Args:
-            maxTermsPerTopic: how many words of a topic, at most.
-            vocabulary: the words, such as ``CountVectorizerModel.vocabulary``; with it, there is a column terms, too.
+            maxTermsPerTopic: the maximum number of words of a topic.
+            vocabulary: the words, such as ``CountVectorizerModel.vocabulary``; they fill a further column, terms.
 
         Raises:
             ShapeError: the number of words is not the model's.
@@ -172,7 +121,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
             terms = [] if vocabulary is None else [[vocabulary[word] for word in words]]
             rows.append((topic, words.tolist(), weights.tolist(), *terms))
         columns = DESCRIBED if vocabulary is None else StructType([*DESCRIBED.fields, TERMS])
-        return with_python(_session()).createDataFrame(rows, columns)
+        return with_python(active_session()).createDataFrame(rows, columns)
 
     def plotTopics(
         self,
@@ -226,7 +175,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
 
         topics, parts = self.topics, self._computed(dataset, seen)
         if not parts:
-            raise InputError("expected documents to show, got an empty DataFrame")
+            raise InputError("expected at least one document, got an empty DataFrame")
         shares, lengths = (np.concatenate([numbers[name] for numbers in parts]) for name in ("shares", "lengths"))
         frequency = np.sum([numbers["frequency"] for numbers in parts], axis=0)
         return topics.vis(Seen(shares.reshape(-1, topics.topics), lengths, frequency), vocabulary)
@@ -239,18 +188,18 @@ class LDAModel(LDASettings, FeatureModel, Model):
 
         documents_bound, tokens = self._summed(dataset, bound)
         if not tokens:
-            raise InputError("expected documents with words, of which there is a likelihood; there is none")
+            raise InputError("the likelihood needs at least one document with words, got none")
         return documents_bound + self.topics.bound_of_topics, tokens
 
     def _summed(self, dataset: DataFrame, compute: Compute) -> tuple[float, float]:
-        """Return two sums over all documents."""
+        """Return the two numbers "sums" of ``compute``, summed over all documents."""
         sums = np.zeros(2)
         for numbers in self._computed(dataset, compute):
             sums += numbers["sums"]
         return float(sums[0]), float(sums[1])
 
     def _computed(self, dataset: DataFrame, compute: Compute) -> list[dict[str, Float64s]]:
-        """Compute numbers of all documents; return the arrays of each batch of some thousands, in their order.
+        """Compute numbers from all documents in tasks; return the arrays of each batch of documents, in order.
 
         Raises:
             InputError: there is no such column, or its known size differs. Faults within rows raise an error of Spark.
@@ -289,29 +238,61 @@ class LDAModel(LDASettings, FeatureModel, Model):
         Raises:
             UsageError: there is one topic; pyspark.ml requires at least two.
         """
-        spark, topics = _session(), self.topics
+        topics = self.topics
         if topics.topics < 2:
-            raise UsageError("toPyspark: pyspark.ml's LDA has two topics at least, and this model has one")
+            raise UsageError("toPyspark: pyspark.ml's LDA has at least two topics, and this model has one")
         alpha = self.estimatedDocConcentration()
-        local, session = lda_model(spark, self.topicsMatrix(), alpha, topics.beta, GAMMA_SHAPE)
+        local, session = lda_model(active_session(), self.topicsMatrix(), alpha, topics.beta, GAMMA_SHAPE)
         # The param of pyspark.ml accepts only its own optimizers.
         described = self.copy({self.optimizer: "online"})._setDefault(optimizer="online")
         return described._as_pyspark(clustering.LocalLDAModel, topics.dim, local, session)
 
 
-# isinstance() says yes; a real subclass would have to wrap a Java object.
+# isinstance() accepts an LDAModel; a real subclass would have to wrap a Java object.
 clustering.LocalLDAModel.register(LDAModel)
 
 
-def resolved_inference(params: LDASettings) -> InferenceName:
-    """Return how an estimator or a model infers topics of new documents; "auto" is resolved."""
-    values: Any = params
-    name = values.getInference()
-    if name == "auto":
-        return "variational" if values.getOptimizer() == "online" else "sampled"
-    return "sampled" if name == "sampled" else "variational"
+class LDA(LDASettings, FleetEstimator, Estimator[LDAModel]):
+    """Latent Dirichlet allocation: ``pyspark.ml.clustering.LDA`` on servers, by Gibbs sampling as well.
 
+    Example::
 
-def _session() -> SparkSession:
-    session: SparkSession = active_session()
-    return session
+        model = LDA(k=20, maxIter=200).fit(df)  # featuresCol: counts of words
+        model.describeTopics().show()
+    """
+
+    __module__ = "ps2.algorithms.clustering"
+    _LOCAL_IS_DURABLE, _MODEL = True, LDAModel
+
+    def _plan(self) -> SamplingPlan | OnlinePlan:
+        settings = self._values(LDASettings)
+        is_online = settings.optimizer == "online"
+        if self.isSet("localBatches") and not (is_online and settings.sync == "average"):
+            raise ConfigError("localBatches: only optimizer 'online' with sync 'average' takes local batches")
+        if self.isSet("staleness") and (is_online or settings.sync != "ssp"):
+            raise ConfigError("staleness: only optimizer 'cgs' with sync 'ssp' takes a staleness")
+        if settings.optimizer == "em":
+            log.warning("optimizer 'em': topics are found by collapsed Gibbs sampling, as with 'cgs', not by EM")
+        return (OnlinePlan if is_online else SamplingPlan)(settings=settings, name=self._name)
+
+    def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Documents:
+        return survey_documents(dataset, columns)
+
+    def _resolve(self, plan: SamplingPlan | OnlinePlan, survey: Documents) -> SamplingPlan | OnlinePlan:
+        resolved = replace(plan, vocabulary=survey.dim)
+        if isinstance(resolved, SamplingPlan):
+            resolved = replace(resolved, tokens=survey.tokens)
+        resolved.check_memory(available_bytes())
+        return resolved
+
+    def _with_rows(self, job: Job) -> SamplingPlan | OnlinePlan:
+        plan: SamplingPlan | OnlinePlan = job.plan
+        if isinstance(plan, OnlinePlan):
+            return plan
+        is_local = job.placement.via == "local"
+        return replace(plan, is_local=is_local, threads=job.placement.threads, workers=job.table.workers)
+
+    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> Trained[LDATopics]:
+        program = OnlineProgram if isinstance(job.plan, OnlinePlan) else SamplingProgram
+        trained: Trained[LDATopics] = program.train(ps, job.table, job.plan, on_step)
+        return trained

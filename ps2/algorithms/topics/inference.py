@@ -1,4 +1,4 @@
-"""Inference of topics of new documents from a trained model: by sampling, or by variational Bayes."""
+"""Inference of the topics of new documents, given trained topics: by sampling, or by variational Bayes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
 
-# The numbers of sweeps over a new document's tokens: burn-in, and sweeps that are averaged.
+# The number of sweeps over a new document's tokens: of the burn-in, and of those that are averaged after it.
 BURN_IN, AVERAGED = 10, 20
-# In documents of more tokens, all tokens of a word are drawn at once. Topics converge more slowly then, so the burn-in
+# In documents of more tokens, all tokens of a word are drawn at once. Topics then converge more slowly, so the burn-in
 # is longer.
-MAX_TOKENS, BURN_IN_LONG = 1 << 20, 200
-# The maximum number of a document's tokens; larger counts are scaled down to it.
-COUNTED = 2.0**53
-# The cost of a token in a sweep, in additions.
+MAX_TOKENS, LONG_BURN_IN = 1 << 20, 200
+# The maximum of a count, and of a document's number of tokens; longer documents are scaled down to it.
+MAX_COUNT = 2.0**53
+# The cost of a token in a sweep, in element additions.
 TOKEN_COST = 64
-# The maximum number of weights of words and topics that are computed once; beyond, a batch's words at a time.
+# The maximum number of weights of words and topics in memory. If all words have more, those of a batch are computed.
 MAX_WEIGHTS = 1 << 22
-# The number of counts whose logarithms are computed at a time.
-PIECE = 1 << 20
+# The maximum number of counts whose logarithms of gamma functions are computed at a time.
+MAX_LOGARITHMS = 1 << 20
 
 
 def checked_documents(x: Any, vocabulary: int) -> sp.csr_array:
@@ -42,18 +42,18 @@ def checked_documents(x: Any, vocabulary: int) -> sp.csr_array:
 
     Raises:
         ShapeError, DTypeError: x is not a matrix, shape (n, vocabulary).
-        InputError: it holds numbers that are not counts.
+        InputError: a value of x is not a count.
     """
     x = as_rows("x", x, vocabulary, "counts")
     documents = sp.csr_array(x, dtype=np.float64, copy=True)
     documents.sum_duplicates()
     counts = documents.data
-    wrong = ~((counts >= 0) & (counts == np.floor(counts)) & (counts <= COUNTED))
-    if wrong.any():
-        rows = np.repeat(np.arange(documents.shape[0]), np.diff(documents.indptr))[wrong]
+    is_wrong = ~((counts >= 0) & (counts == np.floor(counts)) & (counts <= MAX_COUNT))
+    if is_wrong.any():
+        rows = np.repeat(np.arange(documents.shape[0]), np.diff(documents.indptr))[is_wrong]
         raise InputError(
             f"x: {len(np.unique(rows)):,} of {documents.shape[0]:,} documents hold what is no count, such as "
-            f"{counts[wrong][0]:g} in row {rows[0]}; expected whole numbers from 0 to 2**53"
+            f"{counts[is_wrong][0]:g} in row {rows[0]}; expected whole numbers from 0 to 2**53"
         )
     documents.eliminate_zeros()
     return documents
@@ -74,46 +74,48 @@ def halves(x: sp.csr_array, seed: int) -> tuple[sp.csr_array, sp.csr_array]:
 
 
 class Sampling:
-    """Gibbs sampling with fixed topics: token by token, or, in a document of many, all tokens of a word at once.
+    """Gibbs sampling of documents' topics, given the topics' words; equal documents get equal topics.
 
-    Equal documents get equal topics. Counts have the shape (vocabulary, topics).
+    Tokens are drawn one by one, or, in very long documents, all tokens of a word at once.
     """
 
     def __init__(self, counts: Array, alpha: Float64s, beta: float, seed: int) -> None:
+        """``counts`` has the tokens of words in topics, shape (vocabulary, topics)."""
         self._counts, self._alpha = readable(counts), readable(alpha)
         self._beta, self._key = beta, iteration_key(seed, 0)
         totals = counts.sum(axis=0, dtype=np.float64)
         self._scale = readable(1.0 / (totals + beta * len(counts)))
         groups = -(-counts.shape[1] // GROUP)
-        self._known, self._sums = np.zeros(len(counts), np.bool_), np.empty((len(counts), groups))
+        self._has_sums, self._sums = np.zeros(len(counts), np.bool_), np.empty((len(counts), groups))
 
     def shares(self, x: sp.csr_array) -> Float64s:
         """Return the documents' topic proportions, shape (n, topics); an empty document has the prior's."""
         matrix = _for_kernels(x)
-        inference_kernels.sum_groups(matrix[1], self._topics, self._known, self._sums)
+        inference_kernels.sum_groups(matrix[1], self._topics, self._has_sums, self._sums)
         out, ids, tokens = np.empty((x.shape[0], len(self._alpha))), _document_ids(matrix), x.sum(axis=1)
-        some = np.flatnonzero(tokens <= MAX_TOKENS)
-        cost = int(TOKEN_COST * (BURN_IN + AVERAGED) * (tokens[some].sum() + 1) / max(len(some), 1))
-        how = (matrix, ids, self._topics, readable(self._sums), self._key, (BURN_IN, AVERAGED))
-        shares = np.empty((len(some), len(self._alpha)))
-        over_blocks(inference_kernels.sample_documents, (some, shares), *how, cost=cost)
-        out[some] = shares
+        short = np.flatnonzero(tokens <= MAX_TOKENS)
+        cost = int(TOKEN_COST * (BURN_IN + AVERAGED) * (tokens[short].sum() + 1) / max(len(short), 1))
+        arguments = (matrix, ids, self._topics, readable(self._sums), self._key, (BURN_IN, AVERAGED))
+        shares = np.empty((len(short), len(self._alpha)))
+        over_blocks(inference_kernels.sample_documents, (short, shares), *arguments, cost=cost)
+        out[short] = shares
         for row in np.flatnonzero(tokens > MAX_TOKENS):
-            part = slice(x.indptr[row], x.indptr[row + 1])
-            out[row] = self._shares_of_long(x.indices[part], x.data[part], int(ids[row]))
+            entries = slice(x.indptr[row], x.indptr[row + 1])
+            out[row] = self._long_shares(x.indices[entries], x.data[entries], int(ids[row]))
         return out
 
-    def _shares_of_long(self, words: Array, times: Float64s, id: int) -> Float64s:
-        """Return the topic proportions of a document of many tokens; the cost depends on its distinct words only.
+    def _long_shares(self, words: Array, times: Float64s, id: int) -> Float64s:
+        """Return the topic proportions of a long document, at a cost that depends on its number of distinct words only.
 
-        Theta is drawn from its Dirichlet distribution, given the topics' tokens, and then each word's tokens from their
-        multinomial distribution, given theta: the Gibbs sampler that does not integrate theta out.
+        This Gibbs sampler does not integrate theta out. In turn it draws theta from its Dirichlet distribution, given
+        the number of tokens in each topic, and the topics of each word's tokens from their multinomial distribution,
+        given theta.
         """
         rng = np.random.default_rng([int(self._key), id & (2**64 - 1)])
-        counts = np.floor(times * min(1.0, COUNTED / times.sum())).astype(np.int64)
+        counts = np.floor(times * min(1.0, MAX_COUNT / times.sum())).astype(np.int64)
         theta, mean = self._alpha, np.zeros(len(self._alpha))
         rows = max(1, MAX_WEIGHTS // len(theta))
-        for sweep in range(BURN_IN_LONG + AVERAGED):
+        for sweep in range(LONG_BURN_IN + AVERAGED):
             tokens = np.zeros(len(theta))
             for begin in range(0, len(words), rows):
                 part = slice(begin, begin + rows)
@@ -122,7 +124,7 @@ class Sampling:
                 tokens += rng.multinomial(counts[part], chances).sum(axis=0)
             theta = rng.standard_gamma(tokens + self._alpha)
             theta /= theta.sum()
-            if sweep >= BURN_IN_LONG:
+            if sweep >= LONG_BURN_IN:
                 mean += tokens / AVERAGED
         return (mean + self._alpha) / (mean.sum() + self._alpha.sum())
 
@@ -130,8 +132,8 @@ class Sampling:
         """Return log p(w | theta, phi) of documents, summed over their tokens; shape (n,)."""
         out = np.empty(x.shape[0])
         cost = len(self._alpha) * (x.nnz // max(len(out), 1) + 1)
-        how = (_for_kernels(x), self._topics, readable(shares))
-        over_blocks(inference_kernels.score, (np.arange(len(out)), out), *how, cost=cost)
+        arguments = (_for_kernels(x), self._topics, readable(shares))
+        over_blocks(inference_kernels.score, (np.arange(len(out)), out), *arguments, cost=cost)
         return out
 
     @property
@@ -140,12 +142,10 @@ class Sampling:
 
 
 class Variational:
-    """Variational Bayes, as in pyspark.ml's LocalLDAModel: Hoffman et al. (2010), Algorithm 2 and equation 3.
-
-    Counts plus beta are lambda, shape (vocabulary, topics).
-    """
+    """Variational Bayes, as in pyspark.ml's LocalLDAModel: Hoffman et al. (2010), Algorithm 2 and equation 3."""
 
     def __init__(self, counts: Array, alpha: Float64s, beta: float) -> None:
+        """``counts`` are lambda minus beta, shape (vocabulary, topics)."""
         self._counts, self._alpha, self._beta = readable(counts), readable(alpha), beta
         self._totals = readable(counts.sum(axis=0, dtype=np.float64) + beta * len(counts))
 
@@ -163,9 +163,9 @@ class Variational:
         topics = len(self._alpha)
         gammas, bound = np.tile(self._alpha, (x.shape[0], 1)), 0.0
         no_seeds = readable(np.empty(0, np.uint64))
-        some = np.flatnonzero(np.diff(x.indptr))
-        for numbers, words, part in self._parts(x[some], some):
-            weights = self._whole if words is None else self._weights(words)
+        with_words = np.flatnonzero(np.diff(x.indptr))
+        for numbers, words, part in self._parts(x[with_words], with_words):
+            weights = self._all_weights if words is None else self._weights(words)
             part_gammas, stats = np.empty((len(numbers), topics)), np.zeros(weights.shape)
             matrix = _for_kernels(part)
             bound += online_kernels.infer(*matrix, weights, self._alpha, no_seeds, part_gammas, stats, np.zeros(topics))
@@ -173,20 +173,23 @@ class Variational:
         return gammas, bound
 
     def _parts(self, x: sp.csr_array, numbers: Array) -> Iterator[tuple[Array, Array | None, sp.csr_array]]:
-        """Yield batches of documents with the words that occur in them, at most ``MAX_WEIGHTS``; None: all words."""
+        """Yield batches of documents, each as row numbers, words and a matrix of these words; words None: all words.
+
+        The words of a batch have at most ``MAX_WEIGHTS`` weights, unless it has a single document.
+        """
         max_words = max(1, MAX_WEIGHTS // len(self._alpha))
         if len(self._counts) <= max_words:
             yield numbers, None, x
             return
-        # A document has at most as many words as entries.
-        pieces = (x.indptr[1:] - 1) // max_words
-        ends = np.append(np.flatnonzero(np.diff(pieces)) + 1, x.shape[0])
+        # The number of a document's entries is a limit of the number of its words.
+        batches = (x.indptr[1:] - 1) // max_words
+        ends = np.append(np.flatnonzero(np.diff(batches)) + 1, x.shape[0])
         begin = 0
         for end in ends.tolist():
             part = x[begin:end]
             words, positions = np.unique(part.indices, return_inverse=True)
-            own = sp.csr_array((part.data, positions.astype(np.int32), part.indptr), shape=(end - begin, len(words)))
-            yield numbers[begin:end], words, own
+            batch = sp.csr_array((part.data, positions.astype(np.int32), part.indptr), shape=(end - begin, len(words)))
+            yield numbers[begin:end], words, batch
             begin = end
 
     def _weights(self, words: Array) -> Float64s:
@@ -196,21 +199,22 @@ class Variational:
         return readable(weights)
 
     @cached_property
-    def _whole(self) -> Float64s:
+    def _all_weights(self) -> Float64s:
         return self._weights(np.arange(len(self._counts)))
 
     @cached_property
     def bound_of_topics(self) -> float:
-        """The topics' term, E[log p(beta | eta) - log q(beta | lambda)]; a count of 0 adds nothing."""
+        """The topics' term of the bound, E[log p(beta | eta) - log q(beta | lambda)]; counts of 0 add nothing."""
         words, topics = self._counts.shape
-        rest, log_all = gammaln(self._beta), psi(self._totals)
+        log_gamma_beta, log_totals = gammaln(self._beta), psi(self._totals)
         total = topics * gammaln(words * self._beta) - gammaln(self._totals).sum()
-        rows = max(1, PIECE // topics)
+        rows = max(1, MAX_LOGARITHMS // topics)
         for begin in range(0, words, rows):
             counts = self._counts[begin : begin + rows]
             cells = np.nonzero(counts)
-            known = counts[cells].astype(np.float64)
-            total += (gammaln(known + self._beta) - rest - known * (psi(known + self._beta) - log_all[cells[1]])).sum()
+            n = counts[cells].astype(np.float64)
+            logs = psi(n + self._beta) - log_totals[cells[1]]
+            total += (gammaln(n + self._beta) - log_gamma_beta - n * logs).sum()
         return float(total)
 
 

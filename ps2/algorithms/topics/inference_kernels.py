@@ -1,15 +1,15 @@
-"""Topics of new documents, compiled: Gibbs sampling with the topics' words fixed.
+"""Kernels for topics of new documents: Gibbs sampling, given the topics' words.
 
 A token of word w in document d gets topic k with a probability proportional to (n_dk + alpha_k) phi_wk (Griffiths and
-Steyvers, 2004, section 2, for new documents), phi_wk = (n_wk + beta) / (n_k + V beta). It is split in two, as in
-``sparse_kernels``:
+Steyvers, 2004, section 2, for new documents), phi_wk = (n_wk + beta) / (n_k + V beta). It is split into
+two terms, as in ``sparse_kernels``:
 
-    n_dk phi_wk     over the document's topics: few
-    alpha_k phi_wk  over all topics: it never changes, so a word's running sums at every GROUP-th topic are stored
+    n_dk phi_wk     not 0 for the topics of the document only, which are few
+    alpha_k phi_wk  not 0 for all topics, and constant: a word's running sums at every GROUP-th topic are stored
 
-so a token costs as many steps as its document has topics, however many there are.
+So the cost of a token depends on the number of its document's topics, not on the number of all topics.
 
-A document's random numbers come from an id that depends on its words and counts only, not on its position.
+A document's random numbers follow from an id, which depends only on its words and counts, not on its position.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ Topics = tuple[Array, float, Float64s, Float64s]
 
 
 @kernel
-def sum_groups(indices: Array, topics: Topics, known: Bools, sums: Float64s) -> None:
+def sum_groups(indices: Array, topics: Topics, has_sums: Bools, sums: Float64s) -> None:
     """Fill in the sums of words that have none yet.
 
     Args:
         indices: words, perhaps repeated.
-        known: whether each word has sums.
-        sums: the sums of alpha_k phi_wk over the topics up to the end of each group, shape (words, groups).
+        has_sums: whether each word has sums; updated.
+        sums: the sum of alpha_k phi_wk over all topics up to the end of each group, shape (words, groups); updated.
     """
     counts, beta, alpha, scale = topics
     for w in indices:
-        if known[w]:
+        if has_sums[w]:
             continue
         row, total = counts[w], 0.0
         for group in range(sums.shape[1]):
             for k in range(group * GROUP, min((group + 1) * GROUP, len(row))):
                 total += alpha[k] * (row[k] + beta) * scale[k]
             sums[w, group] = total
-        known[w] = True
+        has_sums[w] = True
 
 
 @kernel
@@ -72,19 +72,19 @@ def sample_documents(
 
     Args:
         rows: the rows of the matrix to sample.
-        out: shape (len(rows), topics).
+        out: the shares, shape (len(rows), topics); written.
         ids: the ids of all rows of the matrix.
         sums: the output of ``sum_groups`` for all words of the documents.
         key: the key of the seed.
-        sweeps: the number of sweeps over a document's tokens before those of the mean, and that of the mean.
+        sweeps: the number of sweeps over a document's tokens before those of the mean, and the number of the latter.
     """
     indptr, indices, data = matrix
     counts, beta, alpha, scale = topics
     burn_in, averaged = sweeps
-    longest = 0
+    max_length = 0
     for row in rows:
-        longest = max(longest, _length(data[indptr[row] : indptr[row + 1]]))
-    token_topics = np.empty(longest, np.int32)
+        max_length = max(max_length, _length(data[indptr[row] : indptr[row + 1]]))
+    token_topics = np.empty(max_length, np.int32)
     # The document's topics; the index of each topic in that list; the count of each topic.
     listed, index = np.empty(len(alpha), np.int32), np.empty(len(alpha), np.int32)
     times, running = np.zeros(len(alpha), np.int64), np.empty(len(alpha))
@@ -99,7 +99,7 @@ def sample_documents(
             token = 0
             for entry in range(begin, end):
                 w = indices[entry]
-                word_counts, rest = counts[w], sums[w, sums.shape[1] - 1]
+                word_counts, prior_weight = counts[w], sums[w, sums.shape[1] - 1]
                 for nth in range(int(data[entry])):
                     if sweep > 0:
                         count = _exclude(token_topics[token], listed, index, times, count)
@@ -108,11 +108,11 @@ def sample_documents(
                         k = listed[i]
                         total += times[k] * (word_counts[k] + beta) * scale[k]
                         running[i] = total
-                    sum_ = uniform(sweep_key, ids[row], w, nth) * (total + rest)
-                    if sum_ < total:
-                        new = int(listed[first_above(sum_, running, count)])
+                    threshold = uniform(sweep_key, ids[row], w, nth) * (total + prior_weight)
+                    if threshold < total:
+                        new = int(listed[first_above(threshold, running, count)])
                     else:
-                        new = _draw_rest(sum_ - total, word_counts, topics, sums[w])
+                        new = _draw_by_prior(threshold - total, word_counts, topics, sums[w])
                     if times[new] == 0:
                         listed[count], index[new] = new, count
                         count += 1
@@ -147,16 +147,16 @@ def score(rows: Int64s, out: Float64s, matrix: Matrix, topics: Topics, shares: F
 
 @kernel
 def halve(matrix: Matrix, ids: Int64s, key: np.uint64, second: Float64s) -> None:
-    """Take half of each document's tokens, rounded down, any of them with the same probability.
+    """Draw half of each document's tokens, rounded down; all halves have the same probability.
 
-    ``second``, shape (nnz,), gets the number of each entry's tokens that are taken.
+    Write the number of drawn tokens of each entry to ``second``, shape (nnz,).
     """
     indptr, indices, data = matrix
     for row in range(len(indptr) - 1):
         begin, end = indptr[row], indptr[row + 1]
         left = _length(data[begin:end])
         to_take = left // 2
-        # Half of the tokens of a very frequent word is taken without draws.
+        # Of a very frequent word, half of the tokens are taken without draws.
         for entry in range(begin, end):
             half = int(data[entry]) // 2 if data[entry] > DRAW_LIMIT else 0
             second[entry] = half
@@ -190,8 +190,8 @@ def _exclude(k: int, listed: Int32s, index: Int32s, times: Int64s, count: int) -
 
 
 @inline
-def _draw_rest(left: float, word_counts: Array, topics: Topics, sums: Float64s) -> int:
-    """Return the first topic whose running sum of alpha_k phi_wk is above a number, or the last topic."""
+def _draw_by_prior(left: float, word_counts: Array, topics: Topics, sums: Float64s) -> int:
+    """Return the first topic whose running sum of alpha_k phi_wk exceeds a number, or else the last topic."""
     _, beta, alpha, scale = topics
     group = first_above(left, sums, len(sums))
     if group > 0:

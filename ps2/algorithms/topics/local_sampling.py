@@ -1,7 +1,7 @@
-"""Sampling where one worker has all documents: threads sample in its process as workers do with servers.
+"""Sampling by the threads of one worker that has all documents, without servers in between.
 
-In a turn no two threads have the same words, so counts of words are exact. Totals of topics, which all threads change,
-are those of an earlier turn.
+In a turn no two threads have the same words, so counts of words are exact. The totals of topics, which all threads
+change, are those of an earlier turn.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 class LocalLoop:
     """The loop of the only worker; picklable. An iteration is a clock.
 
-    Servers hold the topics of tokens, saved as by other workers (``SavedTopics``). All else follows from these, so
-    after a failure nothing is rebuilt together. The counts go to the servers at the end.
+    As in other trainings, the topics of tokens are saved on the servers (``SavedTopics``). Everything else follows from
+    them, so a restarted worker needs nothing else. The counts are sent to the servers at the end.
     """
 
     plan: SamplingPlan
@@ -58,7 +58,7 @@ class LocalLoop:
                 is_first = True
                 if saved is not None:
                     saved.announce_size(worker.rank, sampling.size)
-            if not is_first:  # an earlier attempt or another driver's worker has done the first clock
+            if not is_first:  # a crashed worker, or a worker of another driver, has done the first clock
                 self._resume(worker.rank, sampling, all_tokens)
             for clock in worker.clocks(START + 1 + settings.maxIter):
                 iteration = clock - START
@@ -92,7 +92,7 @@ class LocalLoop:
         return summary
 
     def _push(self, sampling: LocalSampling) -> None:
-        """Bring the counts to the servers. An attempt that repeats this overwrites words, or reads them as written."""
+        """Send the counts to the servers. A restarted worker may repeat this."""
         width = self.plan.width
         for begin in range(0, len(sampling.words), width):
             words = sampling.words[begin : begin + width]
@@ -101,25 +101,27 @@ class LocalLoop:
 
 @dataclass(eq=False)
 class _Part:
-    """One thread's tokens, of all words, block by block; ``own`` has its tokens of each topic."""
+    """One thread's tokens of all words, block by block; ``totals`` has the number of its tokens of each topic."""
 
     assignments: Assignments
-    own: Int64s
+    totals: Int64s
 
 
 class LocalSampling:
     """Tokens, their topics, and the counts.
 
-    Each thread has some documents. With as many threads as there would be workers on servers, and the same documents in
-    each, "rotation" and "average" give the same topics, bit for bit; so does one thread, however counts are shared.
+    Each thread has some of the documents. "rotation" and "average" give the same topics to the bit as workers with
+    servers, if each thread has the documents of one worker. So does one thread in every ``sync`` mode.
 
-    The occurring ``words`` lie block by block; ``counts``, shape (words, topics), has the tokens of each in each topic.
+    Attributes:
+        words: the words that occur, block by block.
+        counts: the number of tokens of each word in each topic, shape (words, topics).
     """
 
     def __init__(self, plan: SamplingPlan, rows: LocalRows, threads: int, bounds: Sequence[int] | None = None) -> None:
         """Give all tokens random topics.
 
-        ``bounds`` has the first document of each thread, and the end; None: all have about equally many tokens.
+        ``bounds`` has the first document of each thread, and the end; None: threads get about equally many tokens.
         """
         lengths = np.asarray(rows.x.sum(axis=1)).reshape(-1).astype(np.int64)
         bounds = document_bounds(lengths, threads) if bounds is None else bounds
@@ -142,13 +144,13 @@ class LocalSampling:
     def _count_topics(self) -> None:
         self.counts: Int32s = np.zeros((len(self.words), self._plan.topics), np.int32)
         for part in self._parts:
-            listed = part.assignments.listed(0, len(self.words))
-            rows = np.repeat(np.arange(len(self.words)), listed.sizes)
-            self.counts[rows, listed.topics] += listed.by  # a word lists a topic once
-            part.own = np.bincount(part.assignments.topics, minlength=self._plan.topics)
-        own = [part.own for part in self._parts]
-        # Each thread's tokens of each topic when the last turns ended, the oldest first.
-        self._past = deque([own] * max(self._turns.age, 1), maxlen=max(self._turns.age, 1))
+            changes = part.assignments.changed(0, len(self.words))
+            rows = np.repeat(np.arange(len(self.words)), changes.sizes)
+            self.counts[rows, changes.topics] += changes.by  # each word and topic occurs once
+            part.totals = np.bincount(part.assignments.topics, minlength=self._plan.topics)
+        totals = [part.totals for part in self._parts]
+        # Each thread's totals at the end of the last turns, the oldest first.
+        self._past = deque([totals] * max(self._turns.age, 1), maxlen=max(self._turns.age, 1))
 
     @property
     def size(self) -> int:
@@ -159,38 +161,38 @@ class LocalSampling:
         """Draw new topics for all tokens; iterations count from 1."""
         key = iteration_key(self._plan.seed, iteration)
         for blocks in self._turns.iteration_turns(iteration):
-            sample_block = partial(self._sample_block, known=self._past[0], prior=prior, key=key)
-            # A list: errors of threads are raised when results are taken.
+            sample_block = partial(self._sample_block, known_totals=self._past[0], prior=prior, key=key)
+            # ``list`` takes the results, which raises the errors of threads.
             list(self._threads.map(sample_block, range(len(blocks)), blocks))
             if self._turns.age:
-                self._past.append([part.own for part in self._parts])
+                self._past.append([part.totals for part in self._parts])
         if not self._turns.age:
-            self._past.append([part.own for part in self._parts])
+            self._past.append([part.totals for part in self._parts])
 
-    def _sample_block(self, thread: int, block: int, known: list[Int64s], prior: Prior, key: np.uint64) -> None:
+    def _sample_block(self, thread: int, block: int, known_totals: list[Int64s], prior: Prior, key: np.uint64) -> None:
         if block == IDLE:
             return
         part, begin, end = self._parts[thread], int(self._begins[block]), int(self._begins[block + 1])
-        others = np.zeros_like(part.own)
-        for other, own in enumerate(known):
+        other_totals = np.zeros_like(part.totals)
+        for other, thread_totals in enumerate(known_totals):
             if other != thread:
-                others += own
-        totals = others + part.own
+                other_totals += thread_totals
+        totals = other_totals + part.totals
         part.assignments.sample(begin, end, self.counts[begin:end], totals, prior, key)
-        part.own = totals - others
+        part.totals = totals - other_totals
 
     def likelihood(self, prior: Prior) -> float:
-        """Return log p(z), the documents' part of the joint likelihood."""
+        """Return log p(z), the documents' term of the joint likelihood."""
         return sum(self._threads.map(lambda part: part.assignments.likelihood(prior), self._parts))
 
     def histogram(self) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-        """Return ``Assignments.counts_of_counts``, and documents' lengths."""
+        """Return ``Assignments.counts_of_counts`` of all documents, and their lengths."""
         histograms = [part.assignments.counts_of_counts() for part in self._parts]
         topics, counts, documents = (np.concatenate(arrays) for arrays in zip(*histograms, strict=True))
         return topics, counts, documents, np.concatenate([part.assignments.corpus.lengths for part in self._parts])
 
     def corpus(self) -> Corpus:
-        """Return all tokens, word by word, however many threads there are."""
+        """Return all tokens, word by word; the order does not depend on the number of threads."""
         return Corpus.from_counts(self._rows.x, self._rows.keys, document_numbers(0, len(self._rows)))
 
     @property
@@ -206,12 +208,12 @@ class LocalSampling:
         plan = self._plan
         for part, positions in zip(self._parts, self._positions(), strict=True):
             corpus = part.assignments.corpus
-            part.assignments = Assignments(corpus, plan.topics, topics[positions], plan.settings.sampler)
+            part.assignments = Assignments.of(corpus, plan.topics, topics[positions], plan.settings.sampler)
         self._count_topics()
 
     def _positions(self) -> list[Int64s]:
         """Return the positions of each part's tokens in ``corpus``."""
-        # The sizes of each word and part, in the words' own order: a word's tokens are by document, so by part.
+        # The number of tokens of each ascending word and part. A word's tokens are ordered by document, so by part.
         sizes = np.zeros((len(self.words), len(self._parts)), np.int64)
         for number, part in enumerate(self._parts):
             sizes[self._order, number] = np.diff(part.assignments.corpus.begins)
@@ -235,10 +237,11 @@ class ThreadTurns:
     Attributes:
         word_blocks: the block of each word.
         blocks: the number of blocks.
-        age: the number of turns, from 1, of which the totals lack other threads' changes, the turn before included; 0:
-            those of the current iteration.
-        ring: the schedule of "rotation", else None.
+        age: the number of latest turns whose changes by other threads the totals lack; 0: they lack those of this
+            iteration.
+        ring: the schedule of "rotation"; None for other modes.
         seed: the seed of the schedule.
+        threads: the number of threads.
     """
 
     word_blocks: npt.NDArray[np.int32]
@@ -252,8 +255,8 @@ class ThreadTurns:
     def from_plan(plan: SamplingPlan, words: Int64s, frequencies: Int64s, threads: int) -> ThreadTurns:
         """Plan the turns for ascending words with these frequencies.
 
-        "rotation" and "average" have the turns of as many workers on servers; the threads of "ssp" pass on blocks of
-        about equally many tokens.
+        The turns of "rotation" and "average" are those of as many workers with servers. The threads of "ssp" exchange
+        blocks of about equally many tokens.
         """
         vocabulary = plan.vocabulary
         if plan.settings.sync == "rotation":
@@ -280,9 +283,9 @@ class ThreadTurns:
 
 
 def document_bounds(lengths: Int64s, threads: int) -> list[int]:
-    """Divide documents of so many tokens among threads, neighbours together, about equally by tokens.
+    """Divide documents of these lengths into consecutive ranges of about equally many tokens, one for each thread.
 
-    Return the first document of each thread, and the end. There are no more threads than documents.
+    Return the first document of each range, and the end. There are at most as many ranges as documents.
     """
     threads = min(threads, len(lengths))
     ends = np.cumsum(lengths)

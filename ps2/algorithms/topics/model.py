@@ -31,7 +31,7 @@ BATCH_DOCUMENTS = 4096
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """The data of non-empty documents for plots of topics.
+    """Data of the non-empty documents, from which topics are visualized.
 
     Attributes:
         shares: the topic proportions, shape (n, topics).
@@ -156,12 +156,12 @@ class LDATopics(ArrayModel):
         """Return the most likely words of each topic, and their probabilities; ties keep the order of words.
 
         Args:
-            maxTermsPerTopic: how many words of a topic, at most.
+            maxTermsPerTopic: the maximum number of words of a topic.
             vocabulary: the words, such as ``CountVectorizerModel.vocabulary``.
 
         Returns:
-            For each topic its words (their numbers, int64, shape (n,); with a vocabulary a list of strings), and their
-            probabilities, float64, shape (n,).
+            For each topic its words and their probabilities, float64, shape (n,). Words are indices, int64, shape (n,);
+            with a vocabulary they are a list of strings.
 
         Raises:
             ShapeError: the number of words is not the model's.
@@ -188,10 +188,10 @@ class LDATopics(ArrayModel):
 
         Args:
             path: a file to which the plot is also written: PNG, or the format of its suffix (.svg, .pdf).
-            maxTermsPerTopic: how many words of a topic, at most.
-            vocabulary: the words, such as ``CountVectorizerModel.vocabulary``; None: their numbers.
+            maxTermsPerTopic: the maximum number of words of a topic.
+            vocabulary: the words, such as ``CountVectorizerModel.vocabulary``; None: their indices are shown.
             topics: numbers of the topics to draw; None: the first 24.
-            ax: the Axes to draw in; None: a new figure without pyplot, which opens no window; a notebook shows it.
+            ax: the Axes to draw in; None: a new figure. It opens no window, but notebooks show it.
 
         Returns:
             The Axes around the panels.
@@ -213,11 +213,11 @@ class LDATopics(ArrayModel):
             words, weights = described[number]
             share = float(tokens[number] / max(tokens.sum(), 1))
             panels.append(Topic(number, share, [str(word) for word in words], weights))
-        some = "" if len(numbers) == self.topics else f"{len(numbers)} of "
-        return saved(draw_topics(panels, f"{some}{self.topics:,} topics over {self.dim:,} words", ax), path)
+        selection = "" if len(numbers) == self.topics else f"{len(numbers)} of "
+        return saved(draw_topics(panels, f"{selection}{self.topics:,} topics over {self.dim:,} words", ax), path)
 
     def check_vocabulary(self, vocabulary: Sequence[str] | None) -> None:
-        """Raise ShapeError unless there is no vocabulary, or one of the model's number of words."""
+        """Raise ShapeError if there is a vocabulary whose number of words is not the model's."""
         if vocabulary is not None and len(vocabulary) != self.dim:
             raise ShapeError(f"vocabulary: expected {self.dim} words, got {len(vocabulary)}")
 
@@ -235,7 +235,7 @@ class LDATopics(ArrayModel):
 
         Raises:
             ShapeError, DTypeError: x is not such a matrix.
-            InputError: it holds numbers that are not counts.
+            InputError: a value of x is not a count.
         """
         return self._shares(checked_documents(x, self.dim))
 
@@ -255,7 +255,7 @@ class LDATopics(ArrayModel):
 
         Raises:
             ShapeError, DTypeError: see ``transform``.
-            InputError: it holds numbers that are not counts, or no document has two tokens.
+            InputError: a value of x is not a count, or no document has two tokens.
         """
         return perplexity_from(*self.completed(x, seed))
 
@@ -280,11 +280,11 @@ class LDATopics(ArrayModel):
         documents = checked_documents(x, self.dim)
         tokens = float(documents.sum())
         if not tokens:
-            raise InputError("x: expected documents with words, of which there is a likelihood; there is none")
+            raise InputError("x: the likelihood needs at least one document with words, got none")
         return -self.logLikelihood(documents) / tokens
 
     def bound(self, x: Any) -> float:
-        """Return the documents' terms of ``logLikelihood``; those of several batches add up."""
+        """Return the documents' terms of ``logLikelihood``, which can be added up over batches."""
         return self._variational.bound(checked_documents(x, self.dim))
 
     @property
@@ -297,7 +297,7 @@ class LDATopics(ArrayModel):
 
         Args:
             x: see ``transform``; empty documents are left out.
-            vocabulary: the words; None: their numbers.
+            vocabulary: the words; None: their indices stand for them.
 
         Raises:
             ShapeError: the number of words is not the model's; or as in ``transform``.
@@ -341,7 +341,7 @@ class LDATopics(ArrayModel):
 def perplexity_from(score: float, tokens: float) -> float:
     """Return the perplexity from the results of ``LDATopics.completed``; InputError if there are no tokens."""
     if not tokens:
-        raise InputError("expected documents of two tokens at least, of which one is scored; there is none")
+        raise InputError("the perplexity needs at least one document of two tokens, got none")
     return math.exp(-score / tokens)
 
 
@@ -350,12 +350,12 @@ def _largest(values: Array, limit: int) -> Int64s:
     limit = min(limit, len(values))
     if not limit:
         return np.empty(0, np.int64)
-    low = np.partition(values, len(values) - limit)[len(values) - limit]
-    some = np.flatnonzero(values >= low)
-    return some[np.argsort(-values[some], kind="stable")[:limit]]
+    min_value = np.partition(values, len(values) - limit)[len(values) - limit]
+    candidates = np.flatnonzero(values >= min_value)
+    return candidates[np.argsort(-values[candidates], kind="stable")[:limit]]
 
 
 def _are_exact(counts: Array) -> bool:
-    """Return whether int32 or float64 hold the counts exactly."""
-    fine = np.isfinite(counts) if counts.dtype.kind == "f" else (counts >= 0) & (counts <= np.iinfo(np.int32).max)
-    return bool(fine.all())
+    """Return whether int32, or float64 for floats, represents the counts."""
+    is_exact = np.isfinite(counts) if counts.dtype.kind == "f" else (counts >= 0) & (counts <= np.iinfo(np.int32).max)
+    return bool(is_exact.all())

@@ -3,7 +3,7 @@
 Hoffman, Blei and Bach, "Online learning for latent Dirichlet allocation" (2010), Algorithm 2, with the params of
 pyspark.ml's "online" optimizer. In a clock each worker draws its documents of the batch, reads lambda at their words,
 and adds the documents' statistics. Then the servers take the step of lambda, and the driver that of alpha. A batch
-depends only on seed, iteration and documents. So an attempt that repeats a clock does the same again, and its additions
+depends only on seed, iteration and documents. So a worker that repeats a clock does the same again, and its additions
 count once.
 """
 
@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.frame.placement import Work
-from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
+from ps2.algorithms.frame.program import Ask, Program, Steps
+from ps2.algorithms.topics.model import LDATopics
 from ps2.algorithms.topics.online_workers import (
     AveragingWork,
     CountDocuments,
@@ -26,10 +24,10 @@ from ps2.algorithms.topics.online_workers import (
     InferBatch,
     alpha_after,
 )
-from ps2.algorithms.topics.plan import FittedTopics, OnlinePlan
+from ps2.algorithms.topics.plan import OnlinePlan
+from ps2.algorithms.topics.settings import resolved_inference
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.record import Record, StepReport, Words
-from ps2.algorithms.training.table import Table
+from ps2.algorithms.training.record import Record, Trained, Words
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import PS2Error
@@ -37,43 +35,32 @@ from ps2.ops.kernels import Float64s
 
 log = logging.getLogger(__name__)
 
-# The dtype of lambda on the servers. Rounding to 24 bits is far below the noise of a batch.
+# The dtype of lambda on the servers. Its rounding errors are far below the noise of a batch.
 DTYPE = "float32"
 NO_DOCUMENT = (
     "no batch had a document, so the topics are the random ones that the training began with: use a subsamplingRate "
-    "above %g, or more documents (equal ones are drawn together)"
+    "above %g, or more documents (equal documents are in the same batches)"
 )
 
-# No cost model is needed: this training has steps of the servers.
-ONLINE_WORK = Work(0.0, 0, 0.0, why_servers="optimizer 'online' steps on the servers")
 
+class OnlineProgram(Program[Trained[LDATopics]]):
+    """Online variational Bayes.
 
-def train_online(
-    ps: Any, table: Table, plan: OnlinePlan, on_step: Callable[[StepReport], None] = lambda step: None
-) -> FittedTopics:
-    """Find topics on the servers of a context; in a restored context, continue: see ``Plan.name``.
-
-    The batches are the same for any number of workers and servers. So are the results, except for the order of sums;
-    with ``sync`` "average" they depend on which worker has which documents. The history's objective is minus the bound
-    of a batch's log-likelihood per token, at the beginning of its iteration; of a batch without a document, that of the
-    batch before, or of the first one with any. NaN if no batch has a document.
+    The batches are the same for any number of workers and servers, and so are the results, except for the order of
+    sums. With ``sync`` "average" the results also depend on the distribution of documents among workers. The history's
+    objective is minus the bound of a batch's log-likelihood per token, at the beginning of its iteration. A batch
+    without documents has the value of the previous batch, or of the first batch with documents. NaN: no batch has any.
     """
-    names = CheckpointNames.of(plan.name, ps)
-    record = Record(on_step, Words("iteration", "-bound a token"))
-    return run_program(ps, OnlineProgram(plan, record, names), table, names)
-
-
-class OnlineProgram(Program[FittedTopics]):
-    """Online variational Bayes."""
 
     number = 2
 
     def __init__(self, plan: OnlinePlan, record: Record, names: CheckpointNames) -> None:
         super().__init__(plan, plan.form, record)
+        record.words = Words("iteration", "-bound a token")
 
         def matrix() -> DCVMatrix:
-            size = plan.vocabulary, plan.topics
-            return names.give(lambda name: DCV.dense(*size, DTYPE, layout="column", name=name)).matrix()
+            shape = plan.vocabulary, plan.topics
+            return names.give(lambda name: DCV.dense(*shape, DTYPE, layout="column", name=name)).matrix()
 
         self._counts, self._stats = matrix(), matrix()
 
@@ -118,7 +105,7 @@ class OnlineProgram(Program[FittedTopics]):
         return self._totals(self._counts.apply("variational.step", stats=self._stats, keep=decay, scale=scale))
 
     def _totals(self, sums: Float64s) -> Float64s:
-        """Return lambda's sums over all words, by those of lambda minus beta."""
+        """Return the sums over all words of lambda, given those of lambda minus beta."""
         return sums + self.plan.beta * self.plan.vocabulary
 
     # -- the program's parts -------------------------------------------------------------------------------------------
@@ -127,10 +114,11 @@ class OnlineProgram(Program[FittedTopics]):
         work = AveragingWork if self.plan.settings.sync == "average" else GradientWork
         return work(self.plan, self._counts, self._stats)
 
-    def result(self, alpha: Float64s) -> FittedTopics:
-        plan = self.plan
+    def result(self, alpha: Float64s) -> Trained[LDATopics]:
+        plan, settings = self.plan, self.plan.settings
         counts = self._counts.pull(columns=np.arange(plan.vocabulary)).astype(np.float64)
-        return FittedTopics(counts, alpha, plan.beta, self.record.history())
+        inference = resolved_inference(settings.inference, settings.optimizer)
+        return Trained(LDATopics(counts, alpha, plan.beta, inference, plan.seed), self.record.history())
 
     def free(self) -> None:
         for matrix in (self._counts, self._stats):

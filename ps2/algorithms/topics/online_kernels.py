@@ -1,11 +1,11 @@
-"""Variational Bayes for topics, compiled: the topics of a document, given the topics' words.
+"""Kernels of variational Bayes for topics: the topics of a document, given the topics' words.
 
 Hoffman, Blei and Bach, "Online learning for latent Dirichlet allocation" (2010), Algorithm 2 and equations 3 to 5, with
-pyspark.ml's stopping rule: until the mean change of a document's gamma is 0.001 at most.
+pyspark.ml's stopping rule: until the mean change of a document's gamma is at most 0.001.
 
-A document's weights exp(E[log beta]) are stored topic by topic. A topic with at most 1e-12 of the document's tokens is
-inactive, and is skipped from then on: with a small alpha most are, after a few turns. When the active topics have
-converged, the inactive ones are tested once more.
+A document's weights exp(E[log beta]) are stored topic by topic. A topic with at most 1e-12 of the document's tokens
+becomes inactive, and later iterations skip it. With a small alpha, most topics become inactive after a few iterations.
+When the active topics have converged, the inactive topics are tested once more.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ Array = npt.NDArray[Any]
 UInt64s = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
-# The mean change of gamma at which a document has converged, as in pyspark.ml; and the maximum number of its turns.
+# The mean change of gamma at which a document has converged, as in pyspark.ml.
 TOLERANCE = 1e-3
-MAX_TURNS = 1000
+# The maximum number of iterations for a document.
+MAX_ITERATIONS = 1000
 # The maximum number of a document's tokens in an inactive topic.
 MAX_INACTIVE = 1e-12
-# The addend to the sum of a word's weights, which may be 0.
+# This is added to the sum of a word's weights, which may be 0, before a division by it.
 TINY = 1e-100
-# A document's words are padded to a multiple of this, so that loops over them take whole SIMD registers.
+# The number of a document's words is padded to a multiple of this, so that loops over them fill SIMD registers.
 LANES = 16
-# The shape, and inverse scale, of the gamma distribution of first lambdas and gammas, as in pyspark.ml: near 1.
+# Initial values of lambda and gamma have the distribution Gamma(SHAPE, 1 / SHAPE), as in pyspark.ml: they are near 1.
 SHAPE = 100.0
-# Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).
+# Constants of Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).
 D = SHAPE - 1 / 3
 C = 1 / math.sqrt(9 * D)
 # Coefficients of digamma's series.
 C1, C2, C3, C4 = 1 / 24, -37 / 5760, 10313 / 2903040, -5509121 / 1393459200
 C5, C6 = 2709398569 / 367873228800, -499769010050743 / 24103053950976000
-# Constants of exp: a sum with WHOLE has its whole part in the lowest bits; log(2) in two parts; exp(-MAX_EXPONENT) is
-# about 0.
-WHOLE = 1.5 * 2.0**52
+# Constants of exp. Adding ROUNDER rounds to a whole number, which is then in the lowest bits. log(2) is in two parts.
+# exp(-MAX_EXPONENT) is about 0.
+ROUNDER = 1.5 * 2.0**52
 PER_LOG_2, LOG_2_HIGH, LOG_2_LOW = 1 / math.log(2), 6.93145751953125e-1, 1.42860682030941723212e-6
 MAX_EXPONENT = 700.0
 E2, E3, E4, E5, E6, E7, E8 = (1 / math.factorial(i) for i in range(2, 9))
@@ -51,10 +52,11 @@ EXPONENT_BIAS, FRACTION_BITS = 1023, 52
 
 @inline
 def digamma(x: float) -> float:
-    """Return digamma of a number above 0, to 1e-12.
+    """Return digamma of a number above 0; the error is at most 1e-12.
 
-    digamma(x) is digamma(x + 8) less the sum of 1 / (x + i) for i in 0..7, here one quotient: with t = x (x + 7) its
-    four pairs are (2 x + 7) / t, / (t + 6), / (t + 10) and / (t + 12). exp(digamma(y + 1/2)) is a series in 1 / y**2.
+    digamma(x) is digamma(x + 8) minus the sum of 1 / (x + i) for i in 0..7. The sum is computed as one quotient: with
+    t = x (x + 7), pairs of its terms are (2 x + 7) divided by t, t + 6, t + 10 and t + 12. exp(digamma(y + 1/2)) is a
+    series in 1 / y**2.
     """
     t = x * (x + 7.0)
     above = ((4.0 * t + 84.0) * t + 504.0) * t + 720.0
@@ -66,7 +68,7 @@ def digamma(x: float) -> float:
 
 @inline
 def exp_digamma(x: float) -> float:
-    """Return exp(digamma(x)) of a number above 0; the relative error is 1e-8 at most.
+    """Return exp(digamma(x)) of a number above 0; the relative error is at most 1e-8.
 
     The low precision computation of "MLlib*" (Zhang et al., section 4.2): four steps of the recurrence, where
     ``digamma`` has eight, and fewer terms of both series. There is no branch, so loops become SIMD instructions.
@@ -76,9 +78,9 @@ def exp_digamma(x: float) -> float:
     y = x + 3.5
     z = 1.0 / (y * y)
     a = y * (1.0 + z * (C1 + z * (C2 + z * (C3 + z * (C4 + z * C5)))))
-    # exp(-b) is 2**n exp(r), n the nearest whole number.
-    shifted = np.float64(WHOLE - b * PER_LOG_2)
-    n = shifted - WHOLE
+    # exp(-b) is 2**n exp(r), where n is the whole number nearest to -b / log(2).
+    shifted = np.float64(ROUNDER - b * PER_LOG_2)
+    n = shifted - ROUNDER
     r = -b - n * LOG_2_HIGH - n * LOG_2_LOW
     e = 1.0 + r * (1.0 + r * (E2 + r * (E3 + r * (E4 + r * (E5 + r * (E6 + r * (E7 + r * E8)))))))
     return a * e * np.int64((shifted.view(np.int64) + EXPONENT_BIAS) << FRACTION_BITS).view(np.float64)
@@ -100,7 +102,7 @@ def near_one(state: np.uint64) -> float:
 
 @inline
 def begin_gamma(seed: np.uint64, gamma: Float64s) -> None:
-    """Draw a document's first gamma from a seed of its own."""
+    """Draw a document's initial gamma from its seed."""
     for k in range(len(gamma)):
         gamma[k] = near_one(scrambled(seed + GOLDEN * np.uint64(k + 1)))
 
@@ -133,37 +135,44 @@ def infer(
     stats: Float64s,
     log_shares: Float64s,
 ) -> float:
-    """Infer the topics of documents; return their part of the bound of the likelihood.
+    """Infer the topics of documents; return their terms of the bound of the likelihood.
 
     Args:
-        indptr, columns, tokens: the documents, rows of a sparse matrix; each has at least one token.
+        indptr, columns, tokens: the documents as a CSR matrix; each has at least one token.
         weights: exp(E[log beta]), shape (words, topics).
         alpha: shape (topics,).
-        seeds: the seeds of the documents' first gammas, random numbers about 1; empty: gammas begin with 1.
-        gammas: an output, shape (documents, topics), or (0, topics).
-        stats: the expected tokens of words in topics, without the factor ``weights``, are added to it.
+        seeds: the seeds of the documents' initial gammas, which are random numbers near 1; empty: gammas begin with 1.
+        gammas: the documents' gammas, shape (documents, topics); written, unless its shape is (0, topics).
+        stats: the expected number of tokens of words in topics, divided by ``weights``, is added to it.
         log_shares: E[log theta] is added to it, shape (topics,).
     """
     topics, longest = len(alpha), 0
     for d in range(len(indptr) - 1):
         longest = max(longest, indptr[d + 1] - indptr[d])
     longest = -(-longest // LANES) * LANES
-    buffer, counts, sums, ratios = np.empty(topics * longest), np.empty(longest), np.empty(longest), np.empty(longest)
-    # The order has the active topics first.
+    buffer, counts, sums, ratios = (
+        np.empty(topics * longest),
+        np.empty(longest),
+        np.empty(longest),
+        np.empty(longest),
+    )
+    # ``order`` lists the topics, the active ones first.
     gamma, theta, order = np.empty(topics), np.empty(topics), np.empty(topics, np.int64)
-    # The tokens of active topics, and their exp(digamma(gamma)).
+    # The expected tokens of active topics, and their exp(digamma(gamma)).
     active_tokens, active_theta = np.empty(topics), np.empty(topics)
-    # The values of inactive topics: exp(digamma(alpha)), digamma(alpha); and log(gamma(alpha)).
-    rest, log_rest, log_gamma = np.empty(topics), np.empty(topics), np.empty(topics)
+    # Inactive topics have theta exp(digamma(alpha)), whose logarithm is digamma(alpha). log_gamma: log(gamma(alpha)).
+    idle_theta, log_idle_theta, log_gamma = np.empty(topics), np.empty(topics), np.empty(topics)
     for k in range(topics):
-        rest[k], log_rest[k], log_gamma[k] = exp_digamma(alpha[k]), digamma(alpha[k]), math.lgamma(alpha[k])
-    all_alpha = alpha.sum()
+        idle_theta[k], log_idle_theta[k], log_gamma[k] = exp_digamma(alpha[k]), digamma(alpha[k]), math.lgamma(alpha[k])
+    total_alpha = alpha.sum()
     bound = 0.0
     for d in range(len(indptr) - 1):
-        begin, size = indptr[d], indptr[d + 1] - indptr[d]
-        width = -(-size // LANES) * LANES
-        own = buffer[: topics * width].reshape((topics, width))
-        _load_document(columns[begin : begin + size], tokens[begin : begin + size], weights, own, counts)
+        begin, num_words = indptr[d], indptr[d + 1] - indptr[d]
+        width = -(-num_words // LANES) * LANES
+        document_weights = buffer[: topics * width].reshape((topics, width))
+        _load_document(
+            columns[begin : begin + num_words], tokens[begin : begin + num_words], weights, document_weights, counts
+        )
         for k in range(topics):
             gamma[k], theta[k], order[k] = 1.0, 1.0, k
         if len(seeds):
@@ -171,30 +180,32 @@ def infer(
             for k in range(topics):
                 theta[k] = exp_digamma(gamma[k])
         count = topics
-        for _ in range(MAX_TURNS):
-            _divide(own, counts, theta, order[:count], sums, ratios)
-            change, count = _turn(own, ratios, alpha, gamma, theta, rest, order, count, active_tokens, active_theta)
+        for _ in range(MAX_ITERATIONS):
+            _divide(document_weights, counts, theta, order[:count], sums, ratios)
+            change, count = _iterate(
+                document_weights, ratios, alpha, gamma, theta, idle_theta, order, count, active_tokens, active_theta
+            )
             if change <= TOLERANCE * topics:
-                _divide(own, counts, theta, order[:count], sums, ratios)
-                new_count = _reactivate(own, ratios, theta, order, count)
+                _divide(document_weights, counts, theta, order[:count], sums, ratios)
+                new_count = _reactivate(document_weights, ratios, theta, order, count)
                 if new_count == count:
                     break
                 count = new_count
         length = 0.0
-        for i in range(size):
+        for i in range(num_words):
             length += counts[i]
             bound += counts[i] * math.log(sums[i])
-        log_all = digamma(all_alpha + length)
-        bound += math.lgamma(all_alpha) - math.lgamma(all_alpha + length) - length * log_all
+        log_total = digamma(total_alpha + length)
+        bound += math.lgamma(total_alpha) - math.lgamma(total_alpha + length) - length * log_total
         for j in range(topics):
             k = order[j]
             if j < count:
-                log_share = math.log(theta[k]) - log_all
+                log_share = math.log(theta[k]) - log_total
                 bound += (alpha[k] - gamma[k]) * log_share + math.lgamma(gamma[k]) - log_gamma[k]
             else:
-                log_share, gamma[k] = log_rest[k] - log_all, alpha[k]
+                log_share, gamma[k] = log_idle_theta[k] - log_total, alpha[k]
             log_shares[k] += log_share
-        for i in range(size):
+        for i in range(num_words):
             row = stats[columns[begin + i]]
             for j in range(count):
                 row[order[j]] += theta[order[j]] * ratios[i]
@@ -204,33 +215,42 @@ def infer(
 
 
 @inline
-def _load_document(columns: Array, tokens: Array, weights: Float64s, own: Float64s, counts: Float64s) -> None:
-    """Copy the weights of a document's words, topic by topic, and its tokens; fill up with zeros."""
+def _load_document(
+    columns: Array, tokens: Array, weights: Float64s, document_weights: Float64s, counts: Float64s
+) -> None:
+    """Copy the weights of a document's words, topic by topic, and its tokens; pad with zeros."""
     for i in range(len(columns)):
         counts[i] = tokens[i]
         row = weights[columns[i]]
-        for k in range(own.shape[0]):
-            own[k, i] = row[k]
-    for i in range(len(columns), own.shape[1]):
+        for k in range(document_weights.shape[0]):
+            document_weights[k, i] = row[k]
+    for i in range(len(columns), document_weights.shape[1]):
         counts[i] = 0.0
-        for k in range(own.shape[0]):
-            own[k, i] = 0.0
+        for k in range(document_weights.shape[0]):
+            document_weights[k, i] = 0.0
 
 
 @inline
-def _divide(own: Float64s, counts: Float64s, theta: Float64s, active: Int64s, sums: Float64s, ratios: Float64s) -> None:
-    """Sum up the weights of each word in the active topics, and divide its tokens by the sum."""
-    width, count = own.shape[1], len(active)
+def _divide(
+    document_weights: Float64s, counts: Float64s, theta: Float64s, active: Int64s, sums: Float64s, ratios: Float64s
+) -> None:
+    """Compute the sum of each word's weights over the active topics, and its number of tokens divided by the sum."""
+    width, count = document_weights.shape[1], len(active)
     for i in range(width):
         sums[i] = TINY
     for j in range(0, count - count % 4, 4):
-        a, b, c, d = own[active[j]], own[active[j + 1]], own[active[j + 2]], own[active[j + 3]]
+        a, b, c, d = (
+            document_weights[active[j]],
+            document_weights[active[j + 1]],
+            document_weights[active[j + 2]],
+            document_weights[active[j + 3]],
+        )
         theta_a, theta_b = theta[active[j]], theta[active[j + 1]]
         theta_c, theta_d = theta[active[j + 2]], theta[active[j + 3]]
         for i in range(width):
             sums[i] += (theta_a * a[i] + theta_b * b[i]) + (theta_c * c[i] + theta_d * d[i])
     for j in range(count - count % 4, count):
-        a, theta_a = own[active[j]], theta[active[j]]
+        a, theta_a = document_weights[active[j]], theta[active[j]]
         for i in range(width):
             sums[i] += theta_a * a[i]
     for i in range(width):
@@ -246,26 +266,26 @@ def _dot(a: Float64s, b: Float64s, width: int) -> float:
 
 
 @inline
-def _turn(
-    own: Float64s,
+def _iterate(
+    document_weights: Float64s,
     ratios: Float64s,
     alpha: Float64s,
     gamma: Float64s,
     theta: Float64s,
-    rest: Float64s,
+    idle_theta: Float64s,
     order: Int64s,
     count: int,
     active_tokens: Float64s,
     active_theta: Float64s,
 ) -> tuple[float, int]:
-    """Compute the gamma of active topics again; return its change, and the number of topics that stay active."""
+    """Update gamma of the active topics; return the absolute change, and the number of topics that remain active."""
     change = 0.0
     for j in range(count):
         k = order[j]
-        active_tokens[j] = theta[k] * _dot(own[k], ratios, own.shape[1])
+        active_tokens[j] = theta[k] * _dot(document_weights[k], ratios, document_weights.shape[1])
         change += abs(alpha[k] + active_tokens[j] - gamma[k])
         gamma[k] = active_theta[j] = alpha[k] + active_tokens[j]
-    # On its own, this loop becomes SIMD instructions.
+    # A separate loop, so that it becomes SIMD instructions.
     for j in range(count):
         active_theta[j] = exp_digamma(active_theta[j])
     new_count = 0
@@ -276,16 +296,16 @@ def _turn(
             order[j], order[new_count] = order[new_count], k
             new_count += 1
         else:
-            theta[k] = rest[k]
+            theta[k] = idle_theta[k]
     return change, new_count
 
 
 @inline
-def _reactivate(own: Float64s, ratios: Float64s, theta: Float64s, order: Int64s, count: int) -> int:
-    """Activate topics that have tokens again; return the number of active topics."""
+def _reactivate(document_weights: Float64s, ratios: Float64s, theta: Float64s, order: Int64s, count: int) -> int:
+    """Activate the inactive topics that have tokens now; return the number of active topics."""
     for j in range(count, len(order)):
         k = order[j]
-        if theta[k] * _dot(own[k], ratios, own.shape[1]) > MAX_INACTIVE:
+        if theta[k] * _dot(document_weights[k], ratios, document_weights.shape[1]) > MAX_INACTIVE:
             order[j], order[count] = order[count], k
             count += 1
     return count
@@ -293,7 +313,7 @@ def _reactivate(own: Float64s, ratios: Float64s, theta: Float64s, order: Int64s,
 
 @kernel
 def identify(indptr: Array, words: Int64s, tokens: UInt64s, ids: UInt64s) -> None:
-    """Set each document's id, which depends on its words and their counts (the bits of float64) only."""
+    """Compute the id of each document from its words and their counts; ``tokens`` has the bits of float64 counts."""
     for d in range(len(ids)):
         state = np.uint64(0)
         for entry in range(indptr[d], indptr[d + 1]):
@@ -303,7 +323,7 @@ def identify(indptr: Array, words: Int64s, tokens: UInt64s, ids: UInt64s) -> Non
 
 @kernel
 def draw(ids: UInt64s, key: np.uint64, fraction: float) -> Mask:
-    """Draw the documents of a batch, each with a probability, by its id and the key of seed and iteration."""
+    """Draw the documents of a batch, each with probability ``fraction``, by their ids and the key of the iteration."""
     mask = np.empty(len(ids), np.bool_)
     for d in range(len(ids)):
         mask[d] = np.float64(scrambled(key + GOLDEN * ids[d]) >> np.uint64(11)) * TO_UNIT < fraction

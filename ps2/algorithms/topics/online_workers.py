@@ -1,12 +1,12 @@
-"""What workers do in online variational Bayes: statistics of batches of documents, or steps of a local lambda.
+"""Workers of online variational Bayes: they send statistics of batches of documents, or take steps of a local lambda.
 
 With ``sync`` "average" (Zhang et al., "MLlib*", section 4, Algorithm 6), each worker takes ``localBatches`` steps of
-its own lambda in a clock, each by a batch of its documents. Then the servers average. A worker adds, at the words of
-its batches, the difference of its lambda from the global one that has decayed by its steps. The decay of all other
-words is one factor. So one lambda travels each way in a clock, and the average is exact, whichever words a worker has.
+its own lambda in a clock, each with a batch of its documents. Then the servers average. For the words of its batches, a
+worker sends the difference between its lambda and the initial lambda times the decay of its steps. All other words have
+only decayed, by one factor. So lambda is sent once in each direction per clock, and the average is exact for all words.
 
-A worker represents lambda minus beta as s u. So the decay of a step is one product, and a step costs only the words of
-its batch. Only these get expectations of their logarithms (the paper's lazy update).
+A worker represents lambda minus beta as a product s u, with a number s. So the decay of a step multiplies s, and the
+other costs of a step depend on the words of its batch only (the paper's lazy update).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from ps2.server.memory import free_bytes
 
 UInt64s = npt.NDArray[np.uint64]
 
-# Maximum bytes of a worker's part of lambda at a time; its statistics take as many.
+# The maximum bytes of lambda that a worker pulls at a time; the statistics take as many.
 MAX_PART_BYTES = 256 << 20
-# A smaller scale s is multiplied into u.
+# If the number s becomes smaller, u is multiplied by it.
 MIN_SCALE = 1e-6
-# Bytes of a number of a local lambda: as pulled, and as changed by steps.
-NUMBER_BYTES = 12
-# The share of a worker's free memory that its lambda may take.
+# The bytes of a value of a local lambda: the pulled float32, and the float64 that steps change.
+VALUE_BYTES = 12
+# The maximum share of a worker's free memory that its lambda may take.
 SHARE_OF_MEMORY = 0.5
 
 
@@ -51,11 +51,11 @@ class CountDocuments(Task):
 
 @dataclass(frozen=True, eq=False)
 class InferBatch(Task):
-    """Infer the topics of an iteration's documents: add their statistics to the servers', and report on them.
+    """Infer the topics of an iteration's documents: report on them, and add their statistics on the servers.
 
     Attributes:
         iteration: the number of the iteration, from 0.
-        documents: the number of all workers' documents with words; 0: workers need not know it.
+        documents: the number of all workers' documents with words; 0: not needed.
         alpha: shape (topics,).
         totals: lambda's sums over all words, shape (topics,).
     """
@@ -68,7 +68,13 @@ class InferBatch(Task):
 
 @dataclass(frozen=True, eq=False)
 class DocumentStatistics:
-    """Statistics of documents: the expected tokens of words in topics, the sum of E[log theta], and the bound."""
+    """Statistics of documents.
+
+    Attributes:
+        stats: the expected number of tokens of each word in each topic.
+        log_shares: the sum of E[log theta].
+        bound: the sum of the documents' terms of the bound.
+    """
 
     stats: Float64s
     log_shares: Float64s
@@ -81,10 +87,10 @@ class BatchReport:
 
     Attributes:
         log_shares: E[log theta], summed over the documents.
-        documents: the number of the worker's documents, inside and outside of the batch.
-        drawn, tokens: the numbers of documents and of tokens in the batch.
+        documents: the number of all documents of the worker.
+        drawn, tokens: the number of documents and of tokens in the batch.
         bound: the bound of the batch's log-likelihood.
-        bytes: the bytes moved between worker and servers.
+        bytes: the number of bytes sent and received.
     """
 
     log_shares: Float64s
@@ -95,7 +101,7 @@ class BatchReport:
     bytes: int = 0
 
     def add(self, part: LocalRows, inferred: DocumentStatistics) -> None:
-        """Add documents of the batch."""
+        """Add documents of the batch to the report."""
         self.bound += inferred.bound
         self.tokens += float(part.x.data.sum())
         self.drawn += len(part)
@@ -104,7 +110,12 @@ class BatchReport:
 
 @dataclass
 class AveragedReport(BatchReport):
-    """A worker's report on its local steps: their decay of words that no batch has, and alpha, times its documents."""
+    """A worker's report on its local steps.
+
+    Attributes:
+        decay: the number of the worker's documents times the decay of words without tokens in its batches.
+        alphas: the number of documents times the worker's alpha.
+    """
 
     decay: float = 0.0
     alphas: Float64s = field(default_factory=lambda: np.zeros(0))
@@ -115,8 +126,8 @@ def infer_statistics(
 ) -> DocumentStatistics:
     """Infer the topics of documents (the E-step).
 
-    Each document begins with random topics. If all began with equal topics, most would converge to the same ones, and
-    those topics would become a mixture of everything. ``counts`` are lambda minus beta at the documents' words.
+    The initial topic shares of each document are random. If all documents began with equal shares, most would converge
+    to the same topics, which would mix all subjects. ``counts`` are lambda minus beta for the documents' words.
     """
     weights, stats, log_shares = np.empty(counts.shape), np.zeros(counts.shape), np.zeros(len(alpha))
     kernels.weigh(readable(counts), beta, readable(totals), weights)
@@ -138,13 +149,13 @@ def document_ids(rows: LocalRows) -> UInt64s:
 def alpha_after(alpha: Float64s, log_shares: Float64s, documents: float, weight: float) -> Float64s:
     """Return alpha after a step of Newton's method (Hoffman et al., section 3.3; exactly as in pyspark.ml).
 
-    ``weight`` is rho, the weight of the step. A step that makes alpha non-positive is not taken.
+    ``weight`` is rho, the weight of the step. If the step would make alpha non-positive, alpha does not change.
     """
     gradient = documents * (psi(alpha.sum()) - psi(alpha)) + log_shares
-    diagonal, rest = -documents * polygamma(1, alpha), documents * polygamma(1, alpha.sum())
-    shared = (gradient / diagonal).sum() / (1 / rest + (1 / diagonal).sum())
-    moved = alpha - weight * (gradient - shared) / diagonal
-    return np.asarray(moved if (moved > 0).all() else alpha)
+    diagonal, sum_diagonal = -documents * polygamma(1, alpha), documents * polygamma(1, alpha.sum())
+    shared = (gradient / diagonal).sum() / (1 / sum_diagonal + (1 / diagonal).sum())
+    next_alpha = alpha - weight * (gradient - shared) / diagonal
+    return np.asarray(next_alpha if (next_alpha > 0).all() else alpha)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +164,7 @@ class OnlineWork:
 
     Attributes:
         counts: lambda minus beta; its columns are words.
-        stats: the sum of the workers' contributions in a clock.
+        stats: the sum of all workers' statistics, or differences of lambda, in a clock.
     """
 
     plan: OnlinePlan
@@ -162,7 +173,7 @@ class OnlineWork:
 
 
 class GradientWork(OnlineWork):
-    """Makes a worker that adds statistics of its documents."""
+    """Makes a worker that adds the statistics of its documents on the servers."""
 
     def __call__(self, reading: Reading) -> DoTask:
         rows = _with_words(reading.training)
@@ -178,13 +189,13 @@ class GradientWork(OnlineWork):
         return do
 
     def _parts(self, rows: LocalRows, mask: kernels.Mask) -> Iterator[LocalRows]:
-        """Yield the drawn documents in parts; lambda at the words of a part takes little memory."""
+        """Yield the drawn documents in parts, each small enough for lambda of its words to fit MAX_PART_BYTES."""
         words = max(1, MAX_PART_BYTES // (8 * self.plan.topics))
         if mask.all() and len(rows.keys) <= words:
             yield rows
             return
         numbers = np.flatnonzero(mask)
-        # A document has at most as many words as entries.
+        # The number of a document's entries is a limit of the number of its words.
         ends = np.cumsum(np.diff(rows.x.indptr)[numbers])
         cuts = [0, len(numbers)]
         if len(numbers) and len(rows.keys) > words and ends[-1] > words:
@@ -194,7 +205,7 @@ class GradientWork(OnlineWork):
                 yield rows.take(numbers[begin:end])
 
     def _add_statistics(self, part: LocalRows, key: np.uint64, task: InferBatch, report: BatchReport) -> None:
-        """Read lambda at the words of some documents, and add the documents' statistics."""
+        """Pull lambda of the words of some documents, and add the documents' statistics on the servers."""
         counts = self.counts.pull(columns=part.keys)
         inferred = infer_statistics(part, counts, self.plan.beta, task.alpha, task.totals, key)
         stats = inferred.stats.astype(counts.dtype)
@@ -204,7 +215,7 @@ class GradientWork(OnlineWork):
 
 
 class AveragingWork(OnlineWork):
-    """Makes a worker that takes local steps, and adds differences of lambda, times its documents."""
+    """Makes a worker that takes local steps; it adds the changes of lambda times its number of documents."""
 
     def __call__(self, reading: Reading) -> DoTask:
         rows = _with_words(reading.training)
@@ -243,26 +254,26 @@ class AveragingWork(OnlineWork):
 
 
 class LocalLambda:
-    """A worker's lambda minus beta, and alpha, over local steps; ``decay`` is the product of all steps' decay."""
+    """A worker's lambda minus beta, and alpha, during local steps; ``decay`` is the product of the steps' decays."""
 
     def __init__(self, plan: OnlinePlan, counts: kernels.Array, alpha: Float64s, totals: Float64s) -> None:
-        """Start from lambda minus beta at the worker's words, and lambda's sums over all words."""
+        """Start with lambda minus beta of the worker's words, and the sums of lambda over all words."""
         self._plan = plan
         self._initial = counts
         self._u = counts.astype(np.float64)
         self._scale = 1.0
-        self._rest = plan.beta * plan.vocabulary
-        self._totals = totals - self._rest
+        self._all_beta = plan.beta * plan.vocabulary
+        self._totals = totals - self._all_beta
         self._is_changed = np.zeros(len(counts), np.bool_)
         self.alpha, self.decay = alpha, 1.0
 
     def step(self, part: LocalRows, words: Any, key: np.uint64, weight: float, documents: float) -> DocumentStatistics:
-        """Take a step of weight rho by a batch of documents; return their statistics.
+        """Take a step of weight rho with a batch of documents; return their statistics.
 
         ``words`` are the positions of the batch's keys; ``documents`` is the number of all workers' documents.
         """
-        own = self._scale * self._u[words]
-        inferred = infer_statistics(part, own, self._plan.beta, self.alpha, self._totals + self._rest, key)
+        counts = self._scale * self._u[words]
+        inferred = infer_statistics(part, counts, self._plan.beta, self.alpha, self._totals + self._all_beta, key)
         share = weight * documents / len(part)
         self._shrink(1.0 - weight)
         self._u[words] += share / self._scale * inferred.stats
@@ -273,7 +284,7 @@ class LocalLambda:
         return inferred
 
     def change(self) -> tuple[Any, Float64s]:
-        """Return the positions of the words of all steps, and the differences of their lambdas from decayed ones."""
+        """Return the positions of all changed words, and lambda minus the initial lambda times ``decay`` for each."""
         words = np.flatnonzero(self._is_changed)
         return words, self._scale * self._u[words] - self.decay * self._initial[words]
 
@@ -286,10 +297,10 @@ class LocalLambda:
 
 
 def check_lambda(words: int, topics: int, free: int) -> None:
-    """Raise LimitError if a worker has no memory for the lambda of its words."""
+    """Raise LimitError if a worker lacks the memory for the lambda of its words."""
     what = f"sync='average': a worker's lambda of {words:,} words and {topics:,} topics takes"
     advice = "sync='gradient' reads it in parts"
-    check_worker(what, NUMBER_BYTES * words * topics, int(SHARE_OF_MEMORY * free), advice)
+    check_worker(what, VALUE_BYTES * words * topics, int(SHARE_OF_MEMORY * free), advice)
 
 
 def _with_words(rows: LocalRows) -> LocalRows:

@@ -1,7 +1,7 @@
-"""Operations of topic models: counts are summarized, and cleared, on the servers.
+"""Server operations of topic models: they summarize and clear the counts.
 
-A column of the matrix is a word; its block has a count for each topic. Few of a word's counts change at a time, so
-``columns_add_some`` changes them.
+A column of the matrix is a word; its block has a count for each topic. Workers change counts with the shared operation
+``columns_add_some``, as few of a word's counts change at a time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ps2.ops.operands import BLOCK, along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Blocks, Floats, Partition, op
 
-# The number of counts whose logarithms of gamma functions are computed once for all words.
+# For counts below this limit, the logarithms of gamma functions are tabulated.
 TABLE = 1024
-# The cost of a logarithm of a gamma function, or of its look-up, in additions.
-LOGARITHM = 4
+# The cost of a logarithm of a gamma function, computed or looked up, in element additions.
+LOGARITHM_COST = 4
 
 ByTopic = Annotated[Int64s, along(BLOCK)]
 OneFloat = Annotated[Float64s, along(1)]
@@ -30,7 +30,7 @@ OneInteger = Annotated[Int64s, along(1)]
 
 @op(writes=("m",), dtypes=("int32",))
 def clear(m: Blocks, partition: Partition, *, begin: int, end: int) -> None:
-    """Set all counts of the words in [begin, end) to 0."""
+    """Set all counts of the words from ``begin`` up to, but not including, ``end`` to 0."""
     m[max(begin - partition.begin, 0) : max(end - partition.begin, 0)] = 0
 
 
@@ -39,8 +39,8 @@ def look(m: Blocks, beta: Annotated[Floats, along(1)]) -> tuple[OneFloat, ByTopi
     """Summarize all counts.
 
     Returns:
-        The counts' part of log p(w | z), the sum of log(gamma(n + beta) / gamma(beta)) over counts n above 0; the sum
-        of each topic's counts; the number of negative counts, which should be 0.
+        The counts' terms of log p(w | z): the sum of log(gamma(n + beta) / gamma(beta)) over counts n above 0; the sum
+        of each topic's counts; and the number of negative counts, which should be 0.
 
     Raises:
         OutOfRangeError: beta is not positive.
@@ -49,10 +49,10 @@ def look(m: Blocks, beta: Annotated[Floats, along(1)]) -> tuple[OneFloat, ByTopi
         raise OutOfRangeError(f"beta: expected a finite positive number, got {beta[0]}")
     logs = np.array([math.lgamma(n + beta[0]) - math.lgamma(beta[0]) for n in range(TABLE)])
     likelihood, sums, negative = np.zeros(1), np.zeros(m.shape[1], np.int64), np.zeros(1, np.int64)
-    for some in over_blocks(_look, (readable(m),), float(beta[0]), logs, cost=m.shape[1] * LOGARITHM):
-        likelihood += some[0]
-        sums += some[1]
-        negative += some[2]
+    for result in over_blocks(_look, (readable(m),), float(beta[0]), logs, cost=m.shape[1] * LOGARITHM_COST):
+        likelihood += result[0]
+        sums += result[1]
+        negative += result[2]
     return likelihood, sums, negative
 
 

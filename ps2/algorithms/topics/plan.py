@@ -1,35 +1,48 @@
-"""The plans of both optimizers, and the result of a training."""
+"""The plans of both optimizers, with their work for the cost model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import ClassVar, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.frame.memory import check_driver
+from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import Plan
 from ps2.algorithms.topics.settings import LDASettings, OnlineSyncName, SyncName
 from ps2.algorithms.training.faults import Form
-from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float64s
 from ps2.errors import ConfigError
 from ps2.run.rotation import RotationSchedule
 
-# Blocks of "rotation" form this many groups: while a worker samples one block, its changes of another travel.
+# The number of groups of blocks of "rotation": while a worker samples a block of one group, its changes to a block of
+# the other are sent.
 SLICES = 2
+# The maximum bytes of the counts that a worker holds at a time.
 SLICE_BYTES = 64 << 20
+# The default priors of "cgs".
 CGS_ALPHA, CGS_BETA = 0.1, 0.01
-# Defaults of "em": pyspark.ml's 50 / k + 1 and 1.1, minus 1.
+# The default priors of "em", for alpha divided by k: pyspark.ml's 50 / k + 1 and 1.1, minus 1.
 EM_ALPHA, EM_BETA = 50.0, 0.1
+# Seconds of sampling a token, measured (decision 56): a fixed part, a part for each of the first MAX_DENSE topics, and
+# a part for each further topic. The last is smaller, as documents then have lists of their topics.
+TOKEN_S, TOPIC_S, LISTED_S, MAX_DENSE = 45e-9, 0.35e-9, 0.12e-9, 256
+# Seconds for each count: to compute its term of the likelihood; to send it to a worker and its change back.
+LOOK_S, EXCHANGE_S = 1e-9, 16e-9
+# Seconds of an iteration: the clock, and the requests for totals and for slices of words.
+CLOCK_S, REQUESTS_S = 4e-3, 10e-3
+# Bytes of one worker: of a count, and of a token with its topic, its document and its document's counts.
+COUNT_BYTES, TOKEN_BYTES = 4, 24
+# With "auto", a training that would take more bytes in one worker runs on servers.
+MAX_BYTES = 2 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicsPlan(Plan[LDASettings]):
-    """A topic model to train; the number of words (``vocabulary``) is 0 before the survey."""
+    """A topic model to train; ``vocabulary``, the number of words, is 0 before the survey."""
 
-    # Bytes of a count in the driver.
+    # The bytes of a count in the driver.
     COUNT_BYTES: ClassVar[int] = 4
 
     vocabulary: int = 0
@@ -64,7 +77,7 @@ class TopicsPlan(Plan[LDASettings]):
             )
 
     def check_memory(self, free_bytes: int) -> None:
-        """Raise LimitError if the driver has no memory for the counts, which it pulls at the end."""
+        """Raise LimitError if the driver lacks the memory for the counts, which it pulls at the end."""
         what = f"k={self.topics:,}: so many topics of {self.vocabulary:,} words take"
         check_driver(what, self.topics * (self.COUNT_BYTES * self.vocabulary + 8), free_bytes)
 
@@ -74,12 +87,16 @@ class SamplingPlan(TopicsPlan):
     """A topic model to train by collapsed Gibbs sampling.
 
     Attributes:
-        slice_words: the maximum number of words whose counts a worker holds at a time; 0: as many as take 64 MiB.
+        tokens: the number of tokens of all documents; 0 before the survey.
+        workers: the number of workers.
+        slice_words: the maximum number of words whose counts a worker holds at a time; 0: as many as fit SLICE_BYTES.
         is_local: whether the only worker has all counts in its process; else they are on the servers.
-        threads: the threads of the only worker.
+        threads: the number of threads of the only worker.
         check: whether to compare the counts with the number of tokens after each iteration.
     """
 
+    tokens: int = 0
+    workers: int = 1
     slice_words: int = 0
     is_local: bool = False
     threads: int = 1
@@ -91,6 +108,8 @@ class SamplingPlan(TopicsPlan):
         self._check_sync(get_args(SyncName))
         if (self.is_local or settings.via == "local") and settings.budgetS is not None:
             raise ConfigError("budgetS: turns of one worker that has all counts do not end by time")
+        if self.is_local and self.workers != 1:
+            raise ConfigError(f"via: expected one worker, which has all documents, with 'local', got {self.workers}")
         for name in ("docConcentration", "topicConcentration") if settings.optimizer == "em" else ():
             value = getattr(settings, name)
             if value is not None and not np.min(value) > 1:
@@ -98,7 +117,7 @@ class SamplingPlan(TopicsPlan):
 
     @property
     def alphas(self) -> Float64s:
-        """Alpha of each topic. A concentration of EM is larger by one than the prior of sampling."""
+        """Alpha of each topic. EM's docConcentration is alpha + 1."""
         if self.settings.optimizer == "em":
             return self._alphas(1 + EM_ALPHA / self.topics) - 1
         return self._alphas(CGS_ALPHA)
@@ -117,7 +136,7 @@ class SamplingPlan(TopicsPlan):
         return self.slice_words or max(SLICE_BYTES // (np.dtype(np.int32).itemsize * self.topics), 1)
 
     def ring(self, workers: int) -> RotationSchedule:
-        """Return the rotation: the fewest blocks that keep all workers busy and have at most ``width`` words each."""
+        """Return the rotation with the fewest blocks that keep all workers busy and have at most ``width`` words."""
         block_count = SLICES * workers
         return RotationSchedule(workers, block_count * -(-self.vocabulary // (block_count * self.width)), SLICES)
 
@@ -131,12 +150,29 @@ class SamplingPlan(TopicsPlan):
         """The number of iterations between saves of the tokens' topics; 0: they are never saved."""
         return max(self.settings.checkpointInterval, 0)
 
+    def work(self, rows: int, cost: float) -> Work:
+        """Return the work of an iteration; the only worker divides its documents among threads."""
+        listed = max(self.topics - MAX_DENSE, 0)
+        token_s = TOKEN_S + min(self.topics, MAX_DENSE) * TOPIC_S + listed * LISTED_S
+        counts = self.vocabulary * self.topics
+        needed_bytes = counts * COUNT_BYTES + self.tokens * TOKEN_BYTES
+        return Work(
+            read_s=0.0,
+            steps=1,
+            step_s=self.tokens * token_s,
+            local_s=counts * LOOK_S + CLOCK_S,
+            servers_s=counts * EXCHANGE_S + CLOCK_S + REQUESTS_S,
+            local_threads=rows,
+            why_servers="" if self.settings.budgetS is None else "budgetS is set",
+            why_not_auto=f"one worker would take {needed_bytes >> 20:,} MiB" if needed_bytes > MAX_BYTES else "",
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class OnlinePlan(TopicsPlan):
     """A topic model to train by online variational Bayes."""
 
-    COUNT_BYTES = 12  # float32, converted to float64
+    COUNT_BYTES = 12  # a float32, and the float64 that it is converted to
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,23 +191,9 @@ class OnlinePlan(TopicsPlan):
         return self.settings.topicConcentration or 1 / self.topics
 
     def weight(self, step: int) -> float:
-        """Return the weight of a step, from 1 (Hoffman et al., section 2.3: rho)."""
+        """Return rho, the weight of a step; steps count from 1 (Hoffman et al., section 2.3)."""
         return float((self.settings.learningOffset + step) ** -self.settings.learningDecay)
 
-
-@dataclass(frozen=True, eq=False)
-class FittedTopics:
-    """The result of a training, by either optimizer.
-
-    Attributes:
-        counts: shape (vocabulary, topics): tokens of each word in each topic; sampled int32 or expected float64. With
-            beta added they are the Dirichlet parameters of the topics.
-        alpha: shape (topics,).
-        beta: the Dirichlet prior of a topic's words.
-        history: the training's history. The objective is minus the log-likelihood per token.
-    """
-
-    counts: npt.NDArray[Any]
-    alpha: Float64s
-    beta: float
-    history: TrainingHistory
+    def work(self, rows: int, cost: float) -> Work:
+        """Return work that only servers can do, so no costs are needed."""
+        return Work(0.0, 0, 0.0, why_servers="optimizer 'online' steps on the servers")

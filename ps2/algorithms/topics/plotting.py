@@ -12,11 +12,11 @@ from ps2.array_types import Float64s
 from ps2.plot_style import NOTE, SKY, SMALL, TITLE, axes_for, shortened
 
 COLUMNS = 4
-# The width of a topic's panel, the height of a word, and the height around the words of a panel, in inches.
-PANEL_IN, WORD_IN, AROUND_WORDS_IN = 2.4, 0.24, 0.42
-# The maximum share of its panel's width that a bar takes.
-BARS_WIDE = 0.9
-# The maximum number of topics that are drawn without a choice.
+# In inches: the width of a topic's panel, the height of a word, and the height of a panel's title and margins.
+PANEL_IN, WORD_IN, MARGINS_IN = 2.4, 0.24, 0.42
+# The share of its panel's width that the longest bar takes.
+MAX_BAR_SHARE = 0.9
+# The maximum number of topics that are drawn by default.
 MAX_TOPICS = 24
 
 
@@ -25,9 +25,10 @@ class Topic:
     """The topic of a panel.
 
     Attributes:
-        share: the share of all tokens.
-        words: the most likely ones first.
-        weights: shape (words,): their probabilities in the topic.
+        number: the index of the topic.
+        share: the topic's share of all tokens.
+        words: the most likely words, in descending order.
+        weights: the probabilities of these words in the topic, shape (words,).
     """
 
     number: int
@@ -37,18 +38,18 @@ class Topic:
 
 
 def draw_topics(topics: Sequence[Topic], title: str, ax: Any = None) -> Axes:
-    """Plot the words of topics, equally many each, as bars; bars of all panels have one scale."""
+    """Plot the words of topics as bars, of one scale in all panels; each topic has the same number of words."""
     words = len(topics[0].words)
     columns = min(COLUMNS, len(topics))
     lines = -(-len(topics) // columns)
-    panel_in = AROUND_WORDS_IN + WORD_IN * words
-    axes = axes_for(ax, PANEL_IN * columns, AROUND_WORDS_IN + lines * panel_in)
+    panel_in = MARGINS_IN + WORD_IN * words
+    axes = axes_for(ax, PANEL_IN * columns, MARGINS_IN + lines * panel_in)
     axes.set_axis_off()
     longest = max(float(topic.weights.max()) for topic in topics)
     for number, topic in enumerate(topics):
         line, column = divmod(number, columns)
         corner = column / columns, 1 - (line + 1) / lines
-        size = BARS_WIDE / columns, WORD_IN * words / panel_in / lines
+        size = MAX_BAR_SHARE / columns, WORD_IN * words / panel_in / lines
         _draw_panel(axes.inset_axes((*corner, *size)), topic, longest)
     axes.set_title(f"{title}; the longest bar is {longest:.1%} of its topic", loc="left", fontsize=TITLE)
     return axes

@@ -1,4 +1,4 @@
-"""A worker's state in a training by sampling: its tokens, and its contribution to the counts on the servers."""
+"""A worker's state in a training by sampling: its tokens, and what it has added to the counts on the servers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Array = npt.NDArray[Any]
 
 log = logging.getLogger(__name__)
 
-# In this clock tokens get their first topics; the iterations follow.
+# The clock in which tokens get their first topics; iterations begin after it.
 START = FIRST_CLOCK
-# No clock; no fit of alpha; the report of a worker that does not ask for rebuilt counts.
+# The values for: no clock; no fit of alpha; no request of a worker to rebuild the counts.
 NO_CLOCK = NO_FIT = NO_REQUEST = -1
 
 
@@ -36,9 +36,9 @@ class Notice(NextClock):
 
     Attributes:
         rebuild_clock: the clock in which all workers rebuild the counts.
-        epoch: the epoch of the worker that requested it.
+        epoch: the epoch of the worker that requested the rebuild.
         fit: the number of a fit of alpha.
-        alpha: the result of that fit, shape (topics,).
+        alpha: the result of the fit, shape (topics,).
     """
 
     rebuild_clock: int = NO_CLOCK
@@ -57,21 +57,21 @@ def new_notices(worker: Any) -> Iterator[Notice]:
 class SamplingWorker:
     """The part of a worker's loop that all ``sync`` modes share.
 
-    A request moves the counts of some words from this worker's previous topics to its current ones, and this worker
-    reads words after all of its own changes. So counts that it reads include at least its own tokens, whatever other
-    workers do, and no count is negative.
+    A request moves the counts of some words from the previous topics of this worker's tokens to the current ones. The
+    worker reads a word only after all its own changes to the word. So the counts that it reads include its own tokens,
+    whatever other workers do, and no count is negative.
 
-    A crash breaks that: the next attempt does not know the topics that its predecessor reached. So does a rollback of
-    the fleet to a checkpoint. Then the worker stops sampling and asks the driver to have all counts rebuilt. The
-    driver's notice names the first clock that no worker enters before reading it. In that clock the workers wait for
-    each other, set the counts to 0, and add all their tokens.
+    This fails after a crash, as the restarted worker does not know the latest topics of its tokens, and after the fleet
+    has rolled back to a checkpoint. The worker then stops sampling, and requests that all counts be rebuilt. The driver
+    answers with a notice, which names the first clock that no worker enters before reading the notice. In that clock
+    the workers wait for each other, set the counts to 0, and add all their tokens.
 
-    A worker reports on each clock: "finished", the number of iterations that have ended at its end, and "request", its
-    epoch if it asks for rebuilt counts. In the last clock of an iteration it also reports its part of the
-    log-likelihood, the number of tokens that it has sampled, and the bytes that it exchanged with servers.
+    For each clock a worker reports "finished", the number of finished iterations, and "request", its epoch if it
+    requests a rebuild. In the last clock of an iteration it also reports its terms of the log-likelihood, the number of
+    tokens that it has sampled, and the bytes that it has exchanged with servers.
 
     Attributes:
-        totals: the tokens of each topic; sampling updates them.
+        totals: the number of tokens of each topic; sampling updates them.
     """
 
     def __init__(self, worker: Any, plan: SamplingPlan, shared: SharedCounts, corpus: Corpus) -> None:
@@ -82,11 +82,11 @@ class SamplingWorker:
         self._assignments = Assignments.random(corpus, plan.topics, iteration_key(plan.seed, 0), plan.settings.sampler)
         self._own, self._others = self._count_own(), np.zeros(plan.topics, np.int64)
         self.totals = self._own.copy()
-        self._is_counted = False  # whether the counts include this worker's tokens, with their topics
+        self._is_counted = False  # whether the counts include this worker's tokens with their current topics
         self._requested_clock, self._epoch = NO_CLOCK, worker.epoch
-        self._rebuilds: dict[int, int] = {}  # the epoch of the request, by the clock in which counts are rebuilt
-        self._prefetched_totals: tuple[int, Any] = (NO_CLOCK, None)  # the clock that reads them, and the future
-        self._tokens = self._bytes = 0  # of this iteration so far
+        self._rebuilds: dict[int, int] = {}  # by the clock in which counts are rebuilt: the epoch of the request
+        self._prefetched_totals: tuple[int, Any] = (NO_CLOCK, None)  # the clock that uses them, and their future
+        self._tokens = self._bytes = 0  # sampled tokens and exchanged bytes of this iteration
 
     @property
     def topics(self) -> Array:
@@ -96,13 +96,13 @@ class SamplingWorker:
     # -- clocks --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Add all tokens to the counts in the first clock; another attempt may repeat it."""
+        """Add all tokens to the counts, in the first clock; a restarted worker may repeat this."""
         self._is_counted = True
         self._add_all()
         self._push_totals([self._ring.row(self._worker.rank, START)])
 
     def enter(self, clock: int, iteration: int, is_last: bool = True) -> bool:
-        """Begin a clock, in which the iteration ends if it ``is_last``; return whether to sample in it."""
+        """Begin a clock, the last one of the iteration if ``is_last``; return whether to sample in it."""
         finished, request = iteration if is_last else iteration - 1, self._request_rebuild(clock)
         self._worker.report({"finished": finished, "request": request}, "max")
         for notice in new_notices(self._worker):
@@ -110,7 +110,7 @@ class SamplingWorker:
             self._alphas[notice.fit] = notice.alpha
         if self._prefetched_totals[0] != clock:
             self._prefetch_totals(clock, 0)
-        # A clock that was chosen before a rollback may be partly done.
+        # A clock that was chosen before a rollback may be half over by now: it is ignored.
         if self._rebuilds.get(clock) == self._epoch:
             self._rebuild(clock)
         _, totals = self._prefetched_totals
@@ -128,7 +128,7 @@ class SamplingWorker:
             self._push_totals([self._ring.row(self._worker.rank, clock)])
 
     def end_iteration(self, iteration: int) -> None:
-        """End an iteration in its last clock: report on it, and save topics when due."""
+        """End an iteration: report on it, and save the topics if they are due."""
         likelihood = self._assignments.likelihood(self._prior)
         self._worker.report({"likelihood": likelihood, "tokens": int(self._tokens), "bytes": int(self._bytes)})
         self._tokens = self._bytes = 0
@@ -142,7 +142,7 @@ class SamplingWorker:
     # -- words ---------------------------------------------------------------------------------------------------------
 
     def prefetch(self, begin: int, end: int, ahead: int = 0) -> Any:
-        """Prefetch the counts of some words, by position, for this clock or a later one."""
+        """Prefetch the counts of a range of words, for use in the clock ``ahead`` clocks later."""
         return self._worker.prefetch(self._shared.counts, columns=self.corpus.words[begin:end], ahead=ahead)
 
     def word_topics(self, begin: int, end: int) -> Array:
@@ -150,8 +150,8 @@ class SamplingWorker:
         return self.topics[self.corpus.begins[begin] : self.corpus.begins[end]].copy()
 
     def sample(self, begin: int, end: int, counts: Array, iteration: int) -> None:
-        """Draw new topics for the tokens of some words; ``counts`` are those on the servers, and are updated."""
-        if self._worker.goesBack:  # the counts are of a checkpoint, and lack the newest topics of these tokens
+        """Draw new topics for the tokens of some words; ``counts`` come from the servers, and are updated."""
+        if self._worker.goesBack:  # the counts are those of a checkpoint, which lack the newest topics of these tokens
             return
         key = iteration_key(self.plan.seed, iteration)
         self._assignments.sample(begin, end, counts, self.totals, self._prior, key)
@@ -159,7 +159,7 @@ class SamplingWorker:
         self._bytes += counts.nbytes
 
     def send_changes(self, begin: int, end: int, before: Array) -> None:
-        """Send the changes of some words' counts to the servers; ``before`` are their tokens' previous topics."""
+        """Send the changes of some words' counts to the servers; ``before`` has the tokens' previous topics."""
         self._add(self._assignments.changed(begin, end, before))
 
     # -- lost counts ---------------------------------------------------------------------------------------------------
@@ -174,13 +174,13 @@ class SamplingWorker:
         return self._epoch
 
     def resume(self) -> None:
-        """Continue after an earlier attempt or driver, with the last saved topics if there are any."""
+        """Continue the work of a crashed worker or an earlier driver, with the last saved topics if there are any."""
         saved = self._shared.saved
         topics = None if saved is None else saved.load(self._worker.rank, corpus_hash(self.corpus), self.corpus.size)
         if topics is None:
             log.warning("rank %d: topics of its tokens were not saved, and are drawn again", self._worker.rank)
         else:
-            self._assignments = Assignments(self.corpus, self.plan.topics, topics, self.plan.settings.sampler)
+            self._assignments = Assignments.of(self.corpus, self.plan.topics, topics, self.plan.settings.sampler)
             self._own = self._count_own()
 
     def _rebuild(self, clock: int) -> None:
@@ -204,7 +204,7 @@ class SamplingWorker:
 
     def _add_all(self) -> None:
         for begin, end in self.corpus.slices(self.plan.width):
-            self._add(self._assignments.listed(begin, end))
+            self._add(self._assignments.changed(begin, end))
 
     def _add(self, changes: Changes) -> None:
         is_changed = changes.sizes > 0
@@ -221,7 +221,7 @@ class SamplingWorker:
         self._shared.shares.push(rows, np.broadcast_to(self._own, (len(rows), len(self._own))), wait=False)
 
     def _prefetch_totals(self, clock: int, ahead: int) -> None:
-        """Prefetch the newest totals of the other workers that all workers see alike in a clock."""
+        """Prefetch the other workers' newest totals that are the same for every reader in this clock."""
         worker = self._worker
         clock_rows = self._ring.clock_rows(max(clock - self._ring.staleness - 1, START))
         rows = [row for rank, row in enumerate(clock_rows) if rank != worker.rank]
@@ -235,7 +235,7 @@ class SamplingWorker:
 def report_histogram(
     worker: Any, num_topics: int, topics: Int64s, counts: Int64s, documents: Int64s, lengths: Int64s
 ) -> None:
-    """Report the histogram that alpha is fitted to: ``Assignments.counts_of_counts``, and documents' lengths."""
+    """Report the histogram that alpha is fitted to: ``Assignments.counts_of_counts``, and lengths of documents."""
     lengths, length_documents = np.unique(lengths, return_counts=True)
     keys = np.concatenate([histogram_keys(topics, counts), histogram_keys(np.full_like(lengths, num_topics), lengths)])
     worker.report({"keys": keys, "documents": np.concatenate([documents, length_documents])}, "concat")

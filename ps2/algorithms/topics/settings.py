@@ -14,7 +14,7 @@ SamplerName = Literal["auto", "dense", "sparse"]
 InferenceName = Literal["sampled", "variational"]
 
 MAX_TOPICS = 2**31 - 1
-# Beyond about 1e305, the logarithm of gamma exceeds float64.
+# The logarithm of gamma overflows float64 at about 1e305.
 MAX_CONCENTRATION = 1e100
 SYNCS = tuple(dict.fromkeys((*get_args(SyncName), *get_args(OnlineSyncName))))
 # The defaults of each optimizer. Those of "online" are pyspark.ml's; those of sampling are usual among samplers.
@@ -34,8 +34,15 @@ CONCENTRATION: Check = (
 SAVE_INTERVAL: Check = (lambda value: value == -1 or value >= 1, "-1 or a number from 1 on")
 
 
+def resolved_inference(inference: str, optimizer: str) -> InferenceName:
+    """Return how topics of new documents are inferred: "auto" is resolved by the optimizer."""
+    if inference == "auto":
+        return "variational" if optimizer == "online" else "sampled"
+    return "sampled" if inference == "sampled" else "variational"
+
+
 def numbers(value: Any) -> list[float]:
-    """Return one number, numbers, or numbers in a text with commas, as a list of floats."""
+    """Return a number, numbers, or comma-separated numbers in a string as a list of floats."""
     from pyspark.ml.param import TypeConverters
 
     if isinstance(value, str):

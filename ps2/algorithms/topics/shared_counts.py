@@ -1,4 +1,4 @@
-"""The state of a training by sampling on the servers: counts, each worker's totals, and saved topics of tokens."""
+"""What servers hold in a training by sampling: counts, each worker's totals, and saved topics of tokens."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from ps2.errors import PS2Error
 
 Array = npt.NDArray[Any]
 
-# Numbers per page of saved topics. The pages of different workers are separate.
+# The number of int32 values of a page of saved topics. Each worker has its own pages.
 PAGE = 1 << 14
-# Numbers for each worker: that of its pages, and a hash of the tokens whose topics it saved; 0: it saved nothing.
+# What is known of each worker: the number of its pages, and the hash of the tokens whose topics it saved, 0 if it saved
+# none.
 PAGES, TOKENS_HASH = range(2)
 KNOWN = 2
 
 
 @dataclass(frozen=True)
 class ClockRows:
-    """The rows of the totals of each worker's last clocks, as many as other workers may need.
+    """The rows of a matrix that has each worker's totals after its last clocks, as many as other workers may read.
 
-    A worker in clock t reads the totals of clock t - staleness - 1; others may be in clock t + staleness.
+    A worker in clock t reads the totals of clock t - staleness - 1, while others may be in clock t + staleness.
     """
 
     workers: int
@@ -57,24 +58,16 @@ class ClockRows:
         return list(range(rank * self.depth, (rank + 1) * self.depth))
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a training; ``tokens`` is the sum of all counts."""
-
-    plan: SamplingPlan
-    tokens: int
-    workers: int
-
-
 @dataclass(frozen=True, eq=False)
 class SharedCounts:
-    """Vectors and matrices; picklable.
+    """Handles to the vectors and matrices on the servers; picklable.
 
     Attributes:
-        counts: a column for each word, with its tokens in each topic.
-        shares: the tokens of each worker in each topic, after its last clocks, in the rows of ``shares_ring``.
-        frequencies: the occurrences of each word; None: the synchronization does not need them.
-        saved: the topics of tokens; None: they are not saved.
+        counts: a column for each word, with the number of its tokens in each topic.
+        shares: the number of each worker's tokens in each topic, after its last clocks.
+        frequencies: the number of tokens of each word; None: this ``sync`` does not need it.
+        saved: the saved topics of tokens; None: they are not saved.
+        shares_ring: the rows of ``shares``.
     """
 
     counts: DCVMatrix
@@ -84,18 +77,18 @@ class SharedCounts:
     shares_ring: ClockRows
 
     @staticmethod
-    def make(sizes: Sizes, names: CheckpointNames) -> SharedCounts:
+    def make(plan: SamplingPlan, names: CheckpointNames) -> SharedCounts:
         """Allocate them, or find those of an earlier driver; raise LimitError if they do not fit the servers."""
-        plan, ring = sizes.plan, ClockRows(sizes.workers, sizes.plan.lateness)
+        ring = ClockRows(plan.workers, plan.lateness)
         k, words = plan.topics, plan.vocabulary
-        size = k * words * np.dtype(np.int32).itemsize
-        with fitting_servers(f"{k:,} topics of {words:,} words have counts of {size:,} bytes, which"):
+        count_bytes = k * words * np.dtype(np.int32).itemsize
+        with fitting_servers(f"{k:,} topics of {words:,} words have counts of {count_bytes:,} bytes, which"):
             counts = names.give(lambda name: DCV.dense(words, k, "int32", layout="column", name=name))
         frequencies = saved = None
         if plan.settings.sync == "rotation" and not plan.is_local:
             frequencies = names.give(lambda name: DCV.dense(words, 1, "int64", name=name))
         if plan.save_interval:
-            saved = SavedTopics.make(k, sizes.tokens, sizes.workers, names)
+            saved = SavedTopics.make(k, plan.tokens, plan.workers, names)
         shares = names.give(lambda name: DCV.dense(k, ring.rows, "int64", name=name)).matrix()
         return SharedCounts(counts.matrix(), shares, frequencies, saved, ring)
 
@@ -120,7 +113,13 @@ class SharedCounts:
 
 @dataclass(frozen=True, eq=False)
 class CountsSummary:
-    """The counts' part of log p(w | z), the tokens in each topic, and the number of negative counts."""
+    """A summary of all counts.
+
+    Attributes:
+        likelihood: the counts' terms of log p(w | z).
+        totals: the number of tokens in each topic.
+        negative: the number of negative counts.
+    """
 
     likelihood: float
     totals: Int64s
@@ -139,7 +138,7 @@ class CountsSummary:
         return self.likelihood + sum(total_terms)
 
     def check(self, tokens: int, iteration: int) -> None:
-        """Raise PS2Error unless the counts are those of this number of tokens."""
+        """Raise PS2Error unless no count is negative and their sum is ``tokens``."""
         if self.negative or self.totals.sum() != tokens:
             raise PS2Error(
                 f"iteration {iteration}: expected counts of {tokens:,} tokens, none negative, got "
@@ -149,9 +148,12 @@ class CountsSummary:
 
 @dataclass(frozen=True, eq=False)
 class SavedTopics:
-    """The saved topics of all workers' tokens, from which a new attempt of a worker continues; picklable.
+    """The saved topics of all workers' tokens, with which a restarted worker continues; picklable.
 
-    ``pages`` has PAGE int32 columns, ``known`` has KNOWN numbers per worker.
+    Attributes:
+        pages: the topics, in rows of PAGE int32 values; each worker has its own rows.
+        known: KNOWN values for each worker.
+        topics: the number of topics.
     """
 
     pages: DCVMatrix
@@ -169,7 +171,7 @@ class SavedTopics:
         self.known.push(np.array([_pages(tokens, self.topics)]), np.array([rank * KNOWN + PAGES]))
 
     def save(self, rank: int, tokens_hash: int, topics: Array) -> None:
-        """Save the topics of a worker's tokens. If the worker dies meanwhile, some pages keep their earlier content."""
+        """Save the topics of a worker's tokens. If the worker dies during this, some pages keep their old content."""
         rows = self._rows(rank)
         values = np.zeros(len(rows) * PAGE, np.int32)
         values.view(np.uint8)[: topics.nbytes] = topics.view(np.uint8)

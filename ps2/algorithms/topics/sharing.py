@@ -19,15 +19,16 @@ from ps2.data.rows import LocalRows
 from ps2.ops.kernels import Int64s
 from ps2.run.rotation import RotationSchedule
 
-# The number of tokens between two checks of the time, if turns have a time budget.
+# With a time budget, the time is checked after this many tokens.
 PIECE_TOKENS = 1 << 12
-# Groups of words per worker: the next worker at a group is far enough behind to read the changes made there.
+# The number of groups of words per worker. With two, a worker reaches a group only after the previous worker's changes
+# there have arrived.
 GROUPS = 2
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """The words of each block in a worker's corpus; ``begins`` has the position of each block's first, and the end."""
+    """The words of each block in a worker's corpus; ``begins`` has the first position of each block, and the end."""
 
     ring: RotationSchedule
     begins: Int64s
@@ -38,7 +39,7 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class SamplingLoop:
-    """The loop of each worker, after some iterations that an earlier driver has recorded; picklable."""
+    """The loop of each worker; picklable. It continues after the iterations that an earlier driver has recorded."""
 
     plan: SamplingPlan
     shared: SharedCounts
@@ -56,7 +57,7 @@ class SamplingLoop:
                 self.shared.saved.announce_size(worker.rank, part.corpus.size)
             part.start()
             worker.barrier()
-        if part is None:  # an earlier attempt or another driver's worker has done the first clock
+        if part is None:  # a crashed worker, or a worker of another driver, has done the first clock
             part, blocks = self._part(worker, rows)
             part.resume()
         if blocks is not None:
@@ -77,18 +78,18 @@ class SamplingLoop:
         """Return the order of a worker's words, block by block, and the blocks."""
         ring = self.plan.ring(workers)
         word_blocks = deal_by_cost(frequencies.pull(), ring.blocks)[rows.keys]
-        # The corpus leaves out words that occur in documents with a count of 0.
+        # The corpus lacks words whose stored counts are all 0.
         word_blocks = np.where(np.asarray(rows.x.sum(axis=0)).reshape(-1) > 0, word_blocks, ring.blocks)
         ends = np.cumsum(np.bincount(word_blocks, minlength=ring.blocks)[: ring.blocks])
         return np.argsort(word_blocks, kind="stable"), Blocks(ring, np.append(0, ends))
 
 
 def ssp(worker: Any, part: SamplingWorker) -> None:
-    """Sample with counts as stale as the run; an iteration is one clock.
+    """Sample with counts that may lack other workers' changes of as many clocks as the staleness allows.
 
-    Workers pull and update slices of words concurrently (Xing et al., "Strategies and Principles of Distributed Machine
-    Learning on Big Data", section 3.2). Each worker begins at other words. If all took the same slice at once, none
-    would see the others' changes there.
+    An iteration is one clock. Workers pull and update slices of words concurrently (Xing et al., "Strategies and
+    Principles of Distributed Machine Learning on Big Data", section 3.2). Each worker begins with different words: if
+    all took the same slice at once, none would see the changes of the others.
     """
     slices = list(chain(*word_groups(part.corpus, part.plan, GROUPS, worker.rank, worker.workers)))
     prefetched = None
@@ -106,11 +107,11 @@ def ssp(worker: Any, part: SamplingWorker) -> None:
 
 
 def average(worker: Any, part: SamplingWorker) -> None:
-    """Sample with the counts of the beginning of a round; at its end, add up the changes of all workers.
+    """Sample with the counts from the beginning of a round; at its end, add up the changes of all workers.
 
     This is model averaging for counts (Zhang et al., "MLlib*: Fast Training of GLMs using Spark MLlib", 4.1; Newman et
     al., "Distributed Algorithms for Topic Models", section 3.1). An iteration is one clock with as many rounds as there
-    are workers; in each round every worker has other words.
+    are workers; in each round the workers sample different words.
     """
     rounds = word_groups(part.corpus, part.plan, 1, worker.rank, worker.workers)
     for clock in worker.clocks(START + 1 + part.plan.settings.maxIter):
@@ -139,9 +140,9 @@ def _sample_round(worker: Any, part: SamplingWorker, slices: list[tuple[int, int
 def word_groups(
     corpus: Corpus, plan: SamplingPlan, groups_per_worker: int, rank: int, workers: int
 ) -> list[list[tuple[int, int]]]:
-    """Divide words into groups, equal for all workers; return the slices of each group, in this worker's order.
+    """Divide the vocabulary into groups, the same for all workers; return the slices of each group in a worker's order.
 
-    The first groups of two workers are ``groups_per_worker`` apart.
+    Each worker begins ``groups_per_worker`` groups after the previous worker.
     """
     count = groups_per_worker * workers
     bounds = np.searchsorted(corpus.words, plan.vocabulary * np.arange(count + 1) // count)
@@ -150,7 +151,7 @@ def word_groups(
 
 
 def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, recorded_iterations: int) -> None:
-    """Sample with exclusive counts of a block of words; an iteration is one rotation of all blocks.
+    """Sample with exclusive access to the counts of a block of words; an iteration is one rotation of all blocks.
 
     Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation", section IV.
     """

@@ -1,18 +1,18 @@
-"""Collapsed Gibbs sampling with a list of each document's topics, compiled: for many topics.
+"""Kernels of collapsed Gibbs sampling with a list of each document's topics: for many topics.
 
 The probability of topic k for a token of word w in document d is proportional to
 
     (n_dk + alpha_k) (n_wk + beta) / (n_k + V beta)               (Griffiths and Steyvers, 2004, equation 5)
 
-with counts without the token itself. Tokens are taken word by word, so a word's counts are read once. Each word's
-shares (n_wk + beta) / (n_k + V beta) are computed once, and the probability is split in two (Yu et al., "A scalable
-asynchronous distributed algorithm for topic modeling", 2015, section 3):
+where the counts exclude the token itself. Tokens are sampled word by word, so a word's counts are read once. The word's
+shares (n_wk + beta) / (n_k + V beta) are computed once, and the probability is split into two terms (Yu et al., "A
+scalable asynchronous distributed algorithm for topic modeling", 2015, section 3):
 
-    n_dk times the share     over the document's topics: few
-    alpha_k times the share  over all topics; a token changes two of these weights
+    n_dk times the share     not 0 for the topics of the document only, which are few
+    alpha_k times the share  not 0 for all topics; a new topic of a token changes two of these weights
 
-The second part has sums by GROUP topics, so a change costs two additions, and a draw reads one sum per group and the
-topics of one group. Nothing is approximated: the split only organizes a draw.
+The weights of the second term are also summed by groups of GROUP topics. So a change costs two additions, and a draw
+reads one sum for each group and the weights of one group. The split is exact: it only makes draws faster.
 
 A document has a list of its topics with their counts, in no order, without zeros.
 """
@@ -28,18 +28,18 @@ from ps2.algorithms.topics.sampling_kernels import Array, first_above, uniform
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.kernels import inline, kernel
 
-# The begin and the length of each document's list; topics; counts.
+# The begin and the length of each document's list; the topics and the counts of all lists.
 Lists = tuple[Int64s, Int32s, Array, Array]
-# Buffers: a word's shares by topic; weights of groups; 1 / (n_k + V beta) by topic; running sums of a list's weights.
+# Buffers: a word's shares by topic; sums of weights by group; 1 / (n_k + V beta) by topic; running sums along a list.
 Buffers = tuple[Float64s, Float64s, Float64s, Float64s]
 
-# The number of topics whose weights have a sum of their own.
+# The number of topics of a group.
 GROUP = 32
 
 
 @kernel
 def list_topics(documents: Int32s, topics: Array, lists: Lists) -> None:
-    """Fill the empty lists of documents with their tokens' topics."""
+    """Fill the documents' empty lists with the topics of their tokens."""
     first, length, listed, times = lists
     for t in range(len(documents)):
         document = documents[t]
@@ -63,9 +63,10 @@ def sample_words(
 
     Args:
         words, begins, numbers: the arguments of ``draw_topics``.
-        tokens: the document and the topic of each token; a document's tokens of a word are neighbours.
-        counts: n_wk, integers, shape (words, topics).
-        totals: n_k.
+        tokens: the document and the topic of each token; the tokens of a word in a document are adjacent.
+        lists: the documents' topic counts n_dk; updated.
+        counts: n_wk, integers, shape (words, topics); updated.
+        totals: n_k; updated.
         prior: alpha, shape (topics,); beta; V beta.
         key: the key of seed and iteration.
     """
@@ -87,23 +88,23 @@ def sample_words(
             previous = document
             begin, count = first[document], int(length[document])
             own_topics, own_times = listed[begin : begin + count], times[begin : begin + count]
-            # Most tokens keep their topic: counts change only if this one does not.
+            # Most tokens keep their topic; counts change only if this token does not.
             old_share, old_scale = shares[old], 1.0 / (totals[old] - 1 + all_beta)
             share = (row[old] - 1 + beta) * old_scale
-            less = alpha[old] * (share - old_share)
+            old_change = alpha[old] * (share - old_share)
             shares[old] = share
             total = 0.0
             for i in range(count):
                 total += own_times[i] * shares[own_topics[i]]
                 sums[i] = total
-            total -= share  # the sum counts the token itself
-            number = uniform(key, numbers[document], words[w], nth) * (total + (rest + less))
+            total -= share  # exclude the token itself
+            number = uniform(key, numbers[document], words[w], nth) * (total + (rest + old_change))
             if number < total:
                 new = _draw_listed(number, old, share, own_topics, sums)
             else:
-                weights[old // GROUP] += less
+                weights[old // GROUP] += old_change
                 new = _draw_weighted(number - total, alpha, shares, weights)
-                weights[old // GROUP] -= less
+                weights[old // GROUP] -= old_change
             if new == old:
                 shares[old] = old_share
                 continue
@@ -113,29 +114,29 @@ def sample_words(
             row[old] -= 1
             totals[old] -= 1
             scale[old] = old_scale
-            weights[old // GROUP] += less
+            weights[old // GROUP] += old_change
             row[new] += 1
             totals[new] += 1
-            rest += less + _reweigh(new, row, totals, prior, buffers)
+            rest += old_change + _reweigh(new, row, totals, prior, buffers)
 
 
 @inline
 def _weigh(row: Array, beta: float, alpha: Float64s, scale: Float64s, shares: Float64s, weights: Float64s) -> float:
-    """Set the shares of a word, and the weights of groups; return the sum of the weights."""
+    """Compute the shares of a word, and the sums of weights by group; return the sum of all weights."""
     total = 0.0
     for group in range(len(weights)):
-        some = 0.0
+        group_weight = 0.0
         for k in range(group * GROUP, min((group + 1) * GROUP, len(row))):
             shares[k] = (row[k] + beta) * scale[k]
-            some += alpha[k] * shares[k]
-        weights[group] = some
-        total += some
+            group_weight += alpha[k] * shares[k]
+        weights[group] = group_weight
+        total += group_weight
     return total
 
 
 @inline
 def _reweigh(k: int, row: Array, totals: Int64s, prior: tuple[Float64s, float, float], buffers: Buffers) -> float:
-    """Set the share of a topic whose counts have changed; return the change of the sum of weights."""
+    """Update the share of a topic whose counts have changed; return the change of the sum of all weights."""
     shares, weights, scale, _ = buffers
     alpha, beta, all_beta = prior
     scale[k] = 1.0 / (totals[k] + all_beta)
@@ -148,9 +149,9 @@ def _reweigh(k: int, row: Array, totals: Int64s, prior: tuple[Float64s, float, f
 
 @inline
 def _draw_listed(number: float, old: int, share: float, listed: Array, sums: Float64s) -> int:
-    """Return a document's first topic whose running sum of weights is above a number.
+    """Return the first topic of a document's list whose running sum of weights exceeds a number.
 
-    The sums from topic ``old`` on count the token itself, whose ``share`` is left out.
+    From topic ``old`` on, the running sums include the token itself, whose ``share`` must be excluded.
     """
     index = first_above(number, sums, len(listed))
     old_index = _find_topic(old, listed)
@@ -161,7 +162,7 @@ def _draw_listed(number: float, old: int, share: float, listed: Array, sums: Flo
 
 @inline
 def _find_topic(k: int, listed: Array) -> int:
-    """Return the index of a topic in a list that has it."""
+    """Return the index of a topic in a list that contains it."""
     index = 0
     while listed[index] != k:
         index += 1
@@ -170,7 +171,7 @@ def _find_topic(k: int, listed: Array) -> int:
 
 @inline
 def _draw_weighted(left: float, alpha: Float64s, shares: Float64s, weights: Float64s) -> int:
-    """Return the first topic whose running sum of weights is above a number, or the last topic."""
+    """Return the first of all topics whose running sum of weights exceeds a number, or else the last topic."""
     group = 0
     while group < len(weights) - 1 and left >= weights[group]:
         left -= weights[group]
@@ -206,10 +207,10 @@ def _exclude(begin: int, document: int, index: int, length: Int32s, listed: Arra
 
 
 @kernel
-def documents_likelihood(lengths: Int64s, lists: Lists, alpha: Float64s, table: Any) -> float:
-    """Compute log p(z), the documents' part of the joint likelihood: Griffiths and Steyvers, equation 3.
+def documents_likelihood(lengths: Int64s, lists: Lists, alpha: Float64s, terms: Any) -> float:
+    """Compute log p(z), the documents' term of the joint likelihood: Griffiths and Steyvers, equation 3.
 
-    ``lengths`` has the tokens of each document; ``table`` is that of ``tabulate_rises``.
+    ``lengths`` has the number of tokens of each document; ``terms`` is filled by ``tabulate_terms``.
     """
     first, length, listed, times = lists
     all_alpha = alpha.sum()
@@ -219,18 +220,18 @@ def documents_likelihood(lengths: Int64s, lists: Lists, alpha: Float64s, table: 
         total += constant - math.lgamma(lengths[document] + all_alpha)
         for index in range(first[document], first[document] + length[document]):
             k, n = int(listed[index]), int(times[index])
-            if n < table.shape[1]:
-                total += table[k, n]
+            if n < terms.shape[1]:
+                total += terms[k, n]
             else:
                 total += math.lgamma(n + alpha[k]) - math.lgamma(alpha[k])
     return total
 
 
 @kernel
-def count_counts(lists: Lists, small: Array, rest: Int64s) -> int:
-    """Add the number of documents by topic and count to ``small``, shape (topics, counts).
+def count_counts(lists: Lists, small: Array, positions: Int64s) -> int:
+    """Count the documents by topic and by the topic's count in ``small``, shape (topics, counts).
 
-    ``rest`` gets the indices of counts that are too large for it; return their number.
+    Write the positions of counts that are too large for ``small`` to ``positions``; return the number of these.
     """
     first, length, listed, times = lists
     count = 0
@@ -239,6 +240,6 @@ def count_counts(lists: Lists, small: Array, rest: Int64s) -> int:
             if times[index] < small.shape[1]:
                 small[int(listed[index]), int(times[index])] += 1
             else:
-                rest[count] = index
+                positions[count] = index
                 count += 1
     return count

@@ -1,4 +1,4 @@
-"""Compile kernels of topics (``python -m ps2.algorithms.topics.warm``); otherwise first use compiles them."""
+"""Compile the kernels of topics (``python -m ps2.algorithms.topics.warm``), else their first use does."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from ps2.algorithms.training.table import deal_by_cost
 from ps2.data.rows import LocalRows
 from ps2.matrix.partition import Partition
 
-# Of topics, and of tokens of a document: numbers that fit into 16 bits, and that do not.
+# Numbers of topics, and of tokens of a document: one that fits 16 bits, and one that does not.
 SIZES = (2, SHORT + 1)
 
 
 def warm() -> None:
-    """Call the kernels on one document, in the forms in which workers, servers and models hold them."""
+    """Call the kernels on one document, with the argument types that workers, servers and models use."""
     x = sp.csr_array(np.array([[2.0]]))
     for tokens, topics in product(SIZES, SIZES):
         _sample(tokens, topics)
-    _serve()
+    ops.look(np.zeros((1, 1), np.int32), np.ones(1))
+    deal_by_cost(np.ones(1, np.int64), 1)
     _step()
     for dtype in (np.int32, np.float64):
         model = LDATopics(np.ones((1, 2), dtype), np.ones(2), 0.1)
@@ -35,27 +36,17 @@ def warm() -> None:
 
 
 def _sample(tokens: int, topics: int) -> None:
-    """Sample no token of a document of ``tokens`` tokens, all with one topic: only types matter for compilation."""
-    some = np.zeros(1, np.int64)
+    """Sample none of the ``tokens`` tokens of a document: only types matter for compilation."""
+    zeros = np.zeros(1, np.int64)
     key, prior = iteration_key(0, 0), Prior(np.ones(topics), 1.0, 1)
-    Assignments.random(Corpus.from_counts(sp.csr_array(np.ones((1, 1))), some, some), topics, key)
-    corpus = Corpus.from_counts(sp.csr_array(np.array([[tokens]])), some, some)
+    Assignments.random(Corpus.from_counts(sp.csr_array(np.ones((1, 1))), zeros, zeros), topics, key)
+    corpus = Corpus.from_counts(sp.csr_array(np.array([[tokens]])), zeros, zeros)
     for sampler in ("dense", "sparse"):
-        _give_topics(Assignments(corpus, topics, np.zeros(tokens, np.int32), sampler), prior, key)
-
-
-def _give_topics(assignments: Assignments, prior: Prior, key: np.uint64) -> None:
-    topics = prior.topics
-    assignments.sample(0, 0, np.zeros((0, topics), np.int32), np.zeros(topics, np.int64), prior, key)
-    assignments.changed(0, 1, assignments.topics.copy())
-    assignments.listed(0, 1)
-    assignments.likelihood(prior)
-    assignments.counts_of_counts()
-
-
-def _serve() -> None:
-    ops.look(np.zeros((1, 1), np.int32), np.ones(1))
-    deal_by_cost(np.ones(1, np.int64), 1)
+        assignments = Assignments.of(corpus, topics, np.zeros(tokens, np.int32), sampler)
+        assignments.sample(0, 0, np.zeros((0, topics), np.int32), np.zeros(topics, np.int64), prior, key)
+        assignments.changed(0, 1, assignments.topics.copy())
+        assignments.likelihood(prior)
+        assignments.counts_of_counts()
 
 
 def _step() -> None:

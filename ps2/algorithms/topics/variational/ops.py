@@ -1,7 +1,7 @@
-"""Operations of online variational Bayes: lambda is drawn, and takes a step, on the servers.
+"""Server operations of online variational Bayes: they draw lambda, and take its steps.
 
-A block has a word's expected tokens in each topic: lambda minus beta. So the step of a word without statistics,
-(1 - rho) lambda + rho beta, is a product.
+A block has lambda minus beta of a word, its expected number of tokens in each topic. So the step of a word without
+statistics, (1 - rho) lambda + rho beta, only multiplies its block by 1 - rho.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ps2.ops.operands import BLOCK, along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import FLOATS, Array, Blocks, Partition, op
 
-# The costs of a number, in additions.
+# The costs of drawing a value of lambda, and of its step, in element additions.
 DRAW_COST, STEP_COST = 128, 4
-# The number of words that are added up first: the same on any number of cores.
+# Sums over words are made of sums over tiles of this many words, so they do not depend on the number of cores.
 TILE = 256
 
 Totals = Annotated[Float64s, along(BLOCK)]
@@ -28,7 +28,10 @@ Totals = Annotated[Float64s, along(BLOCK)]
 
 @op(writes=("m",), reduce="sum", dtypes=FLOATS)
 def begin(m: Blocks, part: Partition, *, seed: int, beta: float) -> Totals:
-    """Overwrite all blocks with Gamma(100, 1/100) less beta, by seed, row and column; return their sums by topic."""
+    """Overwrite blocks with random numbers of Gamma(100, 1/100) minus beta; return the sum of each topic's values.
+
+    A number depends only on seed, word and topic.
+    """
     words, cost = readable(np.arange(m.shape[0])), DRAW_COST * m.shape[1]
     over_blocks(_draw, (words, m), part.begin, np.uint64(seed % 2**64), beta, cost=cost)
     return _sums(m, m[:0], 1.0, 0.0)
@@ -36,7 +39,7 @@ def begin(m: Blocks, part: Partition, *, seed: int, beta: float) -> Totals:
 
 @op(writes=("m", "stats"), reduce="sum", dtypes=FLOATS)
 def step(m: Blocks, stats: Blocks, *, keep: float, scale: float) -> Totals:
-    """Set blocks to ``keep * m + scale * stats``, and statistics to 0; return the blocks' sums by topic."""
+    """Set blocks to ``keep * m + scale * stats``, and statistics to 0; return the sum of each topic's values."""
     return _sums(m, stats, keep, scale)
 
 
