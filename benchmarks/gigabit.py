@@ -19,7 +19,6 @@ from benchmarks.frame import Benchmark, Line, Part, ask, option, tell
 from benchmarks.local_spark import spark_and_servers
 from benchmarks.namespaces import hosts, served
 from ps2.algorithms.embeddings.cost_probes import predict_seconds
-from ps2.algorithms.embeddings.loops import batch_tokens
 from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.program import EmbeddingLoop, EmbeddingProgram
 from ps2.algorithms.embeddings.sampling import Sampler
@@ -27,7 +26,7 @@ from ps2.algorithms.embeddings.sentences import BATCH_TOKENS, Batch
 from ps2.algorithms.embeddings.settings import Word2VecSettings
 from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, put_aliases
 from ps2.algorithms.embeddings.work import STRATEGIES
-from ps2.algorithms.embeddings.worker import EpochSchedule, WorkerSetup
+from ps2.algorithms.embeddings.worker import EpochSchedule, WorkerSetup, batch_tokens
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 from ps2.algorithms.training.record import Via
 
@@ -139,7 +138,7 @@ def _trained(ps: Any, plan: EmbeddingPlan) -> float:
     sample = _Drawn(batch_tokens(plan) if plan.settings.via == "rows" else BATCH_TOKENS, _shares(plan.vocabulary))
     fleet = ServerTables.make(plan, len(ps.servers), UNNAMED)
     try:
-        fleet.vectors.fill(plan.seed)
+        fleet.fill(plan)
         if isinstance(fleet.vectors, SlicedTable) and isinstance(fleet.contexts, SlicedTable):
             draws = Sampler.from_frequencies(plan, frequencies)
             put_aliases(fleet.vectors, fleet.contexts, draws.thresholds, draws.aliases)

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 from factors_training import COLUMNS, chunk_of, plan_of, ratings, surveyed
 
-from ps2.algorithms.factors.ccd_descent import SideDescent, gram_matrix, padded
+from ps2.algorithms.factors.ccd_descent import RatingRows, SideDescent, SideRatings, gram_matrix, padded, read_ratings
 from ps2.algorithms.factors.ccd_program import first_vectors
-from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings, read_ratings
 from ps2.algorithms.factors.dealing import Deal, packed, partition_keys
 
 KINDS = [
@@ -48,10 +47,10 @@ class Descent:
     def iterate(self):
         """Return the loss, the objective and the loss of held-out ratings."""
         p, q = self.users, self.items
-        p.solve(Vectors(q.own), self._gram(q.own))
-        loss, held = q.solve(Vectors(p.own), self._gram(p.own))
+        p.solve(Vectors(q.vectors), self._gram(q.vectors))
+        loss, held = q.solve(Vectors(p.vectors), self._gram(p.vectors))
         if self.plan.settings.implicitPrefs:
-            loss += np.sum(gram_matrix(p.own) * gram_matrix(q.own))
+            loss += np.sum(gram_matrix(p.vectors) * gram_matrix(q.vectors))
         return loss, loss + p.penalty() + q.penalty(), held
 
     def _gram(self, vectors):
@@ -77,10 +76,10 @@ def begun(plan, weighted=False, mean=0.0, **more):
     raw = raw_of(weighted)
     descent, rng = Descent(plan, raw, mean, **more), np.random.default_rng(1)
     for side in (descent.items, descent.users):
-        side.own = rng.normal(size=side.own.shape[::-1]).astype(np.float32).T.copy()
-        side.own[:, plan.settings.rank : padded(plan.settings.rank)] = 0
+        side.vectors = rng.normal(size=side.vectors.shape[::-1]).astype(np.float32).T.copy()
+        side.vectors[:, plan.settings.rank : padded(plan.settings.rank)] = 0
         if plan.settings.nonnegative:
-            np.abs(side.own, out=side.own)
+            np.abs(side.vectors, out=side.vectors)
     return raw, descent
 
 
@@ -134,12 +133,12 @@ def replayed_descent(plan, columns=COLUMNS, workers=2):
         read = read_ratings(rows[rank], *bounds, plan)
         for side, of, vectors, some in zip(sides, (read.users, read.items), (p, q), bounds, strict=True):
             side.append((SideDescent(plan, of, mean), slice(*some)))
-            side[-1][0].own = vectors[slice(*some)].copy()
+            side[-1][0].vectors = vectors[slice(*some)].copy()
     for _ in range(plan.settings.maxIter):
         for side, own, others in ((sides[0], p, q), (sides[1], q, p)):
             for descent, some in side:
                 descent.solve(Vectors(others), gram)
-                own[some] = descent.own
+                own[some] = descent.vectors
             if plan.settings.implicitPrefs:
-                gram = sum(gram_matrix(descent.own) for descent, _ in side)
+                gram = sum(gram_matrix(descent.vectors) for descent, _ in side)
     return p[deal.user_positions][:, : plan.settings.rank], q[deal.item_positions][:, : plan.settings.rank]

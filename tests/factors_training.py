@@ -18,7 +18,7 @@ from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.program import LOSS, WEIGHT
 from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, _checked, surveyor_for
-from ps2.algorithms.factors.rows import Beginning, Scaling, SgdPlan, default_step
+from ps2.algorithms.factors.rows import InitialRows, Scaling, SgdPlan, default_step
 from ps2.algorithms.factors.settings import FactorizationSettings
 from ps2.algorithms.factors.sgd import BlockDescent
 from ps2.algorithms.factors.survey_rows import gathered
@@ -149,7 +149,7 @@ def replayed(
     step = plan.settings.stepSize or default_step(survey.rows)
     layout, sgd_plan = deal.layout, SgdPlan(settings=plan.settings, scale=scaling.scale, step_size=step)
     users, items = np.empty((layout.users, sgd_plan.width), np.float32), np.empty((layout.items, sgd_plan.width), "f4")
-    beginning = Beginning(sgd_plan, scaling, start)
+    beginning = InitialRows(sgd_plan, scaling, start)
     users[deal.user_positions] = beginning.rows("user", survey.users, survey.user_penalties, slice(0, layout.users))
     items[deal.item_positions] = beginning.rows("item", survey.items, survey.item_penalties, slice(0, layout.items))
     rows = packed(chunk_of(given.table(columns)), survey.users, survey.items, deal, partition_keys(workers), (0, 0))

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from descents import ITEMS, USERS, begun, ccd_plan
 
-from ps2.algorithms.factors.ccd_descent import SideDescent
+from ps2.algorithms.factors.ccd_descent import RatingRows, SideDescent, SideRatings
 from ps2.algorithms.factors.ccd_program import CcdWorker, SolveAll
-from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.algorithms.factors.shared_factors import CcdSizes, CcdVectors, pull_vectors
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 from ps2.errors import LimitError
@@ -71,7 +70,7 @@ def test_vectors_when_on_servers_then_as_in_a_process(ps, kind, workers, weighte
     plan, mean = ccd_plan(**kind), 3.0 if "biases" in kind else 0.0
     raw, descent = begun(plan, weighted, mean)
     vectors = CcdVectors.make(CcdSizes(plan, USERS, ITEMS, workers), UNNAMED)
-    vectors.write(descent.users.own, descent.items.own)
+    vectors.write(descent.users.vectors, descent.items.vectors)
     barrier = threading.Barrier(workers)
     with ThreadPoolExecutor(workers) as pool:
         for finished in [pool.submit(iterate, rank, barrier, vectors, plan, raw, mean) for rank in range(workers)]:
@@ -82,9 +81,9 @@ def test_vectors_when_on_servers_then_as_in_a_process(ps, kind, workers, weighte
     users = pull_vectors(vectors.users[copy], np.arange(USERS))
     items = pull_vectors(vectors.items[copy], np.arange(ITEMS))
     if workers == 1:
-        assert (users.tobytes(), items.tobytes()) == (descent.users.own.tobytes(), descent.items.own.tobytes())
-    np.testing.assert_allclose(users, descent.users.own, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(items, descent.items.own, rtol=1e-4, atol=1e-5)
+        assert (users.tobytes(), items.tobytes()) == (descent.users.vectors.tobytes(), descent.items.vectors.tobytes())
+    np.testing.assert_allclose(users, descent.users.vectors, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(items, descent.items.vectors, rtol=1e-4, atol=1e-5)
 
 
 def test_vectors_when_too_large_then_error_names_sizes(ps):

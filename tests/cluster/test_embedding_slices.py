@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from embedding_training import make_plan
 
-from ps2.algorithms.embeddings.tables import SlicedTable, make_row, repartition
+from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, make_row, repartition
 from ps2.matrix.partition import partition_bounds
 
 WORDS, SIZE = 7, 5
@@ -31,6 +31,6 @@ def test_repartition_when_on_other_servers_then_vectors_match(ps, before):
 def test_slices_when_servers_exceed_columns_then_some_are_empty(ps):
     plan = make_plan(WORDS, 1, vectorSize=1)
     slices = SlicedTable(plan, make_row(plan, len(ps.servers), None).matrix())
-    slices.fill(1)
+    ServerTables(slices, None).fill(plan)
     assert (slices.parts, slices.pull().shape) == (1, (WORDS, 1))
     slices.free()

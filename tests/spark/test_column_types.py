@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, UserDefinedType
 
 from ps2.algorithms.embeddings.edge_frame import INTEGERS as INTEGER_TYPES
-from ps2.algorithms.embeddings.edge_frame import check_weights, collect_arrow, edges_of, id_type
+from ps2.algorithms.embeddings.edge_frame import collect_arrow, edges_of, id_type
 from ps2.algorithms.embeddings.sentence_frame import check_sentences
 from ps2.algorithms.embeddings.sentences import number_words
-from ps2.algorithms.frame.tables import check_columns
+from ps2.algorithms.frame.tables import check_columns, check_numbers
 from ps2.algorithms.training.faults import ColumnNames, error_of
 from ps2.algorithms.training.reading import read
 from ps2.data.ids import Ids, Names
@@ -123,7 +123,7 @@ def accepts(frame, role, kind):
         if role == "sentences":
             check_sentences(frame, kind)
         elif role == "weights of edges":
-            check_weights(frame, kind)
+            check_numbers(frame, kind, "weights")
         else:
             check_columns(frame, names_of(role, kind))
     except InputError as error:

@@ -7,9 +7,8 @@ import pytest
 from descents import ITEMS, KINDS, USERS, Descent, Vectors, begun, ccd_plan, cells_of, raw_of
 
 from ps2.algorithms.factors import ccd_descent, ccd_kernels, ops, warm
-from ps2.algorithms.factors.ccd_descent import SideDescent, gram_matrix, padded
+from ps2.algorithms.factors.ccd_descent import RatingRows, SideDescent, SideRatings, gram_matrix, padded
 from ps2.algorithms.factors.ccd_kernels import BLOCK, SWEEPS
-from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.errors import OutOfRangeError
 
 
@@ -51,12 +50,12 @@ def test_descent_when_iterated_then_as_dense(kind, weighted):
     plan = ccd_plan(**kind)
     mean = 3.0 if plan.settings.biases else 0.0
     raw, descent = begun(plan, weighted, mean)
-    p, q = (side.own.astype(np.float64) for side in (descent.users, descent.items))
+    p, q = (side.vectors.astype(np.float64) for side in (descent.users, descent.items))
     for _ in range(3):
         descent.iterate()
         dense_descent(plan, raw, p, q, mean)
-    np.testing.assert_allclose(descent.users.own, p, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(descent.items.own, q, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(descent.users.vectors, p, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(descent.items.vectors, q, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -77,8 +76,8 @@ def test_descent_when_cut_then_same_bits(kind, changed, monkeypatch):
     assert len(result.items._parts) > 1 or changed == "threads"
     for descent in (expected, result):
         descent.iterate()
-    assert result.users.own.tobytes() == expected.users.own.tobytes()
-    assert result.items.own.tobytes() == expected.items.own.tobytes()
+    assert result.users.vectors.tobytes() == expected.users.vectors.tobytes()
+    assert result.items.vectors.tobytes() == expected.items.vectors.tobytes()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -86,7 +85,7 @@ def test_loss_when_explicit_then_squared_errors(weighted):
     raw, descent = begun(ccd_plan(), weighted)
     users, items, r, w = raw
     loss, _, _ = descent.iterate()
-    errors = (r - (descent.users.own @ descent.items.own.T)[users, items]) ** 2
+    errors = (r - (descent.users.vectors @ descent.items.vectors.T)[users, items]) ** 2
     assert loss == pytest.approx(float(errors @ (np.ones(len(r)) if w is None else w)), rel=1e-5)
     assert descent.items.weight == pytest.approx(len(r) if w is None else w.sum())
 
@@ -96,11 +95,11 @@ def test_loss_when_implicit_then_as_brute_force():
     first = np.unique(users * ITEMS + items, return_index=True)[1]  # of repeated cells, ALS has another loss
     raw = users[first], items[first], r[first], None
     descent = Descent(ccd_plan(implicitPrefs=True), raw)
-    descent.items.own[:, :5] = np.random.default_rng(2).normal(size=(ITEMS, 5))
+    descent.items.vectors[:, :5] = np.random.default_rng(2).normal(size=(ITEMS, 5))
     loss, _, _ = descent.iterate()
     preference = np.zeros((USERS, ITEMS))
     preference[raw[0], raw[1]] = raw[2]
-    errors = (preference > 0) - descent.users.own @ descent.items.own.T
+    errors = (preference > 0) - descent.users.vectors @ descent.items.vectors.T
     assert loss == pytest.approx(np.sum((1 + 3.0 * preference) * errors**2), rel=1e-5)
 
 
@@ -126,15 +125,15 @@ def test_held_out_when_given_then_its_loss():
     held = SideRatings.from_rows(RatingRows(np.array([3, 5]), np.array([0, 2]), np.float32([4, 2])), ITEMS, plan)
     _, descent = begun(plan, held_out=held)
     _, _, loss = descent.iterate()
-    errors = np.array([4, 2]) - np.sum(descent.items.own[[3, 5]] * descent.users.own[[0, 2]], axis=1)
+    errors = np.array([4, 2]) - np.sum(descent.items.vectors[[3, 5]] * descent.users.vectors[[0, 2]], axis=1)
     assert (loss, descent.items.held_weight) == (pytest.approx(errors @ errors, rel=1e-5), 2)
 
 
 def test_user_when_without_ratings_then_keeps_vector():
     _, descent = begun(ccd_plan(regParam=0.0))
-    before = descent.users.own[3].copy()
+    before = descent.users.vectors[3].copy()
     descent.iterate()
-    assert np.array_equal(descent.users.own[3], before)
+    assert np.array_equal(descent.users.vectors[3], before)
 
 
 def test_gram_when_computed_then_is_product():
@@ -150,7 +149,7 @@ def test_kernels_when_warm_then_descent_compiles_nothing():
         plan = ccd_plan(**kind)
         ratings = SideRatings.from_rows(RatingRows(*raw_of()), USERS, plan)
         side = SideDescent(plan, ratings, held_out=ratings)
-        others = np.zeros((ITEMS, side.own.shape[1]), np.float32)
+        others = np.zeros((ITEMS, side.vectors.shape[1]), np.float32)
         side.solve(Vectors(others), gram_matrix(others) if plan.settings.implicitPrefs else np.zeros((0, 0)))
     assert [len(kernel.signatures) for kernel in kernels] == before
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from factors_training import plan_of
 
-from ps2.algorithms.factors.ccd_ratings import read_ratings
+from ps2.algorithms.factors.ccd_descent import read_ratings
 from ps2.algorithms.factors.dealing import PACKED
 
 PLAN = plan_of(rank=2, solver="ccd")

@@ -7,10 +7,10 @@ import pytest
 from embedding_training import make_plan
 
 from ps2.algorithms.embeddings.batch_kernels import losses_of
-from ps2.algorithms.embeddings.loops import piece_tokens
 from ps2.algorithms.embeddings.sampling import Sampler, kind_of
 from ps2.algorithms.embeddings.skipgrams import ops
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
+from ps2.algorithms.embeddings.worker import piece_tokens
 from ps2.errors import OutOfRangeError, ShapeError
 
 WORDS, SIZE, RATE, KEY = 30, 19, 0.05, -3

@@ -10,11 +10,10 @@ import pytest
 from embedding_training import make_plan
 
 from ps2.algorithms.embeddings.damping import ChangeDamping, UpdateRates
-from ps2.algorithms.embeddings.loops import RowNumbering
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.sentences import BATCH_TOKENS, InMemorySentences
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS, sigmoid
-from ps2.algorithms.embeddings.worker import ClockReader, EpochSchedule, key_of
+from ps2.algorithms.embeddings.worker import ClockReader, EpochSchedule, RowNumbering, key_of
 from ps2.errors import ConfigError
 
 WORDS, SIZE = 30, 19

@@ -9,8 +9,8 @@ from compiled_kernels import compiled
 from embedding_training import make_plan
 
 from ps2.algorithms.embeddings import sampling_kernels, training_kernels, warm
-from ps2.algorithms.embeddings.loops import RowNumbering
 from ps2.algorithms.embeddings.sampling import Sampler
+from ps2.algorithms.embeddings.worker import RowNumbering
 
 MODULES = (sampling_kernels, training_kernels)
 

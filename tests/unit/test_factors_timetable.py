@@ -156,7 +156,7 @@ def test_copies_when_extended_then_no_save_overwrites_the_last():
 
 
 def test_timetable_when_iteration_is_one_turn_then_is_refused():
-    with pytest.raises(UsageError, match="2 at least, got 1"):
+    with pytest.raises(UsageError, match="at least 2, got 1"):
         Lengths(1, 2, False)
 
 

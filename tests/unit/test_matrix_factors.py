@@ -137,7 +137,7 @@ def test_files_when_reloaded_then_factors_are_the_same(tmp_path, biases):
     assert again.mean == factors.mean
     for one, other in zip(again.extended(), factors.extended(), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert (again.user.kind, again.item.kind, repr(again)) == (pa.string(), pa.int64(), repr(factors))
+    assert (again.user.id_type, again.item.id_type, repr(again)) == (pa.string(), pa.int64(), repr(factors))
 
 
 @pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64"])
@@ -145,7 +145,7 @@ def test_files_when_ids_are_narrow_then_type_is_kept(tmp_path, kind):
     ids = pa.array([3, 1], pa.type_for_alias(kind))
     MatrixFactors(ids, np.array([5, 6], kind), np.eye(2), np.eye(2)).save(str(tmp_path / "model"))
     again = MatrixFactors.load(str(tmp_path / "model"))
-    assert (str(again.user.kind), str(again.item.kind), list(again.users)) == (kind, kind, [1, 3])
+    assert (str(again.user.id_type), str(again.item.id_type), list(again.users)) == (kind, kind, [1, 3])
 
 
 def test_files_when_an_array_has_changed_then_error_names_it(tmp_path):

@@ -1,9 +1,8 @@
-"""Measure the costs of moving and computing on small temporary tables, and predict those of each strategy.
+"""Measure costs on small temporary tables, and predict the time of each strategy.
 
-Measured costs are remembered by machine, servers and sizes, so that a second training does not measure them again: a
-file for each combination, in the user's cache folder. Programs may write one at the same time: a file is written
-aside and renamed into place, so that a reader finds a whole one, whichever that is. If it is of no use, costs are
-measured again.
+Measured costs are cached by machine, servers and sizes: a file for each combination, in the user's cache folder.
+Programs that measure at the same time each write a temporary file and rename it, so that readers find complete files. A
+file that cannot be used is ignored.
 """
 
 from __future__ import annotations
@@ -25,12 +24,11 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.embeddings.damping import UpdateRates
-from ps2.algorithms.embeddings.loops import arguments_of, batch_tokens, piece_tokens
 from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.tables import SlicedTable, VectorTable, make_columns, make_row, put_aliases
 from ps2.algorithms.embeddings.work import PASSES, STRATEGIES, UnitCosts, seconds_per_token, work_per_token
-from ps2.algorithms.embeddings.worker import clock_tokens
+from ps2.algorithms.embeddings.worker import arguments_of, batch_tokens, clock_tokens, piece_tokens
 from ps2.cgroups import usable_cores
 from ps2.client.calibration import fastest
 from ps2.ops.kernels import Float64s, Int64s
@@ -38,17 +36,15 @@ from ps2.version import __version__
 
 log = logging.getLogger(__name__)
 
-# The maximum size of these tables; the number of multiply-adds to measure.
+# The maximum size of a temporary table.
 MAX_BYTES = 4 << 20
-MADDS = 1 << 27
-SENTENCE = 40
-BUDGET_S = 0.15
-# A measured zero counts as this much, so that it does not decide the choice.
+# The approximate number of multiply-adds to measure, the length of the sentences, and the time of all measurements.
+MADDS, SENTENCE, BUDGET_S = 1 << 27, 40, 0.15
+# The smallest time of a multiply-add: a measured zero would decide the choice.
 MIN_S = 1e-13
-# The folder of the files instead of ps2/costs in the user's cache folder; "off": costs are measured each time.
-VARIABLE = "PS2_COSTS"
-OFF = "off"
-# The machine, or its other programs, may differ after this time.
+# The environment variable that names the folder of the files; "off": there are no files.
+VARIABLE, OFF = "PS2_COSTS", "off"
+# The age from which on a file is ignored: the machine or its load can have changed.
 MAX_AGE_S = 30 * 24 * 3600.0
 
 
@@ -60,8 +56,8 @@ def predict_seconds(
     threads: int,
     hosts: Sequence[str] | None = None,
 ) -> Float64s:
-    """Predict the seconds per token of each of ``STRATEGIES`` from measurements; none if the settings name a strategy.
-    Measurements are cached by the hosts of the servers; None: costs are measured again."""
+    """Predict the seconds per token of each of ``STRATEGIES``; none if the settings name a strategy. Measured costs are
+    cached by the hosts of the servers; None: they are measured again."""
     if plan.settings.via != "auto":
         return np.empty(0)
     sampler = Sampler.from_frequencies(plan, frequencies)
@@ -71,7 +67,7 @@ def predict_seconds(
     clock = clock_tokens(plan.with_via("local"), workers)
     work = work_per_token(plan, frequencies, sampler.chances, clock, batch_tokens(plan), piece)
     costs = _costs(plan, servers, piece, hosts)
-    # The measurements are those of one thread.
+    # One thread was measured.
     costs = replace(costs, local_s=costs.local_s / threads)
     seconds = seconds_per_token(work, costs, parts, workers, plan.tables * plan.table_bytes)
     log.info("costs %s, work %s: seconds a token %s", costs, work, seconds)
@@ -79,7 +75,7 @@ def predict_seconds(
 
 
 def _costs(plan: EmbeddingPlan, servers: int, piece: int, hosts: Sequence[str] | None) -> UnitCosts:
-    """Return the costs between this process and the servers, from an earlier training of about the same size if any."""
+    """Return the costs of this process and the servers, from the cache if it has those of a similar training."""
     if hosts is None:
         return measure(plan, servers, piece)
     key = {
@@ -96,8 +92,8 @@ def _costs(plan: EmbeddingPlan, servers: int, piece: int, hosts: Sequence[str] |
 
 
 def measure(plan: EmbeddingPlan, servers: int, piece: int) -> UnitCosts:
-    """Return the costs between this process, with one core, and the servers of the context. Measure a request (or pair
-    of requests) of "servers" with ``piece`` tokens, up to ``MADDS``."""
+    """Measure the costs of one core of this process and of the servers. A request (or pair of requests) of "servers"
+    has ``piece`` tokens, up to ``MADDS``."""
     words = max(2, min(plan.vocabulary, MAX_BYTES // (4 * plan.size)))
     rng = np.random.default_rng(plan.seed)
     small = replace(plan, vocabulary=words)
@@ -142,72 +138,59 @@ def measure(plan: EmbeddingPlan, servers: int, piece: int) -> UnitCosts:
 
 
 def _learn_at_once(slices: SlicedTable, arguments: dict[str, Any]) -> tuple[int, int]:
-    """Train by one request with a negligible step; return the number of products (0: unknown) and of bytes moved."""
+    """Train by one request, with a step of 0; return the number of products (0: unknown), and of the bytes moved."""
     slices.matrix.apply("skipgrams.train_sentences", rate=0.0, **arguments)
     return 0, 0
 
 
 def _learn_by_products(slices: SlicedTable, arguments: dict[str, Any]) -> tuple[int, int]:
-    """The same by two requests."""
+    """Like ``_learn_at_once``, by two requests."""
     products = slices.matrix.apply("skipgrams.find_products", **arguments)
     slices.matrix.apply("skipgrams.learn_from_products", products=products, rate=0.0, workers=1, **arguments)
     return products.size, 2 * products.nbytes * slices.parts
 
 
 def remembered(key: Mapping[str, Any], measure: Callable[[], UnitCosts]) -> UnitCosts:
-    """Return remembered costs, or measure and remember them; ``key``: what they depend on beside this machine, plain
-    data."""
-    folder = _folder()
-    if folder is None:
+    """Return the cached costs of a key, or measure and cache them. ``key``: plain data that the costs depend on; this
+    machine and PS2's version are added."""
+    if (folder := _folder()) is None:
         return measure()
-    whole = {"machine": [platform.node(), platform.machine(), usable_cores()], "version": __version__, **key}
-    text = json.dumps(whole, sort_keys=True)
+    full_key = {"machine": [platform.node(), platform.machine(), usable_cores()], "version": __version__, **key}
+    text = json.dumps(full_key, sort_keys=True)
     path = folder / f"embeddings-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-    costs = _read(path)
-    if costs is None:
-        costs = measure()
-        _write(path, {"key": whole, "measured_s": time.time(), "costs": asdict(costs)})
+    if (costs := _read(path)) is not None:
+        return costs
+    costs = measure()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.stem, delete=False) as file:
+            json.dump({"key": full_key, "measured_s": time.time(), "costs": asdict(costs)}, file)
+        os.replace(file.name, path)
+    except OSError as error:  # the training does not need the file
+        log.info("costs are not remembered in %s: %s", path, error)
     return costs
 
 
 def _folder() -> Path | None:
-    setting = os.environ.get(VARIABLE, "")
-    if setting.lower() == OFF:
-        return None
+    setting, home = os.environ.get(VARIABLE, ""), os.environ.get("XDG_CACHE_HOME", "")
     if setting:
-        return Path(setting)
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification ignores relative paths.
-    if os.path.isabs(home):
-        return Path(home, "ps2", "costs")
-    with suppress(RuntimeError):  # no home
-        return Path.home() / ".cache" / "ps2" / "costs"
+        return None if setting.lower() == OFF else Path(setting)
+    with suppress(RuntimeError):  # the user has no home
+        # The XDG specification ignores relative paths.
+        return Path(home if os.path.isabs(home) else Path.home() / ".cache", "ps2", "costs")
     return None
 
 
 def _read(path: Path) -> UnitCosts | None:
-    """Return the costs of a file; None if there is none, it is old, or, with a warning, it cannot be used."""
+    """Return the costs of a file; None: there is no file, it is old, or, with a warning, it cannot be used."""
     try:
         content = json.loads(path.read_bytes())
         costs = UnitCosts(**{field.name: float(content["costs"][field.name]) for field in fields(UnitCosts)})
-        age_s = time.time() - float(content["measured_s"])
+        if not all(math.isfinite(cost) and cost >= 0 for cost in asdict(costs).values()):
+            raise ValueError(f"expected finite costs that are not negative, got {costs}")
+        return costs if 0 <= time.time() - float(content["measured_s"]) <= MAX_AGE_S else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("%s is ignored, and costs are measured again: %r", path, error)
         return None
-    if not all(math.isfinite(cost) and cost >= 0 for cost in asdict(costs).values()):
-        log.warning("%s is ignored, and costs are measured again: they are %s", path, costs)
-        return None
-    return costs if 0 <= age_s <= MAX_AGE_S else None
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file whole; a folder that cannot be written to is no fault of the training."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.stem, delete=False) as file:
-            json.dump(content, file)
-        os.replace(file.name, path)
-    except OSError as error:
-        log.info("costs are not remembered in %s: %s", path, error)

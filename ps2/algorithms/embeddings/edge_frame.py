@@ -1,11 +1,11 @@
-"""Edges in the columns of a DataFrame: checked by one Spark aggregation, numbered, moved to workers or servers."""
+"""The edges of a DataFrame: check them by one Spark job, number their vertices, send them to workers or servers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BooleanType, ByteType, DataType, IntegerType, LongType, NumericType, ShortType, StringType
+from pyspark.sql.types import ByteType, DataType, IntegerType, LongType, ShortType, StringType
 
 from ps2.algorithms.embeddings.sentences import EdgeSentences, KeyedSentences
 from ps2.algorithms.embeddings.settings import GraphSettings
 from ps2.algorithms.embeddings.walks import LocalGraph, ServerGraph
-from ps2.algorithms.frame.tables import column, field
+from ps2.algorithms.frame.arrow_batches import blocks_of, from_bytes, to_bytes
+from ps2.algorithms.frame.tables import SHOWN_CHARS, check_numbers, column, field
 from ps2.array_types import Float64s, Int32s
 from ps2.client.dcv import DCV
 from ps2.data.ids import Ids
@@ -26,33 +27,32 @@ from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import backend_of, with_python
 
 Array = npt.NDArray[Any]
-T = TypeVar("T")
 
-# The approximate number of edges numbered at once.
+# The approximate number of edges whose vertices are numbered at once.
 BLOCK_EDGES = 1 << 20
-# Integer types of Spark and of Arrow, from narrow to wide.
+# The integer types of Spark, from narrow to wide, and of Arrow.
 INTEGERS: dict[type[DataType], pa.DataType] = {
     ByteType: pa.int8(),
     ShortType: pa.int16(),
     IntegerType: pa.int32(),
     LongType: pa.int64(),
 }
-SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Some edges between numbered vertices or keys; the weights are float64, positive; None: edges have no weights."""
+    """Edges between vertices, which are numbers or keys; positive weights, or None for edges without weights."""
 
     sources: Array
     targets: Array
-    weights: Float64s | None
+    weights: Float64s | None = None
 
     def both_directions(self) -> Edges:
         """Return these edges and the reverse ones; a loop stays one edge."""
-        other = self.sources != self.targets
-        sources, targets = np.append(self.sources, self.targets[other]), np.append(self.targets, self.sources[other])
-        return Edges(sources, targets, None if self.weights is None else np.append(self.weights, self.weights[other]))
+        is_edge = self.sources != self.targets
+        sources = np.append(self.sources, self.targets[is_edge])
+        targets = np.append(self.targets, self.sources[is_edge])
+        return Edges(sources, targets, None if self.weights is None else np.append(self.weights, self.weights[is_edge]))
 
 
 def edges_of(batches: Iterable[pa.RecordBatch], vertices: Ids) -> Iterator[Edges]:
@@ -66,65 +66,57 @@ def edges_of(batches: Iterable[pa.RecordBatch], vertices: Ids) -> Iterator[Edges
 def _positive(sources: Array, targets: Array, columns: pa.Table | pa.RecordBatch) -> Edges:
     """Return the edges whose weight, the third column if there is one, is above 0."""
     if columns.num_columns == 2:
-        return Edges(sources, targets, None)
+        return Edges(sources, targets)
     weights = columns.column(2).to_numpy()
     is_positive = weights > 0
     return Edges(sources[is_positive], targets[is_positive], weights[is_positive])
 
 
-def blocks_of(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Yield consecutive items in lists; a list ends when its size reaches the limit."""
-    block: list[T] = []
-    total = 0
-    for item in items:
-        block.append(item)
-        total += size(item)
-        if total >= limit:
-            yield block
-            block, total = [], 0
-    if block:
-        yield block
-
-
 @dataclass(frozen=True, eq=False)
 class EdgeTable:
-    """Checked edges: columns source, target and, if edges have weights, weight (double); ``id`` is the type of vertex
-    ids. The vertices are those of all edges, those of weight 0 included."""
+    """Checked edges.
+
+    Attributes:
+        frame: columns source, target and, if edges have weights, weight (double).
+        id_type: the type of the vertices' ids.
+        rows: the number of rows.
+        vertices: the vertices of all edges, also of edges with weight 0.
+    """
 
     frame: DataFrame
-    id: DataType
+    id_type: DataType
     rows: int
     weighted: bool
     directed: bool
     vertices: Ids
 
     @property
-    def arrow_id(self) -> pa.DataType:
-        """``id`` as an Arrow type."""
-        return INTEGERS.get(type(self.id), pa.string())
+    def arrow_id_type(self) -> pa.DataType:
+        """The type of the vertices' ids as an Arrow type."""
+        return INTEGERS.get(type(self.id_type), pa.string())
 
     @property
     def max_edges(self) -> int:
-        """The upper bound of the number of directed edges."""
+        """An upper bound of the number of directed edges."""
         return self.rows if self.directed else 2 * self.rows
 
     def local(self) -> LocalGraph:
         """Collect the graph into the driver."""
-        rows = self._through(_as_bytes, "sources binary, targets binary, weights binary").collect()
-        sources, targets = (_concatenate(rows, name, np.int32) for name in ("sources", "targets"))
-        edges = Edges(sources, targets, _concatenate(rows, "weights", np.float64) if self.weighted else None)
+        rows = self._through(_as_bytes, "edges binary").collect()
+        table = pa.concat_tables([from_bytes(row["edges"]) for row in rows])
+        edges = Edges(*(values.to_numpy() for values in table.columns))
         if not self.directed:
             edges = edges.both_directions()
         return LocalGraph.from_edges(edges.sources, edges.targets, edges.weights, len(self.vertices))
 
     def on_fleet(self, servers: int) -> ServerGraph:
-        """Push the graph to the servers from the tasks that read it, without a shuffle."""
+        """Push the graph to the servers from the tasks that read its edges, without a shuffle."""
         with ExitStack() as cleanup:
             counts = DCV.dense(len(self.vertices), 1, "int64")
             cleanup.callback(counts.free)
             self._for_each(lambda edges: counts.add(np.ones(len(edges.sources), np.int64), edges.sources))
             degrees = counts.pull()
-        # Tasks have handles to it, so the end of the driver's handles does not free it.
+        # Tasks have handles, too, so the graph is not freed with the driver's handles: a failure has to free it.
         with ExitStack() as cleanup:
             graph = ServerGraph.empty(degrees, self.weighted, servers)
             cleanup.callback(graph.free)
@@ -154,36 +146,30 @@ class EdgeTable:
 
 
 def survey_edges(frame: DataFrame, settings: GraphSettings) -> EdgeTable:
-    """Check edges and number their vertices; raises as ``check_edges`` does."""
+    """Check edges and number their vertices; raise InputError like ``check_edges``."""
     edges, kind, rows = check_edges(frame, settings)
     ids = edges.select(F.col("source").alias("id")).union(edges.select(F.col("target").alias("id"))).distinct()
     vertices = Ids.from_values(collect_arrow(ids).column(0).combine_chunks())
     return EdgeTable(edges, kind, rows, bool(settings.weightCol), settings.directed, vertices)
 
 
-def check_weights(frame: DataFrame, name: str) -> None:
-    """Raise InputError unless the column has numbers; starts no job."""
-    kind = field(frame, name).dataType
-    if not isinstance(kind, (NumericType, BooleanType)):
-        raise InputError(f"column {name!r}: expected numbers as weights, got {kind.simpleString()}")
-
-
 def check_edges(frame: DataFrame, settings: GraphSettings) -> tuple[DataFrame, DataType, int]:
-    """Check edges; return source, target and, if edges have weights, weight (double), with the type of ids and the
-    number of edges. Raise InputError for an unusable column, an invalid id or weight, or no edges; it counts such rows,
-    shows one."""
+    """Return the columns of ``EdgeTable.frame``, the type of ids, and the number of edges.
+
+    Raise InputError for an unusable column, an invalid id or weight, or no edges.
+    """
     kind = id_type(frame, settings.srcCol, settings.dstCol)
-    names = [column(settings.srcCol).cast(kind).alias("source"), column(settings.dstCol).cast(kind).alias("target")]
+    columns = [column(settings.srcCol).cast(kind).alias("source"), column(settings.dstCol).cast(kind).alias("target")]
     if settings.weightCol:
-        check_weights(frame, settings.weightCol)
-        names.append(column(settings.weightCol).cast("double").alias("weight"))
-    edges = frame.select(*names)
+        check_numbers(frame, settings.weightCol, "weights")
+        columns.append(column(settings.weightCol).cast("double").alias("weight"))
+    edges = frame.select(*columns)
     return edges, kind, _count(edges, settings)
 
 
 def id_type(frame: DataFrame, source: str, target: str) -> DataType:
-    """Return the type of ids: that of both columns; of two integer types, the wider. Raise InputError unless the
-    columns are both integers or both strings."""
+    """Return the type of ids in two columns, the wider of two integer types; raise InputError unless both columns have
+    integers, or both have strings."""
     types = [field(frame, name).dataType for name in (source, target)]
     if all(isinstance(kind, StringType) for kind in types):
         return StringType()
@@ -210,18 +196,18 @@ def _count(edges: DataFrame, settings: GraphSettings) -> int:
             "infinite": (f"{expected} infinity", F.abs(weight) == float("inf")),
             "negative": (f"{expected} negative ones", weight < 0),
         }
-    sums = [F.sum(F.coalesce(wrong, F.lit(False)).cast("long")).alias(name) for name, (_, wrong) in faults.items()]
+    sums = [F.sum(F.coalesce(fault, F.lit(False)).cast("long")).alias(name) for name, (_, fault) in faults.items()]
     total = F.sum("weight") if settings.weightCol else F.lit(0.0)
     counts = edges.agg(F.count("*").alias("rows"), total.alias("total"), *sums).first()
     assert counts is not None
     if not counts["rows"]:
         raise InputError("expected edges, got an empty DataFrame")
-    for name, (message, wrong) in faults.items():
+    for name, (message, fault) in faults.items():
         if counts[name]:
-            row = str(edges.where(wrong).first())[:SHOWN_CHARS]
+            row = str(edges.where(fault).first())[:SHOWN_CHARS]
             raise InputError(f"{message} in {counts[name]} of {counts['rows']} rows; such a row: {row}")
     if not np.isfinite(2 * counts["total"]):  # an undirected edge counts at both of its ends
-        raise InputError(f"column {settings.weightCol!r}: its weights add up to more than a float64 holds")
+        raise InputError(f"column {settings.weightCol!r}: the sum of its weights exceeds float64's range")
     return int(counts["rows"])
 
 
@@ -230,46 +216,28 @@ def collect_arrow(frame: DataFrame) -> pa.Table:
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            packed = pa.array([pack(pa.Table.from_batches([batch]))], pa.binary())
-            yield pa.RecordBatch.from_pydict({"batch": packed})
+            encoded = pa.array([to_bytes(pa.Table.from_batches([batch]))], pa.binary())
+            yield pa.RecordBatch.from_pydict({"batch": encoded})
 
-    parts = [unpack(row[0]) for row in with_python(frame).mapInArrow(run, "batch binary").collect()]
+    parts = [from_bytes(row[0]) for row in with_python(frame).mapInArrow(run, "batch binary").collect()]
     return pa.concat_tables(parts) if parts else to_arrow_schema(frame.schema).empty_table()
-
-
-def pack(table: pa.Table) -> bytes:
-    """Return a table as an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
-
-
-def unpack(packed: bytes) -> pa.Table:
-    """Return the table of an Arrow stream."""
-    return pa.ipc.open_stream(packed).read_all()
 
 
 def _as_bytes(blocks: Iterator[Edges]) -> Iterator[pa.RecordBatch]:
     for edges in blocks:
-        arrays: dict[str, Array] = {
+        columns: dict[str, Array] = {
             "sources": edges.sources.astype(np.int32),
             "targets": edges.targets.astype(np.int32),
-            "weights": np.empty(0) if edges.weights is None else edges.weights,
         }
-        cells = {name: pa.array([array.tobytes()], pa.binary()) for name, array in arrays.items()}
-        yield pa.RecordBatch.from_pydict(cells)
-
-
-def _concatenate(rows: Sequence[Any], name: str, dtype: type) -> Any:
-    return np.concatenate([np.empty(0, dtype), *(np.frombuffer(row[name], dtype) for row in rows)])
+        if edges.weights is not None:
+            columns["weights"] = edges.weights
+        yield pa.RecordBatch.from_pydict({"edges": [to_bytes(pa.table(columns))]})
 
 
 @dataclass(frozen=True, eq=False)
 class KeyedEdges:
-    """Checked edges, without a list of their vertices; ``rows`` is the number of rows, ``edges`` the number of directed
-    edges in an epoch, and ``weight`` the total weight of these."""
+    """Checked edges without a list of their vertices. An epoch has ``edges`` directed edges, of total weight
+    ``weight``."""
 
     frame: DataFrame
     rows: int
@@ -279,8 +247,8 @@ class KeyedEdges:
 
 
 def survey_keyed_edges(frame: DataFrame, settings: GraphSettings) -> KeyedEdges:
-    """Check edges, in one more pass; raise InputError also if ids are strings or negative, if there is only one vertex,
-    or if all edges have weight 0."""
+    """Check edges in two Spark jobs. Raise InputError like ``check_edges``, also if ids are strings or negative, if
+    there is only one vertex, or if all edges have weight 0."""
     edges, kind, rows = check_edges(frame, settings)
     if isinstance(kind, StringType):
         raise InputError(
@@ -304,8 +272,8 @@ def survey_keyed_edges(frame: DataFrame, settings: GraphSettings) -> KeyedEdges:
 
 @dataclass(frozen=True)
 class EdgeReader:
-    """Makes a worker's sentences from its rows; ``edges`` is the number of edges in an epoch, and ``weight`` their
-    total weight, over all workers."""
+    """Makes a worker's sentences from its rows. In an epoch, all workers together have ``edges`` edges, of total weight
+    ``weight``."""
 
     directed: bool
     edges: int
@@ -313,10 +281,10 @@ class EdgeReader:
     seed: int
 
     def join(self, parts: Iterable[Edges]) -> Edges:
-        """Return all edges as one object, in both directions unless they have one."""
+        """Return all edges as one object; undirected edges in both directions."""
         joined = [part if self.directed else part.both_directions() for part in parts]
         if not joined:
-            return Edges(np.empty(0, np.int32), np.empty(0, np.int32), None)
+            return Edges(np.empty(0, np.int32), np.empty(0, np.int32))
         sources, targets = (np.concatenate([getattr(part, name) for part in joined]) for name in ("sources", "targets"))
         weights = [part.weights for part in joined if part.weights is not None]
         return Edges(sources, targets, np.concatenate(weights) if weights else None)
@@ -331,8 +299,8 @@ class EdgeReader:
 
 @dataclass(frozen=True)
 class ReadEdges(EdgeReader):
-    """Reads edges between numbered vertices; tasks call ``vertices``, and ``numbers`` for the vertices' numbers,
-    int32."""
+    """Reads edges between numbered vertices. Tasks call ``vertices``, and ``numbers`` for the vertices' numbers in the
+    training."""
 
     vertices: Callable[[], Ids]
     numbers: Callable[[], Int32s]
@@ -345,7 +313,7 @@ class ReadEdges(EdgeReader):
 
 
 class ReadKeys(EdgeReader):
-    """Reads edges between the worker's own keys."""
+    """Reads edges between keys, which the worker numbers."""
 
     def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> KeyedSentences:
         edges = self.join(self._edges(batch) for batch in batches if batch.num_rows)

@@ -13,23 +13,7 @@ from pyspark.ml import Estimator, Transformer
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.embeddings.edge_frame import (
-    EdgeTable,
-    KeyedEdges,
-    ReadEdges,
-    ReadKeys,
-    survey_edges,
-    survey_keyed_edges,
-)
-from ps2.algorithms.embeddings.graph_frame import (
-    LocatedGraph,
-    ReadWalks,
-    count_sources,
-    count_visits,
-    locate_graph,
-    walks_frame,
-    weigh_targets,
-)
+from ps2.algorithms.embeddings import edge_frame, graph_frame, sentence_frame
 from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.embeddings.models import (
     DeepWalkModel,
@@ -42,15 +26,6 @@ from ps2.algorithms.embeddings.models import (
 )
 from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
-from ps2.algorithms.embeddings.sentence_frame import (
-    HeldSentences,
-    ReadSentences,
-    TrainHeldSentences,
-    VocabularyCheck,
-    check_sentences,
-    sentences_of,
-    survey_sentences,
-)
 from ps2.algorithms.embeddings.sentences import rank_by_frequency
 from ps2.algorithms.embeddings.settings import (
     ORDERS,
@@ -75,7 +50,7 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.algorithms.training.run import SurveyedTraining
 from ps2.algorithms.training.table import Table
-from ps2.array_types import Float32s, Int64s
+from ps2.array_types import Int64s
 from ps2.data.ids import Names
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import backend_of, cores_of_one, count_executors
@@ -95,7 +70,7 @@ class EmbeddingEstimator(TrainingEstimator):
 
     @abstractmethod
     def _train_embedding(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
-        """Train; ``workers`` is the requested number; None: not set."""
+        """Train; ``workers`` is the requested number of workers; None: not set."""
 
     def _plan(self, settings: EmbeddingSettings, vocabulary: int, total: int) -> EmbeddingPlan:
         return EmbeddingPlan(settings=settings, name=self._name, vocabulary=vocabulary, total=total)
@@ -104,16 +79,14 @@ class EmbeddingEstimator(TrainingEstimator):
         self, corpus: Corpus, plan: EmbeddingPlan, shared_cleanup: ExitStack | None = None
     ) -> FittedEmbeddings:
         """Train on the servers; see ``train`` for ``shared_cleanup``."""
-        table = Table(corpus.frame, ColumnNames(label=None), corpus.workers)
+        table, steps = Table(corpus.frame, ColumnNames(label=None), corpus.workers), plan.settings.maxIter
         return self._train_in_context(
-            table,
-            plan.settings.maxIter,
-            lambda ps, on_step: train(ps, corpus, plan, on_step, shared_cleanup=shared_cleanup),
+            table, steps, lambda ps, on_step: train(ps, corpus, plan, on_step, shared_cleanup=shared_cleanup)
         )
 
 
 def _count_workers(dataset: DataFrame, requested_workers: int | None, rows: int) -> int:
-    """Return the number of workers: the requested one, else one for each executor; at most one for each row."""
+    """Return the requested number of workers, by default one for each executor, but at most one for each row."""
     return min(requested_workers or count_executors(backend_of(dataset)), rows)
 
 
@@ -134,13 +107,13 @@ class Word2Vec(Word2VecParams, EmbeddingEstimator, Estimator["Word2VecModel"]):
         name, settings = input_column(self), self._values(Word2VecSettings)
         if workers is None and self.isSet(self.numPartitions):
             workers = settings.numPartitions
-        check_sentences(dataset, name)
+        sentence_frame.check_sentences(dataset, name)
         if (result := self._train_few_sentences(dataset, settings, workers)) is not None:
             return result
-        survey = survey_sentences(dataset, settings)
+        survey = sentence_frame.survey_sentences(dataset, settings)
         table = deal(dataset, ColumnNames(name, label=None), survey, _count_workers(dataset, workers, survey.rows))
-        words, longest = backend_of(dataset).broadcast(survey.words), settings.maxSentenceLength
-        read = ReadSentences(words, longest)
+        longest = settings.maxSentenceLength
+        read = sentence_frame.ReadSentences(backend_of(dataset).broadcast(survey.words), longest)
         corpus = Corpus(table.frame, table.workers, read, frequencies=survey.counts, longest=longest)
         fitted = self._train_corpus(corpus, self._plan(settings, survey.dim, int(survey.counts.sum())))
         return Embedding(survey.words, fitted.vectors, survey.counts), fitted.history
@@ -148,47 +121,47 @@ class Word2Vec(Word2VecParams, EmbeddingEstimator, Estimator["Word2VecModel"]):
     def _train_few_sentences(
         self, dataset: DataFrame, settings: Word2VecSettings, workers: int | None
     ) -> tuple[Embedding, TrainingHistory] | None:
-        """Count words and train in one worker's process; None: the data or the settings forbid it."""
+        """Count words and train in one Spark job, in one worker's process; None: the data or settings forbid it."""
         if settings.via not in ("auto", "local") or workers not in (None, 1) or self._why_durable():
             return None
         name = str(settings.inputCol)
-        sentences = sentences_of(dataset, name).coalesce(1)
+        sentences = sentence_frame.sentences_of(dataset, name).coalesce(1)
         if backend_of(sentences).estimated_bytes(sentences) > SMALL_BYTES:
             return None
-        is_requested = settings.via == "local"
-        reason = "as requested" if is_requested else f"Spark expects at most {SMALL_BYTES >> 20} MiB of sentences"
+        reason = f"Spark expects at most {SMALL_BYTES >> 20} MiB of sentences"
+        reason = "as requested" if settings.via == "local" else reason
         only_worker = OnlyWorker(cores_of_one(backend_of(dataset)), reason)
         settings = with_values(settings, via="local")
-        check, table = VocabularyCheck(settings), Table(sentences, ColumnNames(name, label=None), 1)
+        check, table = sentence_frame.VocabularyCheck(settings), Table(sentences, ColumnNames(name, label=None), 1)
 
         def training(servers: int) -> SurveyedTraining:
-            program = TrainHeldSentences(settings, servers, only_worker)
-            return SurveyedTraining(table, HeldSentences.read, HeldSentences.report, check.decide, program, self._seed)
+            program = sentence_frame.TrainCountedSentences(settings, servers, only_worker)
+            steps = sentence_frame.CountedSentences.read, sentence_frame.CountedSentences.report, check.decide, program
+            return SurveyedTraining(table, *steps, self._seed)
 
         fitted = self._train_in_one_job(dataset, table, settings.maxIter, training)
-        if fitted is None:
+        if fitted is None or check.vocabulary is None:
             return None
-        assert check.vocabulary is not None
         words, counts = check.vocabulary
         return Embedding(words, fitted.vectors, counts), fitted.history
 
 
 class WalkEstimator(EmbeddingEstimator):
-    """Trains on walks as Word2Vec does on sentences; the workers make new walks in each pass."""
+    """Trains on random walks as Word2Vec does on sentences. The workers make new walks in each epoch."""
 
     def _train_embedding(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
         settings, context = self._values(Node2VecSettings), backend_of(dataset)
         table = _survey_graph(dataset, settings)
         check_walks(settings, len(table.vertices))
         workers = _count_workers(dataset, workers, len(table.vertices))
-        graph = locate_graph(table, settings.graphOn, settings.numServers)
+        graph = graph_frame.locate_graph(table, settings.graphOn, settings.numServers)
         try:
-            visits = count_visits(table, graph.share, settings, workers)
+            visits = graph_frame.count_visits(table, graph.share, settings, workers)
             if visits.sum() <= len(table.vertices) * settings.numWalks:
                 raise InputError("expected edges that walks can go along, got none of a weight above 0")
             order, numbers = rank_by_frequency(visits)
             shared = context.broadcast(numbers)
-            read = ReadWalks(graph.share, lambda: shared.value, settings, int(visits.sum()), workers)
+            read = graph_frame.ReadWalks(graph.share, lambda: shared.value, settings, int(visits.sum()), workers)
             ranks = dataset.sparkSession.range(0, workers, 1, workers)
             context.set_partitions(ranks, workers)
             corpus = Corpus(ranks, workers, read, frequencies=visits[order], longest=settings.walkLength)
@@ -248,9 +221,9 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
     def _train_on_numbers(
         self, dataset: DataFrame, settings: LINESettings, workers: int | None
     ) -> tuple[Embedding, TrainingHistory]:
-        """Train on numbered vertices."""
+        """Train on edges between numbered vertices."""
         table, context = _survey_graph(dataset, settings), backend_of(dataset)
-        weights = weigh_targets(table)
+        weights = graph_frame.weigh_targets(table)
         weight = float(weights.sum())
         if not weight:
             raise InputError("expected edges, got none of a weight above 0")
@@ -258,44 +231,55 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         counts = np.maximum(np.rint(weights * (edges / weight)).astype(np.int64), weights > 0)
         order, numbers = rank_by_frequency(counts)
         shared, vertices = context.broadcast(numbers), context.broadcast(table.vertices)
-        read = ReadEdges(table.directed, edges, weight, self._seed, lambda: vertices.value, lambda: shared.value)
+        read = edge_frame.ReadEdges(
+            table.directed, edges, weight, self._seed, lambda: vertices.value, lambda: shared.value
+        )
         corpus = Corpus(table.frame, _count_workers(dataset, workers, table.rows), read, frequencies=counts[order])
-        parts = self._train_orders(corpus, self._plan(settings, len(order), edges))
-        return self._combine(table, edges / weight, _names(table, order), counts[order], parts)
+        orders = self._train_orders(corpus, self._plan(settings, len(order), edges))
+        return self._combine(table, edges / weight, _names(table, order), counts[order], orders)
 
     def _train_on_keys(
         self, dataset: DataFrame, settings: LINESettings, workers: int | None
     ) -> tuple[Embedding, TrainingHistory]:
-        """Train on vertices whose ids are keys, without numbering them first."""
-        table = survey_keyed_edges(dataset, settings)
-        read = ReadKeys(table.directed, table.edges, table.weight, self._seed)
+        """Train on edges between keys: no list of all vertices is made before the training."""
+        table = edge_frame.survey_keyed_edges(dataset, settings)
+        read = edge_frame.ReadKeys(table.directed, table.edges, table.weight, self._seed)
         frequencies = np.ones(1, np.int64)
         corpus = Corpus(table.frame, _count_workers(dataset, workers, table.rows), read, frequencies=frequencies)
-        parts = self._train_orders(corpus, self._plan(settings, 1, table.edges).with_via("rows"))
-        names, counts = Names(pa.array(parts[0].keys), "vertex"), parts[0].counts
+        orders = self._train_orders(corpus, self._plan(settings, 1, table.edges).with_via("rows"))
+        names, counts = Names(pa.array(orders[0].keys), "vertex"), orders[0].counts
         assert counts is not None
-        return self._combine(table, table.edges / table.weight, names, counts, parts)
+        return self._combine(table, table.edges / table.weight, names, counts, orders)
 
     def _train_orders(self, corpus: Corpus, plan: EmbeddingPlan) -> list[FittedEmbeddings]:
-        """Train each order after the other, under its own name."""
-        parts: list[FittedEmbeddings] = []
+        """Train one order after the other, each under its own name."""
+        results: list[FittedEmbeddings] = []
         orders = ORDERS[self.getOrder()]
         with ExitStack() as cleanup:
             for order in orders:
                 name = f"{plan.name}/{order}" if plan.name and len(orders) > 1 else plan.name
-                part = replace(corpus, first=parts[-1].clocks if parts else 0)
-                parts.append(self._train_corpus(part, replace(plan, order=order, name=name), cleanup))
-        return parts
+                corpus = replace(corpus, first=results[-1].clocks if results else 0)
+                results.append(self._train_corpus(corpus, replace(plan, order=order, name=name), cleanup))
+        return results
 
     def _combine(
-        self, table: EdgeTable | KeyedEdges, scale: float, names: Names, counts: Int64s, parts: list[FittedEmbeddings]
+        self,
+        table: edge_frame.EdgeTable | edge_frame.KeyedEdges,
+        scale: float,
+        names: Names,
+        counts: Int64s,
+        orders: list[FittedEmbeddings],
     ) -> tuple[Embedding, TrainingHistory]:
-        """Return the embeddings of all orders as one; ``scale``: the occurrences in an epoch per unit of edge
-        weight."""
-        sources = count_sources(table.frame, names, scale) if table.directed else None
-        vectors, contexts = _side_by_side(parts)
+        """Concatenate the vectors of all orders; an epoch has ``scale`` edges per unit of edge weight."""
+        sources = graph_frame.count_sources(table.frame, names, scale) if table.directed else None
+        contexts = None
+        # In first order, vectors are their own contexts. With both orders, a dot product is the mean of both orders'.
+        if len(orders) > 1 or orders[0].contexts is not None:
+            parts = [order.vectors if order.contexts is None else order.contexts for order in orders]
+            contexts = np.hstack([part / np.float32(len(orders)) for part in parts])
+        vectors = np.hstack([order.vectors for order in orders])
         embedding = Embedding(names, vectors, counts, self._KIND, contexts, self.getNsExponent(), sources)
-        return embedding, _join([part.history for part in parts])
+        return embedding, _join([order.history for order in orders])
 
 
 class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWritable):
@@ -314,7 +298,7 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
 
     def _set_defaults(self) -> None:
         super()._set_defaults()
-        self._graphs: list[LocatedGraph] = []  # copies of this object share the list
+        self._graphs: list[graph_frame.LocatedGraph] = []  # shared with copies of this object
 
     def free(self) -> None:
         """Free the graphs on the servers; walks that have not been computed yet fail from now on."""
@@ -333,14 +317,14 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
         """
         check_frame(dataset)
         settings = self._values(RandomWalkSettings)
-        table = survey_edges(dataset, settings)
+        table = edge_frame.survey_edges(dataset, settings)
         check_walks(settings, len(table.vertices))
         workers = settings.numWorkers or backend_of(dataset).total_slots()
-        workers = min(workers, settings.numWalks * len(table.vertices))  # more would have no walk
-        graph = locate_graph(table, settings.graphOn, settings.numServers)
+        workers = min(workers, settings.numWalks * len(table.vertices))  # at most one for each walk
+        graph = graph_frame.locate_graph(table, settings.graphOn, settings.numServers)
         if graph.on_servers:
             self._graphs.append(graph)
-        return walks_frame(table, graph.share, settings, workers)
+        return graph_frame.walks_frame(table, graph.share, settings, workers)
 
     def write(self) -> MLWriter:
         """Return a writer: ``write().overwrite().save(path)``."""
@@ -352,41 +336,31 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
         return EstimatorReader(cls)
 
 
-def _survey_graph(dataset: DataFrame, settings: GraphSettings) -> EdgeTable:
+def _survey_graph(dataset: DataFrame, settings: GraphSettings) -> edge_frame.EdgeTable:
     """Check edges; raise InputError unless there are at least two vertices."""
-    table = survey_edges(dataset, settings)
+    table = edge_frame.survey_edges(dataset, settings)
     if len(table.vertices) < 2:
         raise InputError("expected at least two vertices, got one")
     return table
 
 
-def _names(table: EdgeTable, order: Int64s) -> Names:
-    """Return the names of the vertices in this order."""
-    kind = pa.string() if pa.types.is_string(table.arrow_id) else pa.int64()
+def _names(table: edge_frame.EdgeTable, order: Int64s) -> Names:
+    """Return the names of the vertices in an order of their numbers."""
+    kind = pa.string() if pa.types.is_string(table.arrow_id_type) else pa.int64()
     return Names(table.vertices.named(order).cast(kind), "vertex")
-
-
-def _side_by_side(parts: list[FittedEmbeddings]) -> tuple[Float32s, Float32s | None]:
-    """Return vectors and contexts of all orders side by side."""
-    vectors = np.hstack([part.vectors for part in parts])
-    # In first order a vector is its own context. With both orders, a dot product is the mean of the two orders'.
-    if len(parts) == 1 and parts[0].contexts is None:
-        return vectors, None
-    contexts = [part.vectors if part.contexts is None else part.contexts for part in parts]
-    return vectors, np.hstack([each / np.float32(len(parts)) for each in contexts])
 
 
 def _join(histories: list[TrainingHistory]) -> TrainingHistory:
     """Return the histories of consecutive trainings as one."""
-    first, *others = histories
+    joined, *others = histories
     for other in others:
-        first = replace(
-            first,
-            objective=[*first.objective, *other.objective],
-            seconds=[*first.seconds, *other.seconds],
-            steps=first.steps + other.steps,
-            rows=first.rows + other.rows,
-            bytes=first.bytes + other.bytes,
-            metrics={name: (*values, *other.metrics.get(name, ())) for name, values in first.metrics.items()},
+        joined = replace(
+            joined,
+            objective=[*joined.objective, *other.objective],
+            seconds=[*joined.seconds, *other.seconds],
+            steps=joined.steps + other.steps,
+            rows=joined.rows + other.rows,
+            bytes=joined.bytes + other.bytes,
+            metrics={name: (*values, *other.metrics.get(name, ())) for name, values in joined.metrics.items()},
         )
-    return first
+    return joined

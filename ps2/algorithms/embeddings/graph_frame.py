@@ -1,4 +1,4 @@
-"""Graphs on workers or servers, and their walks: as the sentences of a training, or as a DataFrame."""
+"""Graphs on workers or servers, and walks through them: the sentences of a training, or a DataFrame."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ps2.coordinator.context import PS2Context
 from ps2.data.ids import Ids, Names
 from ps2.run.spark.backend_lookup import backend_of, with_python
 
-# The visited vertices that suffice to estimate frequencies.
+# The number of visits from which the vertices' frequencies are estimated, if an epoch has so many.
 ENOUGH_VISITS = 1 << 20
-# graphOn="auto" places larger graphs on the servers.
+# The largest graph that graphOn="auto" sends to each worker; larger graphs go to the servers.
 MAX_WORKER_BYTES = 256 << 20
-# The ids of a batch for Spark.
+# The number of ids in a batch for Spark.
 BATCH_IDS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class LocatedGraph:
-    """A graph that tasks get from ``share``. Walks through a graph on servers are impossible after ``free``."""
+    """A graph on the workers or the servers. Tasks get it from ``share``, until ``free``."""
 
     share: Callable[[], Graph]
     free: Callable[[], None]
@@ -40,8 +40,8 @@ class LocatedGraph:
 
 
 def locate_graph(table: EdgeTable, graph_on: str, servers: int | None) -> LocatedGraph:
-    """Place a graph on the workers or on the servers, by the param ``graphOn``. ``servers``: the size of the
-    fleet that starts if no PS2Context is active; None: the default."""
+    """Send a graph to the workers or to the servers, by the param ``graphOn``. If no PS2Context is active, a fleet of
+    ``servers`` servers starts; None: the default number."""
     spark = table.frame.sparkSession
     numbers = table.max_edges + len(table.vertices) + 1
     fits_worker = numbers * (4 + 8 * table.weighted) <= MAX_WORKER_BYTES
@@ -55,8 +55,8 @@ def locate_graph(table: EdgeTable, graph_on: str, servers: int | None) -> Locate
 
 @dataclass(frozen=True, eq=False)
 class ReadWalks:
-    """Makes walks, a worker's sentences. In tasks, ``graph`` returns the graph, and ``numbers`` the vertices' numbers.
-    ``visits`` is the estimated number of vertices in all walks of an epoch."""
+    """Makes a worker's walks. Tasks call ``graph``, and ``numbers`` for the vertices' numbers in the training. All
+    walks of an epoch have about ``visits`` vertices."""
 
     graph: Callable[[], Graph]
     numbers: Callable[[], Int32s]
@@ -69,14 +69,14 @@ class ReadWalks:
 
 
 def count_visits(table: EdgeTable, share: Callable[[], Graph], settings: BiasedWalkSettings, workers: int) -> Int64s:
-    """Return an estimate of how often an epoch's walks visit each vertex, from some of these walks."""
+    """Estimate from a sample of an epoch's walks how often they visit each vertex."""
     vertices = len(table.vertices)
     passes = min(settings.numWalks, -(-ENOUGH_VISITS // (vertices * settings.walkLength)))
-    some_walks = with_values(settings, numWalks=passes)
+    sample_settings = with_values(settings, numWalks=passes)
 
     def count(rank: int) -> Iterator[pa.RecordBatch]:
         visits = np.zeros(vertices, np.int64)
-        for walks in walks_of(share(), some_walks, rank, workers):
+        for walks in walks_of(share(), sample_settings, rank, workers):
             visits += np.bincount(walks.block(0, len(walks.walkers))[0], minlength=vertices)
         yield pa.RecordBatch.from_pydict({"visits": pa.array([visits.tobytes()], pa.binary())})
 
@@ -97,8 +97,7 @@ def weigh_targets(table: EdgeTable) -> Float64s:
 
 
 def count_sources(frame: DataFrame, names: Names, scale: float) -> Int64s:
-    """Return how often each of some vertices is an edge's source, int64, with ``scale`` occurrences in an epoch per
-    unit of edge weight."""
+    """Return how often each vertex is an edge's source in an epoch, which has ``scale`` edges per unit of weight."""
     ids, weights = _weigh(_ends(frame, "source"))
     positions, counts = names.positions(ids), np.zeros(len(names), np.int64)
     known = positions >= 0
@@ -112,34 +111,29 @@ def _ends(frame: DataFrame, end: str) -> DataFrame:
 
 
 def _weigh(edges: DataFrame) -> tuple[pa.Array, Float64s]:
-    """Return ids and the total weight of the edges of each."""
+    """Return each id and the total weight of its edges."""
     totals = collect_arrow(edges.groupBy("id").agg(F.sum("weight").alias("weight")))
     return totals.column("id").combine_chunks(), totals.column("weight").combine_chunks().to_numpy()
 
 
 def walks_frame(table: EdgeTable, share: Callable[[], Graph], settings: BiasedWalkSettings, workers: int) -> DataFrame:
-    """Return walks as rows, ``epoch`` and ``walk``, ordered by epoch and first vertex, computed by ``workers``
-    tasks."""
-    walk_type = StructType(
-        [
-            StructField("epoch", IntegerType(), False),
-            StructField("walk", ArrayType(table.id, False), False),
-        ]
-    )
-    arrow_id = table.arrow_id
+    """Return rows of ``epoch`` and ``walk``, ordered by epoch and first vertex, which ``workers`` tasks compute."""
+    ids = ArrayType(table.id_type, False)
+    schema = StructType([StructField("epoch", IntegerType(), False), StructField("walk", ids, False)])
+    arrow_id_type = table.arrow_id_type
     shared = backend_of(table.frame).broadcast(table.vertices)
 
     def walk(rank: int) -> Iterator[pa.RecordBatch]:
         for walks in walks_of(share(), settings, rank, workers):
-            yield from _batches(walks, shared.value, arrow_id)
+            yield from _batches(walks, shared.value, arrow_id_type)
 
-    return _for_each_rank(table, workers, walk, walk_type)
+    return _for_each_rank(table, workers, walk, schema)
 
 
 def _for_each_rank(
     table: EdgeTable, workers: int, compute: Callable[[int], Iterator[pa.RecordBatch]], schema: Any
 ) -> DataFrame:
-    """Return the batches that tasks compute, one task for each rank."""
+    """Return a DataFrame of the batches that ``workers`` tasks compute, each from its rank."""
 
     def run(ranks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in ranks:
@@ -151,14 +145,13 @@ def _for_each_rank(
     return frame
 
 
-def _batches(walks: Walks, vertices: Ids, arrow_id: pa.DataType) -> Iterator[pa.RecordBatch]:
+def _batches(walks: Walks, vertices: Ids, id_type: pa.DataType) -> Iterator[pa.RecordBatch]:
     """Yield walks as Arrow batches of bounded size."""
     step = max(1, BATCH_IDS // walks.vertices.shape[1])
     for begin in range(0, len(walks.walkers), step):
         visited, lengths = walks.block(begin, begin + step)
-        ids = vertices.named(visited).cast(arrow_id)
+        ids = vertices.named(visited).cast(id_type)
         offsets = np.append(0, np.cumsum(lengths)).astype(np.int32)
         epochs = (walks.walkers[begin : begin + step] // len(vertices)).astype(np.int32)
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(epochs), pa.ListArray.from_arrays(pa.array(offsets), ids)], ["epoch", "walk"]
-        )
+        lists = pa.ListArray.from_arrays(pa.array(offsets), ids)
+        yield pa.RecordBatch.from_arrays([pa.array(epochs), lists], ["epoch", "walk"])

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.frame.array_files import ArrayModel, read_array, reading, save_without_spark, write_arrays
+from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
+from ps2.algorithms.frame.name_files import NAME_ARRAYS, name_arrays, names_from_arrays
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.data.ids import Names
 from ps2.data.plain_arrays import as_array
@@ -25,12 +26,11 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-# Pairs scored at once; vectors converted to text at once.
+# The number of pairs that are scored at once, and of vectors that are converted to text at once.
 BLOCK_PAIRS, BLOCK_ROWS = 1 << 16, 4096
-# Readers of word2vec's format end a name or a line at these.
+# Characters at which readers of word2vec's format end a name or a line.
 SPACE = re.compile(r"[\s\x00]")
-FORMAT = "ps2.embedding.v1"
-# For each kind of training: the model class, and what error messages call a name.
+# For each kind of training: the public model class, and the word for a name in error messages.
 MODELS = {
     "word2vec": ("ps2.algorithms.feature.Word2VecModel", "word"),
     "deepwalk": ("ps2.algorithms.graph.DeepWalkModel", "vertex"),
@@ -58,6 +58,14 @@ class Embedding(ArrayModel):
         words = Embedding.load("models/news")
         words.similar("oak", 10)  # [("elm", 0.93), ...]
     """
+
+    _FILES = ModelFiles(
+        "ps2.embedding.v1",
+        "an embedding",
+        {"vectors": "f", "counts": "i"},
+        {"kind": str, "shape": tuple, "exponent": float},
+        {"contexts": "f", "sources": "i", **NAME_ARRAYS},
+    )
 
     def __init__(  # noqa: PLR0913 - most of them are keywords
         self,
@@ -121,51 +129,29 @@ class Embedding(ArrayModel):
 
     # -- files -----------------------------------------------------------------------------------------------------
 
+    @property
+    def _MODEL_CLASS(self) -> str:  # type: ignore[override]
+        return MODELS[self.kind][0]
+
+    def _params(self) -> dict[str, Any]:
+        return {"vectorSize": self.dim}
+
+    def _arrays_to_write(self) -> dict[str, Array]:
+        optional = {"contexts": self.contexts, "sources": self.sources}
+        arrays = {name: array for name, array in optional.items() if array is not None}
+        return {**super()._arrays_to_write(), **arrays, **name_arrays(self.names)}
+
+    def _values_to_write(self) -> dict[str, Any]:
+        return {"kind": self.kind, "shape": list(self.vectors.shape), "exponent": self.exponent}
+
     @classmethod
-    def read(cls, path: str, url: str, content: Any) -> Embedding:
-        with reading(path, content, FORMAT, "an embedding"):
-            files, kind = content["files"], content["kind"]
-            vectors, counts = (read_array(url, f"{name}.npy", files) for name in ("vectors", "counts"))
-            contexts, sources = (
-                read_array(url, f"{name}.npy", files) if f"{name}.npy" in files else None
-                for name in ("contexts", "sources")
-            )
-            if "ids.npy" in files:
-                values = pa.array(read_array(url, "ids.npy", files))
-            else:
-                values = _texts(read_array(url, "names.npy", files), read_array(url, "ends.npy", files))
-            names = Names(values, MODELS[kind][1])
-            if list(vectors.shape) != content["shape"] or not len(names) == len(vectors) == len(counts):
-                raise ValueError(f"shapes {vectors.shape} and {counts.shape}, and {len(names)} names")
-            if contexts is not None and contexts.shape != vectors.shape:
-                raise ValueError(f"vectors of shape {vectors.shape}, contexts of shape {contexts.shape}")
-            if sources is not None and sources.shape != counts.shape:
-                raise ValueError(f"counts of shape {counts.shape}, sources of shape {sources.shape}")
-            return Embedding(names, vectors, counts, kind, contexts, float(content["exponent"]), sources)
-
-    def save(self, path: str) -> None:
-        """Write the embedding to a new folder, local or an fsspec URL; ``Word2VecModel.load`` and the like read it,
-        too.
-
-        Raises:
-            UsageError: the folder exists.
-            RecoveryError: the file system refuses.
-        """
-        save_without_spark(path, MODELS[self.kind][0], {"vectorSize": self.dim}, self.write)
-
-    def write(self, url: str) -> dict[str, Any]:
-        arrays: dict[str, Array] = {"vectors.npy": self.vectors, "counts.npy": self.counts}
-        optional = {"contexts.npy": self.contexts, "sources.npy": self.sources}
-        arrays |= {name: array for name, array in optional.items() if array is not None}
-        if self.names.are_integers:
-            arrays["ids.npy"] = self.names.values.to_numpy()
-        else:
-            # All names in UTF-8, concatenated, and the end of each.
-            texts = [name.encode() for name in self.names.values.to_pylist()]
-            ends = np.cumsum(np.array([len(text) for text in texts], np.int64))
-            arrays |= {"names.npy": np.frombuffer(b"".join(texts), np.uint8), "ends.npy": ends}
-        entry = {"format": FORMAT, "kind": self.kind, "shape": list(self.vectors.shape), "exponent": self.exponent}
-        return {**entry, "files": write_arrays(url, arrays)}
+    def _from_files(cls, arrays: dict[str, Any], values: dict[str, Any]) -> Embedding:
+        kind, shape, vectors = values["kind"], values["shape"], arrays["vectors"]
+        if kind not in MODELS or vectors.shape != shape:
+            raise ValueError(f"expected vectors of shape {shape} and a known kind, got {vectors.shape} and {kind!r}")
+        contexts, sources = arrays.get("contexts"), arrays.get("sources")
+        names = names_from_arrays(arrays, MODELS[kind][1])
+        return Embedding(names, vectors, arrays["counts"], kind, contexts, values["exponent"], sources)
 
     def saveWord2Vec(self, path: str, binary: bool = False) -> None:
         """Write a file in word2vec's format, which gensim's ``KeyedVectors.load_word2vec_format(path, binary)`` reads.
@@ -346,15 +332,6 @@ def _largest(values: Array, count: int) -> Array:
     smallest = np.partition(values, len(values) - count)[len(values) - count]
     positions = np.flatnonzero(values >= smallest)
     return positions[np.argsort(-values[positions], kind="stable")[:count]]
-
-
-def _texts(text: Array, ends: Array) -> pa.Array:
-    offsets = np.append(0, ends)
-    if np.any(np.diff(offsets) < 0) or offsets[-1] != len(text):
-        raise ValueError("the ends of names do not match their text")
-    data = text.tobytes()
-    bounds = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
-    return pa.array([data[begin:end].decode() for begin, end in bounds], pa.string())
 
 
 def _word2vec_blocks(texts: list[str], vectors: Float32s, binary: bool) -> Iterator[bytes]:

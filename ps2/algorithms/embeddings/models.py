@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.ml import Model, feature
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import VectorUDT
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
@@ -21,11 +21,13 @@ from ps2.algorithms.embeddings.edge_frame import id_type
 from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.embeddings.sentence_frame import check_sentences
 from ps2.algorithms.embeddings.settings import DeepWalkSettings, LINESettings, Node2VecSettings, Word2VecSettings
+from ps2.algorithms.frame.arrow_batches import as_lists, frame_of_rows
 from ps2.algorithms.frame.frames import check_frame
 from ps2.algorithms.frame.models import FittedModel
 from ps2.algorithms.frame.params import ByName
 from ps2.algorithms.frame.scoring import PairScoring, WordScoring
 from ps2.algorithms.frame.tables import column
+from ps2.array_types import Int64s
 from ps2.errors import InputError
 from ps2.plot_extra import PlotPath
 from ps2.run.spark.backend_lookup import active_session, backend_of, with_python
@@ -34,10 +36,8 @@ from ps2.run.spark.jvm import jvm_context, word2vec_model
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Vectors of a batch for Spark.
-BLOCK_ROWS = 4096
-SCORE = "score"
-SYNONYMS = "word string, similarity double not null"
+# The column that ``score`` adds, and the schema of ``findSynonyms``.
+SCORE, SYNONYMS = "score", "word string, similarity double not null"
 
 
 class EmbeddingModel(FittedModel, Model):
@@ -80,22 +80,16 @@ class EmbeddingModel(FittedModel, Model):
 
     def _frame_of(self, name: str) -> DataFrame:
         """Return all vectors: a column of names, and ``vector``."""
-        spark: SparkSession = active_session()
+        spark = active_session()
         embedding, share = self.embedding, self._share(backend_of(spark))
         kind: DataType = LongType() if embedding.names.are_integers else StringType()
         schema = StructType([StructField(name, kind), StructField("vector", VectorUDT())])
 
-        def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            shared: Embedding = share()
-            for batch in batches:
-                rows = batch.column(0).to_numpy()
-                for begin in range(0, len(rows), BLOCK_ROWS):
-                    block = rows[begin : begin + BLOCK_ROWS]
-                    names = shared.names.values.take(pa.array(block))
-                    yield pa.record_batch([names, as_vectors(shared.vectors[block])], names=[name, "vector"])
+        def make_batch(rows: Int64s) -> pa.RecordBatch:
+            names = share().names.values.take(pa.array(rows))
+            return pa.record_batch([names, as_vectors(share().vectors[rows])], names=[name, "vector"])
 
-        parts = max(1, min(backend_of(spark).total_slots(), len(embedding) // BLOCK_ROWS))
-        frame: DataFrame = with_python(spark).range(0, len(embedding), 1, parts).mapInArrow(take, schema)
+        frame: DataFrame = frame_of_rows(spark, len(embedding), make_batch, schema)
         return frame
 
 
@@ -185,20 +179,20 @@ class VertexModel(EmbeddingModel):
         if SCORE in pairs.columns:
             raise InputError(f"column {SCORE!r}: it is there already; drop or rename it")
         score = _scores(self._share(backend_of(with_python(pairs))), self.getDirected())
-        ends = column(source), column(target)
-        # pandas turns integers beside nulls into floats, which changes ids above 2**53.
+        ids = column(source), column(target)
+        # pandas would turn integers with nulls into floats, which changes ids above 2**53.
         filler = F.lit("" if isinstance(kind, StringType) else 0)
-        scores = score(*(F.coalesce(end, filler) for end in ends))
-        return pairs.withColumn(SCORE, F.when(ends[0].isNotNull() & ends[1].isNotNull(), scores))
+        scores = score(*(F.coalesce(id, filler) for id in ids))
+        return pairs.withColumn(SCORE, F.when(ids[0].isNotNull() & ids[1].isNotNull(), scores))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         return self.score(dataset)
 
     def scoring(self) -> PairScoring:
         """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers."""
-        loader, ends = f"{Embedding.__module__}:Embedding", (self.getSrcCol(), self.getDstCol())
+        loader, columns = f"{Embedding.__module__}:Embedding", (self.getSrcCol(), self.getDstCol())
         integers = self.embedding.names.are_integers
-        return PairScoring(loader, *ends, SCORE, (integers, integers), self.getDirected())
+        return PairScoring(loader, *columns, SCORE, (integers, integers), self.getDirected())
 
 
 class DeepWalkModel(DeepWalkSettings, VertexModel):
@@ -220,7 +214,7 @@ class LINEModel(LINESettings, VertexModel):
 
 
 def input_column(params: Word2VecParams) -> str:
-    """Return the name of the column of sentences; raise InputError if it is not set."""
+    """Return the name of the column of sentences; raise InputError if the param is not set."""
     if not params.isSet(params.inputCol):
         raise InputError("inputCol: expected the name of a column of arrays of strings, and it is not set")
     return str(params.getInputCol())
@@ -228,13 +222,10 @@ def input_column(params: Word2VecParams) -> str:
 
 def as_vectors(rows: npt.NDArray[Any]) -> pa.StructArray:
     """Return the rows of a matrix in Spark's encoding of dense vectors."""
-    n, dim = rows.shape
-    values = pa.array(rows.reshape(-1).astype(np.float64))
-    lists = pa.ListArray.from_arrays(pa.array(np.arange(n + 1) * dim, pa.int32()), values)
-    return pa.StructArray.from_arrays(
-        [pa.array(np.ones(n, np.int8)), pa.nulls(n, pa.int32()), pa.nulls(n, pa.list_(pa.int32())), lists],
-        names=["type", "size", "indices", "values"],
-    )
+    n = len(rows)
+    types, sizes, indices = pa.array(np.ones(n, np.int8)), pa.nulls(n, pa.int32()), pa.nulls(n, pa.list_(pa.int32()))
+    fields = [types, sizes, indices, as_lists(rows.astype(np.float64))]
+    return pa.StructArray.from_arrays(fields, names=["type", "size", "indices", "values"])
 
 
 def _means(share: Callable[[], Embedding]) -> Any:

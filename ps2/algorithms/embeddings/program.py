@@ -17,13 +17,21 @@ from functools import partial
 from typing import Any, cast
 
 from ps2.algorithms.embeddings.cost_probes import predict_seconds
-from ps2.algorithms.embeddings.loops import train_local, train_rows, train_servers
 from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.sentences import KeyedSentences, Sentences
 from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, put_aliases
 from ps2.algorithms.embeddings.work import check_memory, with_strategy
-from ps2.algorithms.embeddings.worker import ClockReport, EpochSchedule, WorkerContext, WorkerSetup, clock_tokens
+from ps2.algorithms.embeddings.worker import (
+    ClockReport,
+    EpochSchedule,
+    WorkerContext,
+    WorkerSetup,
+    clock_tokens,
+    train_local,
+    train_rows,
+    train_servers,
+)
 from ps2.algorithms.frame.program import Ask, NextClock, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Placement, Record, StepReport, Via, Words
@@ -37,7 +45,7 @@ from ps2.server.memory import available_bytes
 log = logging.getLogger(__name__)
 
 WORDS = Words("epoch", "loss")
-# The loop of a worker by strategy.
+# The loop of a worker, by strategy.
 STRATEGIES: dict[str, Callable[[WorkerContext], None]] = {
     "local": train_local,
     "rows": train_rows,
@@ -47,8 +55,12 @@ STRATEGIES: dict[str, Callable[[WorkerContext], None]] = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Corpus(OwnRows):
-    """The sentences of all workers; ``read`` returns those of one. ``frequencies`` are the occurrences of each word,
-    int64, with edges as a target; ``longest`` is the maximum number of words of a sentence."""
+    """The sentences of all workers; ``read`` returns the sentences of a worker.
+
+    Attributes:
+        frequencies: the occurrences of each word; for edges, of each vertex as a target.
+        longest: the largest number of words of a sentence.
+    """
 
     frequencies: Int64s
     longest: int = 1
@@ -56,7 +68,7 @@ class Corpus(OwnRows):
 
 @dataclass(frozen=True)
 class OnlyWorker:
-    """The only worker, whose process runs the training, with servers of its own; ``reason``: why, in words."""
+    """A training in the process of the only worker, with servers in this process; ``reason`` says why, in words."""
 
     threads: int
     reason: str
@@ -74,9 +86,9 @@ def train(
 
     Args:
         on_step: called in the driver after each epoch.
-        only_worker: the worker whose process calls this; None: the driver calls it.
-        shared_cleanup: frees the tables of a training with a name when it closes, so that checkpoints keep them for a
-            driver that continues with the next training; None: they are freed at the end.
+        only_worker: the worker whose process calls ``train``; None: the driver calls it.
+        shared_cleanup: frees the tables of a named training when it closes. Until then, checkpoints have them, for a
+            driver that continues the next training. None: they are freed at the end.
 
     Raises:
         LimitError: the tables, or a worker's batch, do not fit.
@@ -108,7 +120,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         self._threads = only_worker.threads if only_worker else cores_each(training_host(ps).spark(), corpus.workers)
 
     def settings(self) -> dict[str, Any]:
-        # The step sizes of all epochs depend on their number.
+        # The step sizes of all epochs depend on the number of epochs.
         return {**super().settings(), "epochs": self.plan.settings.maxIter, "workers": self._corpus.workers}
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
@@ -146,15 +158,15 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         return Placement(self._corpus.workers, self._threads, cast(Via, plan.settings.via), reason)
 
     def _set_up(self, plan: EmbeddingPlan, placement: Placement) -> WorkerSetup:
-        """Make the tables with their initial vectors, or find those of an earlier driver."""
+        """Allocate the tables with initial vectors, or find an earlier driver's tables."""
         corpus = self._corpus
         log.info("training %s", placement)
         tables = ServerTables.make(plan, len(self._ps.servers), self.names)
         self._cleanup.callback(tables.free)
         if not self.names.begun:
-            tables.vectors.fill(plan.seed)
+            tables.fill(plan)
         if isinstance(tables.vectors, SlicedTable) and isinstance(tables.contexts, SlicedTable):
-            # Rows that were partitioned again for this fleet lack their alias tables.
+            # Tables that were partitioned again for this fleet lack alias tables.
             sampler = Sampler.from_frequencies(plan, corpus.frequencies)
             put_aliases(tables.vectors, tables.contexts, sampler.thresholds, sampler.aliases)
         tokens = clock_tokens(plan, corpus.workers)
@@ -188,7 +200,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         self._cleanup.close()
 
     def _finite(self, table: Float32s) -> Float32s:
-        """Return a finite table, else raise: its minimum or maximum shows NaN and infinity."""
+        """Return a finite table; raise PS2Error for others, whose minimum or maximum is NaN or infinite."""
         if not (math.isfinite(table.min()) and math.isfinite(table.max())):
             raise self._diverged("after the last epoch some vectors are not finite")
         return table
@@ -201,7 +213,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingLoop:
-    """The loop of each worker; picklable. Workers call ``get_frequencies`` for the words' frequencies, int64."""
+    """The loop of each worker; picklable. Workers call ``get_frequencies`` for ``Corpus.frequencies``."""
 
     setup: WorkerSetup
     get_frequencies: Callable[[], Int64s]

@@ -1,4 +1,4 @@
-"""Sentences in a column of a DataFrame: checked and counted by Spark, encoded and perhaps trained by the workers."""
+"""The sentences of a DataFrame: check them and count their words, number the words, or train in the same Spark job."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType
 
-from ps2.algorithms.embeddings.edge_frame import blocks_of, collect_arrow, pack, unpack
+from ps2.algorithms.embeddings.edge_frame import collect_arrow
 from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.sentences import InMemorySentences, number_words, split_long
 from ps2.algorithms.embeddings.settings import Word2VecSettings
 from ps2.algorithms.embeddings.work import check_memory
-from ps2.algorithms.frame.tables import TableSurvey, column, field
+from ps2.algorithms.frame.arrow_batches import blocks_of, from_bytes, spark_schema, to_bytes
+from ps2.algorithms.frame.tables import SHOWN_CHARS, TableSurvey, column, field
 from ps2.algorithms.training.only_worker import OnStep, Outcome, train_in_process
 from ps2.algorithms.training.table import COST, PART, ROWS, SQUARES, Load, loads_of
 from ps2.data.ids import Names
@@ -30,14 +31,23 @@ from ps2.run.message import STOP, Message, Stop
 from ps2.run.spark.backend_lookup import with_python
 from ps2.server.memory import available_bytes
 
-SHOWN_CHARS = 200
-# The columns of a partition's survey, beside its work: rows that are no sentences, and its words as an Arrow stream.
-SURVEY_COLUMNS = "faulty long, words binary"
-# The driver adds up the words of so many partitions; those of more could take too much of its memory.
+# A partition's survey: its work (see ``loads_of``), the number of rows that are not sentences, and its words with their
+# counts as an Arrow stream.
+SURVEY = pa.schema(
+    [
+        (PART, pa.int32()),
+        (ROWS, pa.int64()),
+        (COST, pa.float64()),
+        (SQUARES, pa.float64()),
+        ("faulty", pa.int64()),
+        ("words", pa.binary()),
+    ]
+)
+# The largest number of partitions whose words the driver adds up; the words of more could exceed its memory.
 MAX_MERGED = 8
-# The counts of a partition's batches that are collected before those of equal words are added up.
+# The number of counts of a partition's batches from which on equal words are added up.
 MAX_COUNTED = 1 << 22
-# Words encoded at once: each call hashes the vocabulary.
+# The number of words that are numbered at once. Each call hashes the vocabulary.
 BLOCK_WORDS = 1 << 20
 # The largest size of both tables that a worker trains and returns in one job.
 MAX_RESULT_BYTES = 32 << 20
@@ -45,8 +55,8 @@ MAX_RESULT_BYTES = 32 << 20
 
 @dataclass(frozen=True, eq=False)
 class SentencesSurvey(TableSurvey):
-    """Checked sentences; ``dim`` is the size of the vocabulary. The words, with their occurrences, are ordered by
-    frequency, the most frequent first; words of equal frequency in byte order."""
+    """Checked sentences; ``dim`` is the size of the vocabulary. The words, and their counts, are ordered by frequency,
+    the most frequent first; words of equal frequency are in byte order."""
 
     words: Names
     counts: Int64s
@@ -54,8 +64,7 @@ class SentencesSurvey(TableSurvey):
 
 @dataclass(frozen=True, eq=False)
 class ReadSentences:
-    """Makes a worker's sentences from its rows and the broadcast vocabulary; splits those of more than ``longest``
-    words."""
+    """Makes a worker's sentences, of at most ``longest`` words, from its rows and the broadcast vocabulary."""
 
     words: Any
     longest: int
@@ -65,7 +74,7 @@ class ReadSentences:
 
 
 def encode(batches: Iterable[pa.RecordBatch], words: Names, longest: int) -> InMemorySentences:
-    """Make sentences of rows; see ``ReadSentences``."""
+    """Make sentences from rows; see ``ReadSentences``."""
     blocks = blocks_of((batch.column(0) for batch in batches), lambda lists: len(lists.values), BLOCK_WORDS)
     parts = [number_words(pa.concat_arrays(block), words) for block in blocks]
     tokens = np.concatenate([np.empty(0, np.int32), *(tokens for tokens, _ in parts)])
@@ -74,8 +83,10 @@ def encode(batches: Iterable[pa.RecordBatch], words: Names, longest: int) -> InM
 
 
 def survey_sentences(frame: DataFrame, settings: Word2VecSettings) -> SentencesSurvey:
-    """Check sentences and count their words, in one Spark job; in two if there are many partitions. Raise InputError
-    for an unusable column, no rows, a null, or fewer than two frequent words."""
+    """Check sentences and count their words, by one Spark job, or two for many partitions.
+
+    Raise InputError for an unusable column, no rows, a null, or fewer than two frequent words.
+    """
     name = str(settings.inputCol)
     check_sentences(frame, name)
     loads, counted = _count_words(frame, name)
@@ -84,14 +95,14 @@ def survey_sentences(frame: DataFrame, settings: Word2VecSettings) -> SentencesS
 
 
 def vocabulary_of(counted: pa.Table, settings: Word2VecSettings) -> tuple[Names, Int64s]:
-    """Return the words that are frequent enough and their counts, in order; raises as ``survey_sentences``."""
+    """Return the words of ``SentencesSurvey`` and their counts; raise InputError for fewer than two frequent words."""
     name, min_count = settings.inputCol, settings.minCount
     counts = counted.column("count").combine_chunks().to_numpy()
     frequent = counted.filter(pa.array(counts >= min_count))
     if len(frequent) < 2:
-        reason = f"the most frequent one comes {counts.max():,} times" if len(counts) else "all sentences are empty"
+        reason = f"the most frequent word occurs {counts.max():,} times" if len(counts) else "all sentences are empty"
         raise InputError(
-            f"column {name!r}: expected two different words at least that come {min_count} times (minCount), got "
+            f"column {name!r}: expected at least two words that occur {min_count} times (minCount), got "
             f"{len(frequent)} of {len(counts):,}; {reason}"
         )
     table = frequent.sort_by([("count", "descending"), ("word", "ascending")])
@@ -100,32 +111,32 @@ def vocabulary_of(counted: pa.Table, settings: Word2VecSettings) -> tuple[Names,
 
 
 def check_sentences(frame: DataFrame, name: str) -> None:
-    """Raise InputError unless the column holds sentences; starts no job."""
+    """Raise InputError unless a column has sentences; starts no job."""
     kind = field(frame, name).dataType
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StringType):
         raise InputError(f"column {name!r}: expected sentences, arrays of strings, got {kind.simpleString()}")
 
 
 def _count_words(frame: DataFrame, name: str) -> tuple[dict[int, Load], pa.Table]:
-    """Return the work of each partition, and each word with its count; raise InputError for what is wrong."""
+    """Return the work of each partition, and each word with its count; raise InputError for invalid rows."""
     sentences = sentences_of(frame, name)
-    schema = f"{PART} int, {ROWS} long, {COST} double, {SQUARES} double, {SURVEY_COLUMNS}"
-    rows = with_python(sentences).mapInArrow(survey, schema).collect()
+    rows = with_python(sentences).mapInArrow(survey, spark_schema(SURVEY)).collect()
     _check(frame, name, rows)
     if all(row["words"] is not None for row in rows):
-        return loads_of(rows), _merge(pa.concat_tables(unpack(bytes(row["words"])) for row in rows))
-    # Spark adds up the counts of so many partitions.
+        return loads_of(rows), _merge(pa.concat_tables(from_bytes(row["words"]) for row in rows))
+    # Spark adds up the counts of many partitions.
     word = F.explode("sentence").alias("word")
     return loads_of(rows), collect_arrow(sentences.select(word).groupBy("word").agg(F.count(F.lit(1)).alias("count")))
 
 
 def sentences_of(frame: DataFrame, name: str) -> DataFrame:
-    """Return the sentences without collation: words are compared by bytes, as workers do."""
+    """Return the sentences without collation, so that Spark compares words by bytes, as workers do."""
     return frame.select(column(name).cast("array<string>").alias("sentence"))
 
 
 def survey(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield a partition's survey: one row if there are sentences; with its words if there may be few partitions."""
+    """Yield a partition's survey: a row of ``SURVEY``; nothing without sentences. Only the first ``MAX_MERGED``
+    partitions have words."""
     task = TaskContext.get()
     part = 0 if task is None else task.partitionId()
     costs, faulty, counts = [np.empty(0)], 0, [_count(pa.array([], pa.string()))]
@@ -148,11 +159,9 @@ def survey(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         COST: cost.sum(),
         SQUARES: cost @ cost,
         "faulty": faulty,
-        "words": pack(_merge(pa.concat_tables(counts))) if part < MAX_MERGED else None,
+        "words": to_bytes(_merge(pa.concat_tables(counts))) if part < MAX_MERGED else None,
     }
-    types = [pa.int32(), pa.int64(), pa.float64(), pa.float64(), pa.int64(), pa.binary()]
-    arrays = [pa.array([value], kind) for value, kind in zip(row.values(), types, strict=True)]
-    yield pa.RecordBatch.from_arrays(arrays, names=list(row))
+    yield pa.RecordBatch.from_pylist([row], SURVEY)
 
 
 def _count(words: pa.Array) -> pa.Table:
@@ -162,20 +171,20 @@ def _count(words: pa.Array) -> pa.Table:
 
 
 def _merge(counted: pa.Table) -> pa.Table:
-    """Add up counts of equal words."""
+    """Add up the counts of equal words."""
     summed = counted.group_by("word").aggregate([("count", "sum")])
     return pa.table({"word": summed.column("word"), "count": summed.column("count_sum")})
 
 
 def _check(frame: DataFrame, name: str, rows: Sequence[Any]) -> None:
-    """Raise InputError if there are no sentences, or one is or contains null."""
+    """Raise InputError if there are no sentences, or a sentence is null or has null words."""
     total, faults = (sum(row[key] for row in rows) for key in (ROWS, "faulty"))
     if not total:
         raise InputError("expected sentences, got an empty DataFrame")
     if faults:
         sentence = column(name)
-        wrong = sentence.isNull() | F.exists(sentence, lambda word: word.isNull())
-        row = str(frame.where(wrong).select(sentence).first())[:SHOWN_CHARS]
+        has_null = sentence.isNull() | F.exists(sentence, lambda word: word.isNull())
+        row = str(frame.where(has_null).select(sentence).first())[:SHOWN_CHARS]
         raise InputError(
             f"column {name!r}: expected arrays of strings, got null, or a null in one, in {faults} of {total} rows; "
             f"such a row: {row}"
@@ -183,8 +192,9 @@ def _check(frame: DataFrame, name: str, rows: Sequence[Any]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldSentences:
-    """A worker's rows, and each word with its count, an Arrow stream; ``faulty`` rows are no sentences."""
+class CountedSentences:
+    """The rows of the only worker, the number of rows that are not sentences, and the words with their counts as an
+    Arrow stream."""
 
     batches: list[pa.RecordBatch]
     rows: int
@@ -192,31 +202,33 @@ class HeldSentences:
     words: bytes
 
     @staticmethod
-    def read(worker: Any, batches: Iterable[pa.RecordBatch]) -> HeldSentences:
-        """Read and count."""
-        held = list(batches)
-        (row,) = (row for batch in survey(held) for row in batch.to_pylist())
-        return HeldSentences(held, row[ROWS], row["faulty"], row["words"])
+    def read(worker: Any, batches: Iterable[pa.RecordBatch]) -> CountedSentences:
+        """Read the rows and count their words."""
+        rows = list(batches)
+        (row,) = (row for batch in survey(rows) for row in batch.to_pylist())
+        return CountedSentences(rows, row[ROWS], row["faulty"], row["words"])
 
     def report(self) -> dict[str, Any]:
-        """Return the counts as plain data."""
+        """Return the counts for the driver, as plain data."""
         return {"rows": np.array([self.rows, self.faulty]), "words": np.frombuffer(self.words, np.uint8)}
 
 
 @dataclass
 class VocabularyCheck:
-    """The driver's part of a training in one job: it checks the counted words, and keeps the words and their counts."""
+    """The driver's part of a training in one job. ``vocabulary`` are the words and their counts, after ``decide``."""
 
     settings: Word2VecSettings
     vocabulary: tuple[Names, Int64s] | None = None
 
     def decide(self, report: Mapping[str, Any]) -> Message | Stop:
-        """Let the worker train; STOP: some rows are faulty, or the model is too large for this job. Raise InputError if
-        too few words are frequent enough, LimitError if the training does not fit."""
+        """Return a message that lets the worker train, or STOP: rows are invalid, or the model is too large.
+
+        Raise InputError for fewer than two frequent words, LimitError if the training does not fit.
+        """
         _, faulty = report["rows"].tolist()
         if faulty:
             return STOP
-        words, counts = vocabulary_of(unpack(report["words"].tobytes()), self.settings)
+        words, counts = vocabulary_of(from_bytes(report["words"]), self.settings)
         plan = EmbeddingPlan(settings=self.settings, vocabulary=len(words), total=int(counts.sum()))
         if plan.tables * plan.table_bytes > MAX_RESULT_BYTES:
             return STOP
@@ -226,19 +238,18 @@ class VocabularyCheck:
 
 
 @dataclass(frozen=True, eq=False)
-class TrainHeldSentences:
-    """Trains on the sentences that the only worker holds, after their words have been counted; ``servers`` are in its
-    process."""
+class TrainCountedSentences:
+    """Trains in the only worker's process, which starts ``servers`` servers."""
 
     settings: Word2VecSettings
     servers: int
     only_worker: OnlyWorker
 
-    def __call__(self, held: HeldSentences, message: Mapping[str, Any]) -> Outcome:
+    def __call__(self, counted: CountedSentences, message: Mapping[str, Any]) -> Outcome:
         longest = self.settings.maxSentenceLength
-        words, counts = vocabulary_of(unpack(held.words), self.settings)
+        words, counts = vocabulary_of(from_bytes(counted.words), self.settings)
         plan = EmbeddingPlan(settings=self.settings, vocabulary=len(words), total=int(counts.sum()))
-        sentences = encode(held.batches, words, longest)
+        sentences = encode(counted.batches, words, longest)
         corpus = Corpus(None, 1, lambda worker, rows: sentences, frequencies=counts, longest=longest)
 
         def run(ps: Any, on_step: OnStep) -> FittedEmbeddings:

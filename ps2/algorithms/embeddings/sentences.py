@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,37 +14,27 @@ from ps2.algorithms.embeddings.walks import Graph
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.data.ids import Names
 
-# Tokens of all sentences, concatenated; bounds of the sentences.
+# The tokens of sentences, concatenated, and the bounds of the sentences.
 Batch = tuple[Int32s, Int64s]
 
-# The approximate tokens of a batch; a longer sentence is a batch of its own.
+# The approximate number of tokens of a batch; a longer sentence is a batch of its own.
 BATCH_TOKENS = 20_000
-# The vertices of walks made at once.
+# The number of vertices of the walks that are made at once.
 WALKED_AT_ONCE = 1 << 22
+# The golden ratio's fraction: multiples of it are spread evenly.
 GOLDEN = (math.sqrt(5) - 1) / 2
-
-
-class Sentences(Protocol):
-    """The sentences of one worker; created in the worker."""
-
-    @property
-    def tokens(self) -> int:
-        """The approximate tokens of an epoch."""
-
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield the sentences of an epoch, about ``BATCH_TOKENS`` tokens at a time; the same in each attempt."""
 
 
 @dataclass(frozen=True, eq=False)
 class InMemorySentences:
-    """Sentences in memory: the words of all, int32, concatenated, and the bounds of the sentences, int64."""
+    """Sentences in memory: their words, concatenated, and the bounds of the sentences."""
 
     words: Int32s
     offsets: Int64s
 
     @property
     def tokens(self) -> int:
-        """The tokens of an epoch."""
+        """The number of tokens of an epoch."""
         return len(self.words)
 
     def batches(self, epoch: int) -> Iterator[Batch]:
@@ -56,7 +45,7 @@ class InMemorySentences:
 
 
 def split(offsets: Int64s, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield bounds of runs of whole sentences, of at most ``limit`` tokens; a longer sentence is a run of its own."""
+    """Yield bounds of consecutive sentences of at most ``limit`` tokens together; a longer sentence is on its own."""
     first = 0
     while first < len(offsets) - 1:
         last = max(int(np.searchsorted(offsets, offsets[first] + limit, side="right")) - 1, first + 1)
@@ -66,10 +55,10 @@ def split(offsets: Int64s, limit: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class KeyedSentences:
-    """Sentences of keys: integers without numbering, such as the ids of an unbounded graph.
+    """Sentences of keys: integers such as the ids of an unbounded graph.
 
     A worker numbers the keys of its own sentences, at least one, and draws negatives from them, by their frequencies in
-    this worker. Nothing has the length of the list of all keys, except the driver's result.
+    this worker. Only the driver's result has all keys.
     """
 
     sentences: Sentences
@@ -78,27 +67,27 @@ class KeyedSentences:
 
 
 def number_words(lists: pa.Array, words: Names) -> tuple[Int32s, Int64s]:
-    """Return the numbers of all words in the vocabulary, and the number of those in each sentence."""
+    """Return the numbers of the words that are in the vocabulary, and how many of them each sentence has."""
     offsets = lists.offsets.to_numpy().astype(np.int64)
     numbers = words.positions(lists.values[offsets[0] : offsets[-1]])
-    known = numbers >= 0
-    before = np.append(0, np.cumsum(known))
-    return numbers[known].astype(np.int32), np.diff(before[offsets - offsets[0]])
+    is_known = numbers >= 0
+    known_before = np.append(0, np.cumsum(is_known))
+    return numbers[is_known].astype(np.int32), np.diff(known_before[offsets - offsets[0]])
 
 
 def split_long(lengths: Int64s, longest: int) -> Int64s:
-    """Split sentences at a maximum length; return the bounds of the pieces."""
+    """Split sentences of these lengths into pieces of at most ``longest`` words; return the bounds of the pieces."""
     pieces = -(-lengths // longest)
     begins = np.append(0, np.cumsum(lengths))
-    first = np.repeat(np.append(0, np.cumsum(pieces))[:-1], pieces)
-    within = np.arange(pieces.sum()) - first
-    return np.append(np.repeat(begins[:-1], pieces) + within * longest, begins[-1])
+    first_piece = np.repeat(np.append(0, np.cumsum(pieces))[:-1], pieces)
+    number_in_sentence = np.arange(pieces.sum()) - first_piece
+    return np.append(np.repeat(begins[:-1], pieces) + number_in_sentence * longest, begins[-1])
 
 
 @dataclass(frozen=True, eq=False)
 class WalkSentences:
-    """A worker's walks through a graph, new ones in each epoch; ``numbers`` are the vertices' numbers in the training,
-    and ``visits`` the estimated number of vertices of all workers' walks in an epoch."""
+    """A worker's walks through a graph, new ones in each epoch. ``numbers`` are the vertices' numbers in the training.
+    All workers' walks of an epoch have about ``visits`` vertices."""
 
     graph: Graph
     settings: BiasedWalkSettings
@@ -109,11 +98,11 @@ class WalkSentences:
 
     @property
     def tokens(self) -> int:
-        """The approximate tokens of an epoch."""
+        """The approximate number of tokens of an epoch."""
         return self.visits // self.workers
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield this worker's walks of an epoch: tokens, and the bounds of the walks."""
+        """Yield this worker's walks of an epoch."""
         for walkers in self._walkers(epoch):
             walks = self.graph.walk(self.settings, walkers)
             step = max(1, BATCH_TOKENS // self.settings.walkLength)
@@ -122,23 +111,23 @@ class WalkSentences:
                 yield self.numbers[vertices], np.append(0, np.cumsum(lengths))
 
     def _walkers(self, epoch: int) -> Iterator[Int64s]:
-        """Yield numbers of walkers, as many as walk at once; a worker's vertices are scattered over the graph."""
+        """Yield numbers of walkers, of those that walk at once; a worker's vertices are scattered over the graph."""
         vertices, passes = self.graph.vertices, self.settings.numWalks
         begin, end = (vertices * turn // self.workers for turn in (self.rank, self.rank + 1))
         step = max(1, WALKED_AT_ONCE // self.settings.walkLength)
-        # As many whole passes as fit at once; of a large graph, parts of one.
-        together = max(1, step // max(1, end - begin))
-        for first in range(epoch * passes, (epoch + 1) * passes, together):
-            numbers = range(first, min(first + together, (epoch + 1) * passes))
+        # Several passes at once through a small graph, or a part of a pass through a large graph.
+        passes_at_once = max(1, step // max(1, end - begin))
+        for first in range(epoch * passes, (epoch + 1) * passes, passes_at_once):
+            numbers = range(first, min(first + passes_at_once, (epoch + 1) * passes))
             for start in range(begin, end, step):
-                own = np.arange(start, min(start + step, end))
-                yield np.concatenate([number * vertices + scatter(own, vertices, number) for number in numbers])
+                indices = np.arange(start, min(start + step, end))
+                yield np.concatenate([number * vertices + scatter(indices, vertices, number) for number in numbers])
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeSentences:
-    """Edges as sentences of two: ``count`` in an epoch, drawn in proportion to their weights; None: each comes once an
-    epoch."""
+    """Edges as sentences of two words. An epoch has ``count`` edges, drawn in proportion to their weights; without
+    weights, each edge once."""
 
     sources: Int32s
     targets: Int32s
@@ -149,31 +138,36 @@ class EdgeSentences:
 
     @property
     def tokens(self) -> int:
-        """The tokens of an epoch."""
+        """The number of tokens of an epoch."""
         return 2 * self.count
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield the edges of an epoch, in an order of its own."""
+        """Yield the edges of an epoch, in random order."""
         sums = None if self.weights is None else np.cumsum(self.weights)
         order = None if sums is not None else self._rng(epoch, 0).permutation(len(self.sources))
         step = BATCH_TOKENS // 2
         for number, begin in enumerate(range(0, self.count, step)):
-            size = min(step, self.count - begin)
+            edges = min(step, self.count - begin)
             if order is not None:
-                chosen = order[begin : begin + size]
+                chosen = order[begin : begin + edges]
             else:
                 assert sums is not None
-                draws = self._rng(epoch, number + 1).random(size) * sums[-1]
+                draws = self._rng(epoch, number + 1).random(edges) * sums[-1]
                 chosen = np.minimum(np.searchsorted(sums, draws, side="right"), len(sums) - 1)
             tokens = np.stack([self.sources[chosen], self.targets[chosen]], axis=1).reshape(-1)
-            yield tokens, np.arange(0, 2 * size + 1, 2)
+            yield tokens, np.arange(0, 2 * edges + 1, 2)
 
     def _rng(self, epoch: int, number: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.rank, epoch, number])
 
 
+# The sentences of one worker, created in the worker. ``batches`` yields about ``BATCH_TOKENS`` tokens at a time, the
+# same in each attempt of a task.
+Sentences = InMemorySentences | WalkSentences | EdgeSentences
+
+
 def scatter(numbers: Int64s, count: int, turn: int) -> Int64s:
-    """Apply a permutation of ``[0, count)``, another one each turn, that moves neighbours apart."""
+    """Apply a permutation of ``[0, count)`` that moves neighbours apart; it differs from turn to turn."""
     step = max(1, round(count * GOLDEN))
     while math.gcd(step, count) != 1:
         step += 1
@@ -181,8 +175,8 @@ def scatter(numbers: Int64s, count: int, turn: int) -> Int64s:
 
 
 def rank_by_frequency(counts: Int64s) -> tuple[Int64s, Int32s]:
-    """Number vertices by frequency, the most frequent first; of equals, the first. Return them in this order, and each
-    one's number."""
+    """Number vertices by frequency, the most frequent first; equal frequencies by position. Return the positions in
+    this order, and the number of each position."""
     order = np.argsort(-counts, kind="stable")
     numbers = np.empty(len(counts), np.int32)
     numbers[order] = np.arange(len(counts), dtype=np.int32)

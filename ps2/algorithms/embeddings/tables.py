@@ -1,4 +1,4 @@
-"""The tables of a training on the servers."""
+"""The tables of vectors and contexts on the servers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from ps2.client.matrix import DCVMatrix
 from ps2.matrix.partition import partition_bounds
 from ps2.ops.guards import readable
 
-# Alias table entries sent at once; bytes of a table moved by one request.
+# The number of entries of the alias table that are sent at once, and the bytes of a table that one request moves.
 MAX_ALIASES, REQUEST_BYTES = 1 << 22, 32 << 20
+# The number of columns of sparse tables: any non-negative int64 is a key.
 MAX_KEYS = 2**63
 
 
 @dataclass(frozen=True, eq=False)
 class SlicedTable:
-    """One table whose columns are partitioned among servers, which compute on them (``skipgrams.ops``); picklable. Its
-    only row ends, on each server, with ``vocabulary`` numbers of the alias table."""
+    """A table whose columns are partitioned among servers, which compute on them (``skipgrams.ops``); picklable. It is
+    the only row of its matrix. Each server's part ends with ``vocabulary`` numbers of the alias table."""
 
     plan: EmbeddingPlan
     matrix: DCVMatrix
@@ -36,11 +37,6 @@ class SlicedTable:
     def parts(self) -> int:
         """The number of servers that hold columns."""
         return len(self._bounds) - 1
-
-    def fill(self, seed: int) -> None:
-        """Initialize as gensim does: uniform in [-1, 1) / size."""
-        limit = 1.0 / self.plan.size
-        self.matrix.fillRandom("uniform", seed, low=-limit, high=limit)
 
     def pull(self) -> Float32s:
         """Return all vectors, shape (vocabulary, size)."""
@@ -58,31 +54,32 @@ class SlicedTable:
 def make_row(plan: EmbeddingPlan, servers: int, name: str | None) -> DCV:
     """Allocate the row of a ``SlicedTable``."""
     words, parts = plan.vocabulary, min(servers, plan.size)
-    # With more servers than columns, each part is one column and its share of the alias table.
+    # With more servers than columns, each part is a single column and its numbers of the alias table.
     align = words if servers < plan.size else 2 * words
     return DCV.dense(words * (plan.size + parts), 1, align=align, name=name)
 
 
 def repartition(plan: EmbeddingPlan, row: DCV, servers: int, name: str) -> DCV:
-    """Return a row of ``make_row`` partitioned among this number of servers, without an alias table if it is another
-    row: then the old one is freed. Raise LimitError if the servers lack the memory for a second row."""
+    """Return a row of ``make_row`` for this number of servers: ``row``, or a new row without an alias table, for which
+    ``row`` is freed. Raise LimitError if the servers lack the memory for the new row."""
     parts = row.dim // plan.vocabulary - plan.size
     if parts == min(servers, plan.size):
         return row
     vectors = _join(plan, row.pull(), partition_bounds(row._spec, parts))
     row.free()
-    other = make_row(plan, servers, name)
+    new_row = make_row(plan, servers, name)
     no_aliases = np.zeros(plan.vocabulary, np.float32)
     pieces, begin = [], 0
-    for first, end in pairwise(SlicedTable(plan, other.matrix())._bounds):
+    for first, end in pairwise(SlicedTable(plan, new_row.matrix())._bounds):
         width = (end - first) // plan.vocabulary - 1
         pieces += [vectors[:, begin : begin + width].reshape(-1), no_aliases]
         begin += width
-    other.push(np.concatenate(pieces))
-    return other
+    new_row.push(np.concatenate(pieces))
+    return new_row
 
 
 def _join(plan: EmbeddingPlan, numbers: Any, bounds: tuple[int, ...]) -> Float32s:
+    """Return the vectors of a row with these bounds of its parts, shape (vocabulary, size)."""
     words = plan.vocabulary
     parts = [numbers[begin : end - words].reshape(words, -1) for begin, end in pairwise(bounds)]
     return np.ascontiguousarray(np.hstack(parts))
@@ -104,23 +101,18 @@ def put_aliases(vectors: SlicedTable, contexts: SlicedTable, thresholds: Any, al
 
 @dataclass(frozen=True, eq=False)
 class VectorTable:
-    """One table with a column for each word, float32, layout "column": a word's vector is contiguous on one server."""
+    """A table with a column for each word, layout "column": a word's vector is contiguous on one server."""
 
     matrix: DCVMatrix
 
-    def fill(self, seed: int) -> None:
-        """Initialize as gensim does: uniform in [-1, 1) / size."""
-        limit = 1.0 / self.matrix.rows
-        self.matrix.fillRandom("uniform", seed, low=-limit, high=limit)
-
     def pull(self, words: Int64s | None = None, out: Any = None) -> Float32s:
-        """Return the vectors of some words, or of all, shape (words, size), in ``out`` unless it is None."""
+        """Return the vectors of these words, by default of all, shape (words, size); in ``out`` unless it is None."""
         count = self._words if words is None else len(words)
         vectors: Float32s = np.empty((count, self.matrix.rows), np.float32) if out is None else out
         for block in self._blocks(count):
-            some_words = np.arange(block.start, block.stop) if words is None else words[block]
-            self.matrix.pull(columns=self.columns(some_words), out=vectors[block])
-            self.with_initial(some_words, vectors[block])
+            block_words = np.arange(block.start, block.stop) if words is None else words[block]
+            self.matrix.pull(columns=self.columns(block_words), out=vectors[block])
+            self.with_initial(block_words, vectors[block])
         return vectors
 
     def add(self, words: Int64s, changes: Float32s) -> None:
@@ -151,18 +143,11 @@ class VectorTable:
 
 @dataclass(frozen=True, eq=False)
 class KeyedTable(VectorTable):
-    """One table whose words are the keys of this process: a sparse matrix that stores updated keys only. It holds the
-    difference of each vector from its initial value, a function of the key and ``seed`` (None: 0)."""
+    """A sparse table that stores updated keys only; words are indices into ``keys``, the keys of this process. It
+    stores each vector minus its initial value, which is a function of the key and ``seed`` (None: 0)."""
 
     seed: int | None
     keys: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
-
-    def for_keys(self, keys: Int64s) -> KeyedTable:
-        """Return the same table with these keys as words."""
-        return replace(self, keys=keys)
-
-    def fill(self, seed: int) -> None:
-        """Do nothing: initial values follow from the keys."""
 
     def columns(self, words: Int64s) -> Int64s:
         return self.keys[words]
@@ -179,8 +164,12 @@ class KeyedTable(VectorTable):
 
 @dataclass(frozen=True, eq=False)
 class ServerTables:
-    """All tables; picklable. ``contexts`` None: the vectors themselves; sliced tables always have contexts, for the
-    alias table. ``counts``: int64, sparse: the occurrences of words that are keys; None: words are numbers."""
+    """All tables; picklable.
+
+    Attributes:
+        contexts: None: the vectors are also the contexts. Sliced tables always have contexts, for the alias table.
+        counts: int64, sparse: the occurrences of keys; None: words are not keys.
+    """
 
     vectors: VectorTable | SlicedTable
     contexts: VectorTable | SlicedTable | None
@@ -188,7 +177,7 @@ class ServerTables:
 
     @staticmethod
     def make(plan: EmbeddingPlan, servers: int, names: CheckpointNames) -> ServerTables:
-        """Allocate the tables, or find those of an earlier driver; raise LimitError if they do not fit."""
+        """Allocate the tables, or find an earlier driver's tables; raise LimitError if they do not fit."""
 
         def make(seed: int | None = None) -> VectorTable | SlicedTable:
             if plan.keyed:
@@ -217,12 +206,17 @@ class ServerTables:
 
     def for_keys(self, keys: Int64s) -> ServerTables:
         """Return the same tables with these keys as words."""
-        vectors, contexts = (table.for_keys(keys) if isinstance(table, KeyedTable) else table for table in self._tables)
-        assert vectors is not None
-        return replace(self, vectors=vectors, contexts=contexts)
+        assert isinstance(self.vectors, KeyedTable)
+        contexts = replace(self.contexts, keys=keys) if isinstance(self.contexts, KeyedTable) else None
+        return replace(self, vectors=replace(self.vectors, keys=keys), contexts=contexts)
+
+    def fill(self, plan: EmbeddingPlan) -> None:
+        """Set vectors to random numbers like gensim, uniform in [-1, 1) / size; vectors of keys need no values."""
+        if not plan.keyed:
+            self.vectors.matrix.fillRandom("uniform", plan.seed, low=-1.0 / plan.size, high=1.0 / plan.size)
 
     def count(self, frequencies: Int64s) -> None:
-        """Add the occurrences of a worker's keys, in the background; from then on each key has a vector."""
+        """Add the occurrences of a worker's keys, in the background. Each counted key has a vector."""
         if self.counts is not None:
             assert isinstance(self.vectors, KeyedTable)
             self.counts.add(frequencies, self.vectors.keys, wait=False)
@@ -235,13 +229,9 @@ class ServerTables:
         return keys[order], counts[order]
 
     def free(self) -> None:
-        for table in (*self._tables, self.counts):
+        for table in (self.vectors, self.contexts, self.counts):
             if table is not None:
                 table.free()
-
-    @property
-    def _tables(self) -> tuple[VectorTable | SlicedTable | None, ...]:
-        return self.vectors, self.contexts
 
 
 def make_columns(plan: EmbeddingPlan, name: str | None) -> DCV:

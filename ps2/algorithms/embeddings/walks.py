@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,25 +20,25 @@ from ps2.ops.kernels import Float64s, Int64s
 
 Array = npt.NDArray[Any]
 
-# Limits of walkers at once, and of the vertices of their walks.
+# The largest number of walkers at once, and of the vertices of their walks.
 MAX_WALKERS = 1 << 20
 MAX_NUMBERS = 1 << 26
-# Edges added to lists at once.
+# The number of edges that are added to lists at once.
 MAX_EDGES = 1 << 20
 NO_WEIGHTS = np.empty(0)
 
 
 @dataclass(frozen=True, eq=False)
 class GraphPartitioning:
-    """The consecutive vertices of each pack: the number of its first one (``first`` ends with the number of vertices).
-    All packs are padded to the longest one, ``width``, so that equal column intervals cut them."""
+    """The consecutive vertices of each pack. ``first`` has the number of each pack's first vertex, and ends with the
+    number of vertices. All packs are padded to the length ``width``, so that servers have equally many columns."""
 
     first: Int64s
     width: int
 
     @staticmethod
     def from_degrees(degrees: Int64s, packs: int) -> GraphPartitioning:
-        """Partition a graph into packs of about equal length, by the length of each vertex's list."""
+        """Partition a graph into packs of about equal length, by the number of each vertex's edges."""
         ends = np.append(0, np.cumsum(degrees + 1))
         shares = ends[-1] * np.arange(1, packs) / packs
         first = np.concatenate(([0], np.searchsorted(ends, shares), [len(degrees)]))
@@ -54,7 +54,7 @@ class GraphPartitioning:
 
     @property
     def dim(self) -> int:
-        """The columns of all packs."""
+        """The number of columns of all packs."""
         return self.packs * self.width
 
     @property
@@ -71,14 +71,14 @@ class GraphPartitioning:
 
     def empty(self, pack: int, degrees: Int64s) -> Array:
         """Return the bounds of a pack whose lists are allocated and empty, shape (its vertices + 1,)."""
-        own = degrees[self.first[pack] : self.first[pack + 1]]
-        begins = len(own) + 1 + np.append(0, np.cumsum(own))
-        # While a pack is filled, b[v + 1] is the end of list v so far.
+        pack_degrees = degrees[self.first[pack] : self.first[pack + 1]]
+        begins = len(pack_degrees) + 1 + np.append(0, np.cumsum(pack_degrees))
+        # While a pack is filled, b[v + 1] is the current end of list v.
         return np.append(begins[0], begins[:-1]).astype(self.dtype)
 
 
 def bias_of(settings: BiasedWalkSettings) -> Bias:
-    """Return node2vec's weights of the previous vertex, of its neighbours and of all others, at most 1."""
+    """Return node2vec's weights of the previous vertex, of its neighbours and of other vertices; the largest is 1."""
     back, far = 1 / settings.p, 1 / settings.q
     largest = max(back, 1.0, far)
     return back / largest, 1 / largest, far / largest
@@ -86,42 +86,30 @@ def bias_of(settings: BiasedWalkSettings) -> Bias:
 
 @dataclass(frozen=True, eq=False)
 class Walks:
-    """Some walks: the numbers of their walkers (number of the walk from its first vertex * vertices + first vertex),
-    the visited vertices, shape (walkers, length), and the number of valid vertices of each walk."""
+    """Walks of walkers. A walker's number is (number of the walk from its first vertex) * vertices + (first vertex).
+    ``vertices`` has the shape (walkers, length), and ``lengths`` the number of valid vertices of each walk."""
 
     walkers: Int64s
     vertices: Array
     lengths: Int64s
 
     def block(self, begin: int, end: int) -> tuple[Array, Int64s]:
-        """Return the vertices of some walks, concatenated, and the lengths of these walks."""
+        """Return the vertices of the walks from ``begin`` to ``end``, concatenated, and the lengths of these walks."""
         lengths = self.lengths[begin:end]
         is_visited = np.arange(self.vertices.shape[1]) < lengths[:, None]
         return self.vertices[begin:end][is_visited], lengths
 
 
-class Graph(Protocol):
-    """A graph to walk through."""
-
-    @property
-    def vertices(self) -> int:
-        """The number of vertices."""
-
-    def walk(self, settings: BiasedWalkSettings, walkers: Int64s) -> Walks:
-        """Return the walks of walkers, numbered as in ``Walks``."""
-
-
 @dataclass(frozen=True, eq=False)
 class LocalGraph:
-    """A graph in this process: the sorted pack of all vertices, and the parallel weights, empty if edges have none."""
+    """A graph in this process: the sorted pack of all vertices, and the edges' weights, empty for unweighted edges."""
 
     pack: Array
     weights: Float64s
 
     @staticmethod
     def from_edges(sources: Array, targets: Array, weights: Float64s | None, vertices: int) -> LocalGraph:
-        """Build a graph of vertices in ``[0, vertices)`` from directed edges; weights are positive; None: edges have
-        none."""
+        """Build a graph of vertices in ``[0, vertices)`` from directed edges, with positive weights or None."""
         degrees = np.bincount(sources, minlength=vertices).astype(np.int64)
         partitioning = GraphPartitioning.from_degrees(degrees, 1)
         begins = partitioning.empty(0, degrees)
@@ -141,7 +129,7 @@ class LocalGraph:
         return int(self.pack[0]) - 1
 
     def walk(self, settings: BiasedWalkSettings, walkers: Int64s) -> Walks:
-        """See ``Graph.walk``."""
+        """Return the walks of walkers, numbered as in ``Walks``."""
         state = start_walkers(settings, walkers, self.vertices, walkers % self.vertices, self.pack.dtype)
         kernels.walk(readable(self.pack), readable(self.weights), state, bias_of(settings))
         return Walks(walkers, state[3], state[2])
@@ -149,8 +137,7 @@ class LocalGraph:
 
 @dataclass(frozen=True, eq=False)
 class ServerGraph:
-    """A graph on the servers; picklable. The weights, float64, are co-located with the packs; None: edges have no
-    weights."""
+    """A graph on the servers; picklable. The edges' weights are co-located with the packs; None: there are none."""
 
     partitioning: GraphPartitioning
     packs: DCVMatrix
@@ -158,8 +145,7 @@ class ServerGraph:
 
     @staticmethod
     def empty(degrees: Int64s, weighted: bool, servers: int) -> ServerGraph:
-        """Allocate a graph on the servers; ``degrees``: int64, shape (vertices,), the number of edges that each vertex
-        will have."""
+        """Allocate a graph on the servers; ``degrees`` has the number of edges that each vertex will have."""
         partitioning = GraphPartitioning.from_degrees(degrees, servers)
         row = DCV.dense(partitioning.dim, 1, partitioning.dtype.name)
         try:
@@ -177,24 +163,24 @@ class ServerGraph:
         return self.partitioning.vertices
 
     def add(self, sources: Array, targets: Array, weights: Float64s | None) -> None:
-        """Add directed edges; arguments as in ``LocalGraph.from_edges``."""
+        """Add directed edges; see ``LocalGraph.from_edges``."""
         slots, neighbours = self.partitioning.addresses(sources), self.partitioning.addresses(targets)
         arrays = {} if self.weights is None else {"edge_weights": weights}
         self._apply("add", slots=slots, neighbours=neighbours.astype(self.partitioning.dtype), **arrays)
 
     def finish(self, degrees: Int64s) -> None:
-        """Sort the lists when all edges have been added; raise InputError if the edges do not match the allocated
-        lists."""
+        """Sort the lists after all edges have been added; raise InputError if the lists are not full."""
         for pack in range(self.partitioning.packs):
             expected = self.partitioning.empty(pack, degrees)
             ends = pack * self.partitioning.width + np.arange(1, len(expected))
-            own = degrees[self.partitioning.first[pack] : self.partitioning.first[pack + 1]]
-            if not np.array_equal(self.packs.pull([0], ends)[0], expected[1:] + own):
+            pack_degrees = degrees[self.partitioning.first[pack] : self.partitioning.first[pack + 1]]
+            if not np.array_equal(self.packs.pull([0], ends)[0], expected[1:] + pack_degrees):
                 raise InputError("the number of edges changed when they were read again: persist the DataFrame")
         self._apply("order")
 
     def walk(self, settings: BiasedWalkSettings, walkers: Int64s) -> Walks:
-        """See ``Graph.walk``: all walkers advance together, one request to each server a step."""
+        """Return the walks of walkers, numbered as in ``Walks``. All walkers advance together, with one request to each
+        server per step."""
         first = self.partitioning.addresses(walkers % self.vertices)
         state = start_walkers(settings, walkers, self.vertices, first, self.partitioning.dtype)
         active, bias = np.arange(len(walkers) if settings.walkLength > 1 else 0), bias_of(settings)
@@ -204,7 +190,7 @@ class ServerGraph:
         return Walks(walkers, state[3], state[2])
 
     def _step(self, active: Int64s, state: Walkers, bias: Bias) -> Int64s:
-        """Propose a neighbour to each walker; return the active walkers."""
+        """Propose a neighbour to each walker; return the walkers whose walks are unfinished."""
         current, draws = np.empty(len(active), np.int64), np.empty(len(active))
         kernels.propose(active, state, current, draws)
         neighbours = readable(self._apply("draw", slots=current, numbers=draws))
@@ -223,18 +209,16 @@ class ServerGraph:
         return np.append(active, stuck[state[2][stuck] < state[3].shape[1]]) if num_stuck else active
 
     def _choose(self, walker: Any, state: Walkers, bias: Bias) -> None:
-        """Choose a walker's next vertex by exact probabilities of all neighbours."""
+        """Choose a walker's next vertex among all neighbours by their exact probabilities."""
         keys, proposals, lengths, walks, settled = state
         previous, current = walks[walker, lengths[walker] - 2 : lengths[walker]].astype(np.int64)
         begin, end = self.packs.pull([0], [current, current + 1])[0]
         columns = current // self.partitioning.width * self.partitioning.width + np.arange(begin, end)
         neighbours = self.packs.pull([0], columns)[0]
         sums = np.empty(0) if self.weights is None else self.weights.pull([0], columns)[0]
-        near = self._are_neighbours(np.full(len(columns), previous), neighbours.astype(np.int64))
+        near = self._are_neighbours(np.full(len(columns), previous), neighbours.astype(np.int64)).astype(np.int64)
         draw = kernels.uniform(keys[walker], proposals[walker], 0)
-        chosen = kernels.choose(
-            readable(neighbours), readable(sums), readable(near.astype(np.int64)), previous, draw, bias
-        )
+        chosen = kernels.choose(readable(neighbours), readable(sums), readable(near), previous, draw, bias)
         walks[walker, lengths[walker]] = neighbours[chosen]
         lengths[walker] += 1
         proposals[walker] += 1
@@ -247,7 +231,7 @@ class ServerGraph:
             self.weights.free()
 
     def _apply(self, action: str, **arrays: Any) -> Any:
-        """Apply the operation for edges with weights, or that for edges without."""
+        """Apply the operation for weighted or unweighted edges."""
         if self.weights is None:
             return self.packs.apply(f"embeddings.{action}_neighbours", **arrays)
         return self.packs.apply(f"embeddings.{action}_weighted_neighbours", pack_weights=self.weights, **arrays)
@@ -256,10 +240,13 @@ class ServerGraph:
         return self.packs.apply("embeddings.are_neighbours", slots=slots, others=others.astype(self.partitioning.dtype))
 
 
+Graph = LocalGraph | ServerGraph
+
+
 def start_walkers(
     settings: BiasedWalkSettings, numbers: Int64s, vertices: int, first: Int64s, dtype: np.dtype[Any]
 ) -> Walkers:
-    """Return numbered walkers at the addresses of their first vertices."""
+    """Return the state of numbered walkers at the addresses of their first vertices, ``first``."""
     count = len(numbers)
     walks = np.empty((count, settings.walkLength), dtype)
     walks[:, 0] = first
@@ -271,7 +258,7 @@ def start_walkers(
 
 
 def walks_of(graph: Graph, settings: BiasedWalkSettings, rank: int, workers: int) -> Iterator[Walks]:
-    """Yield one worker's walks; those of all workers in rank order are ordered by epoch and vertex."""
+    """Yield one worker's walks. The walks of all workers, in order of ranks, are ordered by epoch and first vertex."""
     count = settings.numWalks * graph.vertices
     begin, end = (count * turn // workers for turn in (rank, rank + 1))
     step = max(1, min(MAX_WALKERS, MAX_NUMBERS // settings.walkLength))

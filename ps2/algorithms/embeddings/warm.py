@@ -10,7 +10,6 @@ import numpy as np
 from ps2.algorithms.embeddings import ops
 from ps2.algorithms.embeddings import walk_kernels as kernels
 from ps2.algorithms.embeddings.batch_kernels import losses_of
-from ps2.algorithms.embeddings.loops import RowNumbering
 from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.sampling import Sampler, kind_of
 from ps2.algorithms.embeddings.sampling_kernels import add_initial_vectors
@@ -18,6 +17,7 @@ from ps2.algorithms.embeddings.settings import BiasedWalkSettings, EmbeddingSett
 from ps2.algorithms.embeddings.skipgrams import ops as skipgrams
 from ps2.algorithms.embeddings.training_kernels import STATISTICS
 from ps2.algorithms.embeddings.walks import LocalGraph, bias_of, start_walkers
+from ps2.algorithms.embeddings.worker import RowNumbering
 from ps2.ops.guards import readable
 
 

@@ -1,35 +1,46 @@
-"""A worker's state in a training: its clocks, sentences, progress and report."""
+"""A worker in a training: its clocks, batches and report, and its loop by strategy: "local", "rows" or "servers"."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from ps2.algorithms.embeddings.batch_kernels import losses_of
 from ps2.algorithms.embeddings.damping import ALL, ChangeDamping, UpdateRates
 from ps2.algorithms.embeddings.plan import EmbeddingPlan
-from ps2.algorithms.embeddings.sampling import SampledBatch, Sampler
-from ps2.algorithms.embeddings.sentences import Batch, Sentences
-from ps2.algorithms.embeddings.tables import ServerTables, VectorTable
-from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
-from ps2.array_types import Float32s, Float64s, Int64s
+from ps2.algorithms.embeddings.sampling import SampledBatch, Sampler, kind_of
+from ps2.algorithms.embeddings.sampling_kernels import collect, number_words
+from ps2.algorithms.embeddings.sentences import BATCH_TOKENS, Batch, Sentences, split
+from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, VectorTable
+from ps2.algorithms.embeddings.training_kernels import LOSS, LOSS_INTERVAL, LOSSES, PAIRS, STATISTICS
+from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.cgroups import usable_cores
+from ps2.ops.guards import readable
 
-# The minimum tokens of a worker in a clock; the maximum bytes of tables exchanged for each of them.
+# The minimum number of tokens of a worker in a clock, and the maximum bytes of tables that it exchanges per token.
 CLOCK_TOKENS, TOKEN_BYTES = 20_000, 500
-# A single worker's clocks are longer by this factor: only checkpoints need its changes.
+# The clocks of a single worker are longer by this factor, because no other worker waits for its changes.
 ONLY_WORKER_FACTOR = 10
-# The minimum clocks of a training; workers see each other's changes between clocks.
+# The minimum number of clocks of a training. Workers see each other's changes after a clock.
 MIN_CLOCKS = 10
+# The largest size of a piece's rows in one table, and of the dot products of a request.
+MAX_ROW_BYTES, MAX_PRODUCT_BYTES = 64 << 20, 8 << 20
+# Limits of a piece that takes two requests, whose dot products are all computed before its updates: the number of
+# tokens, and the number of updates of the most frequent word, times the step size. More would not change its vector.
+PIECE_TOKENS, MAX_UPDATES, MIN_UPDATES = 1_000, 10.0, 1e-9
+# The difference between the random keys of consecutive pieces.
+NEXT_PIECE = np.uint64(0xD1342543DE82EF95)
 
 
 @dataclass(frozen=True)
 class EpochSchedule:
-    """The clocks of a training, which begins with the run's clock ``first``."""
+    """The clocks of a training, which starts in the run's clock ``first``."""
 
     epochs: int
     clocks_per_epoch: int
@@ -38,9 +49,9 @@ class EpochSchedule:
     @staticmethod
     def from_plan(plan: EmbeddingPlan, workers: int, tokens: int, first: int = 0) -> EpochSchedule:
         """Return the clocks in which a worker handles about ``tokens`` tokens."""
-        own = plan.total * plan.tokens_per_example / workers
-        each = max(-(-own // tokens), -(-MIN_CLOCKS // plan.settings.maxIter))
-        return EpochSchedule(plan.settings.maxIter, int(min(each, own)) or 1, first)
+        worker_tokens = plan.total * plan.tokens_per_example / workers
+        clocks = max(-(-worker_tokens // tokens), -(-MIN_CLOCKS // plan.settings.maxIter))
+        return EpochSchedule(plan.settings.maxIter, int(min(clocks, worker_tokens)) or 1, first)
 
     @property
     def count(self) -> int:
@@ -51,41 +62,42 @@ class EpochSchedule:
 
 
 class ClockReader:
-    """Reads a worker's batches clock by clock, or from any clock on; ``progress``: the epochs before the current batch.
+    """Reads a worker's batches clock by clock, from any clock on. ``progress`` is the number of epochs before the
+    current batch, with a fraction.
 
-    A batch belongs to the clock that follows from the share of the worker's tokens before it in the epoch. To begin in
-    the middle of an epoch, the reader makes its sentences from the beginning.
+    The share of the epoch's tokens before a batch determines its clock. To start in the middle of an epoch, the reader
+    makes the sentences from the start of the epoch.
     """
 
     def __init__(self, sentences: Sentences, schedule: EpochSchedule) -> None:
         self._sentences, self._schedule = sentences, schedule
-        self._next, self._before, self._number, self.progress = -1, 0, 0, 0.0
+        self._next_clock, self._tokens_before, self._number, self.progress = -1, 0, 0, 0.0
         self._batches: Iterator[Batch] = iter(())
 
     def batches(self, clock: int) -> Iterator[tuple[int, Batch]]:
         """Yield the batches of a clock with their numbers in the epoch."""
-        turn, each = clock % self._schedule.clocks_per_epoch, self._schedule.clocks_per_epoch
-        if clock != self._next or not turn:
-            self._batches = iter(self._sentences.batches(self._schedule.epoch(clock)))
-            self._before = self._number = 0
-        self._next = -1
-        whole = max(self._sentences.tokens, 1)
+        clocks, epoch, tokens = self._schedule.clocks_per_epoch, self._schedule.epoch(clock), self._sentences.tokens
+        turn, tokens = clock % clocks, max(tokens, 1)
+        if clock != self._next_clock or not turn:
+            self._batches = iter(self._sentences.batches(epoch))
+            self._tokens_before = self._number = 0
+        self._next_clock = -1
         for batch in self._batches:
-            own_turn = min(self._before * each // whole, each - 1)
-            if own_turn > turn:
-                self._batches = chain([batch], self._batches)
+            batch_turn = min(self._tokens_before * clocks // tokens, clocks - 1)
+            if batch_turn > turn:
+                self._batches = itertools.chain([batch], self._batches)
                 break
             number = self._number
-            self.progress = self._schedule.epoch(clock) + min(self._before / whole, 1.0)
+            self.progress = epoch + min(self._tokens_before / tokens, 1.0)
             self._number += 1
-            self._before += len(batch[0])
-            if own_turn == turn:
+            self._tokens_before += len(batch[0])
+            if batch_turn == turn:
                 yield number, batch
-        self._next = clock + 1
+        self._next_clock = clock + 1
 
 
 def clock_tokens(plan: EmbeddingPlan, workers: int) -> int:
-    """Return the tokens of a worker in a clock, so that exchanging tables takes little time in comparison."""
+    """Return the number of tokens of a worker in a clock, for which exchanging tables takes little time."""
     exchanged = plan.tables * plan.table_bytes if plan.settings.via == "local" else 0
     return max(CLOCK_TOKENS, exchanged // TOKEN_BYTES) * (ONLY_WORKER_FACTOR if workers == 1 else 1)
 
@@ -98,8 +110,7 @@ def key_of(seed: int, epoch: int, rank: int, number: int) -> np.uint64:
 
 @dataclass(frozen=True, eq=False)
 class WorkerSetup:
-    """The common part of all workers; picklable. The plan has a strategy; a worker uses no more threads than its
-    cores."""
+    """The setup of all workers; picklable. ``plan`` has a strategy, and a worker uses at most ``threads`` threads."""
 
     plan: EmbeddingPlan
     schedule: EpochSchedule
@@ -107,14 +118,20 @@ class WorkerSetup:
     threads: int
 
     def for_keys(self, keys: Int64s) -> WorkerSetup:
-        """Return the setup of a worker with these keys as words."""
+        """Return the setup of a worker whose words are these keys."""
         return replace(self, plan=replace(self.plan, vocabulary=len(keys)), tables=self.tables.for_keys(keys))
 
 
 @dataclass
 class ClockReport:
-    """The work of workers in a clock, or in several: the summed loss of some pairs of a prediction and its negatives,
-    the number of these (``losses``) and of all pairs, and the bytes moved to and from the servers."""
+    """The work of workers in some clocks.
+
+    Attributes:
+        loss: the summed loss of a sample of predictions with their negatives.
+        losses: the number of predictions in the sample.
+        pairs: the number of all predictions.
+        bytes: the bytes moved to and from the servers.
+    """
 
     loss: float = 0.0
     losses: float = 0.0
@@ -124,7 +141,7 @@ class ClockReport:
 
     @property
     def mean_loss(self) -> float:
-        """The mean loss; NaN without any losses."""
+        """The mean loss; NaN without losses."""
         return self.loss / self.losses if self.losses else math.nan
 
     def add(self, report: Any) -> None:
@@ -140,8 +157,7 @@ class ClockReport:
 
 
 class WorkerContext:
-    """The part of a worker that all strategies share: its sentences, sampler, expected updates, threads and current
-    report."""
+    """What all strategies share in a worker: the sentences, sampler, expected updates, threads and current report."""
 
     def __init__(self, worker: Any, setup: WorkerSetup, sentences: Sentences, frequencies: Int64s) -> None:
         plan = self.plan = setup.plan
@@ -156,7 +172,7 @@ class WorkerContext:
         self.report = ClockReport()
 
     def clocks(self) -> Iterator[int]:
-        """Yield clocks; report each at its end."""
+        """Yield clocks; report each clock at its end."""
         first = self._schedule.first
         for clock in self._worker.clocks(first + self._schedule.count):
             clock -= first
@@ -179,20 +195,242 @@ class WorkerContext:
             self.report.tokens += len(batch[0])
 
     def prefetch(self, table: VectorTable, words: Int64s) -> Any:
-        """Prefetch rows of a table; they hold all changes that this worker made before."""
+        """Prefetch rows of a table, with all earlier changes of this worker."""
         return self._worker.prefetch(table.matrix, columns=table.columns(words), ahead=0)
 
     @property
     def rate(self) -> float:
-        """The current step size, by this worker's own progress (as in gensim): the same when a clock is repeated."""
+        """The current step size, by this worker's progress as in gensim; the same when a clock is repeated."""
         return self.plan.rate(self._reader.progress)
 
     @property
     def epoch(self) -> int:
-        """The number of the fleet's rollbacks."""
+        """The number of rollbacks of the fleet."""
         return int(self._worker.epoch)
 
     def damp(self, changes: list[Float32s], tables: list[Float32s], tokens: float, words: Sequence[Any] = ALL) -> None:
-        """Damp this worker's changes, in place, as all workers add theirs."""
+        """Damp this worker's changes, in place, if several workers add changes."""
         if self.workers > 1:
             self._damping.damp(changes, tables, tokens, self.rate, self.workers, words)
+
+
+# -- "local" -----------------------------------------------------------------------------------------------------------
+
+
+def train_local(context: WorkerContext) -> None:
+    """Train in all clocks: pull the tables, train them, add the changes. A single worker pulls them only at the start,
+    and after a rollback of the fleet."""
+    copies: list[_Copy] = []
+    epoch = -1
+    for clock in context.clocks():
+        if not copies:
+            copies = [_Copy(table) for table in _vector_tables(context)]
+        if context.workers > 1 or context.epoch != epoch:
+            context.report.bytes += sum(copy.pull() for copy in copies)
+            epoch = context.epoch
+        vectors, contexts = copies[0].values, copies[-1].values
+        for batch in context.batches(clock):
+            context.report.add_statistics(batch.train(vectors, contexts, context.rate, context.threads))
+        changes = [copy.changes() for copy in copies]
+        context.damp(changes, [copy.values for copy in copies], context.report.tokens)
+        context.report.bytes += sum(copy.add(change) for copy, change in zip(copies, changes, strict=True))
+
+
+class _Copy:
+    """A worker's copy of a table, ``values``, which it trains."""
+
+    def __init__(self, table: VectorTable) -> None:
+        self._table = table
+        self.values: Float32s = np.empty((table.matrix.dim, table.matrix.rows), np.float32)
+        self._before = np.empty_like(self.values)
+
+    def pull(self) -> int:
+        """Read the table; return the bytes moved."""
+        self._table.pull(out=self.values)
+        self._before[:] = self.values
+        return self.values.nbytes
+
+    def changes(self) -> Float32s:
+        """Return the changes since the last ``pull`` or ``add``; the array is valid until the next call of either."""
+        np.subtract(self.values, self._before, out=self._before)
+        return self._before
+
+    def add(self, changes: Float32s) -> int:
+        """Add changes to the table; return the bytes moved."""
+        words = np.flatnonzero(changes.any(axis=1))
+        rows = changes[words]
+        self._table.add(words, rows)
+        self._before[:] = self.values
+        return rows.nbytes
+
+
+# -- "rows" ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class PrefetchedPiece:
+    """A piece of a batch with row numbers instead of words; by table, the words of the rows, and the prefetch of the
+    rows."""
+
+    batch: SampledBatch
+    words: tuple[Int64s, ...]
+    rows: tuple[Any, ...]
+
+
+def train_rows(context: WorkerContext) -> None:
+    """Train in all clocks, piece by piece, while the rows of the next piece are prefetched."""
+    tables, numbering = _vector_tables(context), RowNumbering(context.plan)
+    for clock in context.clocks():
+        previous = None
+        for batch in context.batches(clock):
+            for piece in batch.pieces(piece_groups(context.plan)):
+                numbered, words = numbering.renumber(piece)
+                rows = tuple(itertools.starmap(context.prefetch, zip(tables, words, strict=True)))
+                if previous is not None:
+                    _train_piece(context, tables, previous)
+                previous = PrefetchedPiece(numbered, words, rows)
+        if previous is not None:
+            _train_piece(context, tables, previous)
+
+
+def piece_groups(plan: EmbeddingPlan) -> int:
+    """Return the maximum number of words (or edges) of a piece whose rows fit ``MAX_ROW_BYTES``."""
+    return max(1, MAX_ROW_BYTES // (4 * plan.size * (1 + plan.settings.negative)))
+
+
+def batch_tokens(plan: EmbeddingPlan) -> int:
+    """Return the number of tokens whose rows are pulled at once."""
+    return min(BATCH_TOKENS, piece_groups(plan) * plan.tokens_per_example)
+
+
+def _vector_tables(context: WorkerContext) -> list[VectorTable]:
+    return [table for table in (context.tables.vectors, context.tables.contexts) if isinstance(table, VectorTable)]
+
+
+def _train_piece(context: WorkerContext, tables: list[VectorTable], piece: PrefetchedPiece) -> None:
+    rows: list[Float32s] = [
+        table.with_initial(words, pulled.result())
+        for table, words, pulled in zip(tables, piece.words, piece.rows, strict=True)
+    ]
+    before = [each.copy() for each in rows]
+    tokens = len(piece.batch.tokens)
+    context.report.add_statistics(piece.batch.train(rows[0], rows[-1], context.rate, context.threads))
+    changes = [np.subtract(new, old, out=old) for new, old in zip(rows, before, strict=True)]
+    context.damp(changes, rows, tokens, piece.words)
+    for table, words, change in zip(tables, piece.words, changes, strict=True):
+        table.add(words, change)
+        context.report.bytes += 2 * change.nbytes
+
+
+class RowNumbering:
+    """Replaces the words of a piece by row numbers of the arrays that are pulled for the piece."""
+
+    def __init__(self, plan: EmbeddingPlan) -> None:
+        self._plan = plan
+        self._cells = np.full(plan.vocabulary, -1, np.int32)
+
+    def renumber(self, batch: SampledBatch) -> tuple[SampledBatch, tuple[Int64s, ...]]:
+        """Return the piece with row numbers and, by table, the words of the rows, ascending."""
+        plan, tokens, negatives = self._plan, batch.tokens, batch.negatives
+        inputs, outputs = tokens, tokens
+        if plan.architecture == "edges":
+            inputs, outputs = tokens[::2], tokens[1::2]
+        if plan.shares_table:
+            inputs = outputs = tokens
+        words = np.concatenate([outputs, negatives.reshape(-1)])
+        context_words, numbers = self._number(words)
+        targets, negative_numbers = numbers[: len(outputs)], numbers[len(outputs) :].reshape(negatives.shape)
+        if plan.shares_table:
+            return batch.renumbered(targets, targets, negative_numbers), (context_words,)
+        vector_words, input_numbers = self._number(inputs)
+        if plan.architecture == "edges":
+            input_numbers, targets = np.repeat(input_numbers, 2), np.repeat(targets, 2)
+        return batch.renumbered(input_numbers, targets, negative_numbers), (vector_words, context_words)
+
+    def _number(self, words: Int32s) -> tuple[Int64s, Int32s]:
+        """Return the distinct words, ascending, and each word's position among them."""
+        words = readable(words)
+        distinct = np.empty(len(words), np.int32)
+        distinct = np.sort(distinct[: collect(words, self._cells, distinct)])
+        numbers = np.empty(len(words), np.int32)
+        number_words(words, distinct, self._cells, numbers)
+        return distinct.astype(np.int64), numbers
+
+
+# -- "servers" (paper, section 5.2.2) ----------------------------------------------------------------------------------
+
+
+def train_servers(context: WorkerContext) -> None:
+    """Train in all clocks: if one server has all columns, by one request per piece, else by two. Tokens travel to the
+    servers, and dot products both ways."""
+    vectors, contexts = context.tables.vectors, context.tables.contexts
+    assert isinstance(vectors, SlicedTable)
+    assert isinstance(contexts, SlicedTable)
+    limit = piece_tokens(context.plan, context.updates.max_per_token * context.workers, vectors.parts)
+    train = _train_at_once if vectors.parts == 1 else _train_by_products
+    for clock in context.clocks():
+        for batch, key in context.sentences(clock):
+            for tokens, offsets, piece_key in _pieces(batch, key, limit):
+                arguments = arguments_of(context.plan, tokens, offsets, piece_key)
+                train(context, vectors, {"contexts": contexts.matrix, **arguments})
+
+
+def piece_tokens(plan: EmbeddingPlan, updates: float, parts: int) -> int:
+    """Return the number of tokens of a request (or pair of requests). ``updates`` is the number of updates of the most
+    frequent word for a token of each worker, and ``parts`` the number of servers that have columns."""
+    limit = MAX_PRODUCT_BYTES / (4 * plan.inputs_per_token * (1 + plan.settings.negative))
+    if parts > 1:
+        limit = min(limit, PIECE_TOKENS, MAX_UPDATES / max(updates * plan.settings.stepSize, MIN_UPDATES))
+    return max(int(limit), 1)
+
+
+def _pieces(batch: Batch, key: np.uint64, limit: int) -> Iterator[tuple[Any, Any, np.uint64]]:
+    tokens, offsets = batch
+    for first, last in split(offsets, limit):
+        begin, end = offsets[first], offsets[last]
+        yield tokens[begin:end], offsets[first : last + 1] - begin, key
+        with np.errstate(over="ignore"):
+            key = key + NEXT_PIECE
+
+
+def arguments_of(plan: EmbeddingPlan, tokens: Any, offsets: Any, key: np.uint64) -> dict[str, Any]:
+    """Return the arguments that all operations of ``skipgrams.ops`` on a piece take."""
+    return {
+        "tokens": _narrow(tokens, plan.vocabulary),
+        "offsets": _narrow(offsets, len(tokens)),
+        "words": plan.vocabulary,
+        "key": int(np.array(key).view(np.int64)),
+        "window": plan.window,
+        "negative": plan.settings.negative,
+        "kind": kind_of(plan),
+    }
+
+
+def _narrow(numbers: Any, limit: int) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(numbers).astype(np.uint16 if limit < 2**16 else np.uint32)
+
+
+def _train_at_once(context: WorkerContext, vectors: SlicedTable, arguments: dict[str, Any]) -> None:
+    statistics = vectors.matrix.apply("skipgrams.train_sentences", rate=context.rate, **arguments)
+    context.report.add_statistics(statistics)
+    context.report.bytes += arguments["tokens"].nbytes + arguments["offsets"].nbytes
+
+
+def _train_by_products(context: WorkerContext, vectors: SlicedTable, arguments: dict[str, Any]) -> None:
+    products = vectors.matrix.apply("skipgrams.find_products", **arguments)
+    if not len(products):
+        return
+    vectors.matrix.apply(
+        "skipgrams.learn_from_products",
+        wait=False,
+        products=products,
+        rate=context.rate,
+        workers=context.workers,
+        **arguments,
+    )
+    statistics = np.zeros(STATISTICS)
+    losses_of(readable(products[::LOSS_INTERVAL]), statistics)
+    statistics[PAIRS] = len(products)
+    server_bytes = 2 * products.nbytes + 2 * (arguments["tokens"].nbytes + arguments["offsets"].nbytes)
+    context.report.add_statistics(statistics)
+    context.report.bytes += server_bytes * vectors.parts

@@ -1,6 +1,6 @@
 """Coordinate descent over the vectors of one side, users or items, compiled.
 
-All numbers of a vector are solved before those of the next vector, a block of ranks at a time, given the vectors of the
+All coordinates of a vector are solved before the next vector, a block of ranks at a time, given the vectors of the
 other side (iALS++: Rendle et al. 2021, "iALS++: Speeding up Matrix Factorization with Subspace Optimization"; with
 blocks of one rank it is He et al. 2016, "Fast Matrix Factorization for Online Recommendation with Implicit Feedback").
 
@@ -9,7 +9,7 @@ prediction, and of terms that do not depend on single ratings. Explicit feedback
 feedback has a = alpha |r|, and b = 1 + a where r > 0, else 0 (Hu, Koren and Volinsky 2008, equation 4).
 
 Vectors are float32, shape (n, ranks): whole blocks of ranks, and then the bias, if there are biases. Sums of up to
-``TILE`` ratings are float32, and float64 beyond.
+``TILE`` ratings are float32; these sums are added up in float64. ``z`` has the predictions of a vector's ratings.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ps2.ops.kernels import inline, inline_reduction, reduction
 Array = npt.NDArray[Any]
 Columns = tuple[Float32s, Float32s, Float32s, Float32s]
 
-# The number of ranks that are solved together, and of the sums that they need: numerators, and the products' upper
-# triangle.
+# The number of ranks that are solved together, and the number of sums for them: numerators, and the upper triangle of
+# the products.
 BLOCK = 4
 SUMS = BLOCK + BLOCK * (BLOCK + 1) // 2
 # The number of times that each coordinate of a block is solved.
@@ -39,57 +39,57 @@ ZERO, ONE = np.float32(0), np.float32(1)
 @reduction
 def descend(
     ratings: tuple[Int64s, Int32s, Float32s, Float32s],
-    some: tuple[int, int],
-    own: Float32s,
+    bounds: tuple[int, int],
+    vectors: Float32s,
     others: Float32s,
     gram: Float64s,
     ridge: Float64s,
     mean: float,
-    kind: tuple[bool, bool, bool],
+    flags: tuple[bool, bool, bool],
     losses: Float64s,
 ) -> None:
-    """Solve all coordinates of some vectors once. A vector without ratings stays.
+    """Solve all coordinates of some vectors once. A vector without ratings does not change.
 
     Args:
         ratings: the end of each vector's ratings, after a leading 0; rows of ``others``; a (empty: all are 1); b.
-        some: the first vector to solve, and the end.
-        own: the vectors of this side; changed.
+        bounds: the index of the first vector to solve, and the end.
+        vectors: the vectors of this side; changed.
         others: the vectors of the other side that occur.
-        gram: the products of all vectors of the other side, ``others.T @ others``, which all cells add to the
-            curvatures of this side; empty: only the ratings count.
+        gram: for implicit feedback, the products of all vectors of the other side, ``others.T @ others``: cells without
+            ratings add them to the curvatures. Empty for explicit feedback.
         ridge: the addend to each vector's sums of squares.
-        mean: the first term of predictions.
-        kind: whether there are biases, whether no number is negative, and whether feedback is implicit.
-        losses: the loss of each vector's ratings, an output: w (r - x)^2, or a x^2 - 2 b x + b of implicit feedback,
-            which the ratings' cells add to the x^2 of all cells.
+        mean: the constant term of predictions.
+        flags: whether there are biases, whether all coordinates are at least 0, and whether feedback is implicit.
+        losses: an output: the loss of each vector's ratings, w (r - x)^2; for implicit feedback a x^2 - 2 b x + b,
+            without the x^2 of all cells.
     """
     ends, rows, a, b = ratings
-    biases, nonnegative, implicit = kind
-    ranks = own.shape[1] - biases
+    biases, nonnegative, implicit = flags
+    ranks = vectors.shape[1] - biases
     longest = 0
-    for u in range(some[0], some[1]):
+    for u in range(bounds[0], bounds[1]):
         longest = max(longest, ends[u + 1] - ends[u])
     c0, c1 = np.empty(longest, np.float32), np.empty(longest, np.float32)
     c2, c3 = np.empty(longest, np.float32), np.empty(longest, np.float32)
     columns, z = (c0, c1, c2, c3), np.empty(longest, np.float32)
     x, sums = np.empty(ranks), np.empty(SUMS)
     numerators, products, y = np.empty(BLOCK), np.empty((BLOCK, BLOCK)), np.empty(BLOCK)
-    for u in range(some[0], some[1]):
+    for u in range(bounds[0], bounds[1]):
         begin, count = ends[u], ends[u + 1] - ends[u]
         losses[u] = 0.0
         if not count:
             continue
-        mine, targets = rows[begin : begin + count], b[begin : begin + count]
+        positions, targets = rows[begin : begin + count], b[begin : begin + count]
         weights = a[begin : begin + count] if len(a) else a
         for f in range(ranks):
-            x[f] = own[u, f]
-        _predict(mine, own, u, others, mean, biases, z)
+            x[f] = vectors[u, f]
+        _predict(positions, vectors, u, others, mean, biases, z)
         if biases:
-            own[u, ranks] = _bias(weights, targets, own[u, ranks], ridge[u], z[:count])
+            vectors[u, ranks] = _bias(weights, targets, vectors[u, ranks], ridge[u], z[:count])
         for first in range(0, ranks, BLOCK):
             for e in range(count):
-                # Not a view of the row: numba would count a reference to it.
-                j = np.uintp(mine[e])
+                # Indices instead of a view of the row, whose references numba would count.
+                j = np.uintp(positions[e])
                 c0[e], c1[e], c2[e], c3[e] = (
                     others[j, first],
                     others[j, first + 1],
@@ -117,24 +117,24 @@ def descend(
                 numerators[f] = value
             solve_block(numerators, products, y, nonnegative)
             for f in range(BLOCK):
-                own[u, first + f] = y[f]
-                y[f], x[first + f] = own[u, first + f] - x[first + f], own[u, first + f]
+                vectors[u, first + f] = y[f]
+                y[f], x[first + f] = vectors[u, first + f] - x[first + f], vectors[u, first + f]
             _move(columns, y, z, count)
         losses[u] = _loss(weights, targets, z, implicit)
 
 
 @inline_reduction
-def _predict(rows: Int32s, own: Float32s, u: int, others: Float32s, mean: float, biases: bool, z: Float32s) -> None:
+def _predict(rows: Int32s, vectors: Float32s, u: int, others: Float32s, mean: float, biases: bool, z: Float32s) -> None:
     """Set ``z`` to the predictions of a vector's ratings."""
-    ranks = own.shape[1] - biases
+    ranks = vectors.shape[1] - biases
     for e in range(len(rows)):
         j = np.uintp(rows[e])
         dot = ZERO
         for f in range(ranks):
-            dot += own[u, f] * others[j, f]
+            dot += vectors[u, f] * others[j, f]
         z[e] = dot + np.float32(mean)
         if biases:
-            z[e] += own[u, ranks] + others[j, ranks]
+            z[e] += vectors[u, ranks] + others[j, ranks]
 
 
 @inline_reduction
@@ -142,14 +142,14 @@ def _sum(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Float64s
     """Set ``sums`` to a block's numerators, ``sum (b - a z) q``, and the upper triangle of ``sum a q q'``."""
     sums[:] = 0.0
     if len(b) <= TILE:
-        # Without views: numba counts references to each.
+        # Without views of the arrays, whose references numba would count.
         _sum_tile(columns, z, a, b, sums)
         return
     c0, c1, c2, c3 = columns
     for begin in range(0, len(b), TILE):
         end = min(begin + TILE, len(b))
-        some = c0[begin:end], c1[begin:end], c2[begin:end], c3[begin:end]
-        _sum_tile(some, z[begin:end], a[begin:end] if len(a) else a, b[begin:end], sums)
+        tile = c0[begin:end], c1[begin:end], c2[begin:end], c3[begin:end]
+        _sum_tile(tile, z[begin:end], a[begin:end] if len(a) else a, b[begin:end], sums)
 
 
 @inline_reduction
@@ -160,12 +160,12 @@ def _sum_tile(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Flo
     s00 = s01 = s02 = s03 = s11 = s12 = s13 = s22 = s23 = s33 = ZERO
     for e in range(len(b)):
         w = a[e] if weighted else ONE
-        rest = b[e] - w * z[e]
+        residual = b[e] - w * z[e]
         v0, v1, v2, v3 = c0[e], c1[e], c2[e], c3[e]
-        n0 += rest * v0
-        n1 += rest * v1
-        n2 += rest * v2
-        n3 += rest * v3
+        n0 += residual * v0
+        n1 += residual * v1
+        n2 += residual * v2
+        n3 += residual * v3
         w0, w1, w2 = w * v0, w * v1, w * v2
         s00 += w0 * v0
         s01 += w0 * v1
@@ -185,7 +185,7 @@ def _sum_tile(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Flo
 
 @inline
 def solve_block(numerators: Float64s, products: Float64s, x: Float64s, nonnegative: bool) -> None:
-    """Minimise ``x.products x / 2 - numerators.x`` by coordinate descent from ``x`` on."""
+    """Minimise ``x.products x / 2 - numerators.x`` over ``x`` by coordinate descent, in place."""
     inverse = np.empty(BLOCK)
     for f in range(BLOCK):
         inverse[f] = 1.0 / products[f, f] if products[f, f] > 0 else 0.0
@@ -209,7 +209,7 @@ def _move(columns: Columns, by: Float64s, z: Float32s, count: int) -> None:
 
 @inline_reduction
 def _bias(a: Float32s, b: Float32s, old: np.float32, ridge: float, z: Float32s) -> np.float32:
-    """Solve a bias; return it, and change the predictions."""
+    """Return the solved bias, and update the predictions."""
     numerator, weight = 0.0, 0.0
     for e in range(len(z)):
         w = np.float64(a[e]) if len(a) else 1.0
@@ -237,26 +237,26 @@ def _loss(a: Float32s, b: Float32s, z: Float32s, implicit: bool) -> float:
 @reduction
 def measure(
     ratings: tuple[Int64s, Int32s, Float32s, Float32s],
-    own: Float32s,
+    vectors: Float32s,
     others: Float32s,
     mean: float,
-    kind: tuple[bool, bool, bool],
+    flags: tuple[bool, bool, bool],
 ) -> float:
     """Return the loss of ratings, such as held-out ones; arguments are those of ``descend``."""
     ends, rows, a, b = ratings
-    biases, _, implicit = kind
+    biases, _, implicit = flags
     loss = 0.0
     for u in range(len(ends) - 1):
         begin, end = ends[u], ends[u + 1]
         z = np.empty(end - begin, np.float32)
-        _predict(rows[begin:end], own, u, others, mean, biases, z)
+        _predict(rows[begin:end], vectors, u, others, mean, biases, z)
         loss += _loss(a[begin:end] if len(a) else a, b[begin:end], z, implicit)
     return loss
 
 
 @reduction
 def multiply(rows: Float32s, first: int, out: Float64s) -> None:
-    """Set ``out`` to the products of a block of rows with every row; rows have the shape (rows, n)."""
+    """Set ``out`` to the inner products of ``BLOCK`` rows, from ``first`` on, with every row."""
     out[:] = 0.0
     for begin in range(0, rows.shape[1], TILE):
         end = min(begin + TILE, rows.shape[1])

@@ -16,8 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_descent import SideDescent, gram_matrix, num_coordinates, padded
-from ps2.algorithms.factors.ccd_ratings import WorkersRatings, read_ratings
+from ps2.algorithms.factors.ccd_descent import (
+    SideDescent,
+    WorkersRatings,
+    gram_matrix,
+    num_coordinates,
+    padded,
+    read_ratings,
+)
 from ps2.algorithms.factors.grid import Layout
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.program import (
@@ -41,13 +47,13 @@ from ps2.algorithms.training.record import StepReport
 from ps2.array_types import Float32s, Int64s
 from ps2.errors import PS2Error
 
-# The standard deviation of a new vector's entries, before division by the square root of the rank.
+# The standard deviation of an initial vector's entries is this, divided by the square root of the rank.
 INITIAL_STD = 0.3
 
 
 @dataclass(frozen=True)
 class SolveAll(Task):
-    """Solve all coordinates once; iterations count from 0."""
+    """Solve all coordinates once; ``iteration`` counts from 0."""
 
     iteration: int
 
@@ -79,8 +85,8 @@ class CcdProgram(FactorsProgram):
             result = Iteration.from_sums(vars(report), self.plan.settings.implicitPrefs)
             if not math.isfinite(result.objective):
                 raise PS2Error(
-                    f"iteration {len(results) + 1}: the loss is {result.objective}: the numbers have left float32's "
-                    "range; ratings of a smaller scale, or a larger regParam, may help"
+                    f"iteration {len(results) + 1}: the loss is {result.objective}: numbers exceed float32's range; "
+                    "smaller ratings, or a larger regParam, may help"
                 )
             self.end_iteration(ask, results, result)
             if self.problem.keeps_best and self.best_iteration(results) == len(results):
@@ -130,19 +136,19 @@ def _make_worker(vectors: CcdVectors, threads: int, mean: float, ratings: Worker
 
 
 class CcdWorker:
-    """A worker's ratings of its users and of its items, and the vectors on the servers."""
+    """A worker's users and items with their ratings, and the vectors on the servers."""
 
     def __init__(
         self, vectors: CcdVectors, positions: tuple[Int64s, Int64s], sides: tuple[SideDescent, SideDescent]
     ) -> None:
-        """Each pair has one part for the worker's users, and one for its items."""
+        """The first element of each pair belongs to the worker's users, and the second to its items."""
         self._vectors = vectors
         self._user_positions, self._item_positions = positions
         self._users, self._items = sides
-        self._loaded: int | None = None  # the iteration that begins with the vectors in this process
+        self._loaded: int | None = None  # the iteration that starts with the vectors of this process; None: no vectors
 
     def __call__(self, worker: Any, task: SolveAll) -> None:
-        """Solve the vectors of the users; when all workers have done so, solve those of the items, and report."""
+        """Solve the users' vectors, wait for all workers, solve the items' vectors, and report."""
 
         def request(matrix: Any) -> Callable[[Int64s], Any]:
             return lambda columns: worker.prefetch(matrix, columns=columns, ahead=0)
@@ -151,19 +157,19 @@ class CcdWorker:
         before, after = task.iteration % 2, (task.iteration + 1) % 2
         users, items = self._users, self._items
         if self._loaded != task.iteration:  # the process is new, or was rolled back
-            users.own = vectors.users[before].pull(columns=self._user_positions)
-            items.own = vectors.items[before].pull(columns=self._item_positions)
+            users.vectors = vectors.users[before].pull(columns=self._user_positions)
+            items.vectors = vectors.items[before].pull(columns=self._item_positions)
         users.solve(request(vectors.items[before]), vectors.gram(ITEMS + before))
-        vectors.users[after].push(columns=self._user_positions, values=users.own, wait=False)
+        vectors.users[after].push(columns=self._user_positions, values=users.vectors, wait=False)
         if vectors.grams is not None:
-            vectors.add_gram(USERS, rank, gram_matrix(users.own))
+            vectors.add_gram(USERS, rank, gram_matrix(users.vectors))
         worker.barrier()
         users_gram = vectors.gram(USERS)
         loss, held = items.solve(request(vectors.users[after]), users_gram)
-        vectors.items[after].push(columns=self._item_positions, values=items.own, wait=False)
+        vectors.items[after].push(columns=self._item_positions, values=items.vectors, wait=False)
         if vectors.grams is not None:
-            vectors.add_gram(ITEMS + after, rank, items_gram := gram_matrix(items.own))
-            # The sum of squared predictions over all users and these items: the inner product of both Gram matrices.
+            vectors.add_gram(ITEMS + after, rank, items_gram := gram_matrix(items.vectors))
+            # The inner product of both Gram matrices is the sum of squared predictions of all users and these items.
             loss += float(np.sum(users_gram * items_gram))
         self._loaded = task.iteration + 1
         sums = {LOSS: loss, WEIGHT: items.weight, HELD_LOSS: held, HELD_WEIGHT: items.held_weight}
@@ -172,25 +178,25 @@ class CcdWorker:
 
 
 def first_vectors(plan: FactorizationPlan, users: int, items: int) -> tuple[Float32s, Float32s]:
-    """Return first vectors with biases, shapes (users, ranks), (items, ranks). Users' are 0: they are solved first."""
+    """Return the initial vectors of users and items, shape (n, ranks). Users' are 0: an iteration solves them first."""
     settings, ranks = plan.settings, num_coordinates(plan)
     item_vectors = np.zeros((items, ranks), np.float32)
     rng = np.random.default_rng(plan.seed)
     item_vectors[:, : settings.rank] = rng.standard_normal((items, settings.rank), np.float32)
     item_vectors *= np.float32(INITIAL_STD / math.sqrt(settings.rank))
-    # Most ratings have the same sign, so the first coordinate of all items starts positive.
+    # Most ratings have the same sign. A positive first coordinate of all items lets users fit it.
     item_vectors[:, 0] = np.abs(item_vectors[:, 0])
     if settings.nonnegative:
         np.abs(item_vectors, out=item_vectors)
     return np.zeros((users, ranks), np.float32), item_vectors
 
 
-def _copy_model(vectors: Float32s, numbers: Any, factors: Float32s, bias: Float32s | None) -> None:
-    """Copy a model's factors to the rows ``numbers`` of vectors, and its biases if both have biases."""
+def _copy_model(vectors: Float32s, rows: Any, factors: Float32s, bias: Float32s | None) -> None:
+    """Copy a model's factors to some rows of vectors, and its biases if model and training have biases."""
     rank = factors.shape[1]
-    vectors[numbers, :rank] = factors
+    vectors[rows, :rank] = factors
     if bias is not None and vectors.shape[1] > padded(rank):
-        vectors[numbers, padded(rank)] = bias
+        vectors[rows, padded(rank)] = bias
 
 
 def _split(vectors: Float32s, plan: FactorizationPlan) -> Vectors:

@@ -1,4 +1,4 @@
-"""Ratings in a compact form: ids as numbers of the distinct ids among them. Arrow in, Arrow out; no Spark."""
+"""Ratings in a compact form: each id is the index of a distinct id. Arrow in, Arrow out; no Spark."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ps2.algorithms.frame.arrow_batches import blocks_of, from_bytes, to_bytes
 from ps2.array_types import Int32s
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
-# Names of the columns that tasks get.
+# The names of the columns that tasks get. HELD marks held-out ratings.
 USER, ITEM, RATING, WEIGHT, HELD = "user", "item", "rating", "weight", "held"
-# The dtypes in which they travel.
+# The dtypes in which the columns travel; users and items travel as indices.
 DTYPES: dict[str, Any] = {USER: np.int32, ITEM: np.int32, RATING: np.float32, WEIGHT: np.float32, HELD: np.bool_}
 # The approximate number of rows of a chunk.
 CHUNK_ROWS = 1 << 20
@@ -29,11 +30,11 @@ CHUNKS = pa.schema(
 
 @dataclass(frozen=True, eq=False)
 class Coded:
-    """Ids as numbers.
+    """A column of ids, dictionary-encoded.
 
     Attributes:
-        ids: int64 or strings, distinct, in any order.
-        codes: the index of each row's id.
+        ids: the distinct ids, int64 or strings, in any order.
+        codes: the index in ``ids`` of each row's id.
     """
 
     ids: pa.Array
@@ -56,11 +57,11 @@ class Coded:
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some ratings without faults.
+    """A block of valid ratings.
 
     Attributes:
         ratings, weights: float64 or float32; None: all are 1.
-        held: whether each row is held out; None: none is.
+        held: whether each row is held out; None: no row is.
     """
 
     users: Coded
@@ -71,14 +72,14 @@ class Chunk:
 
     @staticmethod
     def from_columns(columns: Mapping[str, pa.Array]) -> Chunk:
-        """Return rows, without nulls, in this form."""
+        """Return the ratings of columns without nulls."""
         ratings, weights, held = (
             columns[name].to_numpy(zero_copy_only=False) if name in columns else None for name in (RATING, WEIGHT, HELD)
         )
         return Chunk(Coded.from_ids(columns[USER]), Coded.from_ids(columns[ITEM]), ratings, weights, held)
 
     def numbers(self) -> dict[str, Array]:
-        """Return the ratings, weights and marks that there are, in the dtypes in which they travel."""
+        """Return the present ones of the columns RATING, WEIGHT and HELD, in the dtypes in which they travel."""
         arrays = {RATING: self.ratings, WEIGHT: self.weights, HELD: self.held}
         return {name: array.astype(DTYPES[name], copy=False) for name, array in arrays.items() if array is not None}
 
@@ -86,22 +87,24 @@ class Chunk:
         """Return a row of ``CHUNKS``: the ``number``-th chunk of rdd_partition ``part``."""
         cells: dict[str, Any] = {name: array.tobytes() for name, array in self.numbers().items()}
         for name, coded in ((USER, self.users), (ITEM, self.items)):
-            cells[f"{name}_ids"] = write_stream(pa.table({"id": coded.ids}))
+            cells[f"{name}_ids"] = to_bytes(pa.table({"id": coded.ids}))
             cells[name] = coded.codes.tobytes()
         return {**cells, "part": part, "number": number}
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> Chunk:
+        """Return the chunk that ``row`` has written."""
+
         def read(name: str) -> Any:
             return None if row[name] is None else np.frombuffer(row[name], DTYPES[name])
 
-        ids = (read_stream(row[f"{name}_ids"]).column(0).combine_chunks() for name in (USER, ITEM))
+        ids = (from_bytes(row[f"{name}_ids"]).column(0).combine_chunks() for name in (USER, ITEM))
         users, items = map(Coded, ids, (read(USER), read(ITEM)))
         return Chunk(users, items, read(RATING), read(WEIGHT), read(HELD))
 
 
 def join_columns(rows: list[dict[str, Any]]) -> dict[str, Array]:
-    """Concatenate the columns of packed rows, which lose them; numbers that no row has are left out."""
+    """Concatenate the columns of packed rows and delete them there; leave out optional columns that no row has."""
     columns = {}
     for name, dtype in DTYPES.items():
         parts = [np.frombuffer(row.pop(name), dtype) for row in rows if row[name] is not None]
@@ -112,27 +115,4 @@ def join_columns(rows: list[dict[str, Any]]) -> dict[str, Array]:
 
 def tables(batches: Iterable[pa.RecordBatch], rows: int = CHUNK_ROWS) -> Iterator[pa.Table]:
     """Join batches into tables of about ``rows`` rows."""
-    held: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        held.append(batch)
-        count += batch.num_rows
-        if count >= rows:
-            yield pa.Table.from_batches(held)
-            held, count = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
-
-
-def write_stream(table: pa.Table) -> bytes:
-    """Return a table as an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
-def read_stream(data: Any) -> pa.Table:
-    return pa.ipc.open_stream(bytes(data)).read_all()
+    return map(pa.Table.from_batches, blocks_of((batch for batch in batches if len(batch)), len, rows))

@@ -1,6 +1,6 @@
-"""Ratings dealt out to workers by user: all rows of a user go to one worker, packed by the tasks that read them.
+"""Assign users and items to workers, and send each rating to the worker of its user.
 
-Coordinate descent wants each rating twice: at the worker that has its user, and at the one that has its item.
+For coordinate descent, each rating also goes to the worker of its item.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pyarrow as pa
 from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded
 from ps2.algorithms.factors.grid import Layout
 from ps2.algorithms.factors.plan import FactorizationPlan
-from ps2.algorithms.factors.ratings import RatingsSurvey, spark_schema
+from ps2.algorithms.factors.ratings import RatingsSurvey
+from ps2.algorithms.frame.arrow_batches import spark_schema
 from ps2.algorithms.training.table import deal_by_cost
 from ps2.array_types import Int32s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
@@ -25,12 +26,14 @@ from ps2.run.spark.backend_lookup import backend_of, with_python
 
 Array = npt.NDArray[Any]
 
-# Groups of blocks that take turns: while a worker computes on one block, another one travels.
+# The number of blocks of items per worker and rotation: a worker trains one block while another block travels.
 SLICES = 2
-# The maximum bytes of items in a worker at a time.
+# The maximum bytes of a block's vectors.
 BLOCK_BYTES = 64 << 20
-# Spark's seed of hash().
+# The seed of Spark's hash().
 HASH_SEED = 42
+# A row for each chunk and worker. key: Spark's repartition sends the row to the worker. part, number: the chunk.
+# strange: the number of the chunk's rows with unknown ids, in its last row; else 0. All other columns: bytes of arrays.
 PACKED = pa.schema(
     [
         ("key", pa.int32()),
@@ -49,7 +52,7 @@ class Deal:
 
     Attributes:
         user_positions, item_positions: the position in the layout of each user and each item.
-        by_item: whether each rating travels to the worker of its item as well.
+        by_item: whether each rating also goes to the worker of its item.
     """
 
     layout: Layout
@@ -63,7 +66,7 @@ class Deal:
 
     @staticmethod
     def from_counts(user_counts: Int64s, item_counts: Int64s, workers: int, groups: int, item_bytes: int) -> Deal:
-        """Deal users to workers, and items of so many bytes to blocks, each by the number of ratings."""
+        """Assign users to workers, and items to blocks, balanced by ratings; an item's vector has ``item_bytes``."""
         max_items = max(BLOCK_BYTES // item_bytes, 1)
         blocks = SLICES * workers
         ring = RotationSchedule(workers, blocks * max(-(-len(item_counts) // (blocks * max_items)), 1), SLICES)
@@ -74,7 +77,7 @@ class Deal:
 
 @dataclass(frozen=True, eq=False)
 class PackedRatings:
-    """Ratings at the workers, one rdd_partition each: a DataFrame of the schema ``PACKED``."""
+    """A DataFrame of the schema ``PACKED``, with one rdd_partition for each worker."""
 
     frame: Any
     deal: Deal
@@ -85,7 +88,7 @@ class PackedRatings:
 
 
 def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, plan: FactorizationPlan) -> PackedRatings:
-    """Bring ratings to the workers: a shuffle of few large rows. Held-out rows of unknown ids are left out."""
+    """Send ratings to the workers, by a shuffle of few large rows. Rows of unknown ids are left out."""
     deal = replace(deal, by_item=plan.solver == "ccd")
     workers = deal.layout.ring.workers
     keys = partition_keys(workers)
@@ -104,15 +107,8 @@ def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, plan: Factorizat
     return PackedRatings(rows, deal)
 
 
-def packed(
-    chunk: Chunk,
-    users: Ids,
-    items: Ids,
-    deal: Deal,
-    keys: Int32s,
-    source: tuple[int, int],
-) -> pa.RecordBatch:
-    """Return ratings as one row for each worker: those of its users, and then, if the deal says so, of its items.
+def packed(chunk: Chunk, users: Ids, items: Ids, deal: Deal, keys: Int32s, source: tuple[int, int]) -> pa.RecordBatch:
+    """Return a row of a chunk's ratings for each worker's users and, with ``deal.by_item``, for each worker's items.
 
     ``keys`` has the key of each worker; ``source`` is the rdd_partition of the chunk, and its number there.
     """
@@ -137,7 +133,7 @@ def packed(
 
 
 def _cut(columns: Mapping[str, Array], layout: Layout, workers: int, by_item: bool) -> dict[str, list[bytes | None]]:
-    """Return ratings' columns as bytes for each worker."""
+    """Return the columns of ratings as bytes, a list of one element per worker; None: there is no such column."""
     bounds = [layout.items_owned_by(rank)[1] if by_item else layout.user_bounds(rank)[-1] for rank in range(workers)]
     owners = np.searchsorted(np.array(bounds), columns[ITEM if by_item else USER], side="right")
     order = np.argsort(owners.astype(np.uint16 if workers <= 1 << 16 else np.int64), kind="stable")
@@ -151,30 +147,28 @@ def _cut(columns: Mapping[str, Array], layout: Layout, workers: int, by_item: bo
 def _positions(coded: Coded, ids: Ids, positions: Int32s) -> Int32s:
     """Return the position of each row's id, or ``UNKNOWN``."""
     numbers = ids.find(coded.ids)
-    by_id = np.where(numbers == UNKNOWN, np.int32(UNKNOWN), positions[numbers]).astype(np.int32)
-    return by_id[coded.codes]
+    positions_of_ids = np.where(numbers == UNKNOWN, np.int32(UNKNOWN), positions[numbers]).astype(np.int32)
+    return positions_of_ids[coded.codes]
 
 
 def partition_keys(workers: int) -> Int32s:
-    """Return for each worker an integer that Spark's ``repartition`` sends to it.
+    """Return for each worker an integer that Spark's ``repartition`` sends to it: the smallest one.
 
     Spark sends a row to partition ``pmod(hash(key), partitions)``; ``hash`` is Murmur3 with a seed of 42.
     """
-    keys, missing, begin = np.zeros(workers, np.int32), workers, 0
-    have_keys = np.zeros(workers, np.bool_)
-    while missing:
-        some = np.arange(begin, begin + 4 * workers, dtype=np.int32)
-        partitions = murmur3(some).view(np.int32).astype(np.int64) % workers
-        fresh, first = np.unique(partitions, return_index=True)
-        is_new = ~have_keys[fresh]
-        keys[fresh[is_new]] = some[first[is_new]]
-        have_keys[fresh] = True
-        missing, begin = int((~have_keys).sum()), begin + 4 * workers
+    keys, begin = np.full(workers, -1, np.int32), 0
+    while (keys < 0).any():
+        candidates = np.arange(begin, begin + 4 * workers, dtype=np.int32)
+        partitions = murmur3(candidates).view(np.int32).astype(np.int64) % workers
+        reached, first = np.unique(partitions, return_index=True)
+        is_new = keys[reached] < 0
+        keys[reached[is_new]] = candidates[first[is_new]]
+        begin += 4 * workers
     return keys
 
 
 def murmur3(numbers: Int32s) -> npt.NDArray[np.uint32]:
-    """Return Spark's hash of 32-bit integers (Murmur3 by Austin Appleby, of one word)."""
+    """Return Spark's hash of 32-bit integers: Murmur3 (Austin Appleby) of one word."""
     k = numbers.astype(np.uint32) * np.uint32(0xCC9E2D51)
     k = ((k << np.uint32(15)) | (k >> np.uint32(17))) * np.uint32(0x1B873593)
     h = np.uint32(HASH_SEED) ^ k
@@ -186,16 +180,17 @@ def murmur3(numbers: Int32s) -> npt.NDArray[np.uint32]:
 
 
 def _deal(counts: Int64s, parts: int, groups: int, by_count: bool) -> tuple[Int32s, Int64s]:
-    """Deal things to parts, and those of each part to groups; return the position of each, and the groups' bounds.
+    """Assign users (or items) with these counts of ratings to parts, and those of each part to groups.
 
-    A group's order is by number or by falling count, which keeps frequent things together in caches.
+    Return the position of each user, and the groups' bounds. A group is ordered by number, or ``by_count``: the users
+    with the most ratings come first, so that they lie together in caches.
     """
     part = deal_by_cost(counts, parts).astype(np.int64)
     group = np.zeros(len(counts), np.int64)
     if groups > 1:
-        for one in range(parts):
-            mine = np.flatnonzero(part == one)
-            group[mine] = deal_by_cost(counts[mine], groups)
+        for number in range(parts):
+            members = np.flatnonzero(part == number)
+            group[members] = deal_by_cost(counts[members], groups)
     cell = part * groups + group
     order = np.lexsort((-counts, cell)) if by_count else np.argsort(cell, kind="stable")
     positions = np.empty(len(counts), np.int32)

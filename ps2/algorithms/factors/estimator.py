@@ -11,17 +11,17 @@ import numpy as np
 from pyspark.ml import Estimator, Model, recommendation
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
 
 from ps2.algorithms.factors import recommendation_frame as frames
 from ps2.algorithms.factors.ccd_program import CcdProgram
 from ps2.algorithms.factors.dealing import Deal, PackedRatings, deal_ratings
-from ps2.algorithms.factors.model import MatrixFactors, check_k
+from ps2.algorithms.factors.model import MatrixFactors, Side, check_k
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.program import Problem
 from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, survey_ratings
 from ps2.algorithms.factors.settings import FactorColumnSettings, FactorizationSettings
 from ps2.algorithms.factors.sgd_program import SgdProgram
-from ps2.algorithms.factors.side import Side
 from ps2.algorithms.frame.dealing import check_workers
 from ps2.algorithms.frame.estimator import HasInitialModel
 from ps2.algorithms.frame.frames import check_frame
@@ -30,21 +30,21 @@ from ps2.algorithms.frame.program import run_program
 from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.scoring import PairScoring
 from ps2.algorithms.frame.summaries import HistorySummary
+from ps2.algorithms.frame.tables import field
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import Placement, StepReport, TrainingHistory
 from ps2.algorithms.training.table import OwnRows, Table
-from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, DivergenceWarning, UsageError
 from ps2.run.spark.backend_lookup import active_session, backend_of, cores_each
 from ps2.run.spark.jvm import java_frame
 
 E = TypeVar("E", bound="MatrixFactorization")
 
-# The bytes of a number of a vector, and the count of numbers that a training adds to the factors of a vector.
+# The bytes of a float32, and the number of float32s that "sgd" adds to the factors of each vector.
 NUMBER_BYTES, STEP_NUMBERS = 4, 4
 SOLVERS: dict[str, type[SgdProgram | CcdProgram]] = {"sgd": SgdProgram, "ccd": CcdProgram}
-# pyspark.ml's ids.
+# The range of the ids of pyspark.ml's ALS.
 MIN_ID, MAX_ID = -(2**31), 2**31 - 1
 
 
@@ -94,57 +94,51 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
 
     def _plan(self) -> FactorizationPlan:
         """Return the plan; raise ConfigError if params contradict each other or the initial model."""
-        plan, model = FactorizationPlan(settings=self._values(FactorizationSettings), name=self._name), self._initial
-        rank, biases = plan.settings.rank, plan.settings.biases
-        if model is not None and model.rank != rank:
-            raise ConfigError(f"rank: expected {model.rank}, as the initial model has, got {rank}")
-        if model is not None and model.hasBiases != biases:
-            raise ConfigError(f"biases: expected {model.hasBiases}, as the initial model has, got {biases}")
+        plan = FactorizationPlan(settings=self._values(FactorizationSettings), name=self._name)
+        if self._initial is not None:
+            for name, expected in (("rank", self._initial.rank), ("biases", self._initial.hasBiases)):
+                if (value := getattr(plan.settings, name)) != expected:
+                    raise ConfigError(f"{name}: expected {expected}, as the initial model has, got {value}")
         return plan
 
     def _train_on(self, dataset: DataFrame) -> tuple[MatrixFactorizationModel, TrainingHistory]:
         plan = self._plan()
-        settings = plan.settings
-        optional = settings.ratingCol, settings.weightCol, settings.validationIndicatorCol
-        columns = RatingColumns(settings.userCol, settings.itemCol, *(name or None for name in optional))
-        check_workers(backend_of(dataset), settings.numWorkers)
-        fitted = retry_after_server_loss(lambda: self._factorize(dataset, columns, plan))
+        check_workers(backend_of(dataset), plan.settings.numWorkers)
+        fitted = retry_after_server_loss(lambda: self._factorize(dataset, plan))
         if fitted.halvings and fitted.step_size is not None:
             first = fitted.step_size * 2**fitted.halvings
             warnings.warn(
-                f"stepSize: the training diverged with a step of {first:.3g}; the model was trained with "
-                f"{fitted.step_size:.3g}: set that, and the time of the first attempt is saved",
+                f"stepSize: the training diverged with a step of {first:.3g}, and the model was trained with a step of "
+                f"{fitted.step_size:.3g}; set this step to save the time of the first attempt",
                 DivergenceWarning,
                 stacklevel=4,
             )
-        kinds = [frames.id_kind(dataset, name) for name in (columns.user, columns.item)]
-        return MatrixFactorizationModel._of(MatrixFactors.of(fitted, *kinds)), fitted.history
+        columns = plan.settings.userCol, plan.settings.itemCol
+        id_types = [to_arrow_type(field(dataset, name).dataType) for name in columns]
+        return MatrixFactorizationModel._of(MatrixFactors.of(fitted, *id_types)), fitted.history
 
-    def _factorize(self, dataset: DataFrame, columns: RatingColumns, plan: FactorizationPlan) -> FittedFactors:
-        start = None if self._initial is None else self._initial.fitted()
-        survey = survey_ratings(dataset, columns, plan.settings)
+    def _factorize(self, dataset: DataFrame, plan: FactorizationPlan) -> FittedFactors:
+        """Survey ratings, assign users and items to workers, and train."""
+        settings, spark = plan.settings, backend_of(dataset)
+        optional = settings.ratingCol, settings.weightCol, settings.validationIndicatorCol
+        columns = RatingColumns(settings.userCol, settings.itemCol, *(name or None for name in optional))
+        initial_model = None if self._initial is None else self._initial.fitted()
+        survey = survey_ratings(dataset, columns, settings)
         try:
-            return self._surveyed(dataset, survey.together_with(start), plan, start)
+            survey = survey.together_with(initial_model)
+            workers = settings.numWorkers or spark.total_slots()
+            workers = min(workers, int(np.count_nonzero(survey.user_counts)))
+            threads = cores_each(spark, workers)
+            deal = Deal.from_survey(survey, workers, threads, NUMBER_BYTES * (settings.rank + STEP_NUMBERS))
+            packed = deal_ratings(dataset, survey, deal, plan)
+            table = Table(packed.frame, ColumnNames(columns.user, label=None), workers)
+            fitted = self._train_in_context(
+                table, settings.maxIter, lambda ps, on_step: train(ps, packed, survey, plan, initial_model, on_step)
+            )
         finally:
             survey.release()
-
-    def _surveyed(
-        self, dataset: DataFrame, survey: RatingsSurvey, plan: FactorizationPlan, start: FittedFactors | None
-    ) -> FittedFactors:
-        spark, settings = backend_of(dataset), plan.settings
-        workers = settings.numWorkers or spark.total_slots()
-        workers = min(workers, int(np.count_nonzero(survey.user_counts)))
-        threads = cores_each(spark, workers)
-        deal = Deal.from_survey(survey, workers, threads, NUMBER_BYTES * (settings.rank + STEP_NUMBERS))
-        packed = deal_ratings(dataset, survey, deal, plan)
-
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedFactors:
-            return train(ps, packed, survey, plan, start, on_step)
-
-        table = Table(packed.frame, ColumnNames(survey.columns.user, label=None), packed.workers)
-        fitted = self._train_in_context(table, settings.maxIter, run)
         why = f"numWorkers is {settings.numWorkers}" if settings.numWorkers else "a worker for each task slot"
-        placement = Placement(packed.workers, threads, "servers", f"{why}, and at most one for each user")
+        placement = Placement(workers, threads, "servers", f"{why}, and at most one for each user")
         return replace(fitted, history=replace(fitted.history, placement=placement))
 
 
@@ -156,9 +150,9 @@ def train(
     initial_model: FittedFactors | None = None,
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> FittedFactors:
-    """Factorize ratings of such a survey, together with the ids of ``initial_model``; in a restored context, continue.
+    """Factorize surveyed ratings; in a restored context, continue the training.
 
-    The users and items of the initial model keep their vectors, and new ones get random ones.
+    The survey includes the users and items of the initial model. They keep their vectors; others get random vectors.
     """
     rank = plan.settings.rank
     if initial_model is not None and initial_model.rank != rank:
@@ -203,12 +197,12 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
     @property
     def userFactors(self) -> DataFrame:
         """All users' vectors, in order of the ids: columns id, features (array of floats) and, with biases, bias."""
-        return frames.factors_frame(*self._with_share(), self.factors.user, for_users=True)
+        return frames.factors_frame(*self._session_and_share(), self.factors.user, for_users=True)
 
     @property
     def itemFactors(self) -> DataFrame:
         """All items' vectors; see ``userFactors``."""
-        return frames.factors_frame(*self._with_share(), self.factors.item, for_users=False)
+        return frames.factors_frame(*self._session_and_share(), self.factors.item, for_users=False)
 
     # -- without Spark ---------------------------------------------------------------------------------------------
 
@@ -242,9 +236,9 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
 
     def scoring(self) -> PairScoring:
         """Return how ``transform`` scores rows, as plain data, for scorers without Spark; they drop no row."""
-        ends = self.getUserCol(), self.getItemCol()
+        columns = self.getUserCol(), self.getItemCol()
         integers = self.factors.users.are_integers, self.factors.items.are_integers
-        return PairScoring(f"{MatrixFactors.__module__}:MatrixFactors", *ends, self.getPredictionCol(), integers)
+        return PairScoring(f"{MatrixFactors.__module__}:MatrixFactors", *columns, self.getPredictionCol(), integers)
 
     def recommendForAllUsers(self, numItems: int) -> DataFrame:
         """Return the best items for every user, in order of the ids.
@@ -283,12 +277,12 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         names = self.getUserCol(), self.getItemCol()
         direction = frames.Direction(for_users, *(names if for_users else reversed(names)))
         if dataset is None:
-            return frames.recommended_to_all(*self._with_share(), self.factors, direction, k)
+            return frames.recommended_to_all(*self._session_and_share(), self.factors, direction, k)
         check_frame(dataset)
         share = self._share(backend_of(dataset))
         return frames.recommended_to_some(dataset, share, self.factors, direction, k)
 
-    def _with_share(self) -> tuple[SparkSession, Callable[[], MatrixFactors]]:
+    def _session_and_share(self) -> tuple[SparkSession, Callable[[], MatrixFactors]]:
         spark = active_session()
         return spark, self._share(backend_of(spark))
 
@@ -309,9 +303,9 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         factors = self.factors
         for side in (factors.user, factors.item):
             _check_narrow(side)
-        # As those of pyspark.ml's own models are.
-        users = frames.extended_frame(*self._with_share(), factors.user, for_users=True).persist()
-        items = frames.extended_frame(*self._with_share(), factors.item, for_users=False).persist()
+        # The models of pyspark.ml persist them, too.
+        users = frames.extended_frame(*self._session_and_share(), factors.user, for_users=True).persist()
+        items = frames.extended_frame(*self._session_and_share(), factors.item, for_users=False).persist()
         rank = factors.extended()[0].shape[1]
         return self._as_pyspark(recommendation.ALSModel, rank, java_frame(users), java_frame(items))
 
@@ -326,5 +320,5 @@ def _check_narrow(side: Side) -> None:
             raise UsageError(f"{expected} {id}")
 
 
-# isinstance() says yes; a real subclass would have to wrap a Java object.
+# For isinstance(); a real subclass would have to wrap a Java object.
 recommendation.ALSModel.register(MatrixFactorizationModel)

@@ -22,9 +22,9 @@ Array = npt.NDArray[Any]
 class Layout:
     """The users of each worker, and the items that rotate together.
 
-    A position is a column of the matrices on the servers. Users' positions are ordered by worker, and within it by
-    group; items' positions by block, and within it by group. Threads of a worker take groups of users and groups of a
-    block's items, so that no two of them touch one user or one item.
+    A position is a column of the matrices on the servers. Users' positions are ordered by worker, and within a worker
+    by group; items' positions are ordered by block, and within a block by group. Each thread of a worker takes a group
+    of users and a group of the block's items, so that no two threads change one user or one item.
 
     Attributes:
         ring: the rotation of blocks.
@@ -50,9 +50,9 @@ class Layout:
         return self.user_begins[rank * self.groups : (rank + 1) * self.groups + 1]
 
     def items_owned_by(self, rank: int) -> tuple[int, int]:
-        """Return the bounds of the items that a worker solves, if items do not rotate."""
-        size = self.ring.blocks // self.ring.workers * self.groups
-        return int(self.item_begins[rank * size]), int(self.item_begins[(rank + 1) * size])
+        """Return the bounds of the items that a worker solves if items do not rotate."""
+        groups = self.ring.blocks // self.ring.workers * self.groups
+        return int(self.item_begins[rank * groups]), int(self.item_begins[(rank + 1) * groups])
 
     def item_bounds(self, block: int) -> Int64s:
         """Return the bounds of a block's groups of items, shape (groups + 1,)."""
@@ -64,8 +64,9 @@ class HeldOut:
     """A worker's held-out ratings.
 
     Attributes:
-        users: positions among the worker's users.
-        items: indices into ``columns``.
+        users: the positions of the ratings' users among the worker's users.
+        items: the ratings' items, as indices into ``columns``.
+        values: the scaled ratings.
         weights: the weights of the ratings; empty: all are 1.
         columns: the positions of the items that occur.
     """
@@ -85,12 +86,13 @@ class HeldOut:
 class Grid:
     """A worker's ratings.
 
-    A cell is a group of items (numbered over all blocks) and a user. The ratings of a cell are sorted by item.
+    A cell has the ratings of a user and a group of items, sorted by item. Groups are numbered over all blocks.
 
     Attributes:
         users: the number of the worker's users, whose positions begin at ``first_user``.
-        begins: the first rating of each cell, and the end: shape (item groups * users + 1,).
-        items: positions of the items within their block.
+        begins: the index of the first rating of each cell, and the end: shape (item groups * users + 1,).
+        items: the positions of the ratings' items within their block.
+        values: the scaled ratings.
         weights: the weights of the ratings; empty: all are 1.
         strange: the number of rows with ids that did not occur when the ratings were surveyed.
     """
@@ -118,7 +120,7 @@ class Grid:
 def read_grid(
     batches: Iterable[pa.RecordBatch], layout: Layout, rank: int, shift: float, scale: float, unit: float = 1.0
 ) -> Grid:
-    """Read packed ratings (``dealing.PACKED``) as values ``(rating - shift) / scale`` and weights times ``unit``."""
+    """Read packed ratings (``dealing.PACKED``), scaled: ``(rating - shift) / scale``, and weights times ``unit``."""
     rows = [row for batch in batches for row in batch.to_pylist()]
     rows.sort(key=lambda row: (row["part"], row["number"]))
     columns = join_columns(rows)
@@ -140,39 +142,32 @@ def read_grid(
 
 def ordered(
     layout: Layout,
-    mine: tuple[int, int],
+    user_range: tuple[int, int],
     ratings: tuple[Int32s, Int32s, Float32s, Float32s],
     held_out: HeldOut | None = None,
     strange: int = 0,
 ) -> Grid:
-    """Put ratings into a grid. They are: user positions among the worker's, item positions, values, weights (or empty).
+    """Sort ratings into a grid: positions of users among the worker's, positions of items, values, weights (or empty).
 
-    ``mine``: the position of the worker's first user, and the number of its users.
+    ``user_range``: the position of the worker's first user, and the number of its users.
     """
     users, items, values, weights = ratings
-    groups = len(layout.item_begins) - 1
-    sizes = np.diff(layout.item_begins)
-    group = np.repeat(np.arange(groups, dtype=np.int32), sizes)
-    blocks = np.diff(layout.item_begins[:: layout.groups])
-    in_block = (np.arange(layout.items) - np.repeat(layout.item_begins[: -1 : layout.groups], blocks)).astype(np.int32)
-    begins = np.empty(groups * mine[1] + 1, np.int64)
-    count_cells(users, items, group, mine[1], begins)
+    groups, num_users = len(layout.item_begins) - 1, user_range[1]
+    group = np.repeat(np.arange(groups, dtype=np.int32), np.diff(layout.item_begins))
+    block_begins = layout.item_begins[:: layout.groups]
+    in_block = (np.arange(layout.items) - np.repeat(block_begins[:-1], np.diff(block_begins))).astype(np.int32)
+    begins = np.empty(groups * num_users + 1, np.int64)
+    count_cells(users, items, group, num_users, begins)
     cell_items = np.empty(len(items), np.int32)
     cell_values, cell_weights = np.empty(len(items), np.float32), np.empty(len(weights), np.float32)
     cells = cell_items, cell_values, cell_weights
-    fill_cells(users, items, group, mine[1], begins[:-1].copy(), (values, weights), in_block, cells)
+    fill_cells(users, items, group, num_users, begins[:-1].copy(), (values, weights), in_block, cells)
     sort_cells(begins, *cells)
-    return Grid(layout, *mine, begins, cell_items, cell_values, cell_weights, held_out, strange)
+    return Grid(layout, *user_range, begins, cell_items, cell_values, cell_weights, held_out, strange)
 
 
 def _held_out(users: Int32s, items: Int32s, values: Float32s, weights: Float32s) -> HeldOut:
-    # Rows arrive in any order.
-    order = np.lexsort((values, items, users))
-    columns, positions = np.unique(items[order], return_inverse=True)
-    return HeldOut(
-        users[order],
-        positions.astype(np.int32),
-        values[order],
-        weights[order] if len(weights) else weights,
-        columns.astype(np.int64),
-    )
+    order = np.lexsort((values, items, users))  # rows arrive in any order
+    columns, indices = np.unique(items[order], return_inverse=True)
+    weights = weights[order] if len(weights) else weights
+    return HeldOut(users[order], indices.astype(np.int32), values[order], weights, columns.astype(np.int64))

@@ -2,27 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ps2.algorithms.factors.plan import FittedFactors
-from ps2.algorithms.factors.side import Side
-from ps2.algorithms.factors.top_k import Candidates, lengths, pair_products
-from ps2.algorithms.frame.array_files import ArrayModel, reading, write_arrays
+from ps2.algorithms.factors.top_k import Candidates, norms_of, pair_products
+from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
+from ps2.algorithms.frame.name_files import NAME_ARRAYS, name_arrays, names_from_arrays
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float32s, Int64s
 from ps2.data.ids import Ids, Names
+from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.number_checks import is_whole
 
-FORMAT = "ps2.factors.v1"
-# A product of two vectors has to be a float32.
+Array = npt.NDArray[Any]
+
+# The largest product of two vectors' elements, times their number, whose sums are surely float32.
 MAX_PRODUCT = 1e37
+SIDES = ("user", "item")
+ID_TYPES = ("int8", "int16", "int32", "int64", "string")
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """All users, or all items.
+
+    Attributes:
+        names: the ids, ascending: integers by value, strings by their UTF-8 bytes.
+        id_type: the type of the ids in DataFrames: one of ``ID_TYPES``.
+        factors: the vectors, shape (n, rank), C-contiguous.
+        bias: shape (n,); None: the model has no biases.
+    """
+
+    names: Names
+    id_type: pa.DataType
+    factors: Float32s
+    bias: Float32s | None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def ids(self, positions: Array) -> pa.Array:
+        """Return the ids at some positions, in the type that they have in DataFrames."""
+        return self.names.values.take(pa.array(positions)).cast(self.id_type)
+
+    @staticmethod
+    def from_arrays(what: str, ids: Any, factors: npt.ArrayLike, bias: npt.ArrayLike | None) -> Side:
+        """Sort one side by id.
+
+        Args:
+            what: "user" or "item".
+            ids: distinct integers or strings, in any order; the type of an Arrow or NumPy array is kept.
+
+        Raises:
+            InputError: the ids are of another type, or one is repeated; a number is not finite.
+            ShapeError: there is not one vector, and one bias, for each id.
+        """
+        names = ids if isinstance(ids, Names) else Names.from_values(ids, what)
+        vectors, n = np.ascontiguousarray(as_array(what, factors), np.float32), len(names)
+        biases = None if bias is None else np.ascontiguousarray(as_array(what, bias), np.float32)
+        if vectors.ndim != 2 or len(vectors) != n or not vectors.shape[1]:
+            raise ShapeError(f"{what}: expected a vector for each of {n:,} ids, got an array of shape {vectors.shape}")
+        if biases is not None and biases.shape != (n,):
+            raise ShapeError(f"{what}: expected a bias for each of {n:,} ids, got an array of shape {biases.shape}")
+        if not n:
+            raise InputError(f"{what}: expected ids, got none")
+        if not np.isfinite(vectors).all() or not (biases is None or np.isfinite(biases).all()):
+            raise InputError(f"{what}: expected finite numbers in all vectors, got NaN or infinity")
+        if names.are_integers:
+            order = np.argsort(names.values.to_numpy(), kind="stable")
+        else:
+            order = np.asarray(pc.sort_indices(names.values))
+        if not np.array_equal(order, np.arange(n)):
+            names = Names(names.values.take(pa.array(order)), what)
+            vectors, biases = vectors[order], None if biases is None else biases[order]
+        return Side(names, _type_of_ids(ids, names), vectors, biases)
+
+    @staticmethod
+    def from_files(what: str, id_type: str, arrays: Mapping[str, Array]) -> Side:
+        """Return the side that the arrays of ``to_files`` hold; raise ValueError if they do not match."""
+        prefix = f"{what}_"
+        own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        names, factors, bias = names_from_arrays(own, what), own["factors"], own.get("bias")
+        if factors.ndim != 2 or factors.dtype != np.float32 or len(factors) != len(names):
+            raise ValueError(f"{what}s: {len(names)} ids, but factors of shape {factors.shape}, {factors.dtype}")
+        if bias is not None and (bias.shape != (len(names),) or bias.dtype != np.float32):
+            raise ValueError(f"{what}s: {len(names)} ids, but biases of shape {bias.shape}, {bias.dtype}")
+        return Side(names, pa.type_for_alias(id_type), factors, bias)
+
+    def to_files(self, what: str) -> dict[str, Array]:
+        """Return the arrays of the files of "user" or "item"."""
+        arrays = {"factors": self.factors, **name_arrays(self.names)}
+        if self.bias is not None:
+            arrays["bias"] = self.bias
+        return {f"{what}_{name}": array for name, array in arrays.items()}
+
+
+def _type_of_ids(ids: Any, names: Names) -> pa.DataType:
+    """Return the type of ids in DataFrames: that of an array, else int64 or string."""
+    if not names.are_integers:
+        return pa.string()
+    array_type = ids.type if isinstance(ids, (pa.Array, pa.ChunkedArray)) else getattr(ids, "dtype", None)
+    if array_type is None:
+        return pa.int64()
+    id_type = array_type if isinstance(array_type, pa.DataType) else pa.from_numpy_dtype(array_type)
+    return id_type if pa.types.is_signed_integer(id_type) else pa.int64()
+
+
+def _id_types(content: Any) -> dict[str, str]:
+    """Return the types of both sides' ids; raise KeyError or ValueError for others than ``ID_TYPES``."""
+    types = {what: content[what] for what in SIDES}
+    if not set(types.values()) <= set(ID_TYPES):
+        raise ValueError(f"types of ids: expected some of {', '.join(ID_TYPES)}, got {types}")
+    return types
 
 
 class MatrixFactors(ArrayModel):
@@ -45,6 +145,13 @@ class MatrixFactors(ArrayModel):
     """
 
     _MODEL_CLASS = "ps2.algorithms.recommendation.MatrixFactorizationModel"
+    _FILES = ModelFiles(
+        "ps2.factors.v1",
+        "a matrix factorization",
+        {f"{what}_factors": "f" for what in SIDES},
+        {"ids": _id_types, "mean": float},
+        {f"{what}_{name}": kind for what in SIDES for name, kind in {"bias": "f", **NAME_ARRAYS}.items()},
+    )
 
     def __init__(  # noqa: PLR0913 - most of them are keywords
         self,
@@ -60,7 +167,7 @@ class MatrixFactors(ArrayModel):
 
         Raises:
             ShapeError: users and items have vectors of different sizes.
-            InputError: only one side has biases, or products of vectors are no float32.
+            InputError: only one side has biases, or products of vectors exceed float32's range.
         """
         self._sides = (
             Side.from_arrays("user", users, userFactors, userBias),
@@ -70,19 +177,22 @@ class MatrixFactors(ArrayModel):
         self._check()
 
     @staticmethod
-    def of(fitted: FittedFactors, user_kind: pa.DataType, item_kind: pa.DataType) -> MatrixFactors:
-        """Return the result of a training; the kinds are the ids' types in DataFrames."""
-        factors = object.__new__(MatrixFactors)
-        factors._sides = (
-            Side(Names(fitted.users.values, "user"), user_kind, fitted.user_factors, fitted.user_bias),
-            Side(Names(fitted.items.values, "item"), item_kind, fitted.item_factors, fitted.item_bias),
-        )
-        factors.mean = float(np.float32(fitted.mean))
+    def of(fitted: FittedFactors, user_type: pa.DataType, item_type: pa.DataType) -> MatrixFactors:
+        """Return the model of a training's result; ``user_type`` and ``item_type`` are the ids' types in DataFrames."""
+        user = Side(Names(fitted.users.values, "user"), user_type, fitted.user_factors, fitted.user_bias)
+        item = Side(Names(fitted.items.values, "item"), item_type, fitted.item_factors, fitted.item_bias)
+        factors = MatrixFactors._of_sides(user, item, float(np.float32(fitted.mean)))
         factors._check()
         return factors
 
+    @staticmethod
+    def _of_sides(user: Side, item: Side, mean: float) -> MatrixFactors:
+        factors = object.__new__(MatrixFactors)
+        factors._sides, factors.mean = (user, item), mean
+        return factors
+
     def fitted(self) -> FittedFactors:
-        """Return the result of a training with these factors, with which another one begins."""
+        """Return these factors as the result of a training, from which another training can start."""
         user, item = self._sides
         history = TrainingHistory([], [], [], 0, 0, 0, "")
         ids = Ids(user.names.values), Ids(item.names.values)
@@ -98,8 +208,8 @@ class MatrixFactors(ArrayModel):
             raise InputError("biases: expected those of users and of items, or none, got one of the two")
         if user.bias is None and self.mean:
             raise InputError(f"mean: expected 0 for a model without biases, got {self.mean:g}")
-        largest = [float(np.abs(matrix).max()) for matrix in (self._left, self._right.vectors)]
-        if not largest[0] * largest[1] * self._left.shape[1] < MAX_PRODUCT:
+        largest = [float(np.abs(matrix).max()) for matrix in self.extended()]
+        if not largest[0] * largest[1] * self._user_vectors.shape[1] < MAX_PRODUCT:
             raise InputError(
                 f"factors: expected vectors whose products are below {MAX_PRODUCT:g}, got elements up to "
                 f"{largest[0]:g} and {largest[1]:g}"
@@ -157,27 +267,23 @@ class MatrixFactors(ArrayModel):
 
     @property
     def is_light(self) -> bool:
-        """Whether it is small enough to travel in a closure."""
+        """Whether the model may travel inside the function that uses it: never."""
         return False
 
     # -- files -----------------------------------------------------------------------------------------------------
 
-    @classmethod
-    def read(cls, path: str, url: str, content: Any) -> MatrixFactors:
-        with reading(path, content, FORMAT, "a matrix factorization"):
-            user, item = (Side.read(url, name, content["ids"][name], content["files"]) for name in ("user", "item"))
-            if user.factors.shape[1] != item.factors.shape[1] or (user.bias is None) != (item.bias is None):
-                raise ValueError(f"users and items do not go together: {user.factors.shape} and {item.factors.shape}")
-            mean = float(content["mean"])
-        factors = object.__new__(MatrixFactors)
-        factors._sides, factors.mean = (user, item), mean
-        return factors
+    def _arrays_to_write(self) -> dict[str, Array]:
+        return {**self.user.to_files("user"), **self.item.to_files("item")}
 
-    def write(self, url: str) -> dict[str, Any]:
-        sides = {"user": self.user, "item": self.item}
-        arrays = {f"{name}_{part}": array for name, side in sides.items() for part, array in side.arrays().items()}
-        kinds = {name: str(side.kind) for name, side in sides.items()}
-        return {"format": FORMAT, "ids": kinds, "mean": self.mean, "files": write_arrays(url, arrays)}
+    def _values_to_write(self) -> dict[str, Any]:
+        return {"ids": {"user": str(self.user.id_type), "item": str(self.item.id_type)}, "mean": self.mean}
+
+    @classmethod
+    def _from_files(cls, arrays: dict[str, Any], values: dict[str, Any]) -> MatrixFactors:
+        user, item = (Side.from_files(what, values["ids"][what], arrays) for what in SIDES)
+        if user.factors.shape[1] != item.factors.shape[1] or (user.bias is None) != (item.bias is None):
+            raise ValueError(f"users and items do not match: {user.factors.shape} and {item.factors.shape}")
+        return MatrixFactors._of_sides(user, item, values["mean"])
 
     # -- predictions -----------------------------------------------------------------------------------------------
 
@@ -198,10 +304,12 @@ class MatrixFactors(ArrayModel):
 
     def ratings(self, users: Int64s, items: Int64s) -> Float32s:
         """Like ``predict``, for positions of users and items; -1: unknown."""
-        return pair_products(self._left, self._right.vectors, users, items)
+        return pair_products(*self.extended(), users, items)
 
     def recommend(self, user: Any, k: int = 10, exclude: Iterable[Any] = ()) -> list[tuple[Any, float]]:
-        """Return the k items with the largest predicted ratings for a user, and these; of equal ones, the larger id.
+        """Return the k items with the largest predicted ratings for a user, and the ratings, the largest first.
+
+        Of equal ratings, the larger id comes first.
 
         Args:
             k: the number of items, at least 1; all items if there are fewer.
@@ -218,7 +326,7 @@ class MatrixFactors(ArrayModel):
         return self._named(self.user, *self._best_for(self.item, item, k, exclude))
 
     def similarItems(self, item: Any, k: int = 10) -> list[tuple[Any, float]]:
-        """Return the items whose vectors have the largest cosines with the item's, and these; biases do not count.
+        """Return the items whose vectors have the largest cosines with the item's, and the cosines, without biases.
 
         Raises:
             InputError: the item is unknown.
@@ -230,27 +338,27 @@ class MatrixFactors(ArrayModel):
         """Like ``similarItems``, for users."""
         return self._similar(self.user, self._user_units, user, k)
 
-    def best(self, places: Int64s, k: int, for_users: bool) -> tuple[Float32s, Int64s]:
-        """Return ``Candidates.best`` of the other side for the users, or the items, at some places."""
+    def best(self, positions: Int64s, k: int, for_users: bool) -> tuple[Float32s, Int64s]:
+        """Return ``Candidates.best`` of all items for the users at some positions; or of all users for items."""
         check_k(k)
         if for_users:
-            return self._right.best(self._left[places], k)
-        return self._user_candidates.best(self._right.vectors[places], k)
+            return self._item_candidates.best(self._user_vectors[positions], k)
+        return self._user_candidates.best(self._item_candidates.vectors[positions], k)
 
     def _best_for(self, own: Side, id: Any, k: int, exclude: Iterable[Any]) -> tuple[Float32s, Int64s]:
         check_k(k)
         other = self.item if own is self.user else self.user
-        out = other.names.positions(exclude)
+        excluded = other.names.positions(exclude)
         position = np.array([own.names.position(id)])
-        scores, positions = self.best(position, k + len(np.unique(out[out >= 0])), own is self.user)
-        chosen = np.flatnonzero(~np.isin(positions[0], out))[:k]
+        scores, positions = self.best(position, k + len(np.unique(excluded[excluded >= 0])), own is self.user)
+        chosen = np.flatnonzero(~np.isin(positions[0], excluded))[:k]
         return scores[0][chosen], positions[0][chosen]
 
     def _similar(self, side: Side, units: Candidates, id: Any, k: int) -> list[tuple[Any, float]]:
         check_k(k)
-        own = side.names.position(id)
-        scores, positions = units.best(units.vectors[own : own + 1], k + 1)
-        chosen = np.flatnonzero(positions[0] != own)[:k]
+        position = side.names.position(id)
+        scores, positions = units.best(units.vectors[position : position + 1], k + 1)
+        chosen = np.flatnonzero(positions[0] != position)[:k]
         return self._named(side, scores[0][chosen], positions[0][chosen])
 
     @staticmethod
@@ -262,25 +370,25 @@ class MatrixFactors(ArrayModel):
     def extended(self) -> tuple[Float32s, Float32s]:
         """Return vectors of users and of items whose dot products are the predictions.
 
-        Without biases, these are the factors. With biases, two elements more: (p, mean + b_user, 1) and (q, 1, b_item).
+        Without biases, these are the factors. Biases add two elements: (p, mean + b_user, 1) and (q, 1, b_item).
         """
-        return self._left, self._right.vectors
+        return self._user_vectors, self._item_candidates.vectors
 
     @cached_property
-    def _left(self) -> Float32s:
+    def _user_vectors(self) -> Float32s:
         factors, bias = self.user.factors, self.user.bias
         if bias is None:
             return factors
         return np.column_stack([factors, bias + np.float32(self.mean), np.ones_like(bias)])
 
     @cached_property
-    def _right(self) -> Candidates:
+    def _item_candidates(self) -> Candidates:
         factors, bias = self.item.factors, self.item.bias
         return Candidates(factors if bias is None else np.column_stack([factors, np.ones_like(bias), bias]))
 
     @cached_property
     def _user_candidates(self) -> Candidates:
-        return Candidates(self._left)
+        return Candidates(self._user_vectors)
 
     @cached_property
     def _user_units(self) -> Candidates:
@@ -301,6 +409,6 @@ def check_k(k: Any) -> None:
 
 
 def _units(vectors: Float32s) -> Float32s:
-    """Return the vectors divided by their lengths; zeros stay."""
-    divisors = lengths(vectors)
-    return np.ascontiguousarray(vectors / np.where(divisors > 0, divisors, 1.0)[:, None], np.float32)
+    """Return the vectors divided by their Euclidean norms; vectors of zeros stay."""
+    norms = norms_of(vectors)
+    return np.ascontiguousarray(vectors / np.where(norms > 0, norms, 1.0)[:, None], np.float32)

@@ -56,13 +56,13 @@ class FittedFactors:
     The prediction for a user and an item is ``mean + user_bias + item_bias`` plus the inner product of their vectors.
 
     Attributes:
-        users, items: the ids, in the order of the rows below.
+        users, items: the ids, in the order of the rows of the arrays.
         user_factors, item_factors: shape (users, rank) and (items, rank).
-        user_bias, item_bias: shape (users,) and (items,); None: without biases.
+        user_bias, item_bias: shape (users,) and (items,); None: the model has no biases.
         mean: the mean rating; 0 without biases.
-        history: the training's history. The objective is the RMSE of the ratings in each iteration, and the validation
-            that of the held-out rows after it.
-        step_size: the step size that "sgd" ended with; None: the solver has none.
+        history: the history. Its objective is the RMSE of the ratings in each iteration; its validation is the RMSE of
+            the held-out rows after the iteration.
+        step_size: the last step size of "sgd"; None: the solver has no step size.
         halvings: the number of restarts with half the step.
     """
 

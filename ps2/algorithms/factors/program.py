@@ -1,4 +1,4 @@
-"""The parts of both programs: the problem, the results of iterations, and the end of a training."""
+"""The common parts of both solvers' programs: the problem, the results of iterations, and the end of a training."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ps2.errors import InputError
 
 # A field of each worker's first report: the number of its rows with ids that the survey does not have.
 STRANGE = "strange"
-# Fields of a worker's report, which are added up over workers.
-# ASKS: the number of workers that have no vectors to train, and ask for a restart.
-# LOSS, WEIGHT: the weighted sum of squared errors of the ratings that were trained on, and the sum of their weights.
-# HELD_LOSS, HELD_WEIGHT: the same for held-out ratings. RATINGS: the number of ratings that were trained on.
-# BYTES: the bytes that travelled. PENALTY: the penalty of all vectors, where it is known.
+# Fields of a worker's report. The fleet adds up the reports of all workers.
+# ASKS: 1 if the worker has no vectors to train, and asks for a restart.
+# LOSS, WEIGHT: the weighted sum of squared errors of the training ratings, and the sum of their weights.
+# HELD_LOSS, HELD_WEIGHT: the same for held-out ratings. RATINGS: the number of training ratings.
+# BYTES: the bytes of vectors that travelled. PENALTY: the penalty of all vectors; only "ccd" reports it.
 ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT = "asks", "loss", "weight", "held_loss", "held_weight"
 RATINGS, BYTES, PENALTY = "ratings", "bytes", "penalty"
 ZERO_SUMS = dict.fromkeys((ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT, RATINGS, BYTES), 0.0)
@@ -49,10 +49,12 @@ class Iteration:
     """The results of an iteration.
 
     Attributes:
-        objective: the RMSE of the ratings, or the mean loss of implicit feedback. With "sgd", each rating's error
-            is taken before its own step.
+        objective: the RMSE of the ratings, or the mean loss of implicit feedback. "sgd" takes each rating's error
+            before its step.
         validation: the same for the held-out rows after the iteration; NaN without held-out rows.
+        ratings: the number of training ratings.
         bytes: the number of bytes that workers exchanged with servers.
+        metrics: other measures by name.
     """
 
     objective: float
@@ -76,9 +78,9 @@ class FactorsProgram(Program[FittedFactors]):
     """A factorization whose vectors are on the servers.
 
     Attributes:
-        scale: the factor that converts errors that workers report to errors of ratings.
-        mean: the constant term of predictions, to which biases and the product of vectors are added.
-        step_size: the first step size; None: the solver has none.
+        scale: the factor that converts the errors that workers report to errors of ratings.
+        mean: the constant term of predictions.
+        step_size: the first step size; None: the solver has no step size.
     """
 
     number = 2
@@ -114,9 +116,9 @@ class FactorsProgram(Program[FittedFactors]):
             raise InputError(f"{int(report.strange)} {WRONG}")
 
     def last_iteration(self, results: Sequence[Iteration], iterations: int) -> int:
-        """Return the last iteration, according to the results so far.
+        """Return the number of the last iteration, at most ``iterations``, given the results so far.
 
-        After ``patience`` iterations without progress, ``staleness`` more follow: workers may be that far ahead.
+        After ``patience`` iterations without progress, ``staleness`` more follow, which workers may have started.
         """
         best, since_best = math.inf, 0
         for number, result in enumerate(results, 1):
@@ -129,12 +131,12 @@ class FactorsProgram(Program[FittedFactors]):
         return iterations
 
     def best_iteration(self, results: Sequence[Iteration]) -> int:
-        """Return the iteration, from 1, whose vectors are the result: the last one, unless held-out rows choose it."""
+        """Return the iteration, from 1, whose vectors are the result: the last, or the best on the held-out rows."""
         losses = [(result.validation, i) for i, result in enumerate(results, 1) if not math.isnan(result.validation)]
         return min(losses)[1] if losses and self.problem.keeps_best else len(results)
 
     def end_iteration(self, ask: Ask, results: list[Iteration], result: Iteration) -> None:
-        """Add the results of an iteration, and record them."""
+        """Append the results of an iteration, and record them."""
         if not math.isnan(result.validation):
             self.record.validation.append(self.scale * result.validation)
         ratings, objective = result.ratings, self.scale * result.objective
@@ -156,7 +158,7 @@ class FactorsProgram(Program[FittedFactors]):
         return best
 
     def fitted(self, users: Vectors, items: Vectors, halvings: int = 0) -> FittedFactors:
-        """Return the result; ``halvings``: how often the training was restarted with half the step."""
+        """Return the result; ``halvings`` is the number of restarts with half the step."""
         survey, step = self.problem.survey, self.step_size
         (user_factors, user_bias), (item_factors, item_bias) = users, items
         vectors = survey.users, survey.items, user_factors, item_factors, user_bias, item_bias
@@ -166,7 +168,7 @@ class FactorsProgram(Program[FittedFactors]):
 
 @dataclass(frozen=True, eq=False)
 class CheckAndTrain:
-    """The loop of each worker, picklable: it reports whether its ratings are those of the survey, then trains."""
+    """The loop of each worker; picklable. It reports the number of rows that the survey does not know, then trains."""
 
     train: Callable[[Any, Any], None]
 

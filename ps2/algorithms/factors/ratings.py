@@ -1,4 +1,4 @@
-"""Ratings in the columns of a DataFrame: surveyed in one pass, before they go to the workers."""
+"""Survey the ratings of a DataFrame in one pass, which also packs them for the workers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from ps2.algorithms.factors.chunks import CHUNKS, HELD, ITEM, RATING, USER, WEIG
 from ps2.algorithms.factors.plan import FittedFactors
 from ps2.algorithms.factors.settings import MAX_VALUE, FactorizationSettings
 from ps2.algorithms.factors.survey_rows import FAULTS, PARTS, Surveyed, Surveyor, gathered
+from ps2.algorithms.frame.arrow_batches import spark_schema
 from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
 from ps2.errors import InputError, LimitError
 from ps2.run.spark.backend_lookup import in_one_wave, with_python
 
-# Workers number users and items with 32 bits.
+# The largest number of users, and of items: workers number them with 32 bits.
 MAX_IDS = 2**31 - 1
+# What the columns hold, for messages.
 ROLES = {USER: "user ids", ITEM: "item ids", RATING: "ratings", WEIGHT: "weights", HELD: "marks of held-out rows"}
 
 
@@ -29,9 +31,9 @@ class RatingColumns:
     """The names of a DataFrame's columns.
 
     Attributes:
-        rating: None: each row is a rating of 1, as in pyspark.ml's ALS without ratingCol.
-        weight: a rating of weight 2 counts as two ratings; None: all weights are 1.
-        validation: the column that is true for rows to hold out; None: no row is.
+        rating: the column of ratings; None: each row is a rating of 1, as in pyspark.ml's ALS without ratingCol.
+        weight: the column of weights: a rating of weight 2 counts as two ratings; None: all weights are 1.
+        validation: the column that is true for rows to hold out; None: no row is held out.
     """
 
     user: str = "user"
@@ -50,17 +52,16 @@ class RatingColumns:
 class RatingsSurvey:
     """The statistics of ratings before the training.
 
-    Users and items are those with a row that is not held out, and those of the initial model.
-
     Attributes:
-        user_counts, item_counts: the number of ratings of each user and each item, without held-out ones.
-        user_penalties, item_penalties: the weight of each one's squared norm in the penalty, without ``regParam``: the
-            summed weight of its ratings; with implicit feedback, of those above 0.
-        rows: the number of ratings, without held-out ones.
+        users, items: the ids with a row that is not held out, and the ids of the initial model.
+        user_counts, item_counts: the number of ratings of each user and each item, without held-out ratings.
+        user_penalties, item_penalties: the weight of the squared norm of each user and item in the penalty, without
+            ``regParam``: the summed weight of its ratings; with implicit feedback, of its ratings above 0.
+        rows: the number of ratings, without held-out ratings.
         held_out: the number of held-out ratings.
         mean, std: the weighted mean and standard deviation of the ratings, without a correction for the sample's size.
-        chunks: the ratings in compact form, a DataFrame of ``CHUNKS``; None: only tests have none.
-        cached: the DataFrame whose rows are in Spark's cache for that.
+        chunks: the ratings in compact form, a DataFrame of ``CHUNKS``; None in tests only.
+        cached: the DataFrame in Spark's cache from which ``chunks`` reads.
     """
 
     columns: RatingColumns
@@ -82,31 +83,24 @@ class RatingsSurvey:
         if self.cached is not None:
             self.cached.unpersist()
 
-    def together_with(self, start: FittedFactors | None) -> RatingsSurvey:
-        """Return this survey with the users and items of a model, too; those without ratings have counts of 0.
+    def together_with(self, model: FittedFactors | None) -> RatingsSurvey:
+        """Return this survey with a model's users and items added; those without ratings have counts of 0.
 
-        Raise InputError if the model's ids are integers, and these are strings, or the other way round.
+        Raise InputError if the ids of one are integers, and the ids of the other are strings.
         """
-        if start is None:
+        if model is None:
             return self
-        users, user_numbers = _united("users", self.users, start.users)
-        items, item_numbers = _united("items", self.items, start.items)
-        return replace(
-            self,
-            users=users,
-            items=items,
-            user_counts=_scatter(self.user_counts, user_numbers, len(users)),
-            item_counts=_scatter(self.item_counts, item_numbers, len(items)),
-            user_penalties=_scatter(self.user_penalties, user_numbers, len(users)),
-            item_penalties=_scatter(self.item_penalties, item_numbers, len(items)),
-        )
+        users, *by_user = _united("users", self.users, model.users, self.user_counts, self.user_penalties)
+        items, *by_item = _united("items", self.items, model.items, self.item_counts, self.item_penalties)
+        counts = {"user_counts": by_user[0], "item_counts": by_item[0]}
+        return replace(self, users=users, items=items, **counts, user_penalties=by_user[1], item_penalties=by_item[1])
 
 
 def survey_ratings(frame: Any, columns: RatingColumns, settings: FactorizationSettings) -> RatingsSurvey:
     """Survey ratings: one Spark job, which brings each task's distinct ids to the driver.
 
-    The same pass leaves the ratings in compact form in Spark's cache, from which they go to the workers; ``train``
-    releases it. Raise InputError for ratings to refuse, LimitError if there are more ids than workers can number.
+    The same pass puts the ratings in compact form into Spark's cache, from which they go to the workers; ``train``
+    frees the cache. Raise InputError for invalid ratings, LimitError if there are more than ``MAX_IDS`` users or items.
     """
     from pyspark.sql import functions as F
 
@@ -129,8 +123,8 @@ def _in_chunks(frame: Any, columns: RatingColumns, settings: FactorizationSettin
 
         context, surveyor = TaskContext.get(), surveyor_for(columns, settings)
         part = 0 if context is None else context.partitionId()
-        for number, some in enumerate(tables(batches)):
-            chunk = surveyor.add(some)
+        for number, table in enumerate(tables(batches)):
+            chunk = surveyor.add(table)
             if chunk is not None:
                 yield pa.RecordBatch.from_pylist([chunk.row(part, number)], schema)
         if surveyor.rows:
@@ -149,33 +143,27 @@ def typed(frame: Any, columns: RatingColumns) -> Any:
 
     from ps2.algorithms.frame.tables import column, field
 
-    chosen = []
+    typed_columns = []
     for role, name in columns.by_role.items():
-        kind, it = field(frame, name).dataType, column(name)
+        kind, expression = field(frame, name).dataType, column(name)
         if role in (USER, ITEM):
             if not isinstance(kind, (IntegralType, StringType)):
                 raise InputError(
                     f"column {name!r}: expected {ROLES[role]}, integers of at most 64 bits or strings, got "
                     f"{kind.simpleString()}; cast it to long or string"
                 )
-            it = it.cast("long") if isinstance(kind, IntegralType) else it.cast("string")
+            expression = expression.cast("long" if isinstance(kind, IntegralType) else "string")
         elif role == HELD:
             if not isinstance(kind, BooleanType):
                 raise InputError(
                     f"column {name!r}: expected booleans, true for rows to hold out, got {kind.simpleString()}"
                 )
         elif isinstance(kind, (NumericType, BooleanType)):
-            it = it.cast("double")
+            expression = expression.cast("double")
         else:
             raise InputError(f"column {name!r}: expected numbers as {ROLES[role]}, got {kind.simpleString()}")
-        chosen.append(it.alias(role))
-    return frame.select(*chosen)
-
-
-def spark_schema(schema: pa.Schema) -> str:
-    """Return an Arrow schema of simple types as Spark writes it."""
-    words = {pa.int32(): "int", pa.int64(): "long", pa.binary(): "binary", pa.bool_(): "boolean", pa.string(): "string"}
-    return ", ".join(f"{field.name} {words[field.type]}" for field in schema)
+        typed_columns.append(expression.alias(role))
+    return frame.select(*typed_columns)
 
 
 def _checked(survey: Surveyed, columns: RatingColumns, settings: FactorizationSettings) -> RatingsSurvey:
@@ -189,7 +177,7 @@ def _checked(survey: Surveyed, columns: RatingColumns, settings: FactorizationSe
         raise InputError(f"column {columns.weight!r}: expected weights of which some are above 0, got zeros only")
     for name, ids in (("users", survey.users.ids), ("items", survey.items.ids)):
         if len(ids) > MAX_IDS:
-            raise LimitError(f"{name}: at most {MAX_IDS:,}, got {len(ids):,}")
+            raise LimitError(f"{name}: expected at most {MAX_IDS:,}, got {len(ids):,}")
     sums, users, items = survey.sums, survey.users, survey.items
     std = float(np.sqrt(max(sums.squares, 0.0) / sums.weight))
     by_id = (users.ids, items.ids, users.counts, items.counts, users.penalties, items.penalties)
@@ -204,9 +192,9 @@ def _fail(survey: Surveyed, columns: RatingColumns, settings: FactorizationSetti
         for (other, fault), count in zip(FAULTS, survey.faults, strict=True)
         if other == role and count
     )
-    sign = " that are not negative" if role == WEIGHT or _refuses(settings) else ""
+    sign = " that are not negative" if role == WEIGHT or _forbids_negative(settings) else ""
     expected = {
-        RATING: f"finite ratings up to {MAX_VALUE:g}{sign}" + (f" ({_refuses(settings)})" if sign else ""),
+        RATING: f"finite ratings up to {MAX_VALUE:g}{sign}" + (f" ({_forbids_negative(settings)})" if sign else ""),
         WEIGHT: f"finite weights up to {MAX_VALUE:g}{sign}",
         HELD: "true or false",
     }.get(role, ROLES[role])
@@ -216,25 +204,21 @@ def _fail(survey: Surveyed, columns: RatingColumns, settings: FactorizationSetti
     )
 
 
-def _refuses(settings: FactorizationSettings) -> str:
-    """Return the param that needs ratings that are not negative; "": none does."""
+def _forbids_negative(settings: FactorizationSettings) -> str:
+    """Return the name of the param that forbids negative ratings; "": none does."""
     return "implicitPrefs" if settings.implicitPrefs else "nonnegative" if settings.nonnegative else ""
 
 
-def _united(name: str, ids: Ids, others: Ids) -> tuple[Ids, Int64s]:
-    """Return all ids, and the numbers of the first ones among these."""
+def _united(name: str, ids: Ids, others: Ids, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
+    """Return the union of ids, and each array of values by id for the union, with zeros for new ids."""
     if ids.are_integers != others.are_integers:
-        kinds = ["integers" if one.are_integers else "strings" for one in (ids, others)]
+        kinds = ["integers" if each.are_integers else "strings" for each in (ids, others)]
         raise InputError(f"{name}: the ids are {kinds[0]}, and those of the initial model are {kinds[1]}")
     unknown = ids.find(others.values) == UNKNOWN
     if not unknown.any():
-        return ids, np.arange(len(ids))
+        return ids, *arrays
     united = Ids.from_values(pa.concat_arrays([ids.values, others.values.filter(pa.array(unknown))]))
-    return united, united.numbers(ids.values)
-
-
-def _scatter(values: npt.NDArray[Any], numbers: Int64s, size: int) -> npt.NDArray[Any]:
-    """Return an array with the values at these indices, and zeros elsewhere."""
-    array = np.zeros(size, values.dtype)
-    array[numbers] = values
-    return array
+    numbers, padded = united.numbers(ids.values), [np.zeros(len(united), array.dtype) for array in arrays]
+    for target, array in zip(padded, arrays, strict=True):
+        target[numbers] = array
+    return united, *padded

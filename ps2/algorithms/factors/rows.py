@@ -1,4 +1,4 @@
-"""Rows: a vector with a bias and what its steps need, as solvers and servers hold it; ratings are scaled for them."""
+"""The rows of "sgd": a vector, its bias, and the sums that its step sizes need. Also the scaling of ratings."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from ps2.data.ids import UNKNOWN, Ids
 if TYPE_CHECKING:
     from ps2.algorithms.factors.ratings import RatingsSurvey
 
-# Vectors, shape (n, rank), and biases, if there are biases.
+# Vectors, shape (n, rank), and their biases; None: the model has no biases.
 Vectors = tuple[Float32s, Float32s | None]
 
-# Seeds of items differ from those of users by this.
+# The difference between the seeds of items and of users.
 ITEMS_SEED = 0x5BF03635
-# A standard deviation below this share of the mean is rounding.
+# A standard deviation below this share of the mean is rounding error.
 MIN_SPREAD = 1e-7
-# The largest number that is drawn, for vectors of rank 1.
+# The largest initial factor, times the square root of the rank.
 NOISE = 0.5
-# The default step sizes: the smallest, for this many ratings or more, and the largest.
+# The default step sizes: the smallest, for at least so many ratings, and the largest.
 MIN_STEP, MANY_RATINGS, MAX_STEP = 0.1, 100_000, 0.3
-# Values with a mean nearer to 0 than this have none to begin with.
+# If the mean of the scaled ratings is nearer to 0 than this, the initial vectors do not predict it.
 MIN_LEVEL = 0.25
 
 
 def default_step(ratings: int) -> float:
-    """Return the first step: .1 from 100,000 ratings on, and more for fewer ratings, up to .3.
+    """Return the first step size: 0.1 for 100,000 ratings or more, and up to 0.3 for fewer ratings.
 
-    Few steps have to be larger. On MovieLens' million ratings .2 ends worse than .1. On 20 to 600 ratings .1 learns
-    next to nothing in ten iterations, and .5 diverges.
+    Fewer steps have to be larger. On MovieLens' million ratings, 0.2 ends worse than 0.1. On 20 to 600 ratings, 0.1
+    learns almost nothing in ten iterations, and 0.5 diverges.
     """
     return min(max(MIN_STEP, MIN_STEP * (MANY_RATINGS / max(ratings, 1)) ** (1 / 6)), MAX_STEP)
 
@@ -46,9 +46,10 @@ class Scaling:
 
     Attributes:
         mean: the mean rating; 0 without biases.
-        scale: about the standard deviation of ratings, so that steps suit any unit.
+        scale: about the standard deviation of ratings, so that one step size suits all rating scales.
         level: the mean of the values.
-        unit: the factor of weights that makes their mean 1, as steps grow with them; no optimum changes.
+        unit: the factor that makes the mean weight 1, because steps are proportional to weights. It does not change
+            the optimum.
     """
 
     mean: float
@@ -64,7 +65,7 @@ class Scaling:
         return Scaling(mean, scale, (survey.mean - mean) / scale, unit)
 
     def restored(self, rows: Float32s, plan: FactorizationPlan) -> Vectors:
-        """Return the vectors and biases of rows, in the unit of ratings."""
+        """Return the vectors and biases of rows for unscaled ratings."""
         rank = plan.settings.rank
         vectors = rows[:, :rank] * np.float32(math.sqrt(self.scale))
         return vectors, rows[:, rank + BIAS] * np.float32(self.scale) if plan.settings.biases else None
@@ -72,57 +73,56 @@ class Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class SgdPlan(FactorizationPlan):
-    """A factorization to train by gradient descent; ``scale`` divides ratings, and the penalty of vectors."""
+    """The plan of "sgd"; ratings, and the penalty of vectors, are divided by ``scale``."""
 
     scale: float
     step_size: float = MIN_STEP
 
     def rates(self, halvings: int = 0) -> Float32s:
-        """Return the first step size after some halvings, and the weights of the penalties of vectors and of biases."""
+        """Return the step size after some halvings, and the weights of the penalties of vectors and of biases."""
         reg = self.settings.regParam
         return np.array([self.step_size / 2**halvings, reg / self.scale, reg], np.float32)
 
     @property
     def width(self) -> int:
-        """The number of numbers in a row."""
+        """The number of float32s in a row."""
         return self.settings.rank + WIDTH
 
 
 @dataclass(frozen=True, eq=False)
-class Beginning:
-    """The rows that a training begins with; they depend on the seed and each id's number.
+class InitialRows:
+    """The rows with which a training starts. Random factors depend on the seed and the number of each id.
 
-    The vectors of a model ``start`` continue, with steps as after some passes.
+    The ids of ``model`` keep its vectors. Their steps are as small as after an iteration.
     """
 
     plan: SgdPlan
     scaling: Scaling
-    start: FittedFactors | None = None
+    model: FittedFactors | None = None
 
-    def rows(self, kind: str, ids: Ids, ratings: Float64s, some: slice) -> Float32s:
-        """Return the rows of some of the ids; the kind is "user" or "item", and each id has so many ratings."""
+    def rows(self, kind: str, ids: Ids, ratings: Float64s, block: slice) -> Float32s:
+        """Return the rows of a block of "user" or "item" ids; ``ratings`` has the number of ratings of each id."""
         settings, scaling = self.plan.settings, self.scaling
-        numbers = np.arange(some.start, some.stop)
+        numbers = np.arange(block.start, block.stop)
         rows = np.empty((len(numbers), self.plan.width), np.float32)
         high = NOISE / math.sqrt(settings.rank)
         low = 0.0 if settings.nonnegative else -high
         seed = np.uint64((self.plan.seed + ITEMS_SEED * (kind == "item")) % 2**64)
         draw_rows(numbers, seed, settings.rank, low, high, rows)
         if abs(scaling.level) >= MIN_LEVEL:
-            # The first numbers of two vectors have the mean of the values as their product: what is left to learn has
-            # no mean, as with biases.
+            # The product of the first factors of a user and an item is the mean of the values, so the rest has mean 0.
             rows[:, 0] = math.copysign(math.sqrt(abs(scaling.level)), scaling.level if kind == "user" else 1.0)
-        if self.start is None:
+        if (model := self.model) is None:
             return rows
-        start = self.start
-        known, vectors, biases = start.items, start.item_factors, start.item_bias
+        model_ids, vectors, biases = model.items, model.item_factors, model.item_bias
         if kind == "user":
-            known, vectors, biases = start.users, start.user_factors, start.user_bias
-        known_numbers = known.find(ids.named(numbers))
-        old = known_numbers != UNKNOWN
-        rows[old, : settings.rank] = vectors[known_numbers[old]] / np.float32(math.sqrt(scaling.scale))
-        for sum_ in (SLOW, FAST):
-            rows[old, settings.rank + sum_] += ratings[some][old]
+            model_ids, vectors, biases = model.users, model.user_factors, model.user_bias
+        model_rows = model_ids.find(ids.named(numbers))
+        is_known = model_rows != UNKNOWN
+        model_rows = model_rows[is_known]
+        rows[is_known, : settings.rank] = vectors[model_rows] / np.float32(math.sqrt(scaling.scale))
+        for column in (SLOW, FAST):
+            rows[is_known, settings.rank + column] += ratings[block][is_known]
         if settings.biases and biases is not None:
-            rows[old, settings.rank + BIAS] = biases[known_numbers[old]] / np.float32(scaling.scale)
+            rows[is_known, settings.rank + BIAS] = biases[model_rows] / np.float32(scaling.scale)
         return rows

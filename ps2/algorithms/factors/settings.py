@@ -6,7 +6,7 @@ from ps2.algorithms.frame.settings import Setting, getter, param, setter
 from ps2.algorithms.frame.shared_settings import TURN_SECONDS, FleetSettings, WeightSettings, seconds_or_auto
 
 MAX_RANK = 4096
-# Larger ratings, weights, penalties or confidences have squares that float32 does not hold.
+# The largest rating, weight, penalty or confidence. Squares of larger values exceed float32's range.
 MAX_VALUE = 1e18
 
 

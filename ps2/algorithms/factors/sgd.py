@@ -37,11 +37,11 @@ def draw_order(seed: int, iteration: int, block: int, rank: int, pieces: int) ->
 
 @dataclass(frozen=True)
 class Piece:
-    """Work that threads share: each one has its own group of users and its own group of items.
+    """Ratings that all threads train at once; each thread has a group of users and a group of items.
 
     Attributes:
         round: group g of users is paired with group ``(g + round) mod groups`` of items.
-        number: which part of each group's users.
+        number: the number of the part of each group's users, from 0.
     """
 
     round: int
@@ -49,10 +49,10 @@ class Piece:
 
 
 class BlockDescent:
-    """Takes gradient steps for the ratings of a block; a serial program takes exactly the same ones.
+    """Takes the gradient steps of a block's ratings, in an order that does not depend on the number of threads.
 
     Attributes:
-        users: the users' rows, shape (users, width); they change.
+        users: the users' rows, shape (users, width), which it updates.
         rates: see ``SgdPlan.rates``.
     """
 
@@ -64,14 +64,14 @@ class BlockDescent:
         self._groups = bounds - bounds[0]
 
     def pieces(self, block: int) -> list[Piece]:
-        """Return the work on a block, in a fixed order."""
+        """Return the pieces of a block, in a fixed order."""
         groups = self.grid.layout.groups
         ratings = PIECE_RATINGS if self.plan.settings.budgetS is None else TIMED_RATINGS
         parts = max(1, self.grid.ratings_in(block) // (groups * groups * ratings))
         return [Piece(turn, number) for turn in range(groups) for number in range(parts)]
 
     def ordered(self, block: int, iteration: int) -> list[Piece]:
-        """Return the work on a block in the order of an iteration."""
+        """Return the pieces of a block in the random order of an iteration."""
         pieces = self.pieces(block)
         order = draw_order(self.plan.seed, iteration, block, self._rank, len(pieces))
         return [pieces[index] for index in order]
@@ -79,7 +79,7 @@ class BlockDescent:
     def take(
         self, block: int, piece: Piece, iteration: int, rows: Float32s, threads: ThreadPoolExecutor | None
     ) -> dict[str, float]:
-        """Take the steps of a piece with the block's rows, which change; the number of threads makes no difference."""
+        """Take the steps of a piece, and update the block's ``rows``; return the piece's LOSS, WEIGHT and RATINGS."""
         groups = range(self.grid.layout.groups)
 
         def take_group(group: int) -> dict[str, float]:
@@ -134,8 +134,8 @@ class SgdLoop:
 class _SgdWorker:
     """A worker's ratings, its users' vectors, and the timetable.
 
-    It has no vectors when it begins, and when the fleet has rolled back to a checkpoint. Then it changes nothing until
-    a clock in which all workers load saved vectors.
+    A worker has no vectors when it starts, and after a rollback of the fleet. Then it does not train until a clock in
+    which all workers load saved vectors.
     """
 
     def __init__(self, worker: Any, loop: SgdLoop, grid: Grid, threads: ThreadPoolExecutor | None) -> None:
@@ -190,7 +190,7 @@ class _SgdWorker:
         return (phase.iteration - 1) * (timetable.lengths.turns // turns) + rotation, number
 
     def _load_saved(self, begin: Begin) -> None:
-        """Load the saved vectors that a message names. Barriers keep other workers from changing them."""
+        """Load the saved vectors that a message names; barriers before and after keep workers from changing them."""
         copy_vectors(self._fleet.saved_items[begin.copy], self._fleet.items, *self._copied_items)
         self._descent.users = self._fleet.saved_users[begin.copy].pull(columns=self._user_positions)
         self._descent.rates = self._plan.rates(begin.halvings)
@@ -200,7 +200,7 @@ class _SgdWorker:
         rows = turn.pull()
         descent, block = self._descent, turn.block
         sums = {LOSS: 0.0, WEIGHT: 0.0, RATINGS: 0.0}
-        # With a time budget the order is fixed, so that pieces left over from the last turn come first.
+        # With a time budget the order is fixed, so that the pieces that the last turn left come first.
         is_timed = self._plan.settings.budgetS is not None
         pieces = descent.pieces(block) if is_timed else descent.ordered(block, phase.iteration)
         for piece in turn.parts(pieces):
@@ -210,7 +210,7 @@ class _SgdWorker:
         return {**sums, BYTES: 2 * rows.nbytes}
 
     def _close(self, saves: bool) -> dict[str, float]:
-        """Evaluate held-out rows, and save vectors if ``saves``; no worker changes items' vectors meanwhile."""
+        """Evaluate held-out rows, and save vectors if ``saves``; no worker trains at the same time."""
         report = self._evaluate() if self._timetable.lengths.evaluates else {}
         if not saves:
             return report

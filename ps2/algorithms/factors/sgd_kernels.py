@@ -1,12 +1,12 @@
-"""Compiled loops of stochastic gradient descent: ratings are ordered, and one step is taken for each.
+"""Compiled loops of stochastic gradient descent: they sort ratings, and take a gradient step for each rating.
 
-A row is the vector of a user or an item, then what its steps need: float32, ``WIDTH`` numbers beyond the rank. Steps
-adapt to each row by the reduced per-coordinate schedule, with two rates for a row: its first numbers learn from the
-beginning, the others from the second iteration on (Chin et al., "A Learning-Rate Schedule for Stochastic Gradient
-Methods to Matrix Factorization", sections 3 and 4).
+A row is the vector of a user or an item, followed by ``WIDTH`` float32s that its steps need. The step size adapts to
+each row by the reduced per-coordinate schedule, with two step sizes for a row: the ``FIRST`` factors learn from the
+first iteration on, and the other factors from the second iteration on (Chin et al., "A Learning-Rate Schedule for
+Stochastic Gradient Methods to Matrix Factorization", sections 3 and 4).
 
-Loops over two rows take eight numbers at a time by SIMD intrinsics. LLVM vectorizes a plain loop by 32 numbers, and
-does the rest one by one; the part of a vector that shares a step is seldom a multiple of 32.
+Loops over two rows process eight float32s at a time by SIMD intrinsics. LLVM would vectorize a plain loop by 32
+float32s and process the remainder one by one, but the factors that share a step size are seldom a multiple of 32.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from ps2.ops.simd import (
 
 Array = npt.NDArray[Any]
 
-# The numbers after a vector: the sums of squared gradients of its first numbers, of the others, and of the bias; the
-# bias.
+# Offsets behind a vector: the sums of squared gradients of the first factors, of the other factors, and of the bias;
+# and the bias.
 SLOW, FAST, BIAS_SUM, BIAS = range(4)
 WIDTH = 4
-# The count of numbers that learn from the first iteration on.
+# The number of factors that learn from the first iteration on.
 FIRST = 8
-# Ratings between the request for an item's row and its use.
+# The number of ratings between the prefetch of an item's row and its use.
 ITEMS_AHEAD = 4
 
 
 @kernel
 def count_cells(users: Int32s, items: Int32s, groups: Int32s, num_users: int, begins: Int64s) -> None:
-    """Set where the ratings of each item group and user begin, shape (groups * num_users + 1,).
+    """Set ``begins`` to the first rating of each item group and user, and the end, shape (groups * num_users + 1,).
 
     ``users`` and ``items`` have the number of each rating's user and item; ``groups`` has the group of each item.
     """
@@ -70,16 +70,16 @@ def fill_cells(
     num_users: int,
     ends: Int64s,
     source: tuple[Float32s, Float32s],
-    item_names: Int32s,
+    block_items: Int32s,
     cells: tuple[Int32s, Float32s, Float32s],
 ) -> None:
-    """Put ratings into their cells; other arguments are those of ``count_cells``.
+    """Copy ratings into their cells; see ``count_cells`` for the other arguments.
 
     Args:
         ends: the index of the next rating of each cell; changed.
-        source: values and weights; weights are empty if there are none.
-        item_names: the number by which a cell calls each item.
-        cells: items, values and weights by cell.
+        source: values and weights; weights are empty if all are 1.
+        block_items: the position of each item within its block.
+        cells: outputs: items, values and weights by cell.
     """
     values, weights = source
     cell_items, cell_values, cell_weights = cells
@@ -87,7 +87,7 @@ def fill_cells(
         cell = groups[items[rating]] * num_users + users[rating]
         index = ends[cell]
         ends[cell] += 1
-        cell_items[index] = item_names[items[rating]]
+        cell_items[index] = block_items[items[rating]]
         cell_values[index] = values[rating]
         if len(weights):
             cell_weights[index] = weights[rating]
@@ -95,7 +95,7 @@ def fill_cells(
 
 @kernel
 def sort_cells(begins: Int64s, items: Int32s, values: Float32s, weights: Float32s) -> None:
-    """Sort the ratings of each cell by item, rating and weight: the order in which rows arrive makes no difference."""
+    """Sort the ratings of each cell by item, rating and weight: the order in which rows arrive does not matter."""
     for cell in range(len(begins) - 1):
         first, count = begins[cell], begins[cell + 1] - begins[cell]
         gap = 1
@@ -124,20 +124,20 @@ def sort_cells(begins: Int64s, items: Int32s, values: Float32s, weights: Float32
 
 
 class _RowPair:
-    """Loads and stores of one row of each of two C-contiguous float32 matrices."""
+    """Generates loads from a row of each of two C-contiguous float32 matrices."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
         self._builder = builder
         self._rows = [row_of(context, builder, signature.args[i], arguments[i], arguments[i + 1]) for i in (0, 2)]
 
     def load(self, which: int, index: Any) -> tuple[Any, Any]:
-        """Return the address of eight numbers, and the numbers."""
+        """Return the address of eight float32s of a row, and their values."""
         address = place_of(self._builder, self._rows[which], index)
         return address, self._builder.load(address, align=FLOAT_BYTES)
 
 
 def _dot(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, end: Any) -> Any:
-    """Return the product of the first ``end`` numbers, a multiple of ``LANES``, of a row of p and a row of q."""
+    """Return the dot product of the first ``end`` float32s of two rows; ``end`` is a multiple of ``LANES``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         rows = _RowPair(context, builder, signature, arguments)
@@ -152,11 +152,11 @@ def _dot(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, end: Any) -> Any:
     return types.float32(p, types.intp, q, types.intp, types.intp), generate
 
 
-def _step(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, begin: Any, end: Any, by: Any) -> Any:
-    """Change numbers of two rows by their gradients; return the sums of the squared gradients.
+def _step(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, begin: Any, end: Any, factors: Any) -> Any:
+    """Take a step for the float32s from ``begin`` to ``end`` of two rows; return the sums of the squared gradients.
 
-    ``p += step_p * g`` with ``g = slope * q - shrink * p``, and likewise q, from the values before. ``begin`` and
-    ``end`` are a multiple of ``LANES`` apart; ``by`` is (slope, shrink, step_p, step_q).
+    ``p += step_p * g`` with ``g = slope * q - shrink * p``, and likewise q from the old p. ``end - begin`` is a
+    multiple of ``LANES``; ``factors`` is (slope, shrink, step_p, step_q).
     """
     returned = types.UniTuple(types.float32, 2)
 
@@ -204,12 +204,12 @@ def descend(
     """Take a step for each rating of some users; return the weighted sum of squared errors, each before its step.
 
     Args:
-        begins: where each user's ratings begin in the next three arrays, and the end of the last one's.
-        items: rows of ``block``.
-        weights: empty: all are 1.
-        users, block: rows of users and of items; changed.
-        rates: the first step, and the weights of the penalties of vectors and of biases.
-        learns_all: whether all numbers of a vector learn, beside the first ones.
+        begins: the index of each user's first rating in the next three arrays, and the end.
+        items: the ratings' items, as rows of ``block``.
+        weights: the weights of the ratings; empty: all are 1.
+        users, block: the rows of users and of items; changed.
+        rates: the first step size, and the weights of the penalties of vectors and of biases.
+        learns_all: whether all factors learn; else the ``FIRST`` factors.
     """
     eta, penalty, bias_penalty = rates[0], rates[1], rates[2]
     first = min(FIRST, rank)
@@ -253,16 +253,16 @@ def descend(
 
 @inline_reduction
 def _product(users: Float32s, user: int, block: Float32s, item: int, rank: int) -> np.float32:
-    whole = rank // LANES * LANES
-    dot = dot_lanes(users, user, block, item, whole)
-    for k in range(whole, rank):
+    lanes_end = rank // LANES * LANES
+    dot = dot_lanes(users, user, block, item, lanes_end)
+    for k in range(lanes_end, rank):
         dot += users[user, k] * block[item, k]
     return dot
 
 
 @inline_reduction
-def _steps(p: Float32s, q: Float32s, sum_: int, eta: np.float32) -> tuple[np.float32, np.float32]:
-    return eta / np.float32(math.sqrt(p[sum_])), eta / np.float32(math.sqrt(q[sum_]))
+def _steps(p: Float32s, q: Float32s, column: int, eta: np.float32) -> tuple[np.float32, np.float32]:
+    return eta / np.float32(math.sqrt(p[column])), eta / np.float32(math.sqrt(q[column]))
 
 
 @inline_reduction
@@ -273,13 +273,13 @@ def _move(
     item: int,
     begin: int,
     end: int,
-    by: tuple[np.float32, np.float32, np.float32, np.float32],
+    factors: tuple[np.float32, np.float32, np.float32, np.float32],
 ) -> tuple[np.float32, np.float32]:
-    """Change numbers of two rows; return the sums of their squared gradients. See ``_step``."""
-    slope, shrink, step_p, step_q = by
-    whole = begin + (end - begin) // LANES * LANES
-    sum_p, sum_q = step_lanes(users, user, block, item, begin, whole, by)
-    for k in range(whole, end):
+    """Like ``_step``, for any ``begin`` and ``end``."""
+    slope, shrink, step_p, step_q = factors
+    lanes_end = begin + (end - begin) // LANES * LANES
+    sum_p, sum_q = step_lanes(users, user, block, item, begin, lanes_end, factors)
+    for k in range(lanes_end, end):
         a, b = users[user, k], block[item, k]
         gradient_p, gradient_q = slope * b - shrink * a, slope * a - shrink * b
         sum_p += gradient_p * gradient_p
@@ -308,7 +308,7 @@ def squared_errors(
 
 @kernel
 def draw_rows(numbers: Int64s, seed: np.uint64, rank: int, low: float, high: float, rows: Float32s) -> None:
-    """Set first rows: vectors uniform in [low, high), drawn from seed and number, sums of 1, and biases of 0."""
+    """Set initial rows: factors uniform in [low, high), by seed and number; sums of 1; biases of 0."""
     for index in range(len(numbers)):
         key = scrambled(scrambled(seed) + np.uint64(numbers[index] + 1) * GOLDEN)
         row = rows[index]

@@ -3,7 +3,7 @@
 Gemulla et al., "Large-Scale Matrix Factorization with Distributed Stochastic Gradient Descent" (2011). An iteration is
 an epoch of the paper's algorithm 2, and a turn of ``timetable.py`` is a subepoch: each worker takes steps for the
 ratings of its users and of a block of items, which no other worker has in the same turn. Blocks rotate through the
-servers (``sgd.py``). Workers follow the timetable by themselves, and may be a clock ahead of each other.
+servers (``sgd.py``). Workers follow the timetable without messages, and can be one clock ahead of each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from ps2.algorithms.factors.grid import Grid, Layout, read_grid
 from ps2.algorithms.factors.plan import FittedFactors
 from ps2.algorithms.factors.program import WEIGHT, ZERO_SUMS, CheckAndTrain, FactorsProgram, Iteration, Problem
-from ps2.algorithms.factors.rows import Beginning, Scaling, SgdPlan, default_step
+from ps2.algorithms.factors.rows import InitialRows, Scaling, SgdPlan, default_step
 from ps2.algorithms.factors.sgd import SgdLoop
 from ps2.algorithms.factors.shared_factors import SharedFactors, pull_vectors, push_vectors
 from ps2.algorithms.factors.timetable import STALENESS, Begin, Iterate, Lengths
@@ -26,7 +26,7 @@ from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import StepReport
 from ps2.errors import PS2Error
 
-# How often a training is restarted with half the step, at most.
+# The largest number of restarts with half the step.
 MAX_HALVINGS = 10
 
 
@@ -35,9 +35,10 @@ class Descent:
     """The iterations with one step size.
 
     Attributes:
-        halvings: how often the step was halved.
+        halvings: the number of times that the step was halved.
         results: the results of each iteration.
-        copies: the copy with the vectors of each saved iteration that is needed; iteration 0 has the first ones.
+        copies: for the iterations whose saved vectors are still needed, the number of the copy on the servers. The
+            initial vectors are those of iteration 0.
     """
 
     halvings: int = 0
@@ -74,7 +75,7 @@ class SgdProgram(FactorsProgram):
         step = plan.settings.stepSize or default_step(problem.survey.rows)
         self.plan = SgdPlan(**vars(plan), scale=self.scale, step_size=step)
         self.step_size = step
-        # Twice the RMSE of predicting 0. An initial model may predict other ratings worse than that.
+        # Twice the RMSE of predicting 0; no limit with an initial model, which can predict new ratings worse.
         self._max_rmse = 2 * math.hypot(1.0, self.scaling.level) if problem.initial_model is None else math.inf
         self._lengths = Lengths(layout.ring.turns, plan.save_interval, problem.survey.held_out > 0, problem.keeps_best)
         self._fleet = SharedFactors.make(layout.users, layout.items, self.plan.width, self._lengths.copies, names)
@@ -91,7 +92,7 @@ class SgdProgram(FactorsProgram):
             iterations = ask.setting(lambda: self.plan.settings.maxIter)
             last = self.last_iteration(descent.results, iterations)
             if descent.saved >= last:
-                self._forget_unsaved(descent)  # there are some only if another driver wants fewer iterations
+                self._forget_unsaved(descent)  # unsaved iterations exist if another driver has reduced maxIter
                 best = self.end(descent.results, is_early=last < iterations)
                 return descent.copies[best], descent.halvings
             sums = yield from self._rotate(descent, last)
@@ -115,7 +116,7 @@ class SgdProgram(FactorsProgram):
         message: NextClock = Iterate(last, descent.free)
         for _ in range(self._lengths.clocks(len(descent.results) + 1, last)):
             report, message = (yield message), NextClock()
-            while not vars(report):  # lost with an earlier driver: all workers begin again, and ask for vectors
+            while not vars(report):  # lost with an earlier driver: all workers restart, and ask for vectors
                 report = yield NextClock()
             if report.asks:
                 return None
@@ -154,9 +155,9 @@ class SgdProgram(FactorsProgram):
             (self._fleet.saved_users[0], deal.user_positions, survey.users, survey.user_penalties, "user"),
             (self._fleet.saved_items[0], deal.item_positions, survey.items, survey.item_penalties, "item"),
         )
-        first_rows = Beginning(self.plan, self.scaling, self.problem.initial_model)
+        initial_rows = InitialRows(self.plan, self.scaling, self.problem.initial_model)
         for matrix, positions, ids, ratings, kind in sides:
-            push_vectors(matrix, positions, partial(first_rows.rows, kind, ids, ratings))
+            push_vectors(matrix, positions, partial(initial_rows.rows, kind, ids, ratings))
 
     # -- the program's parts -------------------------------------------------------------------------------------------
 

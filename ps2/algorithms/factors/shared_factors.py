@@ -1,4 +1,4 @@
-"""The vectors of users and items on the servers, in several copies: a column for each user or item, by position."""
+"""The vectors of users and items on the servers, in several copies. A matrix has a column for each position."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 
-# Bytes of vectors that the driver pushes or pulls at a time.
+# The bytes of vectors that the driver pushes or pulls at a time.
 SLICE_BYTES = 64 << 20
-# The kinds of sums of products: of the users, and of the items before and after an iteration.
+# The kinds of Gram matrices, and their number: of the users' vectors; of the items' vectors before even iterations
+# (ITEMS), and before odd iterations (ITEMS + 1).
 USERS, ITEMS, KINDS = 0, 1, 3
-# The copy of the best vectors of coordinate descent.
+# The number of the copy with the best vectors of "ccd".
 BEST = 2
 
 
@@ -41,7 +42,7 @@ def pull_vectors(matrix: DCVMatrix, positions: Any) -> Float32s:
 
 
 def copy_vectors(source: DCVMatrix, to: DCVMatrix, begin: int, end: int) -> None:
-    """Copy the vectors at some positions; no value travels."""
+    """Copy the vectors of some positions within the servers."""
     to.apply("factors.copy_blocks", source=source, begin=begin, end=end)
 
 
@@ -69,11 +70,11 @@ def _allocate(counts: list[int], width: int, what: str, names: CheckpointNames) 
 
 @dataclass(frozen=True, eq=False)
 class SharedFactors:
-    """The vectors of a training by gradient descent; picklable.
+    """The vectors of a training by "sgd"; picklable.
 
     Attributes:
         items: the current vectors of items.
-        saved_users, saved_items: saved vectors, by copy.
+        saved_users, saved_items: the copies of saved vectors.
     """
 
     items: DCVMatrix
@@ -98,7 +99,7 @@ class SharedFactors:
 
 @dataclass(frozen=True)
 class CcdSizes:
-    """The sizes of a training by coordinate descent."""
+    """The sizes of a training by "ccd"."""
 
     plan: FactorizationPlan
     users: int
@@ -116,22 +117,22 @@ class CcdSizes:
 
     @property
     def bytes(self) -> int:
-        """The bytes of vectors and of sums of products."""
+        """The bytes of vectors and of Gram matrices."""
         products = 8 * KINDS * (self.workers + 1) * self.ranks**2 if self.plan.settings.implicitPrefs else 0
         return 4 * self.copies * self.ranks * (self.users + self.items) + products
 
 
 @dataclass(frozen=True, eq=False)
 class CcdVectors:
-    """The vectors and sums of a training by coordinate descent; picklable.
+    """The vectors and Gram matrices of a training by "ccd"; picklable.
 
-    Iteration i reads copy ``i % 2`` and writes the other one. So a worker that is started again in the middle of an
-    iteration computes what its first attempt has computed.
+    Iteration i reads copy ``i % 2`` and writes the other copy. So a worker that restarts within an iteration computes
+    the same vectors again.
 
     Attributes:
-        users, items: the copies, and ``BEST`` if it is kept.
-        grams: float64 rows of products of vectors: for each kind, one of each worker, and one of all; None: explicit
-            feedback needs none.
+        users, items: the two copies, and the copy ``BEST`` if held-out rows choose the result.
+        grams: for each kind, a float64 row with the Gram matrix of each worker's vectors, and a row with their sum;
+            None for explicit feedback, which needs no Gram matrices.
     """
 
     sizes: CcdSizes
@@ -155,7 +156,7 @@ class CcdVectors:
         return CcdVectors(sizes, tuple(matrices[: sizes.copies]), tuple(matrices[sizes.copies :]), grams)
 
     def write(self, users: Float32s, items: Float32s) -> None:
-        """Write the vectors, by position, with which the first iteration begins."""
+        """Write the initial vectors, by position."""
         for matrix, vectors in ((self.users[0], users), (self.items[0], items)):
             push_vectors(matrix, np.arange(len(vectors)), vectors.__getitem__)
         if self.grams is not None:
@@ -163,25 +164,25 @@ class CcdVectors:
             self.grams.flush()
 
     def keep_best(self, iteration: int) -> None:
-        """Copy the vectors with which an iteration begins to ``BEST``."""
+        """Copy the vectors with which an iteration starts to ``BEST``."""
         copy_vectors(self.users[iteration % 2], self.users[BEST], 0, self.sizes.users)
         copy_vectors(self.items[iteration % 2], self.items[BEST], 0, self.sizes.items)
 
     def add_gram(self, kind: int, rank: int, gram: Float64s) -> None:
-        """Write the ``gram_matrix`` of a worker's vectors; kind ``ITEMS`` plus 1 is that after an even iteration."""
+        """Write the ``gram_matrix`` of a worker's vectors."""
         assert self.grams is not None
         self.grams.push([self._row(kind) + rank], gram.reshape(1, -1), wait=False)
 
     def gram(self, kind: int) -> Float64s:
-        """Return the sum of all workers' products, added in the order of the workers; empty for explicit feedback."""
+        """Return the sum of all workers' Gram matrices, added in the order of ranks; empty for explicit feedback."""
         ranks, row, workers = self.sizes.ranks, self._row(kind), self.sizes.workers
         if self.grams is None:
             return np.zeros((0, 0))
         with batch():
             self.grams.apply("factors.add_rows", first=row, count=workers, into=row + workers)
             reply = self.grams.pull([row + workers])
-        products: Float64s = reply.result()
-        return products.reshape(ranks, ranks)
+        gram: Float64s = reply.result()
+        return gram.reshape(ranks, ranks)
 
     def free(self) -> None:
         for matrix in (*self.users, *self.items, *([self.grams] if self.grams is not None else [])):

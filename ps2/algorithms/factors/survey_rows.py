@@ -7,21 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded, read_stream, write_stream
+from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Array, Chunk, Coded, Mask
 from ps2.algorithms.factors.settings import MAX_VALUE
+from ps2.algorithms.frame.arrow_batches import from_bytes, to_bytes
 from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import Ids
 
-Array = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
-
 SHOWN_CHARS = 200
 NUMBER_FAULTS = ("null", "NaN", "infinite", "too large", "negative")
-# The faults of rows by column, in the order of errors.
+# The faults of rows, each with its column. The first fault that occurs is reported.
 FAULTS = [
     (USER, "null"),
     (ITEM, "null"),
@@ -42,7 +39,15 @@ PARTS = pa.schema(
 
 @dataclass
 class Sums:
-    """Count, weighted mean and weighted sum of squared deviations of ratings; adds up exactly as if read at once."""
+    """The statistics of ratings, which can be added up.
+
+    Attributes:
+        rows: the number of ratings that are not held out.
+        held_out: the number of held-out ratings.
+        weight: the sum of the weights.
+        mean: the weighted mean.
+        squares: the weighted sum of squared deviations from the mean.
+    """
 
     rows: int = 0
     held_out: int = 0
@@ -56,9 +61,9 @@ class Sums:
         self.held_out += other.held_out
         weight = self.weight + other.weight
         if weight > 0:
-            away = other.mean - self.mean
-            self.squares += other.squares + away * away * self.weight * (other.weight / weight)
-            self.mean += away * (other.weight / weight)
+            difference = other.mean - self.mean
+            self.squares += other.squares + difference * difference * self.weight * (other.weight / weight)
+            self.mean += difference * (other.weight / weight)
         self.weight = weight
 
     @staticmethod
@@ -69,8 +74,9 @@ class Sums:
         if weight == 0:
             return Sums(len(ratings), held_out)
         mean = float(np.average(ratings, weights=weights))
-        away = (ratings - mean) ** 2
-        return Sums(len(ratings), held_out, weight, mean, float(away.sum() if weights is None else away @ weights))
+        deviations = (ratings - mean) ** 2
+        squares = float(deviations.sum() if weights is None else deviations @ weights)
+        return Sums(len(ratings), held_out, weight, mean, squares)
 
     def array(self) -> Float64s:
         return np.array([self.rows, self.held_out, self.weight, self.mean, self.squares], np.float64)
@@ -82,17 +88,20 @@ class Sums:
 
 @dataclass
 class Counted:
-    """Distinct ids with their numbers of ratings, and the weight of their penalty."""
+    """Tables of ids, each with its number of ratings and the weight of its penalty."""
 
     tables: list[pa.Table] = field(default_factory=list)
 
     def add(self, ids: pa.Array, codes: Array, penalties: Float64s | None) -> None:
-        """Count ratings of distinct ids; ``codes`` has the index of each rating's id, ``penalties`` 1 by default."""
+        """Count the ratings of distinct ids.
+
+        ``codes`` has the index of each rating's id; ``penalties`` has the weight that each rating adds; None: 1.
+        """
         counts = np.bincount(codes, minlength=len(ids))
         weights = np.bincount(codes, penalties, minlength=len(ids)).astype(np.float64)
-        used = counts > 0
-        if used.any():
-            columns = {"id": ids.filter(pa.array(used)), "count": counts[used], "penalty": weights[used]}
+        occurs = counts > 0
+        if occurs.any():
+            columns = {"id": ids.filter(pa.array(occurs)), "count": counts[occurs], "penalty": weights[occurs]}
             self.tables.append(pa.table(columns))
 
     def merged(self) -> pa.Table | None:
@@ -111,7 +120,7 @@ class Surveyor:
     """Surveys the rows of one task."""
 
     def __init__(self, names: Mapping[str, str], refuses_negative: bool, counts_positive: bool) -> None:
-        """With ``counts_positive`` only ratings above 0 add to the weight of a penalty; ``names`` are for messages."""
+        """``names``: the names of columns in messages; ``counts_positive``: only ratings above 0 add to penalties."""
         self._names, self._refuses_negative, self._counts_positive = names, refuses_negative, counts_positive
         self.sums, self.users, self.items = Sums(), Counted(), Counted()
         self.rows = 0
@@ -122,15 +131,15 @@ class Surveyor:
         """Survey rows; return them in compact form, or None if one has a fault."""
         self.rows += table.num_rows
         columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-        bad = np.zeros(table.num_rows, np.bool_)
+        is_faulty = np.zeros(table.num_rows, np.bool_)
         for number, (name, fault) in enumerate(FAULTS):
             if name in columns:
-                faulty = self._find(columns[name], name, fault)
-                self._faults[number] += int(faulty.sum())
-                bad |= faulty
-        if bad.any():
+                has_fault = self._find(columns[name], name, fault)
+                self._faults[number] += int(has_fault.sum())
+                is_faulty |= has_fault
+        if is_faulty.any():
             if not self._example:
-                row = table.slice(int(np.argmax(bad)), 1).to_pylist()[0]
+                row = table.slice(int(np.argmax(is_faulty)), 1).to_pylist()[0]
                 self._example = ", ".join(f"{self._names[name]}={value!r}" for name, value in row.items())[:SHOWN_CHARS]
             return None  # the training ends with an error
         chunk = Chunk.from_columns(columns)
@@ -139,10 +148,10 @@ class Surveyor:
 
     def _count(self, chunk: Chunk) -> None:
         """Count the rows that are not held out."""
-        used: Any = slice(None) if chunk.held is None or not chunk.held.any() else ~chunk.held
-        users, items = chunk.users.codes[used], chunk.items.codes[used]
-        ratings = np.ones(len(users)) if chunk.ratings is None else chunk.ratings[used]
-        weights = None if chunk.weights is None else chunk.weights[used]
+        training: Any = slice(None) if chunk.held is None or not chunk.held.any() else ~chunk.held
+        users, items = chunk.users.codes[training], chunk.items.codes[training]
+        ratings = np.ones(len(users)) if chunk.ratings is None else chunk.ratings[training]
+        weights = None if chunk.weights is None else chunk.weights[training]
         self.sums.add(Sums.from_ratings(ratings, weights, len(chunk.users.codes) - len(users)))
         penalties = weights
         if self._counts_positive:
@@ -151,7 +160,7 @@ class Surveyor:
         self.items.add(chunk.items.ids, items, penalties)
 
     def _find(self, column: pa.Array, name: str, fault: str) -> Mask:
-        """Return which rows have a fault."""
+        """Return for each row whether it has the fault in this column."""
         if fault == "null":
             return column.is_null().to_numpy(zero_copy_only=False)
         values = column.to_numpy(zero_copy_only=False)
@@ -166,10 +175,9 @@ class Surveyor:
         return values < 0
 
     def part(self, number: int) -> dict[str, Any]:
-        """Return the survey as a row of ``PARTS``."""
-        ids = [
-            None if (table := counted.merged()) is None else write_stream(table) for counted in (self.users, self.items)
-        ]
+        """Return the survey as a row of ``PARTS``; ``number`` is the task's rdd_partition."""
+        merged = [counted.merged() for counted in (self.users, self.items)]
+        ids = [None if table is None else to_bytes(table) for table in merged]
         cells = [number, self.rows, self.sums.array().tobytes(), self._faults.tobytes(), self._example, *ids]
         return dict(zip(PARTS.names, cells, strict=True))
 
@@ -188,9 +196,9 @@ class Surveyed:
     """The survey of all tasks.
 
     Attributes:
-        faults: the number of each of ``FAULTS``.
-        example: a row with a fault.
-        users, items: None: all rows have faults.
+        faults: the number of rows with each of ``FAULTS``.
+        example: a row with a fault; "": no row has one.
+        users, items: None: all rows have faults, or all rows are held out.
     """
 
     rows: int
@@ -212,7 +220,7 @@ def gathered(parts: Iterable[Any]) -> Surveyed:
         example = example or part["example"]
         for kind, name in zip(counted, ("users", "items"), strict=True):
             if part[name] is not None:
-                kind.tables.append(read_stream(part[name]))
+                kind.tables.append(from_bytes(part[name]))
     return Surveyed(rows, sums, faults, example, *(_id_counts(kind.merged()) for kind in counted))
 
 

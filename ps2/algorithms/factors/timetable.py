@@ -1,9 +1,9 @@
-"""The timetable of a factorization by rotation: workers and driver compute the role of each clock alike. Pure.
+"""The timetable of "sgd", from which workers and driver compute the role of each clock. Pure.
 
-Workers load the saved vectors of an iteration, and train on. An iteration is a number of turns, and then a closing
-clock if vectors are saved or held-out rows evaluated after it. A worker that has lost its vectors asks for a restart.
-Then the driver's message names a clock in which all workers go back to the iteration that was saved last, and
-repeat the iterations after it, from the same vectors with the same random draws.
+Workers load saved vectors, and train. An iteration has a number of turns, and then a closing clock if vectors are saved
+or held-out rows are evaluated. A worker that has lost its vectors asks for a restart. Then the driver's message names a
+clock in which all workers load the vectors that were saved last. They repeat the later iterations with the same random
+draws.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ps2.algorithms.frame.program import NextClock, Task
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.errors import UsageError
 
-# Clocks by which one worker may be ahead of another.
+# The number of clocks by which one worker can be ahead of another.
 STALENESS = 1
-# Copies of the vectors that the servers hold: the last complete one stays while the next one is written. If held-out
-# rows choose the result, a third copy holds the best vectors.
+# The number of copies of the vectors on the servers: the last complete copy, and the copy that the next save writes. If
+# held-out rows choose the result, a third copy has the best vectors.
 COPIES, COPIES_WITH_BEST = 2, 3
 
 
@@ -42,7 +42,8 @@ class Phase:
     """The role of a clock.
 
     Attributes:
-        iteration: the iteration, from 1; for BEGIN, the finished iteration whose vectors are loaded, 0: none.
+        iteration: the iteration, from 1; for BEGIN, the finished iteration whose vectors are loaded, 0: the initial
+            vectors.
         turn: the number of the turn in the iteration, from 0.
     """
 
@@ -56,8 +57,8 @@ class Lengths:
     """The lengths that determine a timetable.
 
     Attributes:
-        turns: clocks of an iteration, at least 2, because a decision takes effect one iteration later.
-        save_interval: iterations between saves; 0: vectors are saved at the end only.
+        turns: the clocks of an iteration, at least 2: workers know the message of an iteration from its second clock.
+        save_interval: the number of iterations between saves; 0: vectors are saved at the end only.
         evaluates: whether held-out rows are evaluated after each iteration.
         keeps_best: whether held-out rows choose the iteration whose vectors are the result. Then each one is saved.
     """
@@ -69,7 +70,7 @@ class Lengths:
 
     def __post_init__(self) -> None:
         if self.turns < 2:
-            raise UsageError(f"timetable: turns: expected 2 at least, got {self.turns}")
+            raise UsageError(f"timetable: turns: expected at least 2, got {self.turns}")
 
     @property
     def copies(self) -> int:
@@ -94,7 +95,7 @@ class Begin(NextClock):
         clock: the clock. No worker enters it before it has read the message.
         iteration: the iteration after which the vectors were saved; 0: the initial vectors.
         copy: the copy that holds them.
-        halvings: how often the step was halved.
+        halvings: the number of times that the step was halved.
     """
 
     clock: int = FIRST_CLOCK
@@ -141,20 +142,20 @@ class Timetable:
         return next(begin for begin in reversed(self._begins) if begin.clock <= clock)
 
     def last(self, clock: int) -> int:
-        """Return the last iteration, if it is known in this clock; else a number larger than any."""
+        """Return the last iteration; ``sys.maxsize`` if this clock does not know it yet."""
         return self._lasts.get(self.begin(clock), sys.maxsize)
 
     def phase(self, clock: int) -> Phase:
         """Return the phase of a clock, from ``FIRST_CLOCK`` on."""
         begin, last = self.begin(clock), self.last(clock)
-        iteration, left = begin.iteration, clock - begin.clock - 1
-        if left < 0:
+        iteration, offset = begin.iteration, clock - begin.clock - 1
+        if offset < 0:
             return Phase(Kind.BEGIN, iteration)
         while iteration < last:
             iteration += 1
-            if left < self.lengths.turns:
-                return Phase(Kind.TURN, iteration, left)
-            left -= self.lengths.clocks(iteration, last)
-            if left < 0:
+            if offset < self.lengths.turns:
+                return Phase(Kind.TURN, iteration, offset)
+            offset -= self.lengths.clocks(iteration, last)
+            if offset < 0:
                 return Phase(Kind.CLOSE, iteration)
         return Phase(Kind.IDLE, iteration)

@@ -1,40 +1,51 @@
-"""The right vectors with the largest dot products, for each of many left vectors: blocks by BLAS, then a selection."""
+"""For each of many left vectors, the right vectors with the largest dot products: users and items, or items and users.
+
+A matrix product by BLAS gives approximate scores: how BLAS rounds depends on the sizes of its blocks and on the
+machine. The compiled selection uses them only to skip. A score that can be among the k largest is computed again by
+``dot``, which always rounds alike. So results are equal to the last bit however the work is split.
+
+The k largest scores so far of each left vector are a binary heap with the smallest at its root. Of two equal scores,
+the score of the lower position is the smaller.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.factors.top_k_kernels import approximate_row, dot_pairs, order, select
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.ops.guards import readable
+from ps2.ops.kernels import inline, kernel, reduction
 
-# Left and right vectors of a block, whose scores (512 KiB) stay in the second-level cache until the selection reads
-# them.
+# The numbers of left and of right vectors in a block. Its scores (512 KiB) stay in the second-level cache until the
+# selection reads them.
 LEFT, RIGHT = 256, 512
-# Rounding error of one float32 operation, relative.
+# The largest relative rounding error of a float32 operation.
 UNIT = 2.0**-24
+# The number of scores that SIMD instructions compare at once with the smallest of the k largest.
+RUN = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Vectors that may be recommended, shape (n, d), C-contiguous."""
+    """The right vectors, shape (n, d), C-contiguous."""
 
     vectors: Float32s
 
     @cached_property
-    def _longest(self) -> Float64s:
-        """The largest Euclidean length among the vectors of each ``RIGHT``."""
-        all_lengths = lengths(self.vectors)
-        return np.array([all_lengths[begin : begin + RIGHT].max() for begin in range(0, len(all_lengths), RIGHT)])
+    def _max_norms(self) -> Float64s:
+        """The largest Euclidean norm of each ``RIGHT`` consecutive vectors."""
+        norms = norms_of(self.vectors)
+        return np.array([norms[begin : begin + RIGHT].max() for begin in range(0, len(norms), RIGHT)])
 
     def best(self, left: Float32s, k: int) -> tuple[Float32s, Int64s]:
-        """Return the largest dot products of each left vector, and the positions of the vectors that they are with.
+        """Return the k largest dot products of each left vector, and the positions of the right vectors.
 
-        Both have shape (m, min(k, n)). The largest is first; of equal ones, the higher position is first. The result is
-        that of ``dot`` for all pairs, to the last bit.
+        Both have shape (m, min(k, n)). The largest is first; of equal products, the higher position is first. The
+        products are those of ``dot``, to the last bit.
         """
         k = min(k, len(self.vectors))
         scores, positions = np.empty((len(left), k), np.float32), np.empty((len(left), k), np.int64)
@@ -47,19 +58,19 @@ class Candidates:
     def _select(self, left: Float32s, scores: Float32s, positions: Int64s) -> None:
         """Fill ``scores`` and ``positions`` of one block of left vectors."""
         sizes = np.zeros(len(left), np.int64)
-        left_lengths = lengths(left)
-        # Few left vectors meet as many more right ones at once.
+        left_norms = norms_of(left)
+        # The fewer left vectors, the more right vectors at once.
         blocks = max(1, LEFT // max(len(left), 1))
         products = np.empty(len(left) * min(blocks * RIGHT, len(self.vectors)), np.float32)
-        for block in range(0, len(self._longest), blocks):
-            first, longest = block * RIGHT, self._longest[block : block + blocks].max()
+        for block in range(0, len(self._max_norms), blocks):
+            first, max_norm = block * RIGHT, self._max_norms[block : block + blocks].max()
             right = readable(self.vectors[first : first + blocks * RIGHT])
             approximate = products[: len(left) * len(right)].reshape(len(left), len(right))
-            if len(left) == 1:  # for one, threads of BLAS cost more than they bring where others use the cores
+            if len(left) == 1:  # the threads of BLAS would cost more than they save
                 approximate_row(left[0], right, approximate[0])
             else:
                 np.matmul(left, right.T, out=approximate)
-            slack = rounding_slack(left_lengths * longest, left.shape[1])
+            slack = rounding_slack(left_norms * max_norm, left.shape[1])
             select(approximate, left, right, first, slack, scores, positions, sizes)
         order(scores, positions, sizes)
 
@@ -77,19 +88,145 @@ def pair_products(left: Float32s, right: Float32s, left_rows: Int64s, right_rows
 def rounding_slack(products: Float64s, dim: int) -> Float32s:
     """Bound the difference of two float32 dot products of the same vectors, added up in different orders.
 
-    Each differs from the true one by at most dim * u / (1 - dim * u) times the product of the two lengths (Higham,
-    Accuracy and Stability of Numerical Algorithms, section 3.1, and Cauchy-Schwarz); u is ``UNIT``. Products below the
-    normal numbers add at most the smallest of these each.
-
-    Args:
-        products: the products of the two Euclidean lengths.
+    Each differs from the exact product by at most dim * u / (1 - dim * u) times the product of the two Euclidean norms,
+    ``products``; u is ``UNIT`` (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1, and
+    Cauchy-Schwarz). Each subnormal product adds at most the smallest normal number.
     """
     error = dim * UNIT / (1 - dim * UNIT)
     bound = 2 * (error * products + dim * float(np.finfo(np.float32).tiny))
-    # Comparisons round as well: of the bound, and of the difference from a score, which is no larger than the lengths.
+    # The bound, and its difference from a score, are rounded, too. No score exceeds the product of the norms.
     return np.nextafter((bound + 2 * UNIT * products).astype(np.float32), np.float32(np.inf))
 
 
-def lengths(vectors: Float32s) -> Float64s:
-    """Return the Euclidean lengths of vectors."""
+def norms_of(vectors: Float32s) -> Float64s:
+    """Return the Euclidean norms of vectors."""
     return np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
+
+
+# -- compiled ----------------------------------------------------------------------------------------------------------
+
+
+@inline
+def dot(a: Float32s, b: Float32s) -> np.float32:
+    """Return the dot product, summed in float32 from the first element on, as in pyspark.ml's ALSModel."""
+    total = np.float32(0.0)
+    for k in range(a.size):
+        total += a[k] * b[k]
+    return total
+
+
+@reduction
+def approximate_row(left: Float32s, right: Float32s, out: Float32s) -> None:
+    """Set ``out`` to the dot products of one vector with all rows of ``right``, added up in any order."""
+    for row in range(right.shape[0]):
+        total = np.float32(0.0)
+        for k in range(left.size):
+            total += left[k] * right[row, k]
+        out[row] = total
+
+
+@kernel
+def dot_pairs(left: Float32s, right: Float32s, left_rows: Int64s, right_rows: Int64s, out: Float32s) -> None:
+    """Set ``out`` to the dot products of pairs of rows; NaN where one of the two row numbers is -1."""
+    for pair in range(out.size):
+        row, other = left_rows[pair], right_rows[pair]
+        if row < 0 or other < 0:
+            out[pair] = np.nan
+        else:
+            out[pair] = dot(left[row], right[other])
+
+
+@inline
+def _is_less(score: Any, position: int, other: Any, other_position: int) -> Any:
+    return score < other or (score == other and position < other_position)
+
+
+@inline
+def _sink(scores: Float32s, positions: Int64s, size: int, score: np.float32, position: int) -> None:
+    """Replace the root of a heap of ``size`` entries."""
+    node = 0
+    while True:
+        child = 2 * node + 1
+        if child >= size:
+            break
+        if child + 1 < size and _is_less(scores[child + 1], positions[child + 1], scores[child], positions[child]):
+            child += 1
+        if not _is_less(scores[child], positions[child], score, position):
+            break
+        scores[node], positions[node] = scores[child], positions[child]
+        node = child
+    scores[node], positions[node] = score, position
+
+
+@inline
+def _rise(scores: Float32s, positions: Int64s, size: int, score: np.float32, position: int) -> None:
+    """Add an entry to a heap of ``size`` entries."""
+    node = size
+    while node > 0:
+        parent = (node - 1) // 2
+        if not _is_less(score, position, scores[parent], positions[parent]):
+            break
+        scores[node], positions[node] = scores[parent], positions[parent]
+        node = parent
+    scores[node], positions[node] = score, position
+
+
+@kernel
+def select(  # noqa: PLR0913 - a kernel takes arrays
+    approximate: Float32s,
+    left: Float32s,
+    right: Float32s,
+    first: int,
+    slack: Float32s,
+    scores: Float32s,
+    positions: Int64s,
+    sizes: Int64s,
+) -> None:
+    """Select among the dot products of a block.
+
+    Args:
+        approximate: the dot products as BLAS rounds them, shape (m, n).
+        right: shape (n, d): all right vectors from position ``first`` on.
+        slack: for each left vector, the largest difference between approximate and exact scores.
+        scores, positions: the heaps, shape (m, k).
+        sizes: the number of entries of each heap.
+    """
+    limit = scores.shape[1]
+    n = right.shape[0]
+    for row in range(left.shape[0]):
+        size = sizes[row]
+        bound = np.float32(-np.inf)
+        if size == limit:
+            bound = scores[row, 0] - slack[row]
+        for begin in range(0, n, RUN):
+            end = min(begin + RUN, n)
+            # No early exit: only then does LLVM turn this loop into SIMD instructions.
+            reached = 0
+            for other in range(begin, end):
+                reached |= approximate[row, other] >= bound
+            if not reached:
+                continue
+            for other in range(begin, end):
+                if approximate[row, other] < bound:
+                    continue
+                score, position = dot(left[row], right[other]), first + other
+                if size < limit:
+                    _rise(scores[row], positions[row], size, score, position)
+                    size += 1
+                elif _is_less(scores[row, 0], positions[row, 0], score, position):
+                    _sink(scores[row], positions[row], size, score, position)
+                else:
+                    continue
+                if size == limit:
+                    bound = scores[row, 0] - slack[row]
+        sizes[row] = size
+
+
+@kernel
+def order(scores: Float32s, positions: Int64s, sizes: Int64s) -> None:
+    """Sort each heap, the largest score first; of equal ones, the higher position first."""
+    for row in range(sizes.size):
+        for size in range(sizes[row] - 1, 0, -1):
+            score, position = scores[row, size], positions[row, size]
+            scores[row, size], positions[row, size] = scores[row, 0], positions[row, 0]
+            _sink(scores[row], positions[row], size, score, position)

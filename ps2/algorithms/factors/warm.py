@@ -1,12 +1,11 @@
-"""Compile kernels of factorizations (``python -m ps2.algorithms.factors.warm``); otherwise first use compiles them."""
+"""Compile the kernels of factorizations before their first use (``python -m ps2.algorithms.factors.warm``)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_descent import SideDescent, gram_matrix
+from ps2.algorithms.factors.ccd_descent import RatingRows, SideDescent, SideRatings, gram_matrix
 from ps2.algorithms.factors.ccd_kernels import BLOCK
-from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.algorithms.factors.grid import Layout, ordered
 from ps2.algorithms.factors.model import MatrixFactors
 from ps2.algorithms.factors.plan import FactorizationPlan
@@ -20,7 +19,7 @@ from ps2.run.rotation import RotationSchedule
 
 
 def warm() -> None:
-    """Call the kernels on one rating, in the forms in which drivers, workers and servers hold them."""
+    """Call the kernels on one rating, with the array types of drivers, workers and servers."""
     deal_by_cost(np.ones(1, np.int64), 1)
     _rotate()
     _descend()

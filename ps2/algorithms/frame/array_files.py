@@ -128,12 +128,14 @@ class ModelFiles:
             array is NAME.npy.
         values: the names of the other values, each with its conversion from JSON, which raises ValueError or TypeError
             for a wrong value.
+        optional: arrays that a model can lack, described like ``arrays``. An absent array has no file.
     """
 
     format: str
     what: str
     arrays: Mapping[str, str]
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    optional: Mapping[str, str] = field(default_factory=dict)
 
 
 class ArrayModel:
@@ -184,24 +186,35 @@ class ArrayModel:
         """Return the arrays as the files hold them."""
         return {name: getattr(self, name) for name in self._FILES.arrays}
 
+    def _values_to_write(self) -> dict[str, Any]:
+        """Return the other values as the metadata hold them."""
+        return {name: getattr(self, name) for name in self._FILES.values}
+
+    @classmethod
+    def _from_files(cls: type[A], arrays: dict[str, Any], values: dict[str, Any]) -> A:
+        """Return the model of these arrays and values; raise ValueError if they do not match."""
+        make: Any = cls
+        model: A = make(**arrays, **values)
+        return model
+
     def write(self, url: str) -> dict[str, Any]:
         """Write the arrays to a folder; return their entries for the metadata."""
         files = write_arrays(url, {f"{name}.npy": array for name, array in self._arrays_to_write().items()})
-        values = {name: getattr(self, name) for name in self._FILES.values}
-        return {"format": self._FILES.format, **values, "files": files}
+        return {"format": self._FILES.format, **self._values_to_write(), "files": files}
 
     @classmethod
     def read(cls: type[A], path: str, url: str, content: Any) -> A:
         """Read what ``write`` wrote to a URL, for which the user gave a path; raises like ``load``."""
-        make: Any = cls
         saved = cls._FILES
         with reading(path, content, saved.format, saved.what):
             values = {name: convert(content[name]) for name, convert in saved.values.items()}
-            arrays = {name: read_array(url, f"{name}.npy", dict(content["files"])) for name in saved.arrays}
+            files, kinds = dict(content["files"]), {**saved.arrays, **saved.optional}
+            names = [*saved.arrays, *(name for name in saved.optional if f"{name}.npy" in files)]
+            arrays = {name: read_array(url, f"{name}.npy", files) for name in names}
             for name, array in arrays.items():
-                if array.dtype.kind not in saved.arrays[name]:
+                if array.dtype.kind not in kinds[name]:
                     raise ValueError(f"{name}: dtype {array.dtype}")
         try:
-            return make(**arrays, **values)
-        except UsageError as error:
+            return cls._from_files(arrays, values)
+        except ValueError as error:
             raise CheckpointCorruptError(f"{path}: {error}") from error
