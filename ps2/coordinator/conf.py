@@ -164,7 +164,9 @@ class PS2Conf:
         if self.memoryLimit is not None and self.memoryLimit > MAX_BYTES:
             raise ConfigError(f"memoryLimit: expected at most {MAX_BYTES:,} bytes, got {self.memoryLimit:,}")
         for name in ("checkpointEveryS", "heartbeatS", "lostAfterS", "retryTimeoutS", "startTimeoutS"):
-            self._check_seconds(name)
+            value = getattr(self, name)
+            if value is not None and (not is_number(value) or not value > 0):
+                raise ConfigError(f"{name}: expected a positive number of seconds, got {value!r}")
         if self.recover not in get_args(Recover):
             raise ConfigError(f"recover: expected 'auto', 'shard' or 'consistent', got {self.recover!r}")
         for name in ("dashboardListen", "metricsListen"):
@@ -316,11 +318,6 @@ class PS2Conf:
         if not isinstance(value, str):
             raise ConfigError(f"{name}: expected HOST:PORT, got {value!r}")
         split_listen(value, name)
-
-    def _check_seconds(self, name: str) -> None:
-        value = getattr(self, name)
-        if value is not None and (not is_number(value) or not value > 0):
-            raise ConfigError(f"{name}: expected a positive number of seconds, got {value!r}")
 
 
 PS2Conf.__init__ = hints_keywords(PS2Conf.__init__)  # type: ignore[method-assign]

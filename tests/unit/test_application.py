@@ -1,4 +1,4 @@
-"""The driver listens where Spark's own driver does, unless it is told otherwise, and no wildcard is told to others."""
+"""The addresses at which the driver listens: by default those of Spark's own driver, and never an unusable wildcard."""
 
 from __future__ import annotations
 
