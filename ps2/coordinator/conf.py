@@ -326,7 +326,7 @@ NAMES = tuple(each.name for each in fields(PS2Conf))
 PARSED = [each.name for each in fields(PS2Conf) if str(each.type).startswith(("int", "float", "bool", "Mapping"))]
 
 
-def over(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Conf:
+def with_overrides(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Conf:
     """Return settings with the ``given`` ones replaced.
 
     Args:
@@ -355,7 +355,7 @@ def over(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Con
     return result
 
 
-def reached_at(conf: PS2Conf | None, driver_host: str | None) -> dict[str, str]:
+def driver_host_settings(conf: PS2Conf | None, driver_host: str | None) -> dict[str, str]:
     """Return settings that make the driver listen on all addresses and be reached at a host; none for no host."""
     if driver_host is None:
         return {}

@@ -14,7 +14,7 @@ from ps2.client.dcv import DCV
 from ps2.client.task import task_context
 from ps2.coordinator.application import user_backend
 from ps2.coordinator.checkpoints import Checkpoint
-from ps2.coordinator.conf import PS2Conf, over, reached_at
+from ps2.coordinator.conf import PS2Conf, driver_host_settings, with_overrides
 from ps2.coordinator.coordinator import Coordinator
 from ps2.coordinator.fleet_status import FleetStatus, VectorInfo, ask_status, ask_vectors
 from ps2.coordinator.monitoring import overview
@@ -111,8 +111,8 @@ class PS2Context:
             }
             settings |= {"memoryLimit": memoryLimit, "ops": ops, "replicas": replicas, "restore": restore}
             settings |= {"checkpointDir": checkpointDir, "checkpointEveryS": checkpointEveryS, "dashboard": dashboard}
-            settings |= reached_at(conf, driverHost)
-            requested = over(conf, moved, **settings, checkpointEverySteps=checkpointEverySteps)
+            settings |= driver_host_settings(conf, driverHost)
+            requested = with_overrides(conf, moved, **settings, checkpointEverySteps=checkpointEverySteps)
             backend = user_backend(spark)
             running = cls._active
             if running is not None:

@@ -124,15 +124,15 @@ class ManagedShard(Shard):
         max_keys = self.managed.max_keys
         if max_keys is None or self.live + added <= max_keys:
             return False
-        num_kept = int(np.unique(slots[slots >= 0]).size)
-        if num_kept + added > max_keys:
+        num_present = int(np.unique(slots[slots >= 0]).size)
+        if num_present + added > max_keys:
             raise LimitError(
-                f"maxKeys: expected room for the {num_kept + added:,} keys of one request in this partition, got "
+                f"maxKeys: expected room for the {num_present + added:,} keys of one request in this partition, got "
                 f"{max_keys:,}"
             )
         self.managed.protect(slots)
         slack = min(max_keys // SLACK_SHARE, MAX_SLACK)
-        self.evict(max(max_keys - added - slack, num_kept), self.live)
+        self.evict(max(max_keys - added - slack, num_present), self.live)
         return True
 
     # -- memory --------------------------------------------------------------------------------------------------------
