@@ -62,7 +62,7 @@ def function_change(
 ) -> Change:
     """Return the change of a user's function: the rows that it wrote, and its result.
 
-    ``last``: no later operation can change the rows before they are sent; otherwise they are copied.
+    ``last``: True if no later operation can change the rows before they are sent, so that they need not be copied.
     """
     rows = [shard.row(number) for shard, number in with_shards(shards, operation.rows)]
     arrays = (result.arrays[0], *(rows if last else [row.copy() for row in rows]))

@@ -1,6 +1,6 @@
 """The compiled loop of fast paths: it is loaded from numba's cache or compiled, and then tested.
 
-``python -m ps2.server.fast_path_compiled`` compiles it; otherwise the first server starts a process that does so.
+``python -m ps2.server.fast_path_compiled`` compiles it. If nobody has done so, the first server starts such a process.
 """
 
 from __future__ import annotations

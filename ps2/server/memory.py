@@ -170,7 +170,7 @@ class MemoryAccount:
         return size <= self._free and self._transient + size <= self._transient_limit(for_copies) - reserved
 
     def _admit_waiting(self) -> None:
-        """Admit requests from the head of each queue as long as they fit."""
+        """Admit requests from the head of each queue while they fit."""
         for for_copies, queue in zip((False, True), self._queues, strict=True):
             while queue and self._fits(queue[0].size, for_copies):
                 self._transient += queue[0].size

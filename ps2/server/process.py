@@ -1,4 +1,4 @@
-"""A server process: it binds its ports, registers with the master, and serves until it is told to stop or orphaned."""
+"""A server process: it binds its ports, registers with the master, and serves until it is stopped or has no master."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def _drain(engine: Engine, drain_s: float, drain: threading.Event, stop: threadi
     drain.wait()
     engine.fence.leaving = True
     deadline_s = time.monotonic() + drain_s
-    log.info("told to end: handing over the shards first, for at most %.0f s", drain_s)
+    log.info("about to end: handing over the shards first, for at most %.0f s", drain_s)
     while engine.shards() and not engine.fence.may_end and time.monotonic() < deadline_s:
         if stop.wait(LEAVE_POLL_S):
             return

@@ -193,7 +193,7 @@ def test_load_when_a_variable_is_nearly_a_setting_then_warns(variables, caplog):
     ]
 
 
-def test_with_overrides_when_keywords_are_given_then_they_count_in_place():
+def test_with_overrides_when_keywords_are_given_then_they_win():
     created = with_overrides(PS2Conf(servers=3, keep=5), {}, servers=2, replicas=None)
     assert created == PS2Conf(servers=2, keep=5)
 
@@ -205,7 +205,7 @@ def test_with_overrides_when_keywords_are_given_then_they_count_in_place():
         ("heartbeats", "no setting is called 'heartbeats'; did you mean heartbeatS?"),
     ],
 )
-def test_with_overrides_when_keyword_is_of_another_call_then_says_where(name, message):
+def test_with_overrides_when_keyword_is_foreign_then_says_where(name, message):
     with pytest.raises(ConfigError) as caught:
         with_overrides(None, {name: 1})
     assert message in str(caught.value)
@@ -238,7 +238,7 @@ def test_context_when_keyword_is_misspelt_then_error_has_nearest(name, near):
 
 
 @pytest.mark.parametrize(("conf", "hint"), [({"spark.x": "1"}, "sparkConf={...}"), ("ps2.yaml", "got 'ps2.yaml'")])
-def test_with_overrides_when_conf_is_no_ps2conf_then_config_error(conf, hint):
+def test_with_overrides_when_conf_has_wrong_type_then_error(conf, hint):
     with pytest.raises(ConfigError, match="conf: expected a PS2Conf") as caught:
         with_overrides(conf, {})
     assert hint in str(caught.value)
