@@ -166,12 +166,12 @@ def serve(
             reply_bytes = _write_reply(line, buffer, plan, line[fp.DTYPE], 0)
             set_part(message, 1, row_address, answer)
             sent = send_parts(descriptor, message, 2, MSG_DONTWAIT)
-            sent_values = max(0, sent - reply_bytes)
-            if sent_values < answer and sent >= 0:
+            sent_value_bytes = max(0, sent - reply_bytes)
+            if sent_value_bytes < answer and sent >= 0:
                 c_memcpy(
-                    base + Address(answer_offset + sent_values),
-                    row_address + Address(sent_values),
-                    answer - sent_values,
+                    base + Address(answer_offset + sent_value_bytes),
+                    row_address + Address(sent_value_bytes),
+                    answer - sent_value_bytes,
                 )
         elif not repeated:
             run(line, base, plan, slots)

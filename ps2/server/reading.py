@@ -161,8 +161,8 @@ class Reader:
         """Let the shards take over the state of the managed keys of a saved shard."""
         if (file := source.saved.files.get("life")) is None:
             return
-        with checked(self.fs, self.root, file) as values_file:
-            state = read_state(values_file.path, read_bytes(values_file), source.columns)
+        with checked(self.fs, self.root, file) as state_file:
+            state = read_state(state_file.path, read_bytes(state_file), source.columns)
         for part in source.parts:
             with part.shard.lock:
                 self.check(part.shard)
