@@ -34,11 +34,11 @@ class ProcessId:
 
     @classmethod
     def of(cls, pid: int) -> ProcessId:
-        return cls(pid, _start_of(pid) or "")
+        return cls(pid, _read_start(pid) or "")
 
     def alive(self) -> bool:
         """Return True if the process runs; a zombie does not."""
-        return bool(self.start) and _start_of(self.pid) == self.start
+        return bool(self.start) and _read_start(self.pid) == self.start
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal if the process still runs."""
@@ -57,7 +57,7 @@ def wait_readable(pipe: IO[bytes] | IO[str] | int, timeout_s: float) -> bool:
     return bool(poll.poll(1000 * timeout_s))
 
 
-def _start_of(pid: int) -> str | None:
+def _read_start(pid: int) -> str | None:
     """Return the ``start`` of the running process with a pid; None if there is none."""
     if not (PROC / "self/stat").exists():  # a system without /proc
         try:

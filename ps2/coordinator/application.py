@@ -26,7 +26,7 @@ BIND, HOST = "spark.driver.bindAddress", "spark.driver.host"
 LOOPBACK_NAME = "localhost"
 
 
-def binding_of(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -> Binding:
+def driver_binding(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -> Binding:
     """Return where the driver listens for its fleet and for tasks; without a token, on loopback only.
 
     On a cluster the default is the address of Spark's own driver, because executors reach it.

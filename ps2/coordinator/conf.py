@@ -164,7 +164,9 @@ class PS2Conf:
         if self.memoryLimit is not None and self.memoryLimit > MAX_BYTES:
             raise ConfigError(f"memoryLimit: expected at most {MAX_BYTES:,} bytes, got {self.memoryLimit:,}")
         for name in ("checkpointEveryS", "heartbeatS", "lostAfterS", "retryTimeoutS", "startTimeoutS"):
-            self._check_seconds(name)
+            value = getattr(self, name)
+            if value is not None and (not is_number(value) or not value > 0):
+                raise ConfigError(f"{name}: expected a positive number of seconds, got {value!r}")
         if self.recover not in get_args(Recover):
             raise ConfigError(f"recover: expected 'auto', 'shard' or 'consistent', got {self.recover!r}")
         for name in ("dashboardListen", "metricsListen"):
@@ -317,11 +319,6 @@ class PS2Conf:
             raise ConfigError(f"{name}: expected HOST:PORT, got {value!r}")
         split_listen(value, name)
 
-    def _check_seconds(self, name: str) -> None:
-        value = getattr(self, name)
-        if value is not None and (not is_number(value) or not value > 0):
-            raise ConfigError(f"{name}: expected a positive number of seconds, got {value!r}")
-
 
 PS2Conf.__init__ = hints_keywords(PS2Conf.__init__)  # type: ignore[method-assign]
 NAMES = tuple(each.name for each in fields(PS2Conf))
@@ -329,7 +326,7 @@ NAMES = tuple(each.name for each in fields(PS2Conf))
 PARSED = [each.name for each in fields(PS2Conf) if str(each.type).startswith(("int", "float", "bool", "Mapping"))]
 
 
-def over(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Conf:
+def with_overrides(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Conf:
     """Return settings with the ``given`` ones replaced.
 
     Args:
@@ -358,7 +355,7 @@ def over(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Con
     return result
 
 
-def reached_at(conf: PS2Conf | None, driver_host: str | None) -> dict[str, str]:
+def driver_host_settings(conf: PS2Conf | None, driver_host: str | None) -> dict[str, str]:
     """Return settings that make the driver listen on all addresses and be reached at a host; none for no host."""
     if driver_host is None:
         return {}

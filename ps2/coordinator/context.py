@@ -14,7 +14,7 @@ from ps2.client.dcv import DCV
 from ps2.client.task import task_context
 from ps2.coordinator.application import user_backend
 from ps2.coordinator.checkpoints import Checkpoint
-from ps2.coordinator.conf import PS2Conf, over, reached_at
+from ps2.coordinator.conf import PS2Conf, driver_host_settings, with_overrides
 from ps2.coordinator.coordinator import Coordinator
 from ps2.coordinator.fleet_status import FleetStatus, VectorInfo, ask_status, ask_vectors
 from ps2.coordinator.monitoring import overview
@@ -111,8 +111,8 @@ class PS2Context:
             }
             settings |= {"memoryLimit": memoryLimit, "ops": ops, "replicas": replicas, "restore": restore}
             settings |= {"checkpointDir": checkpointDir, "checkpointEveryS": checkpointEveryS, "dashboard": dashboard}
-            settings |= reached_at(conf, driverHost)
-            requested = over(conf, moved, **settings, checkpointEverySteps=checkpointEverySteps)
+            settings |= driver_host_settings(conf, driverHost)
+            requested = with_overrides(conf, moved, **settings, checkpointEverySteps=checkpointEverySteps)
             backend = user_backend(spark)
             running = cls._active
             if running is not None:
@@ -339,7 +339,7 @@ class PS2Context:
                 rows, and must not change it. With ``read``, a worker that fails because the fleet rolled back to a
                 checkpoint begins again in the same task. Spark, which limits the failures of a task, counts no failure.
             onEnd: called in the driver when all workers have returned and still wait, to read the vectors that they
-                made. If the fleet rolls back to a checkpoint meanwhile, workers and ``onClock`` go on from there, and
+                made. If the fleet rolls back to a checkpoint then, workers and ``onClock`` go on from there, and
                 ``onEnd`` is called again at the end.
             progress: show clocks, workers and logged numbers in a line, in a terminal or a notebook.
 
@@ -355,7 +355,7 @@ class PS2Context:
             WorkerError: ``worker_fn`` failed as often as Spark lets a task fail. The message names rank and clock, and
                 has the traceback.
             DeadlineError: the run has not ended after ``timeoutS``.
-            StoppedError: the context was stopped meanwhile, or the job was cancelled.
+            StoppedError: the context was stopped during the run, or the job was cancelled.
         """
         options = RunOptions(*(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, read, onEnd, progress))
         return self._running.run(data, worker_fn, options)

@@ -17,7 +17,7 @@ from ps2.client.network import FleetNetwork
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
 from ps2.config import Binding, WireConfig, join_address, read_token, unencrypted
-from ps2.coordinator.application import Application, binding_of, driver_secret, start_python
+from ps2.coordinator.application import Application, driver_binding, driver_secret, start_python
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.fleet import Fleet, with_restore
 from ps2.coordinator.key_clock import KeyClock
@@ -82,7 +82,7 @@ class Coordinator:
         self.token = tokens.fleet
         load_modules(conf.modules)
         conf.launcherClass.check(spark_context := None if spark is None else spark.context, conf.sparkConf)
-        binding = binding_of(conf, spark, tokens.fleet is not None)
+        binding = driver_binding(conf, spark, tokens.fleet is not None)
         self.active_run = ActiveRun()
         with contextlib.ExitStack() as undo:
             active = self.active_run

@@ -258,7 +258,7 @@ class Master:
 
     def _take_rows(self, id: int, count: int, name: str) -> Sequence[int]:
         if name and count != 1:
-            raise ProtocolError(f"name {name!r} goes with one row, not with {count or 'all reserved ones'}")
+            raise ProtocolError(f"name {name!r}: expected one row, got {count or 'all reserved rows'}")
         with self.changing():
             with self._lock:
                 self._catalog.check_name(name)
@@ -332,7 +332,7 @@ class Master:
                 if not (free.orphan and self._is_held(free)):  # another attempt may hold the row by now
                     self._ended_frees.setdefault(free.matrix, {})[free.row] = free.generation
         if ended_frees:
-            with suppress(RecoveringError), self.changing():  # otherwise ``catch_up`` frees them
+            with suppress(RecoveringError), self.changing():  # after an error, ``catch_up`` frees them
                 self._free_ended()
 
     def catch_up(self) -> None:

@@ -208,7 +208,7 @@ class Supervisor:
             info = self._servers.hello(address, self._master.id, ASK_TIMEOUT_S)
             if info.server_id == server_id:
                 self._master.registry.alive(index)
-                # Renew the lease: the server may serve clients as long as this coordinator counts it as alive.
+                # Renew the lease: the server may serve clients while this coordinator counts it as alive.
                 self._servers.hello(address, self._master.id, ASK_TIMEOUT_S, answered_s=info.now_s)
         except PS2Error as error:
             log.debug("asking server %d: %s", index, error)

@@ -13,9 +13,9 @@ from ps2.protocol.messages import Array, RequestId, byte_view
 
 
 class EndedStages:
-    """The stages that are over: in each series, those below a number, except live ones.
+    """The stages that are over: in each series, all stages below a number, except live ones.
 
-    A stage that is over stays over. Safe for threads.
+    A stage that is over stays over. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -43,16 +43,16 @@ class EndedStages:
 
 # Size of a scope's window, in numbers.
 BITS = 1024
-# Words of a scope. BELOW: all lower numbers are applied or settled. BASE: first number of the window. IRREGULAR: not 0
-# if a number is partly applied, or the scope was forgotten. END: above all applied numbers outside of the window.
-# From WINDOW on: the window, one bit per number.
+# Words of a scope. BELOW: all lower numbers are applied or settled. BASE: the first number of the window. IRREGULAR: 1
+# if a number is partly applied or the scope was forgotten, else 0. END: a bound above all applied numbers outside of
+# the window. From WINDOW on: the window, with one bit per number.
 BELOW, BASE, IRREGULAR, END, WINDOW = range(5)
 WORDS = WINDOW + BITS // 64
-LAST = 2**64 - 1
+MAX_NUMBER = 2**64 - 1
 
 
 class _Scope:
-    """The numbers of one scope that are applied: those below ``below`` (or settled), in the window, and in ``far``.
+    """The applied numbers of one scope: all below ``below``, which may be settled, and those in the window and ``far``.
 
     The compiled loop for plain requests (``fast_path_loop``) shares the words. It reads and updates them under the
     shard's lock, like every other thread.
@@ -121,7 +121,7 @@ class _Scope:
             self._words[BELOW] = below
             self.parts = {number: parts for number, parts in self.parts.items() if number >= below}
             self.begun = {(number, part): count for (number, part), count in self.begun.items() if number >= below}
-        while self._holds(self.below) and self.below < LAST:
+        while self._holds(self.below) and self.below < MAX_NUMBER:
             self._words[BELOW] += 1
         self.far = {number for number in self.far if number >= self.below}
         if self.below - self._words[BASE] >= BITS // 2:
@@ -129,7 +129,7 @@ class _Scope:
         self._update_words()
 
     def forget(self) -> None:
-        """Make fast paths that still hold the words leave all decisions to Python."""
+        """Mark the scope as forgotten: fast paths that still use its words then leave all decisions to Python."""
         self._words[IRREGULAR] = 1
 
     @property
@@ -154,7 +154,7 @@ class _Scope:
 
     def _update_words(self) -> None:
         self._words[IRREGULAR] = bool(self.parts or self.begun)
-        self._words[END] = min(max(self.far, default=-1) + 1, LAST)
+        self._words[END] = min(max(self.far, default=-1) + 1, MAX_NUMBER)
 
 
 class AppliedIds:
@@ -194,9 +194,9 @@ class AppliedIds:
             scope.add(id)
         scope.settle(id.settled)
 
-    def end(self, over: EndedStages) -> None:
+    def end(self, ended: EndedStages) -> None:
         """Forget the ids of stages that are over."""
-        for name in [name for name, scope in self._scopes.items() if over.has(scope.series, scope.stage)]:
+        for name in [name for name, scope in self._scopes.items() if ended.has(scope.series, scope.stage)]:
             self._scopes.pop(name).forget()
 
     def end_all(self) -> None:

@@ -16,7 +16,7 @@ from ps2.ops.operands import BLOCK, SLOTS, Along, lengths
 from ps2.ops.table import Array, Op
 from ps2.protocol.messages import NO_RESULT, Operation, Result
 from ps2.server.keycache import KeySet
-from ps2.server.shard import Shard, lined_up, with_shards
+from ps2.server.shard import Shard, contiguous_rows, with_shards
 
 Value = Array | float | tuple[Array, ...] | None
 
@@ -29,64 +29,60 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
     shard = shards[0]
     others = [other.spec.dtype for other in shards[1:]] if operation.others else None
     scalars = op.check(len(operation.rows), shard.spec.dtype, operation.params, others)
-    travels = [operand for operand in op.request_operands if keys is None or operand[1] != "slots"]
-    if len(operation.arrays) != len(travels) or (keys is not None and "slots" not in op.arrays):
+    sent_operands = [operand for operand in op.request_operands if keys is None or operand[1] != "slots"]
+    if len(operation.arrays) != len(sent_operands) or (keys is not None and "slots" not in op.arrays):
         raise ShapeError(
             f"operation {op.name!r} takes {', '.join(op.arrays) or 'no arrays'}, got {len(operation.arrays)} arrays"
             f"{' and a set of keys' if keys is not None else ''}"
         )
-    alone = all(other is shard for other in shards)
-    row_shards = shards[:1] if alone else _row_shards(op, shards)
-    named = operation.rows if alone else tuple(with_shards(row_shards, operation.rows))
-    if op.writes and len(set(named)) < len(named) and len(op.operands) > 2:
+    is_single = all(other is shard for other in shards)
+    row_shards = shards[:1]
+    if not is_single:
+        row_shards = [other for name, other in zip(op.reads, shards, strict=True) if name in op.row_names]
+    vectors = operation.rows if is_single else tuple(with_shards(row_shards, operation.rows))
+    if op.writes and len(set(vectors)) < len(vectors) and len(op.operands) > 2:
         raise ConfigError(f"operation {op.name!r}: expected distinct vectors, got rows {list(operation.rows)}")
-    if alone:  # with several shards, ``lined_up`` checks the rows: they are dense, so no key is created before
+    if is_single:  # with several shards, which are dense, ``contiguous_rows`` checks the rows before any change
         for number in operation.rows:
             shard.check_row(number)
     arrays = [
         _check_array(op, operand, array, shard, operation)
-        for operand, array in zip(travels, operation.arrays, strict=True)
+        for operand, array in zip(sent_operands, operation.arrays, strict=True)
     ]
-    shapes = {name: (along, array.shape) for (name, _, along), array in zip(travels, arrays, strict=True)}
-    known = {BLOCK: shard.rows} if keys is None else {BLOCK: shard.rows, "slots": keys.count}
-    lengths(f"operation {op.name!r}", shapes, known)
+    shapes = {name: (along, array.shape) for (name, _, along), array in zip(sent_operands, arrays, strict=True)}
+    known_lengths = {BLOCK: shard.rows} if keys is None else {BLOCK: shard.rows, "slots": keys.count}
+    lengths(f"operation {op.name!r}", shapes, known_lengths)
     # Find the slots first: adding keys may move the array that the row views belong to.
     if keys is not None:
         arrays.insert(op.arrays.index("slots"), keys.find(shard, op.creates))
     request_arrays = iter(arrays)
     operands: list[Any] = []
-    with lined_up(row_shards, operation.rows, bool(op.writes)) as rows:
-        views, owners = iter(rows), repeat(shard) if alone else iter(shards)
+    with contiguous_rows(row_shards, operation.rows, bool(op.writes)) as rows:
+        views, owners = iter(rows), repeat(shard) if is_single else iter(shards)
         for kind in op.operands:
             owner = next(owners) if kind in SHARD_KINDS else shard
             if kind == "row":
                 operands.append(next(views))
             elif kind in SHARD_KINDS:
-                operands.append(_whole(op, kind, owner))
+                operands.append(_whole_shard(op, kind, owner))
             elif kind == "partition":
                 operands.append(shard.partition)
             else:
                 operands.append(next(request_arrays))
-        if alone:
+        if is_single:
             value = _run(op, operation, shard, operands, scalars)
-            if _reads_initial(op, shard):
+            policy = shard.spec.key_policy
+            if op.initial and policy is not None and not policy.initial.is_zero:  # absent keys have initial values
                 slots = operands[op.operands.index("slots")]
-                _fill_absent(op, operation, shard, _named(op, operation, shard, keys), slots, value)
+                columns = (
+                    keys.all(shard) if keys is not None else operation.arrays[op.arrays.index("slots")].reshape(-1)
+                )
+                _fill_absent(op, operation, shard, columns, slots, value)
             return value
         return _run_across(op, operation, shards, operands, scalars)
 
 
-def _named(op: Op, operation: Operation, shard: Shard, keys: KeySet | None) -> Array:
-    """Return the columns or keys that a request names."""
-    return keys.all(shard) if keys is not None else operation.arrays[op.arrays.index("slots")].reshape(-1)
-
-
-def _row_shards(op: Op, shards: Sequence[Shard]) -> list[Shard]:
-    """Return the shard of each operand that is a row."""
-    return [shard for name, shard in zip(op.reads, shards, strict=True) if name in op.row_names]
-
-
-def _whole(op: Op, kind: str, shard: Shard) -> Array:
+def _whole_shard(op: Op, kind: str, shard: Shard) -> Array:
     """Return a whole shard in the layout that the operation expects."""
     if kind == "blocks":
         return shard.blocks
@@ -102,15 +98,16 @@ def _run(op: Op, operation: Operation, shard: Shard, operands: Sequence[Any], sc
     try:
         value: Value = shard.touched.call(op, operation.rows, operands, scalars)
     finally:
-        if _writes_whole_rows(op):
+        written = [op.operands[op.names.index(name)] for name in op.writes]
+        if "block" in written and "slots" not in op.operands:
             shard.clear_free([array for kind, array in zip(op.operands, operands, strict=True) if kind == "row_ids"])
-    return _own(value, shard)
+    return _without_views(value, shard)
 
 
 def _run_across(
     op: Op, operation: Operation, shards: Sequence[Shard], operands: Sequence[Any], scalars: Mapping[str, Any]
 ) -> Value:
-    """Run an operation on several matrices, over all columns: touched columns are not used to skip zeros."""
+    """Run an operation on several matrices, over all columns: it does not use the touched columns to skip zeros."""
     rows = dict(zip(op.row_names, operation.rows, strict=True))
     for name, shard in zip(op.reads, shards, strict=True):
         if name in op.writes and name in rows:
@@ -119,12 +116,12 @@ def _run_across(
             shard.touched.drop_all()
     value: Value = op.fn(*operands, **scalars)
     for shard in shards:
-        value = _own(value, shard)
+        value = _without_views(value, shard)
     return value
 
 
-def _own(value: Value, shard: Shard) -> Value:
-    """Return the value with copies in place of views of the shard: it is sent after the lock is released."""
+def _without_views(value: Value, shard: Shard) -> Value:
+    """Return the value with copies in place of views of the shard, because it is sent after the lock is released."""
     if isinstance(value, tuple):
         return tuple(array.copy() if np.may_share_memory(array, shard.array) else array for array in value)
     if isinstance(value, np.ndarray) and np.may_share_memory(value, shard.array):
@@ -139,11 +136,6 @@ def to_result(value: Value) -> Result:
     if isinstance(value, np.ndarray):
         return Result(arrays=(value,))
     return Result(arrays=value) if isinstance(value, tuple) else Result(scalar=float(value))
-
-
-def _writes_whole_rows(op: Op) -> bool:
-    written = [op.operands[op.names.index(name)] for name in op.writes]
-    return "block" in written and "slots" not in op.operands
 
 
 def _check_array(op: Op, operand: tuple[str, str, Along], array: Array, shard: Shard, operation: Operation) -> Array:
@@ -177,12 +169,6 @@ def slot_keys(shard: Shard, operation: Operation) -> Array:
     return shard.index.keys[start:end].copy()
 
 
-def _reads_initial(op: Op, shard: Shard) -> bool:
-    """Return True if the operation's answer may contain initial values, other than 0, of absent keys."""
-    policy = shard.spec.key_policy
-    return op.initial and policy is not None and not policy.initial.is_zero
-
-
 def _fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64s, slots: Int64s, answer: Any) -> None:
     """Write the initial values of absent keys (slot -1) into an operation's answer, in place.
 
@@ -192,12 +178,12 @@ def _fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64s, slots
     if not absent.size or shard.spec.key_policy is None:
         return
     if answer.ndim == 1:
-        written, offsets, step = np.array(operation.rows[:1], np.int64), np.zeros(1, np.int64), 1
+        filled_rows, offsets, step = np.array(operation.rows[:1], np.int64), np.zeros(1, np.int64), 1
     elif op.answers[0].axes[0] == SLOTS:
-        written = offsets = np.arange(answer.shape[1])
+        filled_rows = offsets = np.arange(answer.shape[1])
         step = answer.shape[1]
     else:
         rows = operation.arrays[op.arrays.index("row_ids")].reshape(-1)
         order = np.argsort(rows, kind="stable")
-        written, offsets, step = rows[order], order * answer.shape[1], 1
-    fill_initial(answer.reshape(-1), shard.spec.key_policy.initial, keys[absent], absent * step, written, offsets)
+        filled_rows, offsets, step = rows[order], order * answer.shape[1], 1
+    fill_initial(answer.reshape(-1), shard.spec.key_policy.initial, keys[absent], absent * step, filled_rows, offsets)

@@ -48,7 +48,7 @@ class Change:
 
 
 def operation_change(operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None) -> Change:
-    """Return the change of an operation of the table."""
+    """Return the change of an operation that is declared by ``@op``."""
     # Compressed floats are forwarded uncompressed: compressing them again need not give the same bits.
     dtype = shards[0].spec.np_dtype
     arrays = operation.arrays
@@ -62,7 +62,7 @@ def function_change(
 ) -> Change:
     """Return the change of a user's function: the rows that it wrote, and its result.
 
-    ``last``: no later operation can change the rows before they are sent; otherwise they are copied.
+    ``last``: True if no later operation can change the rows before they are sent, so that they need not be copied.
     """
     rows = [shard.row(number) for shard, number in with_shards(shards, operation.rows)]
     arrays = (result.arrays[0], *(rows if last else [row.copy() for row in rows]))
@@ -97,16 +97,16 @@ def id_operation(shard_id: ShardId) -> Operation:
 def forwarded_operations(changes: Sequence[Change]) -> list[Operation]:
     """Return the operations to forward."""
     operations: list[Operation] = []
-    before: Change | None = None
+    previous: Change | None = None
     for change in changes:
         operation = change.operation
         if change.keys is not None:
             shard = change.shards[0]
-            same = before is not None and before.keys is change.keys and before.shards[0] is shard
-            columns = None if same else change.keys.all(shard)
+            is_repeated = previous is not None and previous.keys is change.keys and previous.shards[0] is shard
+            columns = None if is_repeated else change.keys.all(shard)
             operation = replace(operation, keys=Keys(change.keys.count, columns))
         operations.append(operation)
-        before = change
+        previous = change
     return operations
 
 
@@ -143,14 +143,14 @@ def _rows(shard_id: ShardId, shard: Shard) -> Iterator[Operation]:
 def _columns(shard_id: ShardId, shard: Shard) -> Iterator[Operation]:
     step = max(1, BLOCK_BYTES // shard.spec.block_bytes)
     for begin in range(0, shard.live, step):
-        some = begin + np.flatnonzero(_bits(shard.blocks[begin : begin + step]).any(axis=1))
-        if some.size:
-            columns = some + shard.partition.begin if shard.index is None else shard.index.keys[some]
-            yield Operation("columns_push", *shard_id, arrays=(columns, shard.blocks[some]))
+        slots = begin + np.flatnonzero(_bits(shard.blocks[begin : begin + step]).any(axis=1))
+        if slots.size:
+            columns = slots + shard.partition.begin if shard.index is None else shard.index.keys[slots]
+            yield Operation("columns_push", *shard_id, arrays=(columns, shard.blocks[slots]))
 
 
 def _bits(values: Array) -> Array:
-    """Return the values' bits: a copy is cleared to 0.0, so -0.0 must be sent."""
+    """Return the values' bits. A copy is cleared to 0.0, so -0.0 has to be sent."""
     return values.view(f"u{values.itemsize}")
 
 
@@ -161,21 +161,20 @@ def _blocks(array: Array) -> Iterator[Array]:
 
 
 def _reply_operation(reply: CachedReply) -> Operation:
-    """Return the operation that sends a cached reply. Outside of a transfer, the copy uses the id of the request."""
+    """Return the operation that sends a cached reply. Outside of a transfer, the backup uses the id of the request."""
     id = reply.id
     head = [id.scope, id.number, id.part, id.series, id.stage, reply.position, reply.result.scalar]
-    return Operation("kept", *reply.shard_id, arrays=(*reply.result.arrays, _json(head)))
+    head_bytes = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    return Operation("kept", *reply.shard_id, arrays=(*reply.result.arrays, head_bytes))
 
 
 def _read_reply(operation: Operation, id: RequestId | None) -> CachedReply:
     *arrays, name = operation.arrays
     scope, number, part, series, stage, position, scalar = json.loads(name.tobytes())
-    own = RequestId(scope, number, part=part, series=series, stage=stage)
-    return CachedReply(id or own, position, (operation.matrix, operation.partition), Result(scalar, tuple(arrays)))
-
-
-def _json(value: object) -> Array:
-    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+    original_id = RequestId(scope, number, part=part, series=series, stage=stage)
+    return CachedReply(
+        id or original_id, position, (operation.matrix, operation.partition), Result(scalar, tuple(arrays))
+    )
 
 
 # -- on the backup -----------------------------------------------------------------------------------------------------
@@ -201,24 +200,29 @@ class Copies:
                 self._receive(operation, shard, (request.route_version, id.number))
             return Reply((NO_RESULT,) * len(shards))
         shards_by_id: dict[ShardId, Shard] = {}
-        for operation, own in zip(request.operations, shards, strict=True):
-            shards_by_id.update(zip(operation.shard_ids, own, strict=True))
+        for operation, operation_shards in zip(request.operations, shards, strict=True):
+            shards_by_id.update(zip(operation.shard_ids, operation_shards, strict=True))
         for shard_id, shard in shards_by_id.items():
-            _check_takes(shard, shard_id, request.route_version)
-        known = {shard: _is_known(shard, id, request.begun) for shard in shards_by_id.values()}
+            if shard.incomplete:
+                raise StaleRouteError(f"{_copy_name(shard_id)} cannot be used before it has been sent as a whole")
+            _check_not_sealed(shard, shard_id, request.route_version)
+        known = {
+            shard: shard.applied.covers(id, request.begun - 1) if request.begun else id in shard.applied
+            for shard in shards_by_id.values()
+        }
         changed: set[Shard] = set()
-        for operation, own, used in zip(request.operations, shards, keys, strict=True):
-            if known[own[0]] and operation.name not in FAILURE_CHANGES:
+        for operation, operation_shards, key_set in zip(request.operations, shards, keys, strict=True):
+            if known[operation_shards[0]] and operation.name not in FAILURE_CHANGES:
                 continue
             try:
-                self._apply(operation, own, used, id)
+                self._apply(operation, operation_shards, key_set, id)
             except Exception as error:
                 if changed or not isinstance(error, PS2Error):
                     for inconsistent in shards_by_id.values():
                         inconsistent.incomplete = True
                 raise
             if operation.name not in FAILURE_CHANGES:
-                changed.update(own)
+                changed.update(operation_shards)
         for shard in changed:
             if request.begun:
                 shard.applied.add_begun(id, request.begun)
@@ -279,12 +283,6 @@ class Copies:
             raise ProtocolError(f"operation {operation.name!r} is not an operation of a transfer")
 
 
-def _check_takes(shard: Shard, shard_id: ShardId, route_version: int) -> None:
-    if shard.incomplete:
-        raise StaleRouteError(f"{_copy_name(shard_id)} cannot be used before it has been sent as a whole")
-    _check_not_sealed(shard, shard_id, route_version)
-
-
 def _check_not_sealed(shard: Shard, shard_id: ShardId, route_version: int) -> None:
     if route_version <= shard.refused_version:
         raise StaleRouteError(f"{_copy_name(shard_id)} has been sent to a server that replaces the primary")
@@ -292,10 +290,6 @@ def _check_not_sealed(shard: Shard, shard_id: ShardId, route_version: int) -> No
 
 def _copy_name(shard_id: ShardId) -> str:
     return f"the copy of partition {shard_id[1]} of matrix {shard_id[0]:x}"
-
-
-def _is_known(shard: Shard, id: RequestId, begun: int) -> bool:
-    return shard.applied.covers(id, begun - 1) if begun else id in shard.applied
 
 
 def _insert(operation: Operation, shard: Shard) -> None:
@@ -315,10 +309,12 @@ def _touch(operation: Operation, shard: Shard) -> None:
 
 def _write_rows(operation: Operation, shards: Sequence[Shard], values: Sequence[Array]) -> None:
     rows = [shard.row(number) for shard, number in with_shards(shards, operation.rows)]
-    for row, new in zip(rows, values, strict=True):
-        if new.dtype != row.dtype or new.size != row.size:
-            raise ShapeError(f"operation 'mapped': expected {row.size} {row.dtype} a row, got {new.size} {new.dtype}")
+    for row, new_values in zip(rows, values, strict=True):
+        if new_values.dtype != row.dtype or new_values.size != row.size:
+            raise ShapeError(
+                f"operation 'mapped': expected {row.size} {row.dtype} a row, got {new_values.size} {new_values.dtype}"
+            )
     for shard, number in with_shards(shards, operation.rows):
         shard.touched.drop([number])
-    for row, new in zip(rows, values, strict=True):
-        row[:] = new
+    for row, new_values in zip(rows, values, strict=True):
+        row[:] = new_values

@@ -60,14 +60,14 @@ class Engine:
     def create_matrix(
         self, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
     ) -> None:
-        """Allocate the shards of a matrix, or copies of another server's, all or none; keep existing ones."""
+        """Allocate the shards of a matrix, or copies of another server's shards, all or none; keep existing ones."""
         shards: dict[tuple[int, int], Shard] = {}
         if spec.key_policy is not None:
-            load_managed()  # before any lock is held
+            load_managed()  # before any lock is taken
         with self._lock:
-            held = [shard.partition for (owner, _), shard in self._shards.items() if owner == matrix]
-            absent = [partition for partition in partitions if partition not in held]
-            _check_partitions(matrix, spec, held + absent)
+            present = [shard.partition for (owner, _), shard in self._shards.items() if owner == matrix]
+            absent = [partition for partition in partitions if partition not in present]
+            _check_partitions(matrix, spec, present + absent)
             try:
                 for partition in absent:
                     shards[matrix, partition.index] = new_shard(spec, partition, self.memory, copies)
@@ -100,25 +100,25 @@ class Engine:
         shards = self._matrix_shards(matrix)
         end = max(rows, *(shard.rows for shard in shards))
         # Check before any shard grows, so that all shards grow or none.
-        if outside := [number for number in (*freed, *reused) if number >= end]:
-            raise OutOfRangeError(f"row {outside[0]} is outside [0, {end})")
+        if missing := [number for number in (*freed, *reused) if number >= end]:
+            raise OutOfRangeError(f"row {missing[0]} is outside [0, {end})")
         for shard in shards:
             with shard.lock:
                 if order is not None and order <= shard.rows_changed:
                     continue
                 shard.grow_rows(rows)
-                # A copy that was sent after the primary's own change has these rows retired already.
-                gone = shard.unused if shard.copy else frozenset()
-                shard.retire_rows([number for number in freed if number not in gone])
+                # If the copy was sent after the primary's own change, these rows are retired already.
+                retired = shard.unused if shard.copy else frozenset()
+                shard.retire_rows([number for number in freed if number not in retired])
                 shard.reuse_rows(list(reused))
                 if order is not None:
                     shard.rows_changed = order
 
     def free_matrix(self, matrix: int) -> None:
         with self._lock:
-            gone = [self._shards.pop(key) for key in list(self._shards) if key[0] == matrix]
+            removed = [self._shards.pop(key) for key in list(self._shards) if key[0] == matrix]
             self._update_copies()
-        for shard in gone:
+        for shard in removed:
             with shard.lock:
                 shard.free()
         self.keys.forget(matrix)
@@ -126,13 +126,13 @@ class Engine:
     def replace_shards(self, shards: Mapping[tuple[int, int], Shard]) -> None:
         """Replace all shards atomically, including copies of other servers' shards, and free the old ones."""
         with self._lock:
-            gone, self._shards = self._shards, dict(shards)
+            replaced, self._shards = self._shards, dict(shards)
             self._update_copies()
         self.replies.replace(reply for shard in shards.values() for reply in shard.restored)
-        for shard in gone.values():
+        for shard in replaced.values():
             with shard.lock:
                 shard.free()
-        for matrix in {matrix for matrix, _ in gone}:
+        for matrix in {matrix for matrix, _ in replaced}:
             self.keys.forget(matrix)
 
     def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
@@ -150,16 +150,16 @@ class Engine:
             return dict(self._shards)
 
     def shard(self, shard_id: ShardId) -> Shard | None:
-        """Return the shard or copy at this place; None if there is none."""
+        """Return the shard or copy with this id; None if there is none."""
         with self._lock:
             return self._shards.get(shard_id)
 
     def own_shards(self, matrix: int, partitions: Sequence[int]) -> dict[ShardId, Shard]:
-        """Return shards of a matrix by their places; raises StaleRouteError if one is absent or a copy."""
-        held = self.shards()
+        """Return shards of a matrix by id; raises StaleRouteError if one is absent or a copy."""
+        present = self.shards()
         own: dict[ShardId, Shard] = {}
         for index in partitions:
-            shard = held.get((matrix, index))
+            shard = present.get((matrix, index))
             if shard is None or shard.copy:
                 raise StaleRouteError(f"this server does not hold partition {index} of matrix {matrix:x}")
             own[matrix, index] = shard
@@ -172,7 +172,7 @@ class Engine:
         self._check_stage(id)
 
     def reserve(self, draft: RequestDraft, copies: int = 0) -> int:
-        """Wait for room, then count the memory of a request and its reply before either is allocated; return the bytes.
+        """Wait for memory, then count that of a request and its reply before either is allocated; return the bytes.
 
         ``copies``: additional copies of the arrays at the same time. The thread that runs the request must pass
         the bytes to ``release`` once the reply is sent. Raises LimitError if the request never fits, BusyError
@@ -223,9 +223,9 @@ class Engine:
                     reply = self._runner.run(request, shards, keys, self.copying)
             # While this process was suspended, another server may have replaced it.
             self.fence.check_lease()
-            for used in keys:
-                if used is not None:
-                    self.keys.remember(used)
+            for key_set in keys:
+                if key_set is not None:
+                    self.keys.remember(key_set)
         except BaseException as error:
             self.meter.end(0, error)
             raise
@@ -237,9 +237,8 @@ class Engine:
         """Return the status of each matrix, or of the largest ones, without copies of other servers' shards."""
         by_matrix: dict[int, list[Shard]] = {}
         for (matrix, _), shard in sorted(self.shards().items()):
-            if shard.copy:
-                continue
-            by_matrix.setdefault(matrix, []).append(shard)
+            if not shard.copy:
+                by_matrix.setdefault(matrix, []).append(shard)
         if limit is not None and len(by_matrix) > limit:
             sizes = {matrix: sum(shard.nbytes for shard in group) for matrix, group in by_matrix.items()}
             by_matrix = {matrix: by_matrix[matrix] for matrix in sorted(nlargest(limit, sizes, key=sizes.__getitem__))}
@@ -314,13 +313,13 @@ def _matrix_status(matrix: int, shards: Sequence[Shard]) -> MatrixStatus:
 
 def _check_partitions(matrix: int, spec: MatrixSpec, partitions: Sequence[Partition]) -> None:
     """Raise ProtocolError unless the partitions are distinct, disjoint and inside the matrix."""
-    end_before = 0
+    previous_end = 0
     for partition in sorted(partitions, key=lambda partition: partition.begin):
         where = f"partition {partition.index} of matrix {matrix:x} is [{partition.begin}, {partition.end})"
         if partition.end > spec.space:
             raise ProtocolError(f"{where}, and the matrix ends at {spec.space}")
-        if partition.begin < end_before:
-            raise ProtocolError(f"{where}, and the one before it ends at {end_before}")
-        end_before = partition.end
+        if partition.begin < previous_end:
+            raise ProtocolError(f"{where}, and the previous partition ends at {previous_end}")
+        previous_end = partition.end
     if len({partition.index for partition in partitions}) < len(partitions):
         raise ProtocolError(f"two partitions of matrix {matrix:x} have the same index")

@@ -12,17 +12,8 @@ from numba.core.errors import NumbaError
 
 from ps2.protocol.framing import HEAD
 from ps2.protocol.messages import Request, ShardId, byte_view
+from ps2.server import fast_path_line as fp
 from ps2.server.fast_path_compiled import FIRST_BYTES, load, new_buffer, works
-from ps2.server.fast_path_line import (
-    ARRAY_WORDS,
-    ARRAYS,
-    ARRAYS_OFFSET,
-    HEAD_OFFSET,
-    ITEMS,
-    PLAN_OFFSET,
-    PLAN_WORDS,
-    STEP_BYTES,
-)
 from ps2.server.fast_path_table import HandleTable, is_plain, may_be_plain
 from ps2.server.fence import Fence
 from ps2.server.memory import MemoryAccount
@@ -32,12 +23,12 @@ from ps2.transport.data_server import Ended, Generation
 
 log = logging.getLogger(__name__)
 
-# Maximum size of a connection's buffer: one block of values, and the rest of a request.
+# Maximum size of a connection's buffer: one block of values, and all else of a request.
 MAX_BYTES = (4 << 20) + FIRST_BYTES
-# All buffers together take at most 1 / SHARE of the server's memory limit.
-SHARE = 16
+# All buffers together take at most 1 / MEMORY_SHARE of the server's memory limit.
+MEMORY_SHARE = 16
 LINGER_MS = 100
-NOTHING = np.zeros(0, np.uint8)
+NO_BYTES = np.zeros(0, np.uint8)
 
 
 class FastPaths:
@@ -49,7 +40,7 @@ class FastPaths:
     def __init__(
         self, find_shard: Callable[[ShardId], Shard | None], memory: MemoryAccount, fence: Fence, meter: Meter
     ) -> None:
-        """``find_shard`` returns this server's shard at a place, or None."""
+        """``find_shard`` returns this server's shard with an id, or None."""
         self.fence, self.meter = fence, meter
         self.loop: ModuleType | None = None
         self._find_shard, self._memory = find_shard, memory
@@ -85,7 +76,7 @@ class FastPaths:
         """Replace a fast path's buffer by one of ``size`` bytes (0: none); return False if memory is short."""
         with self._lock:
             added = size - (fast_path.buffer.size if fast_path in self._fast_paths else 0)
-            free = self._memory.limit_bytes // SHARE - self.nbytes
+            free = self._memory.limit_bytes // MEMORY_SHARE - self.nbytes
             if added > 0 and (added > free or not self._memory.take_cache(added)):
                 return False
             self._set(fast_path, size)
@@ -102,14 +93,14 @@ class FastPaths:
                 fast_path.generation[0] += 1
 
     def _set(self, fast_path: CompiledFastPath, size: int) -> None:
-        before = fast_path.buffer.size if fast_path in self._fast_paths else 0
-        self.nbytes += size - before
-        fast_path.buffer = new_buffer(size or ARRAYS_OFFSET)
+        old_size = fast_path.buffer.size if fast_path in self._fast_paths else 0
+        self.nbytes += size - old_size
+        fast_path.buffer = new_buffer(size or fp.ARRAYS_OFFSET)
         if size:
             self._fast_paths.add(fast_path)
         else:
             self._fast_paths.discard(fast_path)
-            self._memory.give_cache(before)
+            self._memory.give_cache(old_size)
 
 
 class CompiledFastPath:
@@ -123,8 +114,8 @@ class CompiledFastPath:
         """Begin without a buffer for requests; ``FastPaths.resize`` sets one."""
         self._fast_paths, self._loop = fast_paths, loop
         self.generation: Generation = np.zeros(1, np.int64)
-        self.buffer = new_buffer(ARRAYS_OFFSET)
-        self._used = NOTHING
+        self.buffer = new_buffer(fp.ARRAYS_OFFSET)
+        self._served_buffer = NO_BYTES
         self._table = HandleTable()
 
     def close(self) -> None:
@@ -133,24 +124,27 @@ class CompiledFastPath:
 
     def serve(self, descriptor: int, generation: Generation, expected: int) -> Ended:
         """Answer plain requests until a request is not plain, or none arrives for ``LINGER_MS``."""
-        self.generation, self._used = generation, self.buffer
+        self.generation, self._served_buffer = generation, self.buffer
         fence_words, counts = self._fast_paths.fence.words, self._fast_paths.meter.fast_path
         ended = self._loop.serve(
-            descriptor, LINGER_MS, generation, expected, fence_words, self._table.lines, self._used, counts
+            descriptor, LINGER_MS, generation, expected, fence_words, self._table.lines, self._served_buffer, counts
         )
         if ended != Ended.RECEIVED:
-            self._used = NOTHING
+            self._served_buffer = NO_BYTES
         return Ended(ended)
 
     def received(self) -> Iterator[memoryview]:
         """Yield the parts of the message that the last ``serve`` read but did not answer (``Ended.RECEIVED``)."""
-        buffer, plan = byte_view(self._used), self._used[PLAN_OFFSET:].view(np.int64)[:PLAN_WORDS].tolist()
-        length, _ = HEAD.unpack(buffer[HEAD_OFFSET : HEAD_OFFSET + HEAD.size])
-        yield buffer[HEAD_OFFSET : HEAD_OFFSET + HEAD.size + length]
-        yield buffer[ARRAYS_OFFSET:][: plan[STEP_BYTES]]
-        for array in range(ARRAYS, PLAN_WORDS, ARRAY_WORDS):
-            dtype, count, offset, _ = plan[array : array + ARRAY_WORDS]
-            yield buffer[offset:][: count * int(ITEMS[dtype])]
+        buffer, plan = (
+            byte_view(self._served_buffer),
+            self._served_buffer[fp.PLAN_OFFSET :].view(np.int64)[: fp.PLAN_WORDS].tolist(),
+        )
+        length, _ = HEAD.unpack(buffer[fp.HEAD_OFFSET : fp.HEAD_OFFSET + HEAD.size])
+        yield buffer[fp.HEAD_OFFSET : fp.HEAD_OFFSET + HEAD.size + length]
+        yield buffer[fp.ARRAYS_OFFSET :][: plan[fp.STEP_BYTES]]
+        for array in range(fp.ARRAYS, fp.PLAN_WORDS, fp.ARRAY_WORDS):
+            dtype, count, offset, _ = plan[array : array + fp.ARRAY_WORDS]
+            yield buffer[offset:][: count * int(fp.ITEMS[dtype])]
 
     def bind(self, request: Request, size: int) -> int:
         """Return a handle for the shape of a request that Python has run; 0 if the loop cannot answer such requests."""

@@ -1,4 +1,4 @@
-"""Compiled operations on a row or on blocks; and narrowed integers, which travel in fewer bytes."""
+"""Compiled operations on a row or on blocks, and narrowed integers, which are sent in fewer bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(line: Int64s, base: Any, plan: Int64s, slots: Int64s) -> None:
     data, values = pointer(Address(line[fp.DATA])), pointer(base + Address(plan[fp.ARRAYS + fp.WIDE_OFFSET]))
     size, count = live * width, plan[fp.VALUE_COUNT]
     if kind == fp.COLUMNS_ADD_SOME:
-        blocks.add_some(carray(data, (live, width), np.int32), slots, *_some(base, plan))
+        blocks.add_some(carray(data, (live, width), np.int32), slots, *_sparse_changes(base, plan))
     elif kind in (fp.PUSH_ADD, fp.PUSH_SUB, fp.SCATTER_ADD, fp.SCATTER_SUB, fp.COLUMNS_ADD):
         if dtype == fp.FLOAT32:
             _add(line, plan, slots, carray(data, size, np.float32), carray(values, count, np.float32))
@@ -66,13 +66,13 @@ def _add(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> N
         blocks.add(data.reshape((-1, width)), slots, values.reshape((-1, width)))
     else:
         # As a slice: with ``start + i`` as an index, the compiler would not use SIMD lanes.
-        to = data[plan[fp.START] : plan[fp.START] + values.size]
+        target = data[plan[fp.START] : plan[fp.START] + values.size]
         if kind == fp.PUSH_ADD:
             for i in range(values.size):
-                to[i] += values[i]
+                target[i] += values[i]
         else:
             for i in range(values.size):
-                to[i] -= values[i]
+                target[i] -= values[i]
 
 
 # -- narrowed integers -------------------------------------------------------------------------------------------------
@@ -90,13 +90,13 @@ def prepare(line: Int64s, base: Any, plan: Int64s) -> bool:
         return True
     for array in (plan[fp.SIZES :], plan[fp.POSITIONS :], plan[fp.CHANGES :]):
         _widen_unsigned(array, base)
-    sizes, positions, changes = _some(base, plan)
+    sizes, positions, changes = _sparse_changes(base, plan)
     blocks.unfold(changes, changes)
     return blocks.fit(sizes, positions, line[fp.WIDTH])
 
 
 @inline
-def _some(base: Any, plan: Int64s) -> Any:
+def _sparse_changes(base: Any, plan: Int64s) -> Any:
     """Return the arrays of ``columns_add_some``, widened to int32."""
     return (_int32s(plan[fp.SIZES :], base), _int32s(plan[fp.POSITIONS :], base), _int32s(plan[fp.CHANGES :], base))
 
@@ -119,16 +119,16 @@ def _widen_unsigned(array: Int64s, base: Any) -> None:
 
 @inline
 def _widen(array: Int64s, base: Any, dtype: int) -> None:
-    came, count = array[fp.RECEIVED_DTYPE], array[fp.COUNT]
+    received, count = array[fp.RECEIVED_DTYPE], array[fp.COUNT]
     values, wide = pointer(base + Address(array[fp.VALUES_OFFSET])), pointer(base + Address(array[fp.WIDE_OFFSET]))
     if dtype == fp.INT32:
-        if came == fp.INT8:
+        if received == fp.INT8:
             _copy(carray(values, count, np.int8), carray(wide, count, np.int32))
         else:
             _copy(carray(values, count, np.int16), carray(wide, count, np.int32))
-    elif came == fp.INT8:
+    elif received == fp.INT8:
         _copy(carray(values, count, np.int8), carray(wide, count, np.int64))
-    elif came == fp.INT16:
+    elif received == fp.INT16:
         _copy(carray(values, count, np.int16), carray(wide, count, np.int64))
     else:
         _copy(carray(values, count, np.int32), carray(wide, count, np.int64))
@@ -148,20 +148,20 @@ def _narrow(values: Any, base: Any, plan: Int64s, dtype: int) -> int:
     smallest = largest = values[0]
     for i in range(values.size):
         smallest, largest = min(smallest, values[i]), max(largest, values[i])
-    to = pointer(base + Address(plan[fp.NARROW_OFFSET]))
+    target = pointer(base + Address(plan[fp.NARROW_OFFSET]))
     if smallest >= -(1 << 7) and largest < 1 << 7:
-        _copy(values, carray(to, values.size, np.int8))
+        _copy(values, carray(target, values.size, np.int8))
         return fp.INT8
     if smallest >= -(1 << 15) and largest < 1 << 15:
-        _copy(values, carray(to, values.size, np.int16))
+        _copy(values, carray(target, values.size, np.int16))
         return fp.INT16
     if dtype != fp.INT32 and smallest >= -(1 << 31) and largest < 1 << 31:
-        _copy(values, carray(to, values.size, np.int32))
+        _copy(values, carray(target, values.size, np.int32))
         return fp.INT32
     return dtype
 
 
 @inline
-def _copy(source: Any, to: Any) -> None:
+def _copy(source: Any, target: Any) -> None:
     for i in range(source.size):
-        to[i] = source[i]
+        target[i] = source[i]

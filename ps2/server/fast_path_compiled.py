@@ -1,6 +1,6 @@
 """The compiled loop of fast paths: it is loaded from numba's cache or compiled, and then tested.
 
-``python -m ps2.server.fast_path_compiled`` compiles it; otherwise the first server starts a process that does so.
+``python -m ps2.server.fast_path_compiled`` compiles it. If nobody has done so, the first server starts such a process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ps2.protocol import arrays, binary, framing, messages
 from ps2.protocol.framing import written
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server import applied, fence, metrics
-from ps2.server.fast_path_line import ARRAYS_OFFSET
+from ps2.server import fast_path_line as fp
 from ps2.server.fast_path_table import HandleTable
 from ps2.server.memory import MemoryAccount
 from ps2.server.shard import HAS_MUTEX, Shard
@@ -46,12 +46,12 @@ def load() -> ModuleType | None:
     folder = loop.serve.stats.cache_path
     with compiling_alone(Path(folder), LOCK, _sources()) if folder else nullcontext(False) as must_compile:
         if must_compile:
-            # Numba's cache checks only the file of each function, but these inline functions and constants of others.
+            # Numba's cache checks only the file of each function, but these functions inline parts of other files.
             for stem in (LOOP.rpartition(".")[2], *PARTS):
                 for file in Path(folder).glob(f"{stem}.*.nb[ic]"):
                     file.unlink(missing_ok=True)
-        nothing = np.zeros(1, np.int64)
-        loop.serve(-1, 0, nothing, 0, nothing, HandleTable().lines, new_buffer(ARRAYS_OFFSET), nothing)
+        empty = np.zeros(1, np.int64)
+        loop.serve(-1, 0, empty, 0, empty, HandleTable().lines, new_buffer(fp.ARRAYS_OFFSET), empty)
     return loop
 
 
@@ -75,23 +75,25 @@ def works(loop: ModuleType) -> bool:
     add = Operation("push_add", 1, 0, (0,), {"start": 0}, (np.array([1, 2, 3], np.float32),))
     requests = Request((add,), RequestId("s", 0)), Request((Operation("pull", 1, 0, (0,)),))
     table, fence_words = HandleTable(), fence.Fence().words
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
+    server_end, client_end = socket.socketpair()
+    with server_end, client_end:
         handles = {
             shape: table.bind(request, shard) for request in requests if (shape := binary.request_shape(request))
         }
         for request in requests:
-            send_all(theirs, written(binary.request_parts(request, handles)))
-        theirs.shutdown(socket.SHUT_WR)
+            send_all(client_end, written(binary.request_parts(request, handles)))
+        client_end.shutdown(socket.SHUT_WR)
         generation, counts = np.zeros(1, np.int64), metrics.Meter().fast_path
-        ended = loop.serve(ours.fileno(), 100, generation, 0, fence_words, table.lines, new_buffer(FIRST_BYTES), counts)
-        ours.shutdown(socket.SHUT_WR)
-        replies = theirs.recv(1 << 16)
+        ended = loop.serve(
+            server_end.fileno(), 100, generation, 0, fence_words, table.lines, new_buffer(FIRST_BYTES), counts
+        )
+        server_end.shutdown(socket.SHUT_WR)
+        replies = client_end.recv(1 << 16)
     row = shard.array[0].tobytes()
-    fine = ended == loop.OTHER and row == add.arrays[0].tobytes() and replies.endswith(row)
-    if not fine:
+    is_correct = ended == loop.OTHER and row == add.arrays[0].tobytes() and replies.endswith(row)
+    if not is_correct:
         log.warning("fast paths do not work on this system: Python answers all requests")
-    return fine
+    return is_correct
 
 
 def new_buffer(size: int) -> Array:

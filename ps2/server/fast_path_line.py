@@ -12,16 +12,16 @@ from ps2.protocol.framing import HEAD
 # HANDLE: the handle. MUTEX: the address of the shard's mutex. LAYOUT: the address of the shard's ``layout``; LAID_OUT:
 # its value when the handle was assigned. DATA: the address of the values of the row, or of all blocks. LIVE: the number
 # of columns; WIDTH: values per column; DTYPE: their dtype; BEGIN: the first column of the partition.
-# KIND: the operation; SCALARS: the number of its scalars; SCALARS_OFFSET: their word in the header. FORM, FORM_BYTES:
-# the address and size of a header of this shape. SCOPE: the address of the words of the id's scope. CELLS, CELL_COUNT:
-# the address and number of the key index's cells, for a sparse shard.
+# KIND: the operation; SCALARS: the number of its scalars; SCALARS_OFFSET: their first word in the header. FORM,
+# FORM_BYTES: the address and size of a sample header of this shape. SCOPE: the address of the words of the id's scope.
+# CELLS, CELL_COUNT: the address and number of the key index's cells, for a sparse shard.
 HANDLE, MUTEX, LAYOUT, LAID_OUT, DATA, LIVE, WIDTH, DTYPE, BEGIN = range(9)
 KIND, SCALARS, SCALARS_OFFSET, FORM, FORM_BYTES, SCOPE, CELLS, CELL_COUNT, FIELDS = range(9, 18)
-SLOTS = 64  # lines of a table: a power of two, as the lowest bits of a handle choose one
+SLOTS = 64  # number of lines in a table: a power of two, because the lowest bits of a handle choose the line
 
 # The plan of a request.
 # KEY_COUNT: the number of keys; STEPS, STEP_BYTES: dtype and size of their differences. START: the first column, if
-# there are no keys. VALUE_COUNT: the number of values that the request pulls or brings. RECEIVED_BYTES: the size of all
+# there are no keys. VALUE_COUNT: the number of values that the request pulls or sends. RECEIVED_BYTES: the size of all
 # arrays except the keys; ANSWER_BYTES: the size of the answer. SLOTS_OFFSET, NARROW_OFFSET: the positions of the keys'
 # slots and of the narrowed answer in the buffer.
 KEY_COUNT, STEPS, STEP_BYTES, START, VALUE_COUNT, RECEIVED_BYTES, ANSWER_BYTES, SLOTS_OFFSET, NARROW_OFFSET = range(9)
@@ -46,8 +46,8 @@ ITEMS, SIGNED, UNSIGNED = np.zeros(256, np.int64), np.zeros(256, np.bool_), np.z
 for _dtype, _number in DTYPE_NUMBERS.items():
     ITEMS[_number], SIGNED[_number], UNSIGNED[_number] = _dtype.itemsize, _dtype.kind == "i", _dtype.kind == "u"
 
-# Layout of a buffer: head and header of a request, placed so that its words are aligned; those of a reply; arguments of
-# system calls; the plan; then arrays.
+# Layout of a buffer: head and header of a request, at an offset that aligns the words; head and header of a reply;
+# arguments of system calls; the plan; then the arrays.
 HEAD_OFFSET = 4
 HEADER_OFFSET = HEAD_OFFSET + HEAD.size
 REPLY_OFFSET = 1020
@@ -62,7 +62,7 @@ REPLY_HEADER, ARRAY_BYTES = binary.REPLY.size + binary.RESULT.size, binary.ARRAY
 A_REPLY = binary.A_REPLY
 STEPS_BYTE, BECOMES_BYTE = binary.STEPS_OFFSET, binary.STEPS_OFFSET + 2
 VERSION_BYTE, STAGE_BYTE = binary.VERSION_OFFSET, binary.STAGE_OFFSET
-# Field offsets in int64 words; that of the handle in int32.
+# Field offsets in int64 words; the offset of the handle in int32 words.
 HANDLE_WORD, TAIL_WORD = binary.REQUEST.size // 4, binary.TAIL_OFFSET // 8
 VERSION_WORD, NUMBER_WORD, SETTLED_WORD = (
     binary.VERSION_OFFSET // 8,

@@ -79,8 +79,8 @@ def serve(
 ) -> int:
     """Answer requests until a request is not plain, or none arrives within ``linger_ms``.
 
-    Another generation than ``expected`` makes the loop return: Python may have to authenticate the peer again, or
-    has dropped the buffer, which has at least ARRAYS_OFFSET bytes, aligned to 8. ``table`` has shape (SLOTS,
+    If ``generation`` differs from ``expected``, the loop returns: Python may have to authenticate the peer again, or
+    has dropped the buffer. ``buffer`` has at least ARRAYS_OFFSET bytes, aligned to 8; ``table`` has shape (SLOTS,
     FIELDS).
     """
     base = array_address(buffer)
@@ -114,9 +114,9 @@ def serve(
         if not plan_request(line, header, words, size, buffer.size, plan):
             return OTHER
         writes = changes(line[fp.KIND])
-        if not _may(fence, words[fp.VERSION_WORD], writes, timespec):
+        if not _is_allowed(fence, words[fp.VERSION_WORD], writes, timespec):
             return OTHER
-        # -- receive it, with aligned arrays
+        # -- receive the message, with aligned arrays
         set_part(message, 0, base + Address(fp.HEAD_OFFSET), fp.HEAD_BYTES + length)
         set_part(message, 1, base + Address(fp.ARRAYS_OFFSET), plan[fp.STEP_BYTES])
         for number in range(fp.MAX_ARRAYS):
@@ -135,41 +135,45 @@ def serve(
             return RECEIVED
         if not prepare(line, base, plan):
             return RECEIVED
-        # -- do it
+        # -- run the operation
         mutex = Address(line[fp.MUTEX])
         began_ns += _lock(mutex, counts, timespec)
-        again = 0
+        repeated = 0
         scope = carray(pointer(Address(line[fp.SCOPE])), WINDOW + BITS // 64, np.int64)
-        fine = (
+        is_valid = (
             generation[0] == expected
             and carray(pointer(Address(line[fp.LAYOUT])), 1, np.int64)[0] == line[fp.LAID_OUT]
-            and _may(fence, words[fp.VERSION_WORD], writes, timespec)
+            and _is_allowed(fence, words[fp.VERSION_WORD], writes, timespec)
         )
-        if fine and writes:
-            again = is_applied(scope, words[fp.NUMBER_WORD], words[fp.SETTLED_WORD])
-            fine = again >= 0 and words[fp.SETTLED_WORD] >= 0
-        if fine and line[fp.CELLS] != 0 and again == 0:
+        if is_valid and writes:
+            repeated = is_applied(scope, words[fp.NUMBER_WORD], words[fp.SETTLED_WORD])
+            is_valid = repeated >= 0 and words[fp.SETTLED_WORD] >= 0
+        if is_valid and line[fp.CELLS] != 0 and repeated == 0:
             # A read takes absent keys as 0; for a mutation, Python has to insert them.
             cells = carray(pointer(Address(line[fp.CELLS])), (line[fp.CELL_COUNT], 2), np.int64)
-            fine = find(cells, slots) or not writes
-        if not fine:
+            is_valid = find(cells, slots) or not writes
+        if not is_valid:
             c_unlock(mutex)
             return RECEIVED
         answer, sent = plan[fp.ANSWER_BYTES], 0
-        is_straight = line[fp.KIND] == fp.PULL and not may_narrow(line, plan)
+        sends_row = line[fp.KIND] == fp.PULL and not may_narrow(line, plan)
         answer_offset = plan[fp.ARRAYS + fp.WIDE_OFFSET]
-        if is_straight:
-            # Send directly from the row as much as the system accepts, and copy the rest: the lock must not wait for a
-            # slow reader.
+        if sends_row:
+            # Send directly from the row as much as the system accepts, and copy the remaining values: the lock must not
+            # wait for a slow reader.
             _count_request(counts, 0, answer, False)
             row_address = Address(line[fp.DATA] + plan[fp.START] * fp.ITEMS[line[fp.DTYPE]])
             reply_bytes = _write_reply(line, buffer, plan, line[fp.DTYPE], 0)
             set_part(message, 1, row_address, answer)
             sent = send_parts(descriptor, message, 2, MSG_DONTWAIT)
-            past = max(0, sent - reply_bytes)
-            if past < answer and sent >= 0:
-                c_memcpy(base + Address(answer_offset + past), row_address + Address(past), answer - past)
-        elif not again:
+            sent_value_bytes = max(0, sent - reply_bytes)
+            if sent_value_bytes < answer and sent >= 0:
+                c_memcpy(
+                    base + Address(answer_offset + sent_value_bytes),
+                    row_address + Address(sent_value_bytes),
+                    answer - sent_value_bytes,
+                )
+        elif not repeated:
             run(line, base, plan, slots)
             if writes:
                 add_applied(scope, words[fp.NUMBER_WORD])
@@ -180,17 +184,17 @@ def serve(
         _count_operation(counts, line[fp.KIND], plan[fp.KEY_COUNT], ended_ns - began_ns)
         # This process may have been suspended for so long that another server has replaced it. Python then refuses the
         # request; its effect is lost with this server, or its id is recorded as applied.
-        if not is_straight and ended_ns > fence[UNTIL_NS]:
+        if not sends_row and ended_ns > fence[UNTIL_NS]:
             return RECEIVED
-        # -- answer it
-        if not is_straight:
-            _count_request(counts, _stored_bytes(line, plan), answer, writes and not again)
+        # -- send the reply
+        if not sends_row:
+            _count_request(counts, _stored_bytes(line, plan), answer, writes and not repeated)
             dtype = line[fp.DTYPE]
             if may_narrow(line, plan):
                 dtype = narrow(line, base, plan)
                 if dtype != line[fp.DTYPE]:
                     answer, answer_offset = plan[fp.VALUE_COUNT] * fp.ITEMS[dtype], plan[fp.NARROW_OFFSET]
-            _write_reply(line, buffer, plan, dtype, again)
+            _write_reply(line, buffer, plan, dtype, repeated)
             set_part(message, 1, base + Address(answer_offset), answer)
             sent = send_parts(descriptor, message, 2, 0)
         set_part(message, 1, base + Address(answer_offset), answer)
@@ -214,7 +218,7 @@ def _lock(mutex: Any, counts: Int64s, timespec: Int64s) -> int:
 
 
 @inline
-def _write_reply(line: Int64s, buffer: Any, plan: Int64s, dtype: int, again: int) -> int:
+def _write_reply(line: Int64s, buffer: Any, plan: Int64s, dtype: int, repeated: int) -> int:
     """Write head and header of a reply as the first part of a message; return their size.
 
     The reply has one result without a scalar; the result of a read has one array, sent as ``dtype``.
@@ -224,7 +228,7 @@ def _write_reply(line: Int64s, buffer: Any, plan: Int64s, dtype: int, again: int
     is_read, dimensions = not changes(line[fp.KIND]), 2 * (line[fp.KIND] == fp.COLUMNS_PULL)
     header = fp.REPLY_HEADER + (fp.ARRAY_BYTES + 8 * dimensions if is_read else 0)
     head[1], words[0] = header, plan[fp.VALUE_COUNT] * fp.ITEMS[dtype] if is_read else 0
-    words[1], words[2], words[3], words[4] = fp.A_REPLY | again << 8, 1, 1 << 16 if is_read else 0, 0
+    words[1], words[2], words[3], words[4] = fp.A_REPLY | repeated << 8, 1, 1 << 16 if is_read else 0, 0
     becomes = np.int64(0) if dtype == line[fp.DTYPE] else line[fp.DTYPE]
     words[5], words[6] = dtype | becomes << 8 | np.int64(dimensions) << 16, plan[fp.VALUE_COUNT]
     words[7], words[8] = plan[fp.KEY_COUNT], line[fp.WIDTH]
@@ -242,8 +246,8 @@ def _stored_bytes(line: Int64s, plan: Int64s) -> int:
 
 
 @inline
-def _may(fence: Int64s, version: int, writes: bool, timespec: Int64s) -> bool:
-    """Return True if this server may run a request now."""
+def _is_allowed(fence: Int64s, version: int, writes: bool, timespec: Int64s) -> bool:
+    """Return True if this server is allowed to run a request now."""
     return (
         fence[OPEN] != 0
         and (fence[VERSION] == ANY_VERSION or fence[VERSION] == version)
@@ -267,14 +271,14 @@ def _count_request(counts: Int64s, received: Any, sent: Any, changed: bool) -> N
 
 
 @inline
-def _count_operation(counts: Int64s, kind: int, keys: Any, took_ns: Any) -> None:
-    mine = SUMS + kind * OPERATION_COUNTERS
+def _count_operation(counts: Int64s, kind: int, keys: Any, duration_ns: Any) -> None:
+    first = SUMS + kind * OPERATION_COUNTERS
     bucket = 0
-    while bucket < BUCKETS_NS.size and took_ns > BUCKETS_NS[bucket]:
+    while bucket < BUCKETS_NS.size and duration_ns > BUCKETS_NS[bucket]:
         bucket += 1
-    _count(counts, mine + KEYS, keys)
-    _count(counts, mine + NANOSECONDS, took_ns)
-    _count(counts, mine + BUCKETS + bucket, 1)
+    _count(counts, first + KEYS, keys)
+    _count(counts, first + NANOSECONDS, duration_ns)
+    _count(counts, first + BUCKETS + bucket, 1)
 
 
 # -- the applied ids of a scope (``ps2.server.applied``) ---------------------------------------------------------------
@@ -291,7 +295,7 @@ def is_applied(scope: Int64s, number: int, settled: int) -> int:
     if bit < 0:
         return -1
     if bit >= BITS:
-        # For example the first number of a clock, far beyond its predecessors: the whole window is settled by then.
+        # For example the first number of a clock, far beyond its predecessors: then the whole window is settled.
         return 0 if scope[BASE] + BITS <= settled <= number and number >= scope[END] else -1
     if scope[END] > scope[BASE] + BITS:
         return -1  # the window could move over numbers that only Python knows

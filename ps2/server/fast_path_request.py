@@ -1,4 +1,4 @@
-"""Compiled checks of a request: whether it has a known shape and is plain; and its slots."""
+"""Compiled checks of a request, which must have a known shape and be plain, and the slots of its keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def changes(kind: int) -> bool:
 
 @inline
 def count_arrays(kind: int) -> int:
-    """Return the number of arrays that a plain operation brings, without its keys."""
+    """Return the number of arrays that a plain operation receives, without its keys."""
     return fp.MAX_ARRAYS if kind == fp.COLUMNS_ADD_SOME else int(changes(kind))
 
 
@@ -40,15 +40,15 @@ def has_form(line: Int64s, header: Any) -> bool:
     The fields that vary within a shape are not compared: the route version, the id's number and settled number, keys,
     scalars, and the arrays' records. ``plan_request`` checks these.
     """
-    names = 8 * (line[fp.SCALARS_OFFSET] + line[fp.SCALARS])
+    names_offset = 8 * (line[fp.SCALARS_OFFSET] + line[fp.SCALARS])
     if changes(line[fp.KIND]):
-        names += count_arrays(line[fp.KIND]) * fp.ARRAY_BYTES + 8 * _dimensions(line[fp.KIND])
+        names_offset += count_arrays(line[fp.KIND]) * fp.ARRAY_BYTES + 8 * _dimensions(line[fp.KIND])
     return (
         _equals(line, header, 0, fp.VERSION_BYTE)
         and _equals(line, header, fp.STAGE_BYTE, fp.STEPS_BYTE - fp.STAGE_BYTE)
         and _equals(line, header, fp.STEPS_BYTE + 1, 1)
         and _equals(line, header, fp.MIN_HEADER, 8 * line[fp.SCALARS_OFFSET] - fp.MIN_HEADER)
-        and _equals(line, header, names, line[fp.FORM_BYTES] - names)
+        and _equals(line, header, names_offset, line[fp.FORM_BYTES] - names_offset)
     )
 
 
@@ -125,7 +125,7 @@ def _plan_arrays(line: Int64s, words: Int64s, buffer_bytes: int, plan: Int64s) -
 
 @inline
 def _plan_interval(line: Int64s, words: Int64s, plan: Int64s) -> bool:
-    """Plan a request on an interval of a row; return False if the row does not contain it."""
+    """Plan a request on an interval of a row; return False if the interval exceeds the row."""
     word, live = line[fp.SCALARS_OFFSET], line[fp.LIVE]
     start = words[word] if line[fp.SCALARS] > 0 else np.int64(0)
     count = plan[fp.ARRAYS + fp.COUNT]
@@ -142,26 +142,26 @@ def _plan_interval(line: Int64s, words: Int64s, plan: Int64s) -> bool:
 
 @inline
 def _plan_offsets(line: Int64s, plan: Int64s) -> int:
-    """Plan the positions of the arrays in the buffer; return where the last one ends."""
-    offset: Any = fp.ARRAYS_OFFSET + _whole(plan[fp.STEP_BYTES])
+    """Plan the positions of the arrays in the buffer; return the end of the last one."""
+    offset: Any = fp.ARRAYS_OFFSET + _round_up(plan[fp.STEP_BYTES])
     for number in range(count_arrays(line[fp.KIND])):
         array = plan[fp.ARRAYS + fp.ARRAY_WORDS * number :]
         array[fp.VALUES_OFFSET], array[fp.WIDE_OFFSET] = offset, offset
-        offset += _whole(array[fp.COUNT] * fp.ITEMS[array[fp.RECEIVED_DTYPE]])
+        offset += _round_up(array[fp.COUNT] * fp.ITEMS[array[fp.RECEIVED_DTYPE]])
         if array[fp.RECEIVED_DTYPE] != line[fp.DTYPE]:
             array[fp.WIDE_OFFSET] = offset
-            offset += _whole(array[fp.COUNT] * fp.ITEMS[line[fp.DTYPE]])
+            offset += _round_up(array[fp.COUNT] * fp.ITEMS[line[fp.DTYPE]])
     if plan[fp.ANSWER_BYTES] > 0:
         plan[fp.ARRAYS + fp.WIDE_OFFSET] = offset
-        offset += _whole(plan[fp.ANSWER_BYTES])
+        offset += _round_up(plan[fp.ANSWER_BYTES])
     plan[fp.SLOTS_OFFSET] = offset
     plan[fp.NARROW_OFFSET] = offset + 8 * plan[fp.KEY_COUNT]
     return plan[fp.NARROW_OFFSET] + (plan[fp.ANSWER_BYTES] // 2 if may_narrow(line, plan) else np.int64(0))
 
 
 @inline
-def _whole(size: int) -> int:
-    """Return a number of bytes, rounded up to whole int64 words."""
+def _round_up(size: int) -> int:
+    """Round a number of bytes up to whole int64 words."""
     return (size + 7) & ~7
 
 
@@ -184,24 +184,24 @@ def unpack_slots(line: Int64s, base: Any, words: Int64s, plan: Int64s, slots: In
     slots[0] = first
     deltas, count, steps = pointer(base + Address(fp.ARRAYS_OFFSET)), slots.size - 1, plan[fp.STEPS]
     if steps == fp.UINT8:
-        return _ascend(carray(deltas, count, np.uint8), live, slots)
+        return _add_unsigned(carray(deltas, count, np.uint8), live, slots)
     if steps == fp.UINT16:
-        return _ascend(carray(deltas, count, np.uint16), live, slots)
+        return _add_unsigned(carray(deltas, count, np.uint16), live, slots)
     if steps == fp.UINT32:
-        return _ascend(carray(deltas, count, np.uint32), live, slots)
+        return _add_unsigned(carray(deltas, count, np.uint32), live, slots)
     if fp.UNSIGNED[steps]:
-        return _ascend(carray(deltas, count, np.uint64), live, slots)
+        return _add_unsigned(carray(deltas, count, np.uint64), live, slots)
     if steps == fp.INT8:
-        return _go(carray(deltas, count, np.int8), live, slots)
+        return _add_signed(carray(deltas, count, np.int8), live, slots)
     if steps == fp.INT16:
-        return _go(carray(deltas, count, np.int16), live, slots)
+        return _add_signed(carray(deltas, count, np.int16), live, slots)
     if steps == fp.INT32:
-        return _go(carray(deltas, count, np.int32), live, slots)
-    return _go(carray(deltas, count, np.int64), live, slots)
+        return _add_signed(carray(deltas, count, np.int32), live, slots)
+    return _add_signed(carray(deltas, count, np.int64), live, slots)
 
 
 @inline
-def _ascend(deltas: Any, live: Any, slots: Int64s) -> bool:
+def _add_unsigned(deltas: Any, live: Any, slots: Int64s) -> bool:
     slot, last, one = np.uint64(slots[0]), live - np.uint64(1), np.uint64(1)
     for i in range(deltas.size):
         delta = np.uint64(deltas[i])
@@ -214,8 +214,8 @@ def _ascend(deltas: Any, live: Any, slots: Int64s) -> bool:
 
 
 @inline
-def _go(deltas: Any, live: Any, slots: Int64s) -> bool:
-    """Follow signed steps. A slot below 0 wraps to a large unsigned number, so it is also beyond ``live``."""
+def _add_signed(deltas: Any, live: Any, slots: Int64s) -> bool:
+    """Add signed differences. A slot below 0 wraps to a large unsigned number, so it is also beyond ``live``."""
     slot = np.uint64(slots[0])
     for i in range(deltas.size):
         slot += np.uint64(np.int64(deltas[i]))

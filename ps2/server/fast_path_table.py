@@ -20,18 +20,18 @@ KEY_OPERATIONS, BLOCK_OPERATIONS = PLAIN[fp.GATHER :], PLAIN[fp.COLUMNS_PULL :]
 
 
 class HandleTable:
-    """The table of one connection; one thread at a time uses it. The loop reads ``lines``, int64 of (SLOTS, FIELDS)."""
+    """The table of one connection, for one thread at a time. ``lines``, for the loop, is int64 of (SLOTS, FIELDS)."""
 
     def __init__(self) -> None:
         self.lines = np.zeros((fp.SLOTS, fp.FIELDS), np.int64)
-        # By slot: keeps alive what the line points to, except the shard's array. The array may be freed at any time:
-        # the loop reads it only under the lock, and only if the shard's layout has not changed.
+        # By slot: the objects at the line's addresses, to keep them alive. The shard's array is not among them and may
+        # be freed at any time: the loop reads it only under the lock, and only if the shard's layout has not changed.
         self._references: list[Any] = [None] * fp.SLOTS
         self._slots: dict[Shape, int] = {}
         self._serials = itertools.count(1)
 
     def bind(self, request: Request, shard: Shard) -> int:
-        """Return a handle for the shape of a request that was run; 0 if such requests are not plain, or not now.
+        """Return a handle for the shape of a request that was run; 0 if such requests are not plain now.
 
         The caller holds the shard's lock.
         """
@@ -44,7 +44,9 @@ class HandleTable:
         header, _ = binary.request_parts(request, {shape: handle})
         if len(header) > fp.MAX_HEADER:
             return 0
-        self._slots = {known: other for known, other in self._slots.items() if other != slot} | {shape: slot}
+        self._slots = {known: known_slot for known, known_slot in self._slots.items() if known_slot != slot} | {
+            shape: slot
+        }
         line = self.lines[slot]
         line[:] = 0
         form, words = np.frombuffer(header, np.uint8), None
@@ -56,9 +58,9 @@ class HandleTable:
             line[fp.SCOPE] = words.ctypes.data
         self._references[slot] = (shard.lock, shard.layout, form, words)
         line[[fp.MUTEX, fp.LAYOUT, fp.LAID_OUT]] = shard.lock.address, shard.layout.ctypes.data, shard.layout[0]
-        numbers = shard.array[operation.rows[0]] if operation.rows else shard.array
+        values = shard.array[operation.rows[0]] if operation.rows else shard.array
         line[[fp.DATA, fp.LIVE, fp.WIDTH]] = (
-            numbers.ctypes.data,
+            values.ctypes.data,
             shard.array.shape[1],
             1 if operation.rows else shard.rows,
         )
@@ -77,7 +79,7 @@ def may_be_plain(request: Request, shard: Shard | None) -> bool:
     operation = request.operations[0]
     if shard is None or shard.copy or writes(operation.name) != (request.id is not None):
         return False
-    if shard.spec.key_policy is not None:  # the loop knows neither stamps nor initial values
+    if shard.spec.key_policy is not None:  # the loop supports neither ticks nor initial values
         return False
     if (shard.spec.layout == "column") != (operation.name in BLOCK_OPERATIONS):
         return False

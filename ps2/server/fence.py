@@ -9,7 +9,7 @@ import numpy as np
 
 from ps2.errors import StaleRouteError
 
-# A live coordinator sends a sign of life twice a second. One that was suspended must not take the fleet back.
+# A live coordinator sends a sign of life twice a second. A coordinator that was suspended must not take the fleet back.
 TAKE_OVER_AFTER_S = 1.5
 # A server that is told to end stops waiting for a coordinator that has been silent for this long.
 GONE_AFTER_S = 15.0
@@ -29,10 +29,10 @@ def now_s() -> float:
 
 
 class Fence:
-    """The route version and the lease that this server has from its coordinator. Safe for threads.
+    """The route version and the lease that this server has from its coordinator. Thread-safe.
 
-    A server without a coordinator accepts requests of any version, unless it waits for a coordinator: it may first have
-    to receive the shards of a lost server.
+    A server without a coordinator accepts requests of any version, unless it waits for a coordinator, because it may
+    first have to receive the shards of a lost server.
 
     Attributes:
         leaving: True once the server has been told to stop.
@@ -88,14 +88,14 @@ class Fence:
     def activate(self, route_version: int, coordinator: str, lease_s: float) -> None:
         """Follow a coordinator at this route version."""
         with self._lock:
-            same = coordinator == self.coordinator
-            if self.coordinator and not same and self.silent_s < TAKE_OVER_AFTER_S:
+            is_same = coordinator == self.coordinator
+            if self.coordinator and not is_same and self.silent_s < TAKE_OVER_AFTER_S:
                 raise StaleRouteError(
                     f"this server follows coordinator {self.coordinator}, which gave a sign of life "
                     f"{self.silent_s:.1f} s ago; got a call of {coordinator}: a fleet has one driver at a time; "
                     "ps2 launch --name NAME launches another fleet"
                 )
-            if route_version < self.route_version or (not same and route_version == self.route_version):
+            if route_version < self.route_version or (not is_same and route_version == self.route_version):
                 raise StaleRouteError(
                     f"this server is at route version {self.route_version} of coordinator {self.coordinator}, got "
                     f"{route_version} of {coordinator}: another coordinator has taken over"
@@ -133,7 +133,7 @@ class Fence:
             self._update_words()
 
     def called(self) -> None:
-        """Record a call of the coordinator: a sign of life. It may be delayed, so it does not renew the lease."""
+        """Record a call of the coordinator as a sign of life. It may be delayed, so it does not renew the lease."""
         with self._lock:
             self._last_contact_s = now_s()
 

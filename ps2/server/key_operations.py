@@ -1,4 +1,4 @@
-"""Operations on managed keys, and upper bounds for the size of a reply, before the arrays of its request are received.
+"""Operations on managed keys, and upper bounds for the size of a reply before the arrays of its request are received.
 
 Expiry and eviction work in slices: one request examines and removes a limited number of keys, so other requests wait
 only briefly. Scans go from the last slot to the first. A removal moves the last key into the freed slot, so a scan sees
@@ -29,13 +29,13 @@ from ps2.server.managed_shard import ManagedShard
 from ps2.server.shard import Shard
 
 # Maximum number of slots that one request examines, and of keys that it removes: a few milliseconds.
-SCANNED, REMOVED = 1 << 20, 1 << 13
+MAX_SCANNED, MAX_REMOVED = 1 << 20, 1 << 13
 # Number of keys by which each slice advances a rebuild of the index.
-SETTLED = 1 << 14
+REBUILD_KEYS = 1 << 14
 # Maximum bytes of keys and values that one request returns.
 CHANGED_BYTES = WireConfig.block_bytes
-# Maximum bytes of each read's answer.
-LARGEST = {"keys_state": 128, "keys_changed": CHANGED_BYTES + 64, "keys_removed": 8 * MAX_KEYS}
+# Maximum bytes of the answer, by operation.
+MAX_ANSWER_BYTES = {"keys_state": 128, "keys_changed": CHANGED_BYTES + 64, "keys_removed": 8 * MAX_KEYS}
 
 # The range of each parameter. Ticks fit the 32 bits of a slot's tick.
 RANGES = {
@@ -101,22 +101,22 @@ def _mark(shard: ManagedShard, params: Params) -> Value:
 def _expire(shard: ManagedShard, params: Params) -> Value:
     """Remove keys whose last touch is at least ``older_s`` ago; return (``begin`` of the next slice, keys removed)."""
     managed, begin = shard.managed, int(params["begin"])
-    fresh = managed.fresh(float(params["older_s"]))
-    slots, next_begin = older(managed.ticks, fresh, _end(shard, begin), SCANNED, REMOVED)
+    min_tick = managed.first_fresh_tick(float(params["older_s"]))
+    slots, next_begin = older(managed.ticks, min_tick, _end(shard, begin), MAX_SCANNED, MAX_REMOVED)
     shard.remove(slots)
     managed.counts.expired += slots.size
-    managed.index.settle(SETTLED)
+    managed.index.settle(REBUILD_KEYS)
     if not next_begin:
-        managed.waiting.expire(fresh)
+        managed.waiting.expire(min_tick)
         shard.count_now()
     return np.array([next_begin, slots.size])
 
 
 def _evict(shard: ManagedShard, params: Params) -> Value:
-    """Remove least recently touched keys; return (number of keys that still have to go, keys removed)."""
+    """Remove least recently touched keys; return (number of keys that still have to be removed, keys removed)."""
     keep = int(params["keep"])
-    gone = shard.evict(keep, REMOVED)
-    return np.array([max(0, shard.live - keep), gone])
+    num_removed = shard.evict(keep, MAX_REMOVED)
+    return np.array([max(0, shard.live - keep), num_removed])
 
 
 def _remove(shard: ManagedShard, keys: KeySet) -> Value:
@@ -133,7 +133,7 @@ def _changed(shard: ManagedShard, params: Params) -> Value:
     if not 0 <= rows <= shard.rows:
         raise OutOfRangeError(f"rows: expected 0 to {shard.rows}, got {rows}")
     limit = max(1, CHANGED_BYTES // (8 + rows * shard.spec.np_dtype.itemsize))
-    slots, next_begin = newer(shard.managed.ticks, int(params["since"]), end, SCANNED, limit)
+    slots, next_begin = newer(shard.managed.ticks, int(params["since"]), end, MAX_SCANNED, limit)
     return np.array([next_begin]), shard.managed.index.keys[slots], np.ascontiguousarray(shard.array[:rows, slots].T)
 
 
@@ -158,9 +158,10 @@ OPERATIONS: Mapping[str, tuple[tuple[str, ...], Callable[[ManagedShard, Params],
 }
 
 
+# Bytes of a compressed value.
 SHORT_BYTES = 2
 # Elements counted for an axis of unknown length. Longer axes are undercounted.
-UNKNOWN = 1 << 16
+DEFAULT_LENGTH = 1 << 16
 
 
 def reply_bytes(draft: RequestDraft, shards: Mapping[ShardId, Shard], copies: int = 0) -> int:
@@ -203,7 +204,7 @@ ARRAY_OPERATIONS = _ArrayOperations()
 def _arrays(outline: Outline, shard: Shard) -> Iterator[tuple[int, np.dtype[Any]]]:
     """Yield the maximum number of elements and the dtype of each array of a result."""
     if outline.name in KEY_READS:
-        yield LARGEST[outline.name], np.dtype(np.uint8)
+        yield MAX_ANSWER_BYTES[outline.name], np.dtype(np.uint8)
         return
     if outline.name in ("pull", "keys"):
         start, stop = (outline.params.get(name) for name in ("start", "stop"))
@@ -224,5 +225,5 @@ def _arrays(outline: Outline, shard: Shard) -> Iterator[tuple[int, np.dtype[Any]
             known |= dict(zip(along.axes, next(shapes, ()), strict=False))
     for answer in op.answers:
         axes = [axis if isinstance(axis, int) else known.get(axis) for axis in answer.axes]
-        count = math.prod(axis for axis in axes if axis is not None) * (UNKNOWN if None in axes else 1)
+        count = math.prod(axis for axis in axes if axis is not None) * (DEFAULT_LENGTH if None in axes else 1)
         yield count, answer.dtype or shard.spec.np_dtype

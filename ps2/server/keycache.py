@@ -1,4 +1,4 @@
-"""A cache of key sets that clients use repeatedly, by the hash of all their bytes."""
+"""A cache of key sets that clients use repeatedly, by the hash of their bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class KeySet:
 
     Attributes:
         columns: the keys as sent, int64; None once ``slots`` is set.
-        slots: the keys' slots in ``home``; set once all keys exist there; never for managed keys, which change slots.
+        slots: the keys' slots in ``home``, once all keys exist there; always None for managed keys, which change slots.
         name: cache name of a key set to remember; None if it has no digest or is in the cache already.
         home: the shard to which ``slots`` refer.
     """

@@ -51,8 +51,8 @@ def _atomic_add(_: Any, address: Any, value: Any) -> Any:
     """Atomically add to the int64 at an address."""
 
     def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        to = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        builder.atomic_rmw("add", to, arguments[1], "monotonic")
+        target = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        builder.atomic_rmw("add", target, arguments[1], "monotonic")
         return context.get_dummy_value()
 
     return types.void(Address, types.int64), generate
@@ -76,20 +76,20 @@ def now_ns(timespec: Any) -> int:
 
 @inline
 def receive_all(descriptor: int, address: Any, size: int) -> bool:
-    """Receive ``size`` bytes to an address; return False if the connection ends before."""
+    """Receive ``size`` bytes to an address; return False if the connection ends first."""
     while size > 0:
-        got = c_recv(descriptor, address, size, MSG_WAITALL)
-        if got > 0:
-            address += Address(got)
-            size -= got
-        elif got == 0 or error_number() != EINTR:
+        received = c_recv(descriptor, address, size, MSG_WAITALL)
+        if received > 0:
+            address += Address(received)
+            size -= received
+        elif received == 0 or error_number() != EINTR:
             return False
     return True
 
 
 @inline
 def send_all(descriptor: int, address: Any, size: Any) -> bool:
-    """Send ``size`` bytes from an address; return False if the connection ends before."""
+    """Send ``size`` bytes from an address; return False if the connection ends first."""
     while size > 0:
         sent = c_send(descriptor, address, size, MSG_NOSIGNAL)
         if sent >= 0:
@@ -119,17 +119,17 @@ def set_part(message: Any, part: int, address: Any, size: Any) -> None:
 
 @inline
 def receive_parts(descriptor: int, message: Any, parts: int) -> bool:
-    """Receive a message, each part to its address; return False if the connection ends before."""
+    """Receive a message, each part to its address; return False if the connection ends first."""
     _set_head(message, parts)
-    got = max(c_recvmsg(descriptor, array_address(message), MSG_WAITALL), np.int64(-1))
-    if got == 0 or (got < 0 and error_number() != EINTR):
+    received = max(c_recvmsg(descriptor, array_address(message), MSG_WAITALL), np.int64(-1))
+    if received == 0 or (received < 0 and error_number() != EINTR):
         return False
-    got = max(got, np.int64(0))
+    received = max(received, np.int64(0))
     for part in range(parts):
         address, size = message[PARTS + PART_WORDS * part], message[PARTS + PART_WORDS * part + 1]
-        if got < size and not receive_all(descriptor, Address(address + got), size - got):
+        if received < size and not receive_all(descriptor, Address(address + received), size - received):
             return False
-        got = max(got - size, np.int64(0))
+        received = max(received - size, np.int64(0))
     return True
 
 
@@ -145,7 +145,7 @@ def send_parts(descriptor: int, message: Any, parts: int, flags: int) -> int:
 
 @inline
 def send_rest(descriptor: int, message: Any, parts: int, sent: Any) -> bool:
-    """Send the rest of a message after the first ``sent`` bytes; return False if the connection has ended."""
+    """Send a message from byte ``sent`` on; return False if the connection has ended."""
     for part in range(parts):
         address, size = message[PARTS + PART_WORDS * part], message[PARTS + PART_WORDS * part + 1]
         if sent < size and not send_all(descriptor, Address(address + sent), size - sent):

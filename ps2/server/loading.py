@@ -1,4 +1,4 @@
-"""Loads shards from the files of a checkpoint: beside the server's shards, or into the shards of a new matrix."""
+"""Loads the files of a checkpoint: into new shards, which then replace the server's, or into the shards of a matrix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Loading:
         self._loaded: dict[tuple[int, int], Shard] | None = None
 
     def load(self, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:
-        """Read matrices into new shards, all or none; return their bytes. Those of an earlier call are dropped.
+        """Read matrices into new shards, all or none; return their bytes. The shards of an earlier call are dropped.
 
         ``ids``: also read the applied ids of partitions that have not changed. Raises LimitError if the new
         shards do not fit into memory together with the present ones.
@@ -77,21 +77,20 @@ class Loading:
     def fill(self, url: str, matrix: LoadMatrix, id: RequestId, route_version: int) -> None:
         """Read this server's partitions of an unused matrix. The call is a mutation: retries apply it once.
 
-        Other requests run meanwhile. After an error the shards may be partly filled. Of two concurrent calls,
-        the one that began later wins; the other raises StaleRouteError.
+        Other requests run at the same time. After an error the shards may be partly filled. Of two concurrent calls,
+        the one that began later succeeds; the other raises StaleRouteError.
         """
         fs, root = resolve_url(url)
         fs.invalidate_cache()
         engine, session = self._engine, (route_version, next(self._transfers))
-        held = engine.own_shards(matrix.matrix, [partition.index for partition in matrix.partitions])
+        present = engine.own_shards(matrix.matrix, [partition.index for partition in matrix.partitions])
         shards = {}
-        for shard_id, shard in held.items():
+        for shard_id, shard in present.items():
             with shard.lock:
                 engine.check_call(route_version, id)
                 if id not in shard.applied:
                     shard.check_rows(np.array(matrix.rows, np.int64))
-                    # Remove the leftovers of an earlier attempt.
-                    shard.reset(shard.rows)
+                    shard.reset(shard.rows)  # an earlier attempt may have filled a part
                     shard.newest_transfer = session
                     shards[shard_id] = shard
         if not shards:
@@ -103,9 +102,9 @@ class Loading:
             if shard.newest_transfer != session:
                 raise StaleRouteError(f"matrix {matrix.matrix:x}: a later call reads it now")
 
-        mine = [shard.partition for shard in shards.values()]
+        partitions = [shard.partition for shard in shards.values()]
         spec = next(replace(shard.spec, rows=shard.rows) for shard in shards.values())
-        target = replace(matrix, spec=spec, partitions=tuple(mine))
+        target = replace(matrix, spec=spec, partitions=tuple(partitions))
         check_fits(target)
         Reader(fs, root, engine.memory, check).fill([target], shards)
         for shard in shards.values():

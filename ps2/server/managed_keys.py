@@ -78,10 +78,10 @@ class RemovedKeys:
             "removed_from": complete_from,
         }
 
-    def adopt(self, state: dict[str, Array], mine: Array) -> None:
+    def adopt(self, state: dict[str, Array], is_own: Array) -> None:
         """Add removals from another shard's ``state``; ``mine`` is True for the keys that belong to this shard."""
-        keys = np.append(self._keys[: self._count], state["removed"][mine])
-        ticks = np.append(self._ticks[: self._count], state["removed_at"][mine])
+        keys = np.append(self._keys[: self._count], state["removed"][is_own])
+        ticks = np.append(self._ticks[: self._count], state["removed_at"][is_own])
         order = np.argsort(ticks, kind="stable")
         self._keys, self._ticks, self._count = keys[order], ticks[order], keys.size
         if (complete_from := int(state["removed_from"][0])) >= 0:
@@ -120,13 +120,13 @@ class ManagedKeys:
     """The keys of a ``ManagedShard``. Not thread-safe: callers hold the shard's lock.
 
     Attributes:
-        max_keys: most keys of the shard; None: no limit.
+        max_keys: maximum number of keys of the shard; None: no limit.
         time: the matrix's clock, on this shard.
         waiting: touches of keys that have no slot yet.
         removed: keys that were removed since the first mark.
         touched: number of calls of ``touch``; the same on a copy.
         removals: number of calls of ``remove``.
-        lineage: random number, drawn when the shard is created or read from files. Marks are valid only with the
+        lineage: random number, chosen when the shard is created or read from files. Marks are valid only with the
             lineage that they were made with.
     """
 
@@ -142,10 +142,8 @@ class ManagedKeys:
         self.counts = KeyCounts()
         self.touched = self.removals = 0
         self.lineage = secrets.randbits(62)
-        # Time at which the current window of the waiting keys' sketch began.
-        self._window_s = 0.0
-        # Touches since TICK_SHARE last made a tick begin.
-        self._touches = 0
+        self._window_s = 0.0  # time at which the current window of the waiting keys' sketch began
+        self._touches = 0  # touches since the last tick that ``touch`` began
 
     @property
     def ticks(self) -> Ticks:
@@ -161,7 +159,7 @@ class ManagedKeys:
         ticks = self._ticks.nbytes_for(self._capacity(added)) if len(self.index) + added > self._ticks.columns else 0
         return self.nbytes - self.index.nbytes + self.index.nbytes_after(added) + ticks
 
-    def fresh(self, older_s: float | None) -> int:
+    def first_fresh_tick(self, older_s: float | None) -> int:
         """Return the first tick whose touches are less than ``older_s`` seconds old; 0 for None."""
         return 0 if older_s is None else self.time.first_after(self.time.now_s - older_s)
 
@@ -208,7 +206,7 @@ class ManagedKeys:
         """Count a touch of distinct absent keys; return which of them are admitted now, or None for all of them."""
         if self.policy.admit_after == 1:
             return None
-        return self.waiting.touch(keys, self.time.tick, self.fresh(self.policy.expire_after_s))
+        return self.waiting.touch(keys, self.time.tick, self.first_fresh_tick(self.policy.expire_after_s))
 
     def refuse(self, touched: Touch | None) -> None:
         """Undo ``admit`` and ``protect``, because there is no memory for the keys."""
@@ -218,7 +216,7 @@ class ManagedKeys:
         ticks[ticks == PROTECTED] = self.time.tick
 
     def assign_slots(self, keys: Int64s) -> None:
-        """Give distinct absent keys the next slots, in the order given."""
+        """Give distinct absent keys the next slots, in the order of ``keys``."""
         first = len(self.index)
         if first + keys.size > self._ticks.columns:
             self._ticks.resize(self._capacity(keys.size))
@@ -237,15 +235,14 @@ class ManagedKeys:
 
     def _lower_ticks(self) -> None:
         """Lower all ticks if they become too large for a slot's 32 bits. Earlier marks then become stale."""
-        by = self.time.tick - TICK_SPAN
+        offset = self.time.tick - TICK_SPAN
         if self.time.tick < MAX_TICK:
             return
-        self.ticks[:] = np.maximum(self.ticks, by + 1) - np.uint32(by)
-        self.time.lower(by)
-        self.waiting.lower(by)
+        self.ticks[:] = np.maximum(self.ticks, offset + 1) - np.uint32(offset)
+        self.time.lower(offset)
+        self.waiting.lower(offset)
         self.removed = RemovedKeys()
-        # Another lineage, the same on a copy.
-        self.lineage = (self.lineage + 1) % 2**62
+        self.lineage = (self.lineage + 1) % 2**62  # not random, so that a copy gets the same one
 
     def _capacity(self, added: int) -> int:
         count = len(self.index) + added
@@ -267,15 +264,8 @@ class ManagedKeys:
     def arrays(self) -> dict[str, Array]:
         """Return the content of ``state`` as arrays by name."""
         counts, time = self.counts, self.time
-        numbers = [
-            time.tick,
-            self.lineage,
-            counts.admitted,
-            counts.expired,
-            counts.evicted,
-            self._touches,
-            self.touched,
-        ]
+        numbers = [time.tick, self.lineage, counts.admitted, counts.expired, counts.evicted]
+        numbers += [self._touches, self.touched]
         return {
             "numbers": np.array(numbers),
             "window_s": np.array([self._window_s]),
@@ -297,7 +287,7 @@ class ManagedKeys:
         self._touches, self.touched = arrays["numbers"][5:].tolist()
 
     def adopt(self, arrays: dict[str, Array]) -> None:
-        """Take over from the ``arrays`` of another shard: time, counts, and this shard's waiting and removed keys."""
+        """Take over time, counts, and this partition's waiting and removed keys from another shard's ``arrays``."""
         tick, _, admitted, expired, evicted, *_ = arrays["numbers"].tolist()
         if tick >= self.time.tick:
             self.time = MatrixTime(arrays["time_ticks"].tolist(), arrays["times_s"].tolist(), tick)
@@ -305,14 +295,14 @@ class ManagedKeys:
         self.counts = KeyCounts(
             self.counts.admitted + admitted, self.counts.expired + expired, self.counts.evicted + evicted
         )
-        self.waiting.adopt(arrays, self._is_mine(arrays["waiting"]))
-        self.removed.adopt(arrays, self._is_mine(arrays["removed"]))
+        self.waiting.adopt(arrays, self._is_in_partition(arrays["waiting"]))
+        self.removed.adopt(arrays, self._is_in_partition(arrays["removed"]))
 
     def adopt_ticks(self, arrays: dict[str, Array], chosen: Int64s, first: int) -> None:
         """Take over the ticks of the ``chosen`` slots of another shard, for the slots from ``first`` on."""
         self.ticks[first : first + chosen.size] = arrays["ticks"][chosen]
 
-    def _is_mine(self, keys: Int64s) -> Array:
+    def _is_in_partition(self, keys: Int64s) -> Array:
         buckets = hash_bucket(keys)
         return (buckets >= self._partition.begin) & (buckets < self._partition.end)
 
@@ -323,7 +313,7 @@ def _sketch_bytes(value_bytes: int) -> int:
 
 
 def read_state(path: str, state: bytes, keys: int) -> dict[str, Array]:
-    """Return the arrays that ``ManagedKeys.state`` wrote for ``keys`` keys; raise CheckpointCorruptError otherwise."""
+    """Return the arrays that ``ManagedKeys.state`` wrote for ``keys`` keys; raise CheckpointCorruptError for others."""
     try:
         arrays = _arrays(state)
         sizes = {name: arrays[name].size for name in ("ticks", "numbers", "window_s")}

@@ -17,8 +17,8 @@ from ps2.server.managed_keys import ManagedKeys
 from ps2.server.memory import MemoryAccount
 from ps2.server.shard import MIN_CAPACITY, Shard, outside
 
-# A full shard evicts more keys than needed: 1/SLACK_SHARE of its limit, at most MAX_SLACK. So only few requests have to
-# search for the oldest keys.
+# A full shard evicts more keys than needed: 1/SLACK_SHARE of its limit, at most MAX_SLACK. So only a few requests have
+# to search for the oldest keys.
 SLACK_SHARE, MAX_SLACK = 16, 4096
 # A prime, so that evictions begin at slots all over the shard.
 STRIDE = 1_000_003
@@ -57,8 +57,8 @@ class ManagedShard(Shard):
         slots = managed.index.lookup(columns)
         if not create:
             return slots
-        where = np.flatnonzero(slots < 0)
-        absent = columns[where]
+        absent_positions = np.flatnonzero(slots < 0)
+        absent = columns[absent_positions]
         if absent.size and (absent.min() < 0 or int(absent.max()) >= self.spec.dim):
             raise OutOfRangeError(f"key {outside(absent, 0)} is outside [0, {self.spec.dim})")
         self.count_now()
@@ -83,18 +83,20 @@ class ManagedShard(Shard):
         managed.counts.admitted += new.size
         self._write_initial(first)
         if distinct is absent:
-            slots[where if touched is None else where[touched.admitted]] = np.arange(first, self.live)
+            slots[absent_positions if touched is None else absent_positions[touched.admitted]] = np.arange(
+                first, self.live
+            )
         else:
-            slots[where] = managed.index.lookup(absent)
+            slots[absent_positions] = managed.index.lookup(absent)
         return slots
 
     def assign_slots(self, keys: Int64s) -> None:
-        """Give distinct absent keys the next slots, whatever ``admit_after`` says."""
+        """Give distinct absent keys the next slots, regardless of ``admit_after``."""
         self._ensure_capacity(keys.size)
         self.managed.assign_slots(keys)
 
     def remove(self, slots: Int64s) -> None:
-        """Remove the keys of some slots, which are distinct and descending, and give memory back."""
+        """Remove the keys of ``slots``, distinct and descending, and give memory back."""
         if not slots.size:
             return
         sources = self.managed.remove(slots)
@@ -122,15 +124,15 @@ class ManagedShard(Shard):
         max_keys = self.managed.max_keys
         if max_keys is None or self.live + added <= max_keys:
             return False
-        staying = int(np.unique(slots[slots >= 0]).size)
-        if staying + added > max_keys:
+        num_present = int(np.unique(slots[slots >= 0]).size)
+        if num_present + added > max_keys:
             raise LimitError(
-                f"maxKeys: expected room for the {staying + added:,} keys of one request in this partition, got "
+                f"maxKeys: expected room for the {num_present + added:,} keys of one request in this partition, got "
                 f"{max_keys:,}"
             )
         self.managed.protect(slots)
         slack = min(max_keys // SLACK_SHARE, MAX_SLACK)
-        self.evict(max(max_keys - added - slack, staying), self.live)
+        self.evict(max(max_keys - added - slack, num_present), self.live)
         return True
 
     # -- memory --------------------------------------------------------------------------------------------------------
@@ -193,8 +195,8 @@ class ManagedShard(Shard):
 
     def _bytes(self, rows: int, columns: int, index_bytes: int | None = None) -> int:
         shape = (rows, columns) if self.spec.layout == "row" else (1, rows * columns)
-        own = self.managed.nbytes if index_bytes is None else index_bytes
-        return MappedArray.size_bytes(*shape, self.spec.np_dtype) + own
+        key_bytes = self.managed.nbytes if index_bytes is None else index_bytes
+        return MappedArray.size_bytes(*shape, self.spec.np_dtype) + key_bytes
 
     # -- values --------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from ps2 import cgroups
 from ps2.data.spilling import memory_left
 from ps2.errors import BusyError, LimitError
 
-# How long a request waits for memory. After that its client retries, and the retry joins the queue's end.
+# How long a request waits for memory. After that its client retries, and the retry joins the end of the queue.
 PATIENCE_S = 2.0
 # How long memory is reserved for the retry of a refused permanent allocation: a few of a client's retry pauses.
 RESERVE_S = 2.0
@@ -37,7 +37,8 @@ class MemoryAccount:
         holds_copies: True if this server holds copies of another server's shards. Half of the transient memory is then
             reserved for changes of these copies. A request holds memory until the backup has applied its changes.
             Without the reserve, servers could wait for each other's memory forever.
-        sheds: called in order, each with a number of bytes; each drops that many bytes of a cache, or all of it.
+        sheds: functions of the caches, called in order with a number of bytes. Each drops that many bytes of its cache,
+            or the whole cache.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -49,7 +50,7 @@ class MemoryAccount:
         # Admission queues, first come first served: clients' requests, and changes of copies.
         self._queues: tuple[deque[_Waiter], deque[_Waiter]] = (deque(), deque())
         self._reserve_bytes, self._reserved_until_s = 0, 0.0
-        self._mine = threading.local()
+        self._thread_state = threading.local()
 
     @property
     def used_bytes(self) -> int:
@@ -59,8 +60,8 @@ class MemoryAccount:
         """Count a permanent allocation.
 
         Raises LimitError if it exceeds the limit even without others' transient memory; BusyError if it fits
-        only after transient allocations have ended. Nothing is counted then. After BusyError, fewer requests
-        are admitted for ``RESERVE_S``, so that a retry succeeds.
+        only after transient allocations have ended. After an error nothing is counted. After BusyError, fewer
+        requests are admitted for ``RESERVE_S``, so that a retry succeeds.
         """
         self._shed_caches(size)
         with self._lock:
@@ -118,11 +119,11 @@ class MemoryAccount:
                     queue.remove(waiter)
                     self._admit_waiting()
                     raise error
-        self._mine.bytes = size
+        self._thread_state.bytes = size
 
     def release(self, size: int) -> None:
         """Release the memory of an admitted request."""
-        self._mine.bytes = 0
+        self._thread_state.bytes = 0
         self.give_transient(size)
 
     def take_cache(self, size: int) -> bool:
@@ -145,8 +146,8 @@ class MemoryAccount:
     @property
     def _my_bytes(self) -> int:
         """Bytes of the request that this thread runs, which are not released before the request ends."""
-        mine: int = getattr(self._mine, "bytes", 0)
-        return mine
+        request_bytes: int = getattr(self._thread_state, "bytes", 0)
+        return request_bytes
 
     @property
     def _reserved(self) -> int:
@@ -169,7 +170,7 @@ class MemoryAccount:
         return size <= self._free and self._transient + size <= self._transient_limit(for_copies) - reserved
 
     def _admit_waiting(self) -> None:
-        """Admit requests from the head of each queue as long as they fit."""
+        """Admit requests from the head of each queue while they fit."""
         for for_copies, queue in zip((False, True), self._queues, strict=True):
             while queue and self._fits(queue[0].size, for_copies):
                 self._transient += queue[0].size
@@ -177,13 +178,13 @@ class MemoryAccount:
 
     def _refusal(self, size: int, purpose: str, limit: int | None = None) -> LimitError | BusyError:
         limit = self.limit_bytes - self._permanent - self._my_bytes if limit is None else limit
-        why = (
+        text = (
             f"{purpose} needs {size:,} bytes, and {max(0, self._free):,} are left of the server's limit of "
             f"{self.limit_bytes:,}"
         )
         if size > limit:
-            return LimitError(f"{why}, half of it for changes of copies" if self.holds_copies else why)
-        return BusyError(f"{why}; {self._transient:,} are taken by requests and copies under way")
+            return LimitError(f"{text}, half of it for changes of copies" if self.holds_copies else text)
+        return BusyError(f"{text}; {self._transient:,} are taken by requests and copies under way")
 
 
 class _Waiter:

@@ -47,7 +47,7 @@ BUCKETS_NS = np.array([int(1e9 * seconds) for seconds in BUCKETS_S], np.int64)
 
 
 class Meter:
-    """Counts requests and operations. Safe for threads: one short lock.
+    """Counts requests and operations. Thread-safe.
 
     Attributes:
         fast_path: int64 counters that ``fast_path_loop`` increments.
@@ -122,14 +122,14 @@ class Meter:
                 sums.keys += operation.arrays[sums.slots_index].size
 
     def read(self) -> Counts:
-        """Return a consistent snapshot of all counts, except those that fast paths add meanwhile."""
+        """Return a consistent snapshot of all counts, except those that fast paths add at the same time."""
         fast_path = self.fast_path.tolist()
         with self._lock:
             operations = {name: sums.read(name) for name, sums in self._operations.items()}
             for kind, name in enumerate(PLAIN):
-                mine = fast_path[SUMS + kind * OPERATION_COUNTERS :][:OPERATION_COUNTERS]
-                if any(mine[BUCKETS:]):
-                    operations[name] = _added(operations.get(name, _Sums(None).read(name)), mine)
+                counters = fast_path[SUMS + kind * OPERATION_COUNTERS :][:OPERATION_COUNTERS]
+                if any(counters[BUCKETS:]):
+                    operations[name] = _added(operations.get(name, _Sums(None).read(name)), counters)
             return Counts(
                 outcomes={**self._outcomes, OK: self._outcomes[OK] + fast_path[REQUESTS]},
                 bytes_in=self._bytes_in + fast_path[BYTES_IN],
@@ -225,8 +225,8 @@ def _operations(operations: Sequence[OperationStatus]) -> Iterator[Metric]:
     failures = CounterMetricFamily("ps2_operation_failures", "Operations that raised", labels=["operation"])
     keys = CounterMetricFamily("ps2_keys", "Columns that requests named one by one", labels=["operation"])
     for operation in operations:
-        ends = zip(LIMITS, accumulate(operation.buckets), strict=True)
-        durations.add_metric([operation.name], buckets=list(ends), sum_value=operation.seconds)
+        cumulative = zip(LIMITS, accumulate(operation.buckets), strict=True)
+        durations.add_metric([operation.name], buckets=list(cumulative), sum_value=operation.seconds)
         failures.add_metric([operation.name], operation.failures)
         keys.add_metric([operation.name], operation.keys)
     yield from (durations, failures, keys)

@@ -17,7 +17,7 @@ from ps2.server.memory import MemoryAccount
 PIECE = "piece"
 PIECE_BYTES = 16 << 20
 # Size limit of a reassembled request: a row that a user's function wrote is sent as a whole.
-WHOLE_BYTES = 1 << 40
+MAX_REQUEST_BYTES = 1 << 40
 
 Name = tuple[object, int, int]  # request id, matrix and partition of its first operation
 
@@ -54,8 +54,10 @@ class Pieces:
         name = (piece.id, operation.matrix, operation.partition)
         offset = int(operation.params.get("at", -1))
         with self._lock:
-            # The primary of another route version was replaced: it never completes its requests.
-            for old in [n for n, b in self._partial.items() if b.route_version != piece.route_version]:
+            # A primary with another route version was replaced, and never completes its requests.
+            for old in [
+                other_name for other_name, other in self._partial.items() if other.route_version != piece.route_version
+            ]:
                 self._drop(old)
             if offset == 0:
                 self._drop(name)
@@ -98,8 +100,8 @@ class _PartialRequest:
         self.received_bytes = 0
         self.counted_bytes = 0
         self._memory = memory
-        self._reading: Reading[Request | PS2Error] = read_request(WHOLE_BYTES, self._reserve)
-        self._view = next(self._reading)
+        self._parser: Reading[Request | PS2Error] = read_request(MAX_REQUEST_BYTES, self._reserve)
+        self._view = next(self._parser)
 
     def add(self, data: memoryview) -> Request | None:
         self.received_bytes += len(data)
@@ -110,7 +112,7 @@ class _PartialRequest:
             if len(self._view):
                 continue
             try:
-                self._view = next(self._reading)
+                self._view = next(self._parser)
             except StopIteration as stop:
                 request: Request | PS2Error = stop.value
                 if isinstance(request, PS2Error):

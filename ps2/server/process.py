@@ -1,4 +1,4 @@
-"""A server process: it binds its ports, registers with the master, and serves until it is told to stop or orphaned."""
+"""A server process: it binds its ports, registers with the master, and serves until it is stopped or has no master."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ END_S = 15.0
 PARENT_CHECK_S = 0.5
 PARENT_POLL_S = 0.1
 ACTIVE_POLL_S = 0.1
-# The code of another process that compiles a server's kernels if numba's cache lacks them; workers need the cores more.
+# Code of a process that compiles kernels that numba's cache lacks, at low priority because workers need the cores.
 COMPILE_FAST_PATH = "from ps2.server import fast_path_compiled; fast_path_compiled.load(); "
 COMPILE = "from ps2.ops import warm; warm.warm()"
 COMPILING_NICENESS = 10
@@ -85,10 +85,10 @@ class Heart:
         """Send a heartbeat. Once the master answers, the lease is renewed from the time of sending."""
         sent_s = now_s()
         mutations = self.engine.meter.mutations
-        before, status = self._watched, self.status() if self._watched else None
+        was_watched, status = self._watched, self.status() if self._watched else None
         self._watched = self.master.heartbeat(self.home.index, self.server_id, mutations, status)
         self.engine.fence.answered(sent_s)
-        if self._watched and not before:  # the new watcher has no status of this server yet
+        if self._watched and not was_watched:  # the new watcher has no status of this server yet
             self.master.heartbeat(self.home.index, self.server_id, mutations, self.status())
 
 
@@ -104,8 +104,8 @@ class Parent:
     process: ProcessId
     scratch: Path | None
 
-    def go_with(self, wait_s: float) -> bool:
-        """Return True if the process ends within ``wait_s``, after removing its scratch folder."""
+    def ended_within(self, wait_s: float) -> bool:
+        """Return True if the process ends within ``wait_s``; remove its scratch folder then."""
         deadline_s = time.monotonic() + wait_s
         while self.process.alive():
             if time.monotonic() > deadline_s:
@@ -147,16 +147,16 @@ def serve(
     host, _ = split_listen(config.listen)
     service = server_pb2.DESCRIPTOR.services_by_name["Server"]
     exposition: Exposition | None = None
-    with ExitStack() as begun:
+    with ExitStack() as started:
         data = DataServer(engine, host, config.data_ports, token, server_id, wire)
-        begun.callback(data.stop, 0)
+        started.callback(data.stop, 0)
         servicer = ServerServicer(engine, server_id, wire, stop.set, data, lambda: connect(wire))
         if config.metrics_port is not None:  # first: a failure here must come before the server answers any call
             info = {"version": __version__, "server_id": server_id, "index": str(home.index) if home else ""}
             exposition = _expose(servicer, engine, info, (host, config.metrics_port))
-            begun.callback(exposition.stop)
+            started.callback(exposition.stop)
         server = RpcServer(service, servicer, config.listen, token, config.threads, wire)
-        begun.pop_all()
+        started.pop_all()
     address = _advertised(server.address, config.advertise)
     log.info(
         "listening on %s, advertised as %s, memory limit %s bytes", server.address, address, config.memory_limit_bytes
@@ -166,8 +166,8 @@ def serve(
             file.write(address)
     if (warning := unencrypted(config.tls, address, server.address)) is not None:
         log.warning("%s", warning)
-    if config.tls is not None and (wrong := peer_fault(config.tls, split_address(address)[0])) is not None:
-        log.warning("peers will not trust this server's certificate: %s (%s)", wrong, config.tls)
+    if config.tls is not None and (fault := peer_fault(config.tls, split_address(address)[0])) is not None:
+        log.warning("peers will not trust this server's certificate: %s (%s)", fault, config.tls)
     if config.memory_limit_bytes > (available := available_bytes()):
         log.warning("the memory limit is more than the %s bytes that this process may take", f"{available:,}")
     with ExitStack() as undo:
@@ -183,10 +183,10 @@ def serve(
                 interval_s = _register(master, home, server_id, address)
             except LaunchError:
                 if parent is not None:
-                    parent.go_with(GRACE_S)
+                    parent.ended_within(GRACE_S)
                 raise
             heart = Heart(master, home, server_id, engine, lambda: servicer.status(MAX_REPORTED_MATRICES))
-            # As long as the parent process exists, a silent master is only suspended, as on a sleeping laptop.
+            # While the parent process exists, a silent master is only suspended, as on a sleeping laptop.
             orphan_timeout_s = config.orphan_timeout_s if parent is None else math.inf
             _background(_heartbeat, heart, interval_s, orphan_timeout_s, stop)
         _background(_warm_when_active, engine, wire.fast_path, stop)
@@ -209,7 +209,7 @@ def _warm_when_active(engine: Engine, fast_paths: bool, stop: threading.Event) -
         if stop.wait(ACTIVE_POLL_S):
             return
     if warm.is_missing() or (fast_paths and fast_path_compiled.is_missing()):
-        # In this one, requests would wait for the interpreter and for numba's lock.
+        # In the server's own process, requests would wait for the interpreter and for numba's lock.
         process = compiling_process(COMPILE_FAST_PATH + COMPILE if fast_paths else COMPILE, COMPILING_NICENESS)
         while process.poll() is None:
             if stop.wait(ACTIVE_POLL_S):
@@ -226,7 +226,7 @@ def _drain(engine: Engine, drain_s: float, drain: threading.Event, stop: threadi
     drain.wait()
     engine.fence.leaving = True
     deadline_s = time.monotonic() + drain_s
-    log.info("told to end: handing over the shards first, for at most %.0f s", drain_s)
+    log.info("about to end: handing over the shards first, for at most %.0f s", drain_s)
     while engine.shards() and not engine.fence.may_end and time.monotonic() < deadline_s:
         if stop.wait(LEAVE_POLL_S):
             return
@@ -250,7 +250,7 @@ def _background(target: object, *args: object) -> None:
 def _watch_parent(parent: Parent, stop: threading.Event) -> None:
     """Stop the server when the parent ends. Polling needs no cooperation of the parent."""
     while not stop.is_set():
-        if parent.go_with(PARENT_CHECK_S):
+        if parent.ended_within(PARENT_CHECK_S):
             stop.set()
 
 
@@ -266,14 +266,14 @@ def _register(master: MasterControl, home: Home, server_id: str, address: str) -
 def _heartbeat(heart: Heart, interval_s: float, orphan_timeout_s: float, stop: threading.Event) -> None:
     last_answer_s = time.monotonic()
     while not stop.wait(interval_s):
-        sent_s = time.monotonic()  # excludes time while this machine is suspended: that is no silence of the master
+        sent_s = time.monotonic()  # excludes time while this machine is suspended, which is not the master's silence
         try:
             heart.beat()
             last_answer_s = sent_s
         except NotFoundError as error:
             log.warning("the master no longer accepts this server: %s", error)
             stop.set()
-        except PS2Error as error:  # also if an unauthenticated process listens at the master's address now
+        except PS2Error as error:  # for example if another process listens at the master's address now
             alone_s = time.monotonic() - last_answer_s
             if alone_s > orphan_timeout_s:
                 log.warning("no answer from the master for %.0f s: %s", alone_s, error)

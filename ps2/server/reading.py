@@ -30,7 +30,7 @@ Shards = Mapping[tuple[int, int], Shard]
 
 @dataclass(frozen=True)
 class _Range:
-    """Columns ``[begin, end)`` of a saved shard; they go to the columns of ``shard`` from ``first`` on."""
+    """Columns ``[begin, end)`` of a saved shard, which become the columns of ``shard`` from ``first`` on."""
 
     shard: Shard
     begin: int
@@ -47,7 +47,7 @@ class _Range:
 
 @dataclass(frozen=True)
 class _Selection:
-    """Selected columns of a saved shard, ascending; they go to the columns of ``shard`` from ``first`` on."""
+    """Selected columns of a saved shard, ascending, which become the columns of ``shard`` from ``first`` on."""
 
     shard: Shard
     columns: Int64s
@@ -124,16 +124,16 @@ class Reader:
 
     def _insert_keys(self, matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
         """Insert the keys of a saved shard into the shards of their hash buckets; return where their values go."""
-        first = [shard.live for shard in shards]
-        chosen: list[list[Int64s]] = [[] for _ in shards]
+        first_columns = [shard.live for shard in shards]
+        columns_by_shard: list[list[Int64s]] = [[] for _ in shards]
         count = 0
-        with checked(self.fs, self.root, saved.files["keys"]) as reading:
-            for start, keys in read_keys(reading):
-                buckets = _buckets(reading.path, matrix, saved.partition, keys)
-                for shard, columns in zip(shards, chosen, strict=True):
+        with checked(self.fs, self.root, saved.files["keys"]) as file:
+            for start, keys in read_keys(file):
+                buckets = _buckets(file.path, matrix, saved.partition, keys)
+                for shard, columns in zip(shards, columns_by_shard, strict=True):
                     is_in_shard = (buckets >= shard.partition.begin) & (buckets < shard.partition.end)
                     if not self._add(shard, keys[is_in_shard]):
-                        raise CheckpointCorruptError(f"{reading.path}: a key occurs twice")
+                        raise CheckpointCorruptError(f"{file.path}: a key occurs twice")
                     if shard.partition != saved.partition:
                         columns.append(start + np.flatnonzero(is_in_shard))
                 count = start + keys.size
@@ -145,24 +145,24 @@ class Reader:
                 _Range(shard, 0, count, first_column)
                 if shard.partition == saved.partition
                 else _Selection(shard, np.concatenate([np.empty(0, np.int64), *columns]), first_column)
-                for shard, first_column, columns in zip(shards, first, chosen, strict=True)
+                for shard, first_column, columns in zip(shards, first_columns, columns_by_shard, strict=True)
             ),
         )
 
     def _add(self, shard: Shard, keys: Int64s) -> bool:
-        """Add keys to a shard; return False if the shard had some of them before."""
+        """Add keys to a shard; return False if the shard had some of them already."""
         with shard.lock:
             self.check(shard)
-            before = shard.live
+            old_count = shard.live
             shard.assign_slots(keys)
-            return shard.live - before == keys.size
+            return shard.live - old_count == keys.size
 
     def _read_managed_keys(self, source: _Source) -> None:
         """Let the shards take over the state of the managed keys of a saved shard."""
         if (file := source.saved.files.get("life")) is None:
             return
-        with checked(self.fs, self.root, file) as reading:
-            state = read_state(reading.path, read_bytes(reading), source.columns)
+        with checked(self.fs, self.root, file) as state_file:
+            state = read_state(state_file.path, read_bytes(state_file), source.columns)
         for part in source.parts:
             with part.shard.lock:
                 self.check(part.shard)
@@ -174,8 +174,8 @@ class Reader:
     def _read(self, source: _Source) -> None:
         """Read the values of a saved shard, and verify the checksum of its ids."""
         rows = np.array(source.matrix.rows, np.int64)
-        with checked(self.fs, self.root, source.saved.files["values"]) as reading:
-            for block_rows, column, values in read_values(reading, source.matrix.saved, rows, source.columns):
+        with checked(self.fs, self.root, source.saved.files["values"]) as file:
+            for block_rows, column, values in read_values(file, source.matrix.saved, rows, source.columns):
                 for part in source.parts:
                     with part.shard.lock:
                         self.check(part.shard)
@@ -225,7 +225,7 @@ def check_fits(matrix: LoadMatrix) -> None:
 
 
 def _dense_source(matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
-    """Return where the columns of a dense saved shard go."""
+    """Return the columns of each shard that a dense saved shard holds."""
     source = saved.partition
     parts = []
     for shard in shards:
@@ -241,9 +241,9 @@ def _buckets(path: str, matrix: LoadMatrix, partition: Partition, keys: Int64s) 
     if keys.min() < 0 or keys.max() >= matrix.spec.dim:
         raise CheckpointCorruptError(f"{path}: expected keys below {matrix.spec.dim}, got {keys.min()}..{keys.max()}")
     buckets = hash_bucket(keys)
-    wrong = (buckets < partition.begin) | (buckets >= partition.end)
-    if wrong.any():
-        raise CheckpointCorruptError(f"{path}: key {keys[wrong][0]} belongs to another partition")
+    is_foreign = (buckets < partition.begin) | (buckets >= partition.end)
+    if is_foreign.any():
+        raise CheckpointCorruptError(f"{path}: key {keys[is_foreign][0]} belongs to another partition")
     return buckets
 
 

@@ -28,9 +28,9 @@ from ps2.server.shard import Shard
 log = logging.getLogger(__name__)
 
 PAUSE_S = 0.05
-LONGEST_PAUSE_S = 1.0
-# How long a backup may refuse forwarded requests. It may learn of a new route version a moment later than this server,
-# or lack memory while other requests run.
+MAX_PAUSE_S = 1.0
+# How long a backup may refuse forwarded requests. It may learn of a new route version a moment later than this server
+# does, or lack memory while other requests run.
 PATIENCE_S = 3.0
 # Bytes of a transfer that are sent without waiting for replies.
 WINDOW_BYTES = 32 << 20
@@ -85,31 +85,30 @@ class Replication:
         with self._changed:
             if self._closed:
                 raise UnavailableError("this server is about to end")
-            before = self._backup
+            old_backup = self._backup
             if seed or backup != self.backup:
                 # Update the fence before ``_backup``. A fast path checks the fence under the shard's lock before each
                 # change, so it leaves no change unforwarded.
-                self._engine.fence.set_copied(bool(backup) or before is not None)
+                self._engine.fence.set_copied(bool(backup) or old_backup is not None)
                 shards = [shard for _, shard in self._own()] if seed else []
                 self._backup = _Backup(backup, self._connect(), shards) if backup else None
                 self._engine.fence.set_copied(bool(backup))
-            after = self._backup
+            new_backup = self._backup
             # Wake requests that wait for the backup: they check for another backup or route version.
             self._changed.notify_all()
-        if before is after:
+        if old_backup is new_backup:
             return
-        if before is not None:
-            before.peers.close()
-        if after is not None:
-            threading.Thread(target=self._keep_in_sync, args=(after,), name="ps2-seed", daemon=True).start()
+        if old_backup is not None:
+            old_backup.peers.close()
+        if new_backup is not None:
+            threading.Thread(target=self._keep_in_sync, args=(new_backup,), name="ps2-seed", daemon=True).start()
 
     def send_now(self, shards: Mapping[ShardId, Shard]) -> None:
         """Send new shards now. After an error, raise it, and send the remaining shards in the background."""
         backup = self._backup
         if backup is None:
             return
-        with self._changed:
-            backup.out_of_sync.update(shards.values())
+        self._mark_out_of_sync(backup, shards.values())
         try:
             for shard_id, shard in shards.items():
                 self._catch_up(backup, shard_id, shard)
@@ -138,7 +137,7 @@ class Replication:
     def mark_out_of_sync(self, shards: Iterable[Shard]) -> None:
         backup = self._backup
         if backup is not None:
-            self._lose(backup, shards)
+            self._mark_out_of_sync(backup, shards)
 
     def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> None:
         delivered = False
@@ -166,10 +165,10 @@ class Replication:
                     raise StaleRouteError(f"this server holds no {'shard' if copies else 'copy'} of {where}")
                 with shard.lock:
                     if shard.incomplete:
-                        raise RecoveryError(f"the copy of {where} here is incomplete: it was still being sent")
+                        raise RecoveryError(f"the copy of {where} is incomplete: it was still being sent")
                     if shard.copy:
-                        # The primary may only be suspended, and resume. Its replacement would miss changes that it
-                        # forwards from now on.
+                        # The primary may be suspended rather than lost, and resume. Its replacement would miss the
+                        # changes that the primary forwards from now on.
                         shard.refused_version = self._engine.fence.route_version
                     sent += self._transfer(peers, to, shard_id, shard)
             return sent
@@ -185,7 +184,7 @@ class Replication:
         if backup is not None:
             backup.peers.close()
 
-    def _lose(self, backup: _Backup, shards: Iterable[Shard]) -> None:
+    def _mark_out_of_sync(self, backup: _Backup, shards: Iterable[Shard]) -> None:
         with self._changed:
             backup.out_of_sync.update(shards)
             self._changed.notify_all()
@@ -204,7 +203,7 @@ class Replication:
             if backup is None:
                 return
             if any(_is_torn(backup, change) for change in changes):
-                self._lose(backup, _changed_shards(changes, shards))
+                self._mark_out_of_sync(backup, _changed_shards(changes, shards))
             operations = _for_copies(backup, changes, shards)
             if not operations:
                 return
@@ -253,10 +252,10 @@ class Replication:
                 self._changed.wait_for(lambda: backup.out_of_sync or self._backup is not backup)
                 if self._backup is not backup:
                     return
-                own = self._own()
+                own_shards = self._own()
                 # Shards that were freed need no copy.
-                backup.out_of_sync.intersection_update(shard for _, shard in own)
-                out_of_sync = [(shard_id, shard) for shard_id, shard in own if shard in backup.out_of_sync]
+                backup.out_of_sync.intersection_update(shard for _, shard in own_shards)
+                out_of_sync = [(shard_id, shard) for shard_id, shard in own_shards if shard in backup.out_of_sync]
             for shard_id, shard in out_of_sync:
                 try:
                     self._catch_up(backup, shard_id, shard)
@@ -312,7 +311,10 @@ def _for_copies(backup: _Backup, changes: Sequence[Change], shards: Mapping[Shar
 
 
 def _size(operations: Sequence[Operation]) -> int:
-    return sum(nbytes(o.arrays) + (o.keys.nbytes if o.keys is not None else 0) for o in operations)
+    return sum(
+        nbytes(operation.arrays) + (operation.keys.nbytes if operation.keys is not None else 0)
+        for operation in operations
+    )
 
 
 def _windows(operations: Iterator[Operation]) -> Iterator[list[list[Operation]]]:
@@ -341,7 +343,7 @@ def _pauses() -> Iterator[float]:
     pause_s = PAUSE_S
     while True:
         yield pause_s
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
 
 def _refusal(backup: _Backup, error: PS2Error) -> PS2Error:

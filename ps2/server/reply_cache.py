@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from ps2.errors import OpError
-from ps2.ops.table import Array
 from ps2.protocol.messages import Operation, RequestId, Result, ShardId, nbytes
 from ps2.server.applied import EndedStages
 
@@ -41,23 +40,22 @@ class CachedReply:
             "id": [id.scope, id.number, id.part, id.series, id.stage],
             "position": self.position,
             "scalar": self.result.scalar,
-            "arrays": [_array_to_json(array) for array in self.result.arrays],
+            "arrays": [
+                [array.dtype.str, list(array.shape), base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()]
+                for array in self.result.arrays
+            ],
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], shard_id: ShardId) -> CachedReply:
         """Return the reply that ``to_json`` encoded."""
         scope, number, part, series, stage = data["id"]
-        result = Result(data["scalar"], tuple(_array_from_json(*array) for array in data["arrays"]))
-        return cls(RequestId(scope, number, part=part, series=series, stage=stage), data["position"], shard_id, result)
-
-
-def _array_to_json(array: Array) -> list[Any]:
-    return [array.dtype.str, list(array.shape), base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()]
-
-
-def _array_from_json(dtype: str, shape: list[int], content: str) -> Array:
-    return np.frombuffer(base64.b64decode(content), np.dtype(dtype)).reshape(shape)
+        arrays = tuple(
+            np.frombuffer(base64.b64decode(content), np.dtype(dtype)).reshape(shape)
+            for dtype, shape, content in data["arrays"]
+        )
+        id = RequestId(scope, number, part=part, series=series, stage=stage)
+        return cls(id, data["position"], shard_id, Result(data["scalar"], arrays))
 
 
 Key = tuple[RequestId, int, ShardId]
@@ -112,7 +110,7 @@ class ReplyCache:
                 self._drop(key)
 
     def replace(self, results: Iterable[CachedReply]) -> None:
-        """Replace all results by these."""
+        """Replace all results by ``results``."""
         with self._lock:
             self._results.clear()
             self._scopes.clear()
@@ -120,10 +118,10 @@ class ReplyCache:
         for reply in results:
             self.put(reply)
 
-    def end(self, over: EndedStages) -> None:
+    def end(self, ended: EndedStages) -> None:
         """Drop the results of stages that are over."""
         with self._lock:
-            for key in [key for key in self._results if over.has(key[0].series, key[0].stage)]:
+            for key in [key for key in self._results if ended.has(key[0].series, key[0].stage)]:
                 self._drop(key)
 
     def _drop(self, key: Key) -> None:

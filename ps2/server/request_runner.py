@@ -27,7 +27,7 @@ from ps2.server.keycache import KeySet
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.reply_cache import CachedReply, ReplyCache
-from ps2.server.shard import Shard, lined_up, with_shards
+from ps2.server.shard import Shard, contiguous_rows, with_shards
 
 NOT_UNDONE = "the function's writes before it failed were NOT undone: there was no memory left for copies of its rows"
 
@@ -57,11 +57,11 @@ def run_writing(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[A
         except OpError as error:
             raise OpError(f"{error}\n{NOT_UNDONE}") from error.__cause__
     try:
-        before = [row.copy() for row in rows]
+        copies = [row.copy() for row in rows]
         try:
             return _run_function(fn, leading, rows)
         except OpError:
-            for row, saved in zip(rows, before, strict=True):
+            for row, saved in zip(rows, copies, strict=True):
                 row[:] = saved
             raise
     finally:
@@ -69,7 +69,7 @@ def run_writing(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[A
 
 
 def run_reading(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array]) -> Array:
-    """Call a function like ``run``, but with read-only rows, so that nothing needs to be undone."""
+    """Call a function like ``run_writing``, but with read-only rows, so that nothing needs to be undone."""
     views = [row.view() for row in rows]
     for view in views:
         view.flags.writeable = False
@@ -104,14 +104,14 @@ class Copying(Protocol):
         ...
 
     def sync_together(self, shards: Mapping[ShardId, Shard]) -> None:
-        """Bring the copies of all these shards in sync, or mark all as out of sync: one operation changes them."""
+        """Bring the copies of shards that one operation changes in sync, or mark all of them as out of sync."""
         ...
 
     def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> None:
         """Apply changes and the id to the copies; the caller holds the shards' locks.
 
-        ``begun``: operations applied before the request failed; 0 if it succeeded. If the copies could not be
-        changed, they are out of sync, and are sent again.
+        ``begun``: number of operations applied before the request failed; 0 if it succeeded. Copies that could not be
+        changed are out of sync, and are sent again.
         """
         ...
 
@@ -138,26 +138,28 @@ class RequestRunner:
     ) -> Reply:
         """Run a request's operations in order, on shards whose locks are held; ``copying`` is None without a backup."""
         id = request.id
-        replayed = id is not None and any(id in own[0].applied for own in shards)
+        replayed = id is not None and any(id in operation_shards[0].applied for operation_shards in shards)
         if id is not None and copying is not None:
-            for operation, own in zip(request.operations, shards, strict=True):
-                if len(own) > 1:
-                    copying.sync_together(dict(zip(operation.shard_ids, own, strict=True)))
+            for operation, operation_shards in zip(request.operations, shards, strict=True):
+                if len(operation_shards) > 1:
+                    copying.sync_together(dict(zip(operation.shard_ids, operation_shards, strict=True)))
         changed: dict[ShardId, Shard] = {}
         changes: list[Change] = []
         results: list[Result] = []
-        for position, (operation, own) in enumerate(zip(request.operations, shards, strict=True)):
-            again = id is not None and own[0].applied.covers(id, position)
-            before = _keys_before(own[0])
+        for position, (operation, operation_shards) in enumerate(zip(request.operations, shards, strict=True)):
+            is_repeated = id is not None and operation_shards[0].applied.covers(id, position)
+            keys_before = _keys_before(operation_shards[0])
             began_s = time.perf_counter()
             try:
-                results.append(self._run_one(request, position, own, keys[position]))
+                results.append(self._run_one(request, position, operation_shards, keys[position]))
             except Exception as error:
                 self.meter.ran(operation, time.perf_counter() - began_s, failed=True)
                 if id is not None:
                     for shard in changed.values():
                         shard.applied.add_begun(id, position)
-                    changes += _changes_of_failed(operation, own, keys[position], before, error, copying)
+                    changes += _changes_of_failed(
+                        operation, operation_shards, keys[position], keys_before, error, copying
+                    )
                     _forward(copying, id, position, changes, changed)
                 if changed and isinstance(error, PS2Error):
                     raise type(error)(
@@ -167,25 +169,25 @@ class RequestRunner:
             self.meter.ran(operation, time.perf_counter() - began_s)
             if writes(operation.name):
                 # Shards that the operation only reads record the id, too: either all of its shards have it, or none.
-                changed.update(zip(operation.shard_ids, own, strict=True))
-                if not again and copying is not None and any(map(copying.is_in_sync, own)):
+                changed.update(zip(operation.shard_ids, operation_shards, strict=True))
+                if not is_repeated and copying is not None and any(map(copying.is_in_sync, operation_shards)):
                     last = position == len(shards) - 1
                     try:
-                        changes += _changes(operation, own, keys[position], (position, results[-1], last))
+                        changes += _changes(operation, operation_shards, keys[position], (position, results[-1], last))
                     except MemoryError:
-                        copying.mark_out_of_sync(own)
+                        copying.mark_out_of_sync(operation_shards)
         if id is not None:
-            fresh = {shard_id: shard for shard_id, shard in changed.items() if id not in shard.applied}
+            new_shards = {shard_id: shard for shard_id, shard in changed.items() if id not in shard.applied}
             for shard in changed.values():
                 shard.applied.add(id)
-            _forward(copying, id, 0, changes, fresh)
+            _forward(copying, id, 0, changes, new_shards)
         return Reply(tuple(results), replayed)
 
     def _run_one(self, request: Request, position: int, shards: Sequence[Shard], keys: KeySet | None) -> Result:
-        id, operation, alone = request.id, request.operations[position], len(request.operations) == 1
+        id, operation, is_single = request.id, request.operations[position], len(request.operations) == 1
         if id is None and writes(operation.name):
             raise ProtocolError(f"operation {operation.name!r} changes data, so its request needs an id")
-        again = id is not None and shards[0].applied.covers(id, position)
+        is_repeated = id is not None and shards[0].applied.covers(id, position)
         if operation.name == "keys":
             return Result(arrays=(slot_keys(shards[0], operation),))
         if operation.name == "look":
@@ -193,12 +195,12 @@ class RequestRunner:
         if operation.name in KEY_READS:
             return to_result(run_on_keys(operation, shards[0], keys))
         if not writes(operation.name):
-            if alone and (streamed := streamed_blocks(operation, shards[0], keys)) is not None:
+            if is_single and (streamed := streamed_blocks(operation, shards[0], keys)) is not None:
                 return Result(streamed=streamed)
             return to_result(call(lookup(operation.name), operation, shards, keys))
         assert id is not None
         answers = has_answer(operation.name)
-        if again:
+        if is_repeated:
             return self.replies.get(id, position, operation) if answers else NO_RESULT
         if operation.name == "map":
             result = self._map(operation, shards)
@@ -219,13 +221,16 @@ class RequestRunner:
         if len(operation.arrays) != 1 or operation.arrays[0].dtype != np.uint8:
             raise ProtocolError(f"operation {operation.name!r} takes one array of bytes, the pickled function")
         if operation.others and len(operation.others) != len(operation.rows) - 1:
-            raise ProtocolError(f"operation {operation.name!r}: {len(operation.rows)} rows of {len(shards)} matrices")
+            raise ProtocolError(
+                f"operation {operation.name!r}: expected one matrix for each row, got {len(shards)} matrices for "
+                f"{len(operation.rows)} rows"
+            )
         fn = unpickle_function(operation.arrays[0])
         leading = (shards[0].partition,) if operation.params.get("with_index") else ()
         if operation.name == "look":
-            with lined_up(shards, operation.rows, written=False) as rows:
+            with contiguous_rows(shards, operation.rows, written=False) as rows:
                 return Result(arrays=(run_reading(fn, leading, rows),))
-        with lined_up(shards, operation.rows, written=True) as rows:
+        with contiguous_rows(shards, operation.rows, written=True) as rows:
             for shard, number in with_shards(shards, operation.rows):
                 shard.touched.drop([number])
             return Result(arrays=(run_writing(fn, leading, rows, self.memory),))
@@ -248,14 +253,14 @@ def _changes_of_failed(
     operation: Operation,
     shards: Sequence[Shard],
     keys: KeySet | None,
-    before: tuple[int, int, int],
+    keys_before: tuple[int, int, int],
     error: Exception,
     copying: Copying | None,
 ) -> list[Change]:
     """Return the changes that a failed operation made since ``_keys_before``: keys that it added or touched."""
     if copying is None or not any(map(copying.is_in_sync, shards)):
         return []
-    (live, touches, removals), (live_now, touches_now, removals_now) = before, _keys_before(shards[0])
+    (live, touches, removals), (live_now, touches_now, removals_now) = keys_before, _keys_before(shards[0])
     # A touch may evict keys; repeating the touch on the copy evicts the same keys. Other removals are unknown.
     is_unknown = removals_now > removals and touches_now == touches
     if not isinstance(error, PS2Error) or NOT_UNDONE in str(error) or is_unknown:
@@ -267,10 +272,10 @@ def _changes_of_failed(
 
 
 def _changes(
-    operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None, ran: tuple[int, Result, bool]
+    operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None, outcome: tuple[int, Result, bool]
 ) -> list[Change]:
     """Return the changes of an operation: its position, its result, and True if it is the request's last one."""
-    position, result, last = ran
+    position, result, last = outcome
     if operation.name == "map":
         return [function_change(operation, shards, position, result, last)]
     answer = [reply_change(operation, shards, position, result)] if has_answer(operation.name) else []
@@ -281,18 +286,14 @@ def streamed_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> 
     """Return the result of a pull of many blocks; None for other operations and for smaller pulls.
 
     Each piece is read under the shard's lock. All pieces come from the shard's present array, even if the shard is
-    resized or freed meanwhile.
+    resized or freed between two pieces.
     """
     if operation.name != "columns_pull" or keys is None or operation.wire is not None:
         return None
     if shard.spec.key_policy is not None:  # managed keys may lose their slots between pieces
         return None
-    if (
-        operation.rows
-        or operation.params
-        or operation.arrays
-        or keys.count * shard.spec.block_bytes <= MIN_STREAMED_BYTES
-    ):
+    is_small = keys.count * shard.spec.block_bytes <= MIN_STREAMED_BYTES
+    if is_small or operation.rows or operation.params or operation.arrays:
         return None
     shard.check_rows(np.empty(0, np.int64))
     blocks = readable(shard.blocks)
@@ -302,10 +303,10 @@ def streamed_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> 
 
     def pieces() -> Iterator[Array]:
         for begin in range(0, slots.size, step):
-            some = slots[begin : begin + step]
-            piece = buffer[: some.size]
+            piece_slots = slots[begin : begin + step]
+            piece = buffer[: piece_slots.size]
             with shard.lock:
-                take(blocks, some, piece)
+                take(blocks, piece_slots, piece)
             yield piece
 
     # If the integers can be narrowed, the result is read as a whole: the first piece decides.

@@ -38,7 +38,7 @@ from ps2.version import __version__
 log = logging.getLogger(__name__)
 
 
-def _alone() -> Network:
+def _no_network() -> Network:
     raise UsageError("this server cannot connect to other servers")
 
 
@@ -52,7 +52,7 @@ class ServerServicer:
         wire: WireConfig,
         stop: Callable[[], None],
         data: DataServer | None = None,
-        connect: Callable[[], Network] = _alone,
+        connect: Callable[[], Network] = _no_network,
     ) -> None:
         """Serve ``engine``; ``stop`` ends the process."""
         self._engine = engine
@@ -223,7 +223,7 @@ def server_status(  # noqa: PLR0913 - parts of one server
     num_out_of_sync: int,
     max_matrices: int | None = None,
 ) -> ServerStatus:
-    """Return the counters and contents of a server; of its matrices only the ``max_matrices`` largest ones."""
+    """Return the counters and contents of a server, with only the ``max_matrices`` largest matrices."""
     counts, shards = engine.meter.read(), list(engine.shards().values())
     return ServerStatus(
         **{f.name: getattr(counts, f.name) for f in fields(Counts)},

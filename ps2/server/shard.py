@@ -106,7 +106,7 @@ class Shard:
     managed: ManagedKeys | None = None
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
-        """Allocate the rows as zeros, or a copy that only its server may change.
+        """Allocate the rows as zeros; ``copy``: as a copy of another server's shard.
 
         Raise LimitError before any allocation.
         """
@@ -146,7 +146,7 @@ class Shard:
     def blocks(self) -> Array:
         """The blocks of the live columns: a writable view; raises UsageError in layout "row"."""
         if self.spec.layout != "column":
-            raise UsageError("a matrix with layout 'row' has no blocks: make it with layout='column', or name rows")
+            raise UsageError("a matrix with layout 'row' has no blocks: create it with layout='column', or name rows")
         return self.array.T[: self.live]
 
     @property
@@ -164,7 +164,7 @@ class Shard:
         return self.array[number, : self.live]
 
     @contextmanager
-    def lined_up(self, numbers: Iterable[int], written: bool) -> Iterator[list[Array]]:
+    def contiguous_rows(self, numbers: Iterable[int], written: bool) -> Iterator[list[Array]]:
         """Yield C-contiguous rows for kernels. In layout "column" they are copies, counted as transient memory.
 
         ``written``: write copies back to the rows, unless the with-block fails.
@@ -196,8 +196,8 @@ class Shard:
         """Raise unless every row is in use."""
         if self._freed:
             raise NotFoundError("the matrix was freed")
-        if self._unused and (gone := self._unused.intersection(numbers.tolist())):
-            raise NotFoundError(f"row {min(gone)} was freed")
+        if self._unused and (freed := self._unused.intersection(numbers.tolist())):
+            raise NotFoundError(f"row {min(freed)} was freed")
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.rows):
             raise OutOfRangeError(f"row {outside(numbers, 0)} is outside [0, {self.rows})")
 
@@ -221,17 +221,17 @@ class Shard:
         if columns.size and (columns.min() < 0 or int(columns.max()) >= self.spec.dim):
             raise OutOfRangeError(f"key {outside(columns, 0)} is outside [0, {self.spec.dim})")
         self._ensure_capacity(self.index.missing(absent))
-        before = self.index.cells
+        old_cells = self.index.cells
         slots = self.index.insert(columns)
-        self.layout += self.index.cells is not before
+        self.layout += self.index.cells is not old_cells
         return slots
 
     def assign_slots(self, keys: Int64s) -> None:
-        """Give distinct keys their slots, in the order given. Their values come later, from a file or a server."""
+        """Give distinct keys their slots, in the order of ``keys``. A file or a server sends their values later."""
         self.slots(keys, create=True)
 
     def clear_free(self, numbers: Sequence[Int64s]) -> None:
-        """Zero the keyless columns of some rows (none: all).
+        """Zero the keyless columns of these rows, or of all rows if the list is empty.
 
         An operation on whole rows may leave NaN there (0 * infinity).
         """
@@ -350,8 +350,8 @@ def check_colocated(shards: Sequence[Shard]) -> None:
             continue
         # Two sparse shards assign different slots to the same key.
         if "sparse" in (first.spec.kind, other.spec.kind) or first.partition != other.partition:
-            cuts = " and ".join(f"{shard.partition} of a {shard.spec.kind} matrix" for shard in (first, other))
-            raise NotColocatedError(f"one operation on {cuts}: expected dense matrices with equal partitions")
+            descriptions = " and ".join(f"{shard.partition} of a {shard.spec.kind} matrix" for shard in (first, other))
+            raise NotColocatedError(f"one operation on {descriptions}: expected dense matrices with equal partitions")
 
 
 def with_shards(shards: Sequence[Shard], numbers: Sequence[int]) -> Iterator[tuple[Shard, int]]:
@@ -359,15 +359,19 @@ def with_shards(shards: Sequence[Shard], numbers: Sequence[int]) -> Iterator[tup
     return zip(repeat(shards[0]) if len(shards) == 1 else shards, numbers, strict=len(shards) != 1)
 
 
-def lined_up(shards: Sequence[Shard], numbers: Sequence[int], written: bool) -> AbstractContextManager[list[Array]]:
-    """Yield rows like ``Shard.lined_up``; ``shards`` has one shard for all rows, or one per row."""
-    return shards[0].lined_up(numbers, written) if len(shards) == 1 else _lined_up(shards, numbers, written)
+def contiguous_rows(
+    shards: Sequence[Shard], numbers: Sequence[int], written: bool
+) -> AbstractContextManager[list[Array]]:
+    """Yield rows like ``Shard.contiguous_rows``; ``shards`` has one shard for all rows, or one per row."""
+    return (
+        shards[0].contiguous_rows(numbers, written) if len(shards) == 1 else _contiguous_rows(shards, numbers, written)
+    )
 
 
 @contextmanager
-def _lined_up(shards: Sequence[Shard], numbers: Sequence[int], written: bool) -> Iterator[list[Array]]:
+def _contiguous_rows(shards: Sequence[Shard], numbers: Sequence[int], written: bool) -> Iterator[list[Array]]:
     with ExitStack() as stack:
         yield [
-            stack.enter_context(shard.lined_up([number], written))[0]
+            stack.enter_context(shard.contiguous_rows([number], written))[0]
             for shard, number in zip(shards, numbers, strict=True)
         ]

@@ -74,7 +74,7 @@ def freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> ShardSnapshot:
 def ids_json(shard: Shard, replies: Sequence[CachedReply]) -> bytes:
     """Return a shard's applied ids, its unused rows and its kept replies as JSON."""
     state = {"applied": shard.applied.to_json(), "unused": sorted(shard.unused)}
-    return json.dumps({**state, "kept": [one.to_json() for one in replies]}).encode()
+    return json.dumps({**state, "kept": [reply.to_json() for reply in replies]}).encode()
 
 
 def copies(frozen: Sequence[ShardSnapshot], memory: MemoryAccount, purpose: str) -> tuple[ShardSnapshot, ...] | None:
@@ -82,14 +82,14 @@ def copies(frozen: Sequence[ShardSnapshot], memory: MemoryAccount, purpose: str)
 
     Their ``nbytes`` are counted as transient memory; the caller gives them back.
     """
-    size = sum(one.nbytes for one in frozen)
+    size = sum(snapshot.nbytes for snapshot in frozen)
     try:
         memory.take_transient(size, purpose)
     except (LimitError, BusyError) as error:
         log.warning("%s: requests wait until it is written", error)
         return None
     try:
-        return tuple(one.copy() for one in frozen)
+        return tuple(snapshot.copy() for snapshot in frozen)
     except MemoryError:
         memory.give_transient(size)
         log.warning("the system does not have %d bytes for %s: requests wait until it is written", size, purpose)
@@ -101,7 +101,7 @@ def write_shards(
 ) -> list[SavedShard]:
     """Write shards into a folder, one file per array; if that fails, remove them.
 
-    ``check`` is called before each block is written; its exceptions abort the writing.
+    ``check`` is called before each block is written; its exceptions abort the futures.
     """
     fs, root = resolve_url(url)
     with reported(root, "making the folder"):
@@ -116,22 +116,22 @@ def write_shards(
         return SavedFile(name, *write(fs, f"{root}/{name}", checked()))
 
     with ThreadPoolExecutor(WRITERS, thread_name_prefix="ps2-write") as pool:
-        writing = [
+        futures = [
             {
-                kind: pool.submit(save, file_name(stem, one.matrix, one.partition, kind), content)
-                for kind, content in one.contents().items()
+                kind: pool.submit(save, file_name(stem, snapshot.matrix, snapshot.partition, kind), content)
+                for kind, content in snapshot.contents().items()
             }
-            for one in frozen
+            for snapshot in frozen
         ]
     try:
         return [
-            SavedShard(one.matrix, one.partition, {kind: future.result() for kind, future in files.items()})
-            for one, files in zip(frozen, writing, strict=True)
+            SavedShard(snapshot.matrix, snapshot.partition, {kind: future.result() for kind, future in files.items()})
+            for snapshot, files in zip(frozen, futures, strict=True)
         ]
     except BaseException:
-        for one in frozen:
-            for kind in one.contents():
-                remove(fs, f"{root}/{file_name(stem, one.matrix, one.partition, kind)}")
+        for snapshot in frozen:
+            for kind in snapshot.contents():
+                remove(fs, f"{root}/{file_name(stem, snapshot.matrix, snapshot.partition, kind)}")
         raise
 
 

@@ -20,12 +20,12 @@ from ps2.server.shard import Shard, ShardLock
 from ps2.server.shard_snapshot import ShardSnapshot, copies, freeze, ids_json, write_shards
 from ps2.storage.manifest import FILE_NAME, SavedShard, SaveMatrix
 
-# While the thread waits for a lock, it checks at this interval whether the pause was cancelled.
-LOOK_S = 0.1
+# Interval at which the thread checks whether the pause was cancelled, while it waits for a lock.
+POLL_S = 0.1
 
 
 class ShardPause:
-    """Holds the locks of some shards until ``release`` or a timeout. ``keep`` cancels the timeout."""
+    """Holds the locks of shards until ``release`` or a timeout. ``keep`` cancels the timeout."""
 
     def __init__(self, shards: Mapping[tuple[int, int], Shard], timeout_s: float) -> None:
         self.shards = shards
@@ -92,7 +92,7 @@ class ShardPause:
 
     def _acquire(self, lock: ShardLock) -> bool:
         while not self.over and (left_s := self._left_s()) > 0:
-            if lock.acquire(timeout=min(left_s, LOOK_S)):
+            if lock.acquire(timeout=min(left_s, POLL_S)):
                 return True
         return False
 
@@ -135,13 +135,13 @@ class Snapshots:
 
     def freeze(self, checkpoint: str, timeout_s: float) -> None:
         """Pause all of this server's own shards until ``copy`` or the timeout."""
-        own = {key: shard for key, shard in self._engine.shards().items() if not shard.copy}
-        current = _Checkpoint(checkpoint, ShardPause(own, timeout_s))
+        own_shards = {key: shard for key, shard in self._engine.shards().items() if not shard.copy}
+        current = _Checkpoint(checkpoint, ShardPause(own_shards, timeout_s))
         with self._lock:
-            before = self._current
-            if before is not None and not (before.state == "frozen" and before.pause.over):
+            previous = self._current
+            if previous is not None and not (previous.state == "frozen" and previous.pause.over):
                 raise UsageError(
-                    f"checkpoint {checkpoint!r}: {before.name!r} is {before.state} on this server; one at a time"
+                    f"checkpoint {checkpoint!r}: {previous.name!r} is {previous.state} on this server; one at a time"
                 )
             self._current = current
         try:
@@ -263,7 +263,7 @@ def _check(current: _Checkpoint) -> None:
 def save(engine: Engine, order: SaveMatrix, route_version: int) -> list[SavedShard]:
     """Write rows of one matrix, shard by shard. The saved state of each shard is consistent.
 
-    A peer with the fleet's token may name any URL, as for checkpoints. The server accesses it with its own user's
+    A peer with the fleet's token may name any URL, as for checkpoints. The server accesses the URL with its own user's
     rights. It copies a shard in memory and writes the copy. Without memory for a copy, it writes the locked shard.
     """
     if not FILE_NAME.fullmatch(order.stem):

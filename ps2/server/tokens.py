@@ -13,7 +13,7 @@ from ps2.transport.proof import Tokens
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 def watch_token_file(path: str) -> Tokens:
@@ -24,17 +24,17 @@ def watch_token_file(path: str) -> Tokens:
     stamp = file_stamp(path)
     tokens = Tokens(read_token(path))
     if os.path.isfile(path):
-        threading.Thread(target=_keep, args=(path, stamp, tokens), name="ps2-token", daemon=True).start()
+        threading.Thread(target=_reload_on_change, args=(path, stamp, tokens), name="ps2-token", daemon=True).start()
     return tokens
 
 
-def _keep(path: str, stamp: tuple[int, ...] | None, tokens: Tokens) -> None:
+def _reload_on_change(path: str, stamp: tuple[int, ...] | None, tokens: Tokens) -> None:
     pause = threading.Event()
-    while not pause.wait(LOOK_S):
-        now = file_stamp(path)
-        if now in (stamp, None):  # a missing file changes nothing: temporary files may be cleaned up
+    while not pause.wait(POLL_S):
+        new_stamp = file_stamp(path)
+        if new_stamp in (stamp, None):  # a missing file changes nothing: temporary files may be cleaned up
             continue
-        stamp = now
+        stamp = new_stamp
         try:
             text = read_token(path)
         except PS2Error as error:

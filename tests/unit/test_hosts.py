@@ -103,7 +103,7 @@ def test_report_when_addresses_are_kept_then_next_one_is_told():
     assert hosts.report(replace(FIRST, attempt=8)).address == "10.0.0.1:4000"
 
 
-def test_listening_when_predecessor_was_local_then_takes_port():
+def test_listen_address_when_predecessor_was_local_then_its_port():
     assert listen_address("10.0.0.1", "10.0.0.1:4000") == "10.0.0.1:4000"
     assert listen_address("10.0.0.2", "10.0.0.1:4000") == "10.0.0.2:0"
     assert listen_address("::1", "") == "[::1]:0"

@@ -76,8 +76,8 @@ def after_a_long_time(**policy):
     for second in range(200):
         shard.slots(np.unique(rng.integers(0, 3000, 60)), create=True)
         shard.managed.advance(float(second), 0, 1 << 20)
-        shard.remove(np.flatnonzero(shard.managed.ticks < shard.managed.fresh(50.0))[::-1].copy())
-        shard.managed.waiting.expire(shard.managed.fresh(50.0))
+        shard.remove(np.flatnonzero(shard.managed.ticks < shard.managed.first_fresh_tick(50.0))[::-1].copy())
+        shard.managed.waiting.expire(shard.managed.first_fresh_tick(50.0))
     return shard
 
 
@@ -90,7 +90,7 @@ def test_keys_when_ticks_become_large_then_live_as_before(monkeypatch, policy):
     assert shard.managed.time.tick < 1000 < expected.managed.time.tick
     assert np.array_equal(shard.managed.index.keys, expected.managed.index.keys)
     assert len(shard.managed.waiting) == len(expected.managed.waiting)
-    assert shard.managed.fresh(30.0) > shard.managed.fresh(40.0) > 1
+    assert shard.managed.first_fresh_tick(30.0) > shard.managed.first_fresh_tick(40.0) > 1
 
 
 def test_mark_when_ticks_were_lowered_then_is_stale(monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 
 from ps2 import DCV, EmbeddingTable, PS2Context
 from ps2.config import WireConfig
-from ps2.coordinator.conf import NAMES, PS2Conf, over
+from ps2.coordinator.conf import NAMES, PS2Conf, with_overrides
 from ps2.coordinator.settings import addresses, variable_of
 from ps2.errors import ConfigError
 from ps2.serving import Scorer
@@ -193,8 +193,8 @@ def test_load_when_a_variable_is_nearly_a_setting_then_warns(variables, caplog):
     ]
 
 
-def test_over_when_keywords_are_given_then_they_count_in_place():
-    created = over(PS2Conf(servers=3, keep=5), {}, servers=2, replicas=None)
+def test_with_overrides_when_keywords_are_given_then_they_win():
+    created = with_overrides(PS2Conf(servers=3, keep=5), {}, servers=2, replicas=None)
     assert created == PS2Conf(servers=2, keep=5)
 
 
@@ -205,9 +205,9 @@ def test_over_when_keywords_are_given_then_they_count_in_place():
         ("heartbeats", "no setting is called 'heartbeats'; did you mean heartbeatS?"),
     ],
 )
-def test_over_when_keyword_is_of_another_call_then_says_where(name, message):
+def test_with_overrides_when_keyword_is_foreign_then_says_where(name, message):
     with pytest.raises(ConfigError) as caught:
-        over(None, {name: 1})
+        with_overrides(None, {name: 1})
     assert message in str(caught.value)
 
 
@@ -238,9 +238,9 @@ def test_context_when_keyword_is_misspelt_then_error_has_nearest(name, near):
 
 
 @pytest.mark.parametrize(("conf", "hint"), [({"spark.x": "1"}, "sparkConf={...}"), ("ps2.yaml", "got 'ps2.yaml'")])
-def test_over_when_conf_is_no_ps2conf_then_config_error(conf, hint):
+def test_with_overrides_when_conf_has_wrong_type_then_error(conf, hint):
     with pytest.raises(ConfigError, match="conf: expected a PS2Conf") as caught:
-        over(conf, {})
+        with_overrides(conf, {})
     assert hint in str(caught.value)
 
 

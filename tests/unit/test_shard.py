@@ -63,10 +63,10 @@ def test_clear_free_when_no_row_is_named_then_clears_all():
     assert not shard.array[:, shard.live :].any()
 
 
-def test_lined_up_when_action_fails_then_rows_are_unchanged():
+def test_contiguous_rows_when_action_fails_then_rows_stay():
     shard = by_column()
     shard.slots(np.arange(5), create=True)
-    with pytest.raises(ZeroDivisionError), shard.lined_up([0], written=True) as (row,):
+    with pytest.raises(ZeroDivisionError), shard.contiguous_rows([0], written=True) as (row,):
         row[:] = 1 / (row.size - 5)
     assert not shard.row(0).any()
 

@@ -120,7 +120,7 @@ def test_ps2_token_when_file_is_unusable_then_changes_nothing(ps2, path, tmp_pat
 
 
 def test_server_token_when_file_breaks_then_keeps_last_tokens(path, monkeypatch, caplog, until):
-    monkeypatch.setattr(tokens, "LOOK_S", 0.01)
+    monkeypatch.setattr(tokens, "POLL_S", 0.01)
     old = path.read_text().strip()
     kept = tokens.watch_token_file(str(path))
     assert kept.all == (old,)

@@ -104,7 +104,7 @@ def _follow_orders(report: ContainerReport, launcher: LauncherControl, secrets: 
     try:
         while True:
             if server is not None and report.exit_code is None and (code := server.poll()) is not None:
-                report = replace(report, exit_code=code, said=server.said())
+                report = replace(report, exit_code=code, said=server.output_tail())
             elif server is not None and not report.address:
                 report = replace(report, address=server.address())
             try:
@@ -184,7 +184,7 @@ class Server:
             self._address = os.read(self._announced, MAX_ADDRESS).decode()
         return self._address
 
-    def said(self) -> str:
+    def output_tail(self) -> str:
         """Return the tail of the output of an ended server."""
         self._reader.join(1.0)
         return "\n".join(self._lines)

@@ -1,4 +1,4 @@
-"""A mutation that answers gives an attempt that comes again the answer of the first one."""
+"""A mutation that is sent again gets the answer of its first attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both ends of a connection have counted, and what that says of the connection."""
+"""Decisions about a connection from the byte counts of both ends."""
 
 from __future__ import annotations
 

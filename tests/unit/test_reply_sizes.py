@@ -1,4 +1,4 @@
-"""What a reply takes is told from the request alone, and is never less than what comes."""
+"""The size of a reply is estimated from the request alone, and the estimate is never too small."""
 
 from __future__ import annotations
 

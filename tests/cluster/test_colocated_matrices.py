@@ -1,4 +1,4 @@
-"""Matrices that are cut alike meet on real servers: integers and floats, one row and eight."""
+"""Operations on matrices with equal partitions, on real servers: integers and floats, one row and eight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks that are read while they are sent are those of a reply that is there as a whole."""
+"""Blocks that are read while they are sent equal those of a reply that is built as a whole."""
 
 from __future__ import annotations
 

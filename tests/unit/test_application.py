@@ -1,4 +1,4 @@
-"""The driver listens where Spark's own driver does, unless it is told otherwise, and no wildcard is told to others."""
+"""The addresses at which the driver listens: by default those of Spark's own driver, and never an unusable wildcard."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from ps2.config import Binding
 from ps2.coordinator import application
-from ps2.coordinator.application import binding_of, out_of_reach
-from ps2.coordinator.conf import PS2Conf, reached_at
+from ps2.coordinator.application import driver_binding, out_of_reach
+from ps2.coordinator.conf import PS2Conf, driver_host_settings
 from ps2.coordinator.settings import ports
 from ps2.errors import ConfigError
 from ps2.run.spark.classic import ClassicSpark
@@ -59,17 +59,20 @@ class Context:
 )
 def test_place_when_spark_names_driver_host_then_uses_it(monkeypatch, fields, context, expected):
     monkeypatch.setattr(application, "reachable_host", lambda: "host1")
-    assert binding_of(PS2Conf(**fields), context and ClassicSpark(context), has_token=True) == expected
+    assert driver_binding(PS2Conf(**fields), context and ClassicSpark(context), has_token=True) == expected
 
 
 def test_driver_host_when_it_is_given_then_listens_everywhere():
-    assert reached_at(None, "nat") == {"advertiseAddress": "nat", "bindAddress": "0.0.0.0"}
-    assert reached_at(PS2Conf(bindAddress="10.0.0.1"), "nat") == {"advertiseAddress": "nat", "bindAddress": "10.0.0.1"}
-    assert reached_at(PS2Conf(), None) == {}
+    assert driver_host_settings(None, "nat") == {"advertiseAddress": "nat", "bindAddress": "0.0.0.0"}
+    assert driver_host_settings(PS2Conf(bindAddress="10.0.0.1"), "nat") == {
+        "advertiseAddress": "nat",
+        "bindAddress": "10.0.0.1",
+    }
+    assert driver_host_settings(PS2Conf(), None) == {}
 
 
 def test_place_when_there_is_no_token_then_it_is_loopback():
-    assert binding_of(PS2Conf(), ClassicSpark(Context("spark://m:7077", "10.0.0.1")), has_token=False) == LOOPBACK
+    assert driver_binding(PS2Conf(), ClassicSpark(Context("spark://m:7077", "10.0.0.1")), has_token=False) == LOOPBACK
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A meter's sums are exact, whatever runs at once, and clients cannot make it grow."""
+"""The sums of ``Meter`` are exact under concurrency, and clients cannot make it grow."""
 
 from __future__ import annotations
 

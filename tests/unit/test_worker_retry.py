@@ -1,4 +1,4 @@
-"""A worker's work that fails because the fleet rolled back: it is done anew, in the same attempt."""
+"""A worker whose call fails because the fleet rolled back runs again in the same attempt."""
 
 from __future__ import annotations
 

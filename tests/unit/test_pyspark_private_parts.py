@@ -1,4 +1,4 @@
-"""Private parts of pyspark, and those that only one of its two ways has, are used in one package."""
+"""Only ``ps2.run.spark`` uses private parts of pyspark, or parts that Spark Connect lacks."""
 
 from __future__ import annotations
 

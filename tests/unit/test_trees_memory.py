@@ -1,4 +1,4 @@
-"""What a training of trees needs on the servers, and how far its counters go."""
+"""The memory that trees need on the servers, and the range of their counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that a task or a driver has forked: they are refused, whatever they have inherited."""
+"""Processes that a task or a driver has forked are refused, whatever they have inherited."""
 
 from __future__ import annotations
 

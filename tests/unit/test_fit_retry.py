@@ -1,4 +1,4 @@
-"""A fit whose servers are lost where no run can roll back for it: it begins anew, and not for ever."""
+"""A fit whose servers are lost while no run can roll back starts again, a limited number of times."""
 
 from __future__ import annotations
 

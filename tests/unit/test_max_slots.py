@@ -1,4 +1,4 @@
-"""How many task slots there can ever be, by Spark's settings."""
+"""The maximum number of task slots, by Spark's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows go to workers so that these have about equally many feature values."""
+"""Rows are dealt so that workers have about equally many feature values."""
 
 from __future__ import annotations
 
