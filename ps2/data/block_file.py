@@ -1,4 +1,4 @@
-"""A file without a name that holds blocks of arrays: it grows at its end, and one block at a time is mapped.
+"""An unnamed file of blocks of arrays: blocks are appended, and one block at a time is mapped into memory.
 
 The system frees the file when the process ends, even if the process crashes.
 """
@@ -22,16 +22,16 @@ from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
 
-# Arrays begin at multiples of this, in bytes: a cache line.
+# Arrays begin at multiples of this number of bytes, a cache line.
 ALIGNMENT = 64
 PAGE_BYTES = mmap.PAGESIZE
-# Errors of a full disk, a quota, and RLIMIT_FSIZE.
+# The error numbers of a full disk, a used-up quota, and RLIMIT_FSIZE.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
 class ArraySlice:
-    """The position of an array in its block: offset in bytes, dtype and number of elements."""
+    """An array within its block: the offset in bytes, the dtype and the number of elements."""
 
     offset: int
     dtype: np.dtype[Any]
@@ -40,7 +40,7 @@ class ArraySlice:
 
 @dataclass(frozen=True)
 class BlockSlice:
-    """The position of a block in its file: offset, a multiple of the page size, and size, both in bytes."""
+    """A block within its file: the offset, a multiple of the page size, and the size, both in bytes."""
 
     offset: int
     size: int
@@ -56,7 +56,7 @@ class BlockFile:
         self.folder = folder
         self.size = 0
         try:
-            # Without a name if the file system supports that (O_TMPFILE), else unlinked immediately.
+            # The file has no name if the file system supports that (O_TMPFILE), else it is unlinked immediately.
             with tempfile.TemporaryFile(dir=folder, prefix="ps2-rows-", buffering=0) as file:
                 self._fd = os.dup(file.fileno())
         except OSError as error:
@@ -69,7 +69,7 @@ class BlockFile:
         )
 
     def append(self, arrays: Mapping[str, Array]) -> BlockSlice:
-        """Append a block; raise SpillError with the bytes needed and free if the disk is full, or fails."""
+        """Append a block; raise SpillError, which names the needed and free bytes, if the disk is full or fails."""
         slices, size = {}, 0
         for name, array in arrays.items():
             size = _rounded(size, ALIGNMENT)
@@ -82,13 +82,13 @@ class BlockFile:
         return block
 
     def overwrite(self, block: BlockSlice, name: str, array: Array) -> None:
-        """Replace an array by one of the same dtype and length."""
-        part = block.arrays[name]
-        assert (array.dtype, len(array)) == (part.dtype, part.length)
-        self._write(array, block.offset + part.offset, array.nbytes)
+        """Overwrite an array of a block with an array of the same dtype and length."""
+        old = block.arrays[name]
+        assert (array.dtype, len(array)) == (old.dtype, old.length)
+        self._write(array, block.offset + old.offset, array.nbytes)
 
     def arrays(self, block: BlockSlice) -> dict[str, Array]:
-        """Map a block; it stays mapped while one of its arrays exists. Changes of the arrays do not reach the file."""
+        """Map a block, as long as one of its arrays exists. Changes to the arrays do not change the file."""
         if not block.size:
             return {name: np.empty(0, part.dtype) for name, part in block.arrays.items()}
         protection = mmap.PROT_READ | mmap.PROT_WRITE
@@ -123,7 +123,7 @@ class BlockFile:
 
 
 def load(array: Array) -> None:
-    """Bring a mapped array's pages into memory, without the GIL."""
+    """Read a mapped array's pages into memory, without the GIL."""
     _touch(array.view(np.uint8))
 
 

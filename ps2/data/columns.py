@@ -1,4 +1,4 @@
-"""Columns of Arrow batches as checked NumPy arrays: the vectors, arrays and numbers of a DataFrame's rows."""
+"""Reads columns of Arrow batches (vectors, arrays and numbers of a DataFrame's rows) as checked NumPy arrays."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from ps2.errors import InputError
 
 Array = npt.NDArray[Any]
 
-# The fields of a pyspark.ml (or mllib) vector in Arrow. Type 0 is sparse; type 1 is dense, without size and indices.
+# The fields of a pyspark.ml (or mllib) vector in Arrow. Type 0 is sparse; type 1 is dense, with null size and indices.
 VECTOR = {"type", "size", "indices", "values"}
 # The maximum number of names in a message.
-LISTED = 20
+MAX_LISTED = 20
 # The advice in errors for null and NaN where missing values are not allowed.
 IMPUTE = "impute null and NaN, or drop these rows"
 VECTORS = "a vector of pyspark.ml, an array of numbers, or the names of number columns"
 
 
 def as_arrow(values: Any, kind: pa.DataType | None = None, from_pandas: bool | None = None) -> Any:
-    """Return an array or pandas column as an Arrow array, or chunked array; raises like ``pyarrow.array``. The values
-    may be sparse, or have a foreign byte order. Categories become their values."""
+    """Return an array or pandas column as an Arrow array, or chunked array; raises like ``pyarrow.array``.
+
+    The values can be sparse, or have another byte order. Categories become their values.
+    """
     if hasattr(values, "sparse"):
         values = values.sparse.to_dense()
     dtype = getattr(values, "dtype", None)
@@ -39,14 +41,14 @@ def as_arrow(values: Any, kind: pa.DataType | None = None, from_pandas: bool | N
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """The features of some rows, row after row.
+    """The features of rows, row after row.
 
     Attributes:
-        lengths: int64, shape (n,): number of entries of each row.
-        columns: int32 or int64, shape (nnz,), strictly ascending in each row.
-        values: float32 or float64, shape (nnz,), finite; NaN for a missing value. If a vector
-            repeats an index, its values are added.
-        size: number of columns of each row; None if there is no row.
+        lengths: the number of entries of each row, int64, shape (n,).
+        columns: the columns of the entries, int32 or int64, shape (nnz,), strictly ascending in each row.
+        values: the values of the entries, float32 or float64, shape (nnz,), finite, or NaN for a missing value. Values
+            of a repeated index of a vector are added up.
+        size: the number of columns; None if there is no row.
     """
 
     lengths: Int64s
@@ -67,9 +69,9 @@ def read_features(
 
     Args:
         names: a column of vectors or arrays, or several columns of numbers.
-        before: number of rows before this batch, for messages.
-        size: expected size of vectors and arrays; None: the size of the first row.
-        missing: whether NaN and null numbers are missing values; otherwise they are errors.
+        before: the number of rows before this batch, for messages.
+        size: the expected size of vectors and arrays; None: the size of the first row.
+        missing: whether NaN and null numbers are missing values; else they are errors.
     """
     if not isinstance(names, str):
         return _from_numbers(batch, names, dtype, before, missing)
@@ -115,7 +117,7 @@ def number_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     column = named_column(batch, name)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
-    # A column without rows may have the type null.
+    # A column without rows can have the type null.
     elif not (
         _is_number(column.type)
         or pa.types.is_decimal(column.type)
@@ -127,7 +129,7 @@ def number_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 def named_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     """Return a column; raise InputError unless there is exactly one of that name."""
-    # List all names only for an error: with many columns, a list for each would take quadratic time.
+    # All names are listed only for an error: with many columns, a list for each column would take quadratic time.
     index = batch.schema.get_field_index(name)
     if index < 0:
         names = batch.schema.names
@@ -138,10 +140,10 @@ def named_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names for a message: the first ones, and their number if there are many."""
-    if len(names) <= LISTED:
+    """Return names for a message; if there are many, the first names and the number of all."""
+    if len(names) <= MAX_LISTED:
         return ", ".join(names)
-    return f"{', '.join(names[:LISTED])}, ... ({len(names):,} in all)"
+    return f"{', '.join(names[:MAX_LISTED])}, ... ({len(names):,} in all)"
 
 
 class _Checks:
@@ -153,17 +155,17 @@ class _Checks:
         self._size = size
         self._missing = missing
 
-    def fail(self, row: int, what: str, expected: str, more: int = 0) -> NoReturn:
+    def fail(self, row: int, got: str, expected: str, more: int = 0) -> NoReturn:
         others = f" (and {more} more of these rows)" if more else ""
-        advice = f": {IMPUTE}" if what.startswith(("nan", "null")) else ""
+        advice = f": {IMPUTE}" if got.startswith(("nan", "null")) else ""
         where = f"column {self._name!r}, row {self._before + row}"
-        raise InputError(f"{where}: expected {expected}, got {what}{others}{advice}")
+        raise InputError(f"{where}: expected {expected}, got {got}{others}{advice}")
 
-    def check_rows(self, bad: Array, shown: Array, expected: str) -> None:
-        """Raise InputError for the first row where ``bad`` is True; the message shows that row's ``shown``."""
-        if bad.any():
-            rows = np.flatnonzero(bad)
-            self.fail(int(rows[0]), f"{shown[rows[0]]:g}", expected, len(rows) - 1)
+    def check_rows(self, is_invalid: Array, values: Array, expected: str) -> None:
+        """Raise InputError for the first invalid row; the message shows its value."""
+        if is_invalid.any():
+            rows = np.flatnonzero(is_invalid)
+            self.fail(int(rows[0]), f"{values[rows[0]]:g}", expected, len(rows) - 1)
 
     def check_no_nulls(self, column: pa.Array, expected: str) -> None:
         if column.null_count:
@@ -186,12 +188,12 @@ class _Checks:
         return values
 
     def one_size(self, sizes: Array) -> int | None:
-        """Return the common size of all rows."""
+        """Return the size of all rows, which must be equal."""
         is_known = self._size is not None
-        other = sizes != (self._size if is_known else sizes[:1])
-        if other.any():
+        differs = sizes != (self._size if is_known else sizes[:1])
+        if differs.any():
             expected = f"size {self._size} as in training" if is_known else f"size {sizes[0]} as in the rows before"
-            self.fail(int(np.argmax(other)), f"{sizes[np.argmax(other)]}", expected)
+            self.fail(int(np.argmax(differs)), f"{sizes[np.argmax(differs)]}", expected)
         return int(sizes[0]) if len(sizes) else None
 
 
@@ -222,23 +224,23 @@ def _from_arrays(column: pa.Array, dtype: np.dtype[Any], checks: _Checks) -> Fea
 
 
 def _from_vectors(column: pa.StructArray, dtype: np.dtype[Any], checks: _Checks) -> Features:
-    # field() respects the slice of a struct, and flatten() the slice of a list.
+    # ``field`` respects the slice of a struct, and ``flatten`` the slice of a list.
     kinds, sizes, indices, values = (column.field(name) for name in ("type", "size", "indices", "values"))
     lengths = list_lengths(values)
     entries = checks.entries(values.flatten(), lengths, dtype)
-    dense = kinds.to_numpy(zero_copy_only=False) == 1
-    if dense.all():
+    is_dense = kinds.to_numpy(zero_copy_only=False) == 1
+    if is_dense.all():
         return Features(lengths, dense_columns(lengths), entries, checks.one_size(lengths))
     sparse_columns = indices.flatten().to_numpy(zero_copy_only=False)
-    malformed = np.where(dense, 0, lengths) != list_lengths(indices)
-    checks.check_rows(malformed, lengths, "as many indices as values")
-    sizes = np.where(dense, lengths, sizes.fill_null(-1).to_numpy(zero_copy_only=False))
+    is_malformed = np.where(is_dense, 0, lengths) != list_lengths(indices)
+    checks.check_rows(is_malformed, lengths, "as many indices as values")
+    sizes = np.where(is_dense, lengths, sizes.fill_null(-1).to_numpy(zero_copy_only=False))
     size = checks.one_size(sizes)
-    if not dense.any():
+    if not is_dense.any():
         columns = sparse_columns
     else:
         columns = dense_columns(lengths)
-        columns[np.repeat(~dense, lengths)] = sparse_columns
+        columns[np.repeat(~is_dense, lengths)] = sparse_columns
     if len(columns) and not 0 <= columns.min() <= columns.max() < sizes[0]:
         entry = int(np.argmax((columns < 0) | (columns >= sizes[0])))
         checks.fail(find_row(entry, lengths), f"{columns[entry]}", f"indices in [0, {sizes[0]})")
@@ -269,7 +271,7 @@ def list_lengths(lists: pa.Array) -> Int64s:
 
 
 def dense_columns(lengths: Int64s) -> Array:
-    """Return the columns of entries of dense rows: 0, 1, ... in each row."""
+    """Return the columns of the entries of dense rows: 0, 1, ... in each row."""
     if len(lengths) and (lengths == lengths[0]).all():
         return np.tile(np.arange(lengths[0], dtype=np.int32), len(lengths))
     ends = np.cumsum(lengths)

@@ -27,14 +27,14 @@ CATEGORIES = "strings, integers or booleans, or arrays of them"
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """The pairs of one field, row after row; ``values`` None: all are 1; ``lengths`` None: each row has one pair."""
+    """The pairs of one field, row after row. ``values`` None: all values are 1; ``lengths`` None: one pair per row."""
 
     keys: Int64s
     values: Float32s | None = None
     lengths: Int64s | None = None
 
     def present(self, mask: Mask | None) -> _Pairs:
-        """Drop the pairs of rows without a value; ``self`` has one pair for each row. None drops nothing."""
+        """Drop the pairs of rows where the mask is False; each row has one pair before. None: drop nothing."""
         if mask is None:
             return self
         values = None if self.values is None else self.values[mask]
@@ -48,16 +48,16 @@ def hash_batch(hasher: KeyFields, batch: pa.RecordBatch, before: int) -> KeyRows
 
 def name_keys(hasher: KeyFields, batch: pa.RecordBatch) -> dict[int, tuple[str, str | None]]:
     """Return the field and the value of each key; see ``FieldHasher.inverse``."""
-    read = _Batch(hasher, batch, 0)
+    reader = _Batch(hasher, batch, 0)
     named: dict[int, tuple[str, str | None]] = {}
     for field in hasher.fields:
         if field.kind == "keys":
             continue
-        pairs = read.pairs(field)
+        pairs = reader.pairs(field)
         distinct, inverse = find_distinct(pairs.keys)
         first = np.zeros(len(distinct), np.int64)
         first[inverse[::-1]] = np.arange(len(inverse))[::-1]
-        for key, text in zip(distinct.tolist(), read.texts(field, pairs, first), strict=True):
+        for key, text in zip(distinct.tolist(), reader.texts(field, pairs, first), strict=True):
             named[key] = field.name, text
     return named
 
@@ -89,17 +89,19 @@ class _Batch:
         keys, mask = self._single(field)
         return _Pairs(keys).present(mask)
 
-    def texts(self, field: Field, pairs: _Pairs, some: Int64s) -> list[str | None]:
-        """Return the values of some of a field's pairs as texts, by the pairs' numbers; None for a numeric field."""
+    def texts(self, field: Field, pairs: _Pairs, positions: Int64s) -> list[str | None]:
+        """Return the values of some of a field's pairs as texts, given their positions; None for a numeric field."""
         if field.kind == "numeric":
-            return [None] * len(some)
-        rows = some if pairs.lengths is None else np.repeat(np.arange(len(pairs.lengths)), pairs.lengths)[some]
+            return [None] * len(positions)
+        rows = positions
+        if pairs.lengths is not None:
+            rows = np.repeat(np.arange(len(pairs.lengths)), pairs.lengths)[positions]
         if field.kind == "cross":
             parts = [self._plain_texts(self._hasher.parts[column], rows) for column in field.columns]
             return [" x ".join(map(str, texts)) for texts in zip(*parts, strict=True)]
         column = self.batch.column(field.columns[0])
         if is_list(column.type) and field.kind == "categorical":
-            return _as_texts(column.flatten().drop_null().take(pa.array(some)))
+            return _as_texts(column.flatten().drop_null().take(pa.array(positions)))
         return self._plain_texts(field, rows)
 
     def _plain_texts(self, field: Field, rows: Int64s) -> list[str | None]:
@@ -110,7 +112,7 @@ class _Batch:
         return _as_texts(self.batch.column(field.columns[0]).take(pa.array(rows)))
 
     def _single(self, field: Field) -> tuple[Int64s, Mask | None]:
-        """Return each row's key in a field of one value per row, and a mask of the rows with a value (None: all)."""
+        """Return each row's key of a field with one value per row, and a mask of rows with a value; None: all rows."""
         name = field.hashed_name
         if name not in self._singles:
             self._singles[name] = self._bucketed(field) if field.kind == "buckets" else self._categories(field)
@@ -127,7 +129,7 @@ class _Batch:
         return self._hash_values(field.columns[0], column), mask
 
     def _hash_values(self, name: str, column: pa.Array) -> Int64s:
-        """Return the key of each value of a column; the key of a null has no meaning."""
+        """Return the key of each value of a column; the key of a null is arbitrary."""
         seed, kind = np.uint64(self._hasher.seeds[name]), column.type
         if pa.types.is_dictionary(kind):
             keys = self._hash_values(name, column.dictionary)
@@ -136,22 +138,22 @@ class _Batch:
         if pa.types.is_null(kind):
             return np.zeros(len(column), np.int64)
         if pa.types.is_boolean(kind):
-            both = np.array([self._hasher.key(Field.categorical(name), text) for text in ("false", "true")])
-            return both[column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.int64)]
+            keys = np.array([self._hasher.key(Field.categorical(name), text) for text in ("false", "true")])
+            return keys[column.fill_null(False).to_numpy(zero_copy_only=False).astype(np.int64)]
         if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
             numbers = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
             return keys_of_integers(readable(numbers), seed)
         return keys_of_texts(*_text_buffers(name, column), seed)
 
     def _numbers(self, name: str) -> tuple[npt.NDArray[np.float64], Mask | None]:
-        """Return a column's numbers, 0 for null, and a mask of the rows with a number (None: all)."""
+        """Return a column's numbers, 0 for null, and a mask of rows with a number; None: all rows."""
         column = number_column(self.batch, name)
         mask = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
         numbers = column.fill_null(0.0).to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
-            wild = ~np.isfinite(numbers.astype(np.float32))
-        if wild.any():
-            row = int(np.argmax(wild))
+            is_invalid = ~np.isfinite(numbers.astype(np.float32))
+        if is_invalid.any():
+            row = int(np.argmax(is_invalid))
             hint = ": use null for a missing value, or impute it" if np.isnan(numbers[row]) else ""
             self._fail(name, row, "a finite number that fits float32", f"{numbers[row]:g}{hint}")
         return numbers, mask
@@ -160,7 +162,7 @@ class _Batch:
         for column in field.columns:
             if is_list(named_column(self.batch, column).type):
                 raise InputError(
-                    f"column {column!r}: expected one value a row, for the cross {field.name!r}, got lists"
+                    f"column {column!r}: expected one value per row, for the cross {field.name!r}, got lists"
                 )
         singles = [self._single(self._hasher.parts[column]) for column in field.columns]
         masks = [mask for _, mask in singles if mask is not None]
@@ -182,8 +184,8 @@ class _Batch:
         lengths, elements = self._arrays(name, "an array of keys", pa.types.is_integer)
         keys = elements.cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False)
         if keys.size and keys.min() < 0:
-            wrong = int(np.argmax(keys < 0))
-            self._fail(name, find_row(wrong, lengths), "keys in [0, 2**63)", str(elements[wrong].as_py()))
+            entry = int(np.argmax(keys < 0))
+            self._fail(name, find_row(entry, lengths), "keys in [0, 2**63)", str(elements[entry].as_py()))
         if field.width is not None and (lengths != field.width).any():
             row = int(np.argmax(lengths != field.width))
             self._fail(name, row, f"{field.width} keys", str(lengths[row]))
@@ -192,48 +194,48 @@ class _Batch:
         sizes, elements_of_values = self._arrays(field.columns[1], "an array of numbers", _is_number)
         if (sizes != lengths).any():
             row = int(np.argmax(sizes != lengths))
-            self._fail(field.columns[1], row, f"{lengths[row]} values, one a key", str(sizes[row]))
+            self._fail(field.columns[1], row, f"{lengths[row]} values, one for each key", str(sizes[row]))
         numbers = elements_of_values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
             values = numbers.astype(np.float32)
         if not np.isfinite(values).all():
-            wrong = int(np.argmax(~np.isfinite(values)))
+            entry = int(np.argmax(~np.isfinite(values)))
             self._fail(
-                field.columns[1], find_row(wrong, lengths), "finite numbers that fit float32", f"{numbers[wrong]:g}"
+                field.columns[1], find_row(entry, lengths), "finite numbers that fit float32", f"{numbers[entry]:g}"
             )
         return _Pairs(keys, values, lengths)
 
-    def _arrays(self, name: str, what: str, fits: Any) -> tuple[Int64s, pa.Array]:
+    def _arrays(self, name: str, expected: str, is_expected: Any) -> tuple[Int64s, pa.Array]:
         """Return the lengths of a column's arrays and all their elements; null is an error."""
         column = named_column(self.batch, name)
-        if not (is_list(column.type) and fits(column.type.value_type)):
-            raise InputError(f"column {name!r}: expected {what} in each row, got {column.type}")
+        if not (is_list(column.type) and is_expected(column.type.value_type)):
+            raise InputError(f"column {name!r}: expected {expected} in each row, got {column.type}")
         lengths, elements = list_lengths(column), column.flatten()
         if column.null_count:
             row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            self._fail(name, row, what, "null")
+            self._fail(name, row, expected, "null")
         if elements.null_count:
-            wrong = int(np.argmax(elements.is_null().to_numpy(zero_copy_only=False)))
-            self._fail(name, find_row(wrong, lengths), what, "null in it")
+            entry = int(np.argmax(elements.is_null().to_numpy(zero_copy_only=False)))
+            self._fail(name, find_row(entry, lengths), expected, "null in it")
         return lengths, elements
 
     def _fail(self, name: str, row: int, expected: str, got: str) -> None:
         raise InputError(f"column {name!r}, row {self._before + row}: expected {expected}, got {got}")
 
 
-def _joined(read: _Batch, hasher: KeyFields) -> KeyRows:
+def _joined(reader: _Batch, hasher: KeyFields) -> KeyRows:
     """Return the rows with the pairs of all fields."""
-    n = read.batch.num_rows
-    all_pairs = [read.pairs(field) for field in hasher.fields]
+    n = reader.batch.num_rows
+    all_pairs = [reader.pairs(field) for field in hasher.fields]
     if all(pairs.lengths is None for pairs in all_pairs):
         return _aligned(all_pairs, n)
     lengths = [np.ones(n, np.int64) if pairs.lengths is None else pairs.lengths for pairs in all_pairs]
     indptr = np.concatenate([[0], np.cumsum(np.sum(lengths, axis=0))]).astype(np.int64)
     keys, values = np.empty(indptr[-1], np.int64), np.empty(indptr[-1], np.float32)
     fields, next_pair = np.empty(indptr[-1], np.int32), indptr[:-1].copy()
-    for pairs, theirs, number in zip(all_pairs, lengths, hasher.first_numbers, strict=True):
-        values_of_field = NO_VALUES if pairs.values is None else pairs.values
-        arrays = readable(pairs.keys), readable(values_of_field), readable(theirs)
+    for pairs, field_lengths, number in zip(all_pairs, lengths, hasher.first_numbers, strict=True):
+        field_values = NO_VALUES if pairs.values is None else pairs.values
+        arrays = readable(pairs.keys), readable(field_values), readable(field_lengths)
         write_pairs(*arrays, number, next_pair, (keys, values, fields))
     _number_positions(fields, indptr, lengths, hasher)
     sizes = np.diff(indptr)
@@ -244,14 +246,14 @@ def _joined(read: _Batch, hasher: KeyFields) -> KeyRows:
 def _number_positions(fields: Array, indptr: Int64s, lengths: list[Int64s], hasher: KeyFields) -> None:
     """Add each key's position in its array to its field number, for fields with a width."""
     begins = indptr[:-1].copy()
-    for field, theirs in zip(hasher.fields, lengths, strict=True):
+    for field, field_lengths in zip(hasher.fields, lengths, strict=True):
         if field.width is not None and len(begins):
             fields[begins[:, None] + np.arange(field.width)] += np.arange(field.width, dtype=np.int32)
-        begins += theirs
+        begins += field_lengths
 
 
 def _aligned(all_pairs: list[_Pairs], n: int) -> KeyRows:
-    """Return rows in which each field has one pair."""
+    """Return rows with one pair for each field."""
     width = len(all_pairs)
     keys, values = np.empty((n, width), np.int64), np.ones((n, width), np.float32)
     for number, pairs in enumerate(all_pairs):
@@ -263,7 +265,7 @@ def _aligned(all_pairs: list[_Pairs], n: int) -> KeyRows:
 
 
 def _text_buffers(name: str, column: pa.Array) -> tuple[Array, Array]:
-    """Return the bytes of all texts, and the n + 1 bounds of the texts."""
+    """Return the bytes of all n texts, and their n + 1 bounds."""
     kind = column.type
     if pa.types.is_uint64(kind) or pa.types.is_string_view(kind):
         column = column.cast(pa.large_string())
@@ -274,19 +276,19 @@ def _text_buffers(name: str, column: pa.Array) -> tuple[Array, Array]:
         or pa.types.is_large_binary(kind)
     ):
         is_number = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-        hint = "; numbers have buckets or are numeric" if is_number else ": cast the column to string"
+        hint = "; use buckets or a numeric field for numbers" if is_number else ": cast the column to string"
         raise InputError(f"column {name!r}: expected {CATEGORIES}, got {kind}{hint}")
     is_large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-    _, ends, text = column.buffers()
+    _, offsets, text = column.buffers()
     dtype = np.int64 if is_large else np.int32
     if not len(column):
         return readable(np.empty(0, np.uint8)), readable(np.zeros(1, dtype))
-    bounds = np.frombuffer(ends, dtype)[column.offset : column.offset + len(column) + 1]
+    bounds = np.frombuffer(offsets, dtype)[column.offset : column.offset + len(column) + 1]
     return readable(np.empty(0, np.uint8) if text is None else np.frombuffer(text, np.uint8)), readable(bounds)
 
 
 def _decoded(column: pa.Array) -> pa.Array:
-    """Return a column whose validity says which values are null, also of a dictionary that has a null."""
+    """Return a column whose validity bitmap marks all null values, also nulls within a dictionary."""
     if pa.types.is_dictionary(column.type) and column.dictionary.null_count:
         return column.dictionary_decode()
     return column
@@ -298,6 +300,6 @@ def _is_number(kind: pa.DataType) -> bool:
 
 def _as_texts(column: pa.Array) -> list[str | None]:
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        return [None if one is None else one.decode(errors="replace") for one in column.to_pylist()]
+        return [None if value is None else value.decode(errors="replace") for value in column.to_pylist()]
     texts: list[str | None] = column.cast(pa.string()).to_pylist()
     return texts

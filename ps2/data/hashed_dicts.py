@@ -1,4 +1,4 @@
-"""Hashes rows that are mappings to keys: for a scorer of single rows, which imports neither pyarrow nor numba."""
+"""Hashes rows that are mappings to keys, for scorers of single rows. It imports neither pyarrow nor numba."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ps2.data.key_fields import Field, KeyFields
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 
-# The smallest number that is infinite as float32. Smaller ones, such as 3.4028235e38, round to the largest float32.
+# The smallest number that float32 rounds to infinity. Smaller numbers round to the largest float32 or below.
 TOO_LARGE = 2.0**128 - 2.0**103
 
 
@@ -31,7 +31,7 @@ def hash_dicts(hasher: KeyFields, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
         reader = _Row(hasher, row, index)
         for field, number, column, seed in hasher.numbered:
             try:
-                # Nearly all fields of nearly all models: one key of a string.
+                # The fast path for most fields of most models: one key of a string.
                 if seed is not None and type(text := row.get(column)) is str:
                     keys.append(xxh3(text.encode(), seed) >> 1)
                     values.append(1.0)
@@ -40,7 +40,7 @@ def hash_dicts(hasher: KeyFields, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
                 row_keys, row_values = reader.pairs(field)
             except UnicodeEncodeError as error:
                 raise InputError(
-                    f"column {column!r}, row {index}: expected a text, got {error.object!r:.100} with half a character"
+                    f"column {column!r}, row {index}: expected a text, got {error.object!r:.100} with a lone surrogate"
                 ) from error
             except OverflowError as error:
                 raise InputError(
@@ -68,10 +68,10 @@ def is_missing(value: Any) -> bool:
 class _Row:
     """Reads the fields of one row; errors name the column and the row."""
 
-    def __init__(self, hasher: KeyFields, row: Mapping[str, Any], number: int) -> None:
+    def __init__(self, hasher: KeyFields, row: Mapping[str, Any], index: int) -> None:
         self._hasher = hasher
         self._row = row
-        self._number = number
+        self._index = index
 
     def pairs(self, field: Field) -> tuple[list[int], list[float]]:
         """Return the keys and the values of a field; empty lists if the row has no value."""
@@ -84,7 +84,7 @@ class _Row:
         return keys, [1.0] * len(keys)
 
     def categories(self, field: Field) -> list[int]:
-        """Return the keys of a categorical field, of buckets or of a cross; none if the value is absent."""
+        """Return the keys of a categorical field, of buckets or of a cross; an empty list if the value is missing."""
         if field.kind == "cross":
             return self._crossed(field)
         column = field.columns[0]
@@ -97,13 +97,13 @@ class _Row:
         seed = self._hasher.seeds[column]
         if isinstance(value, (list, tuple, np.ndarray)):
             value = self._plain(column, value)
-            texts = [self._text(column, one) for one in value if not is_missing(one)]
+            texts = [self._text(column, element) for element in value if not is_missing(element)]
         else:
             texts = [self._text(column, value)]
         return [xxh3(text, seed) >> 1 for text in texts]
 
     def number(self, column: str) -> float | None:
-        """Return the number in a column; None if it is absent."""
+        """Return the number in a column; None if it is missing."""
         value = self._value(column)
         if value is None:
             return None
@@ -115,7 +115,7 @@ class _Row:
         return number
 
     def keys(self, field: Field) -> tuple[list[int], list[float]]:
-        """Return the keys and the values of a field that has keys already."""
+        """Return the keys and the values of a field of kind "keys"."""
         keys = self._list(field.columns[0], field.width)
         for key in keys:
             if not isinstance(key, (int, np.integer)) or isinstance(key, bool) or not 0 <= key < 2**63:
@@ -144,7 +144,7 @@ class _Row:
         if column not in self._row:
             columns = ", ".join(map(str, self._row)) or "none"
             raise InputError(
-                f"row {self._number} has no column {column!r}; it has: {columns:.300} (None stands for a missing value)"
+                f"row {self._index} has no column {column!r}; it has: {columns:.300} (None stands for a missing value)"
             )
         return None if is_missing(value := self._row[column]) else value
 
@@ -165,14 +165,14 @@ class _Row:
     def _text(self, column: str, value: Any) -> bytes:
         if isinstance(value, str):
             return value.encode()
-        if isinstance(value, (bytes, bytearray)):  # a Row of pyspark holds bytearrays
+        if isinstance(value, (bytes, bytearray)):  # pyspark's rows have bytearrays
             return bytes(value)
         if isinstance(value, (bool, np.bool_)):
             return b"true" if value else b"false"
         if isinstance(value, (int, np.integer)):
             return str(value).encode()
-        hint = "" if isinstance(value, numbers.Real) else " (cast others to string)"
+        hint = "" if isinstance(value, numbers.Real) else " (cast other types to string)"
         self._fail(column, f"a string, an integer or a boolean, or a list of them{hint}", value)
 
     def _fail(self, column: str, expected: str, value: Any) -> NoReturn:
-        raise InputError(f"column {column!r}, row {self._number}: expected {expected}, got {value!r:.100}")
+        raise InputError(f"column {column!r}, row {self._index}: expected {expected}, got {value!r:.100}")

@@ -25,11 +25,11 @@ __all__ = ["Field", "FieldHasher"]
 class FieldHasher(KeyFields):
     """Makes rows of keys from columns. Picklable. Hashers with equal fields and seeds give equal keys on any machine.
 
-    A null is absent: its row has no pair of this field.
+    A row has no pair for a field whose value is null.
 
     Attributes:
         fields: at least one field, all different.
-        seed: seed of the hash, in [0, 2**64).
+        seed: the seed of the hash, in [0, 2**64).
 
     Raises:
         ConfigError: the fields or the seed are invalid.
@@ -39,25 +39,25 @@ class FieldHasher(KeyFields):
         """Return the pairs of each row of a batch, field after field.
 
         Args:
-            before: number of rows before this batch, for messages.
+            before: the number of rows before this batch, for messages.
 
         Raises:
             InputError: a column is missing or has another type; a number is NaN, infinite or too large for float32; a
                 key is negative. The message names the column and the row.
         """
-        # A scorer of single rows needs neither pyarrow nor numba.
+        # Imported here, as scorers of single rows need neither pyarrow nor numba.
         from ps2.data.hashed_columns import hash_batch
 
         return hash_batch(self, batch, before)
 
     def rows_of_dicts(self, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
-        """Return the pairs of rows that are mappings from column to value: those that ``rows`` returns for a batch.
+        """Return the pairs of rows that are mappings from column to value; they equal those of ``rows`` for a batch.
 
         It takes about 1 µs for each field of a row; ``rows`` is many times faster.
 
         Args:
-            rows: mappings with all columns of the fields; None, and NaN, NaT and NA, stand for a missing value, as
-                ``pandas.DataFrame.to_dict("records")`` writes them.
+            rows: mappings with all columns of the fields. None, NaN, NaT and NA stand for a missing value, as in the
+                results of ``pandas.DataFrame.to_dict("records")``.
 
         Raises:
             InputError: see ``rows``.
@@ -79,7 +79,7 @@ class FieldHasher(KeyFields):
         return name_keys(self, batch)
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON data from which ``from_json`` makes this hasher; exports hold it for their scorers."""
+        """Return JSON data from which ``from_json`` makes this hasher; exports have it for their scorers."""
         return {"seed": self.seed, "fields": [field.to_json() for field in self.fields]}
 
     @staticmethod

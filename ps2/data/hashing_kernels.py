@@ -1,7 +1,7 @@
-"""Kernels of hashing: XXH3, the 64-bit hash of bytes, and the keys that it makes of texts, integers and pairs of keys.
+"""Kernels of hashing: XXH3, the 64-bit hash of bytes, and with it the keys of texts, integers and crosses.
 
-The values of XXH3 are those of the ``xxhash`` package, whatever the length; the names of constants and steps are those
-of the specification (https://github.com/Cyan4973/xxHash).
+The hashes equal those of the ``xxhash`` package for all lengths. The names of constants and steps are those of the
+specification (https://github.com/Cyan4973/xxHash).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ PRIME64_5 = np.uint64(0x27D4EB2F165667C5)
 PRIME_MX1, PRIME_MX2 = np.uint64(0x165667919E3779F9), np.uint64(0x9FB21C651E98DF25)
 LOW_HALF = np.uint64(0xFFFFFFFF)
 STRIPE, BLOCK = 64, 1024
-# The longest text that is hashed without stripes.
-SHORT = 240
+# The maximum length of a text that is hashed without stripes.
+MAX_SHORT = 240
 ONE = np.uint64(1)
-# Digits of the longest int64, and its sign.
-LONGEST = 20
+# The maximum number of digits of an int64, and its sign.
+MAX_CHARS = 20
 
 
 def _reader(bits: int) -> Any:
@@ -65,11 +65,11 @@ read32: Any = intrinsic(_reader(32))
 
 
 def _fold_product(_: Any, a: Any, b: Any) -> Any:
-    """Return the two halves of the product of two uint64, combined by exclusive or."""
+    """Return the exclusive or of the two halves of the 128-bit product of two uint64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         wide, word = ir.IntType(128), ir.IntType(64)
-        product = builder.mul(*(builder.zext(one, wide) for one in arguments))
+        product = builder.mul(*(builder.zext(factor, wide) for factor in arguments))
         high = builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), word)
         return builder.xor(builder.trunc(product, word), high)
 
@@ -98,7 +98,7 @@ def xxh3(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
         return _up_to_16(text, begin, length, seed)
     if length <= 128:
         return _up_to_128(text, begin, length, seed)
-    if length <= SHORT:
+    if length <= MAX_SHORT:
         return _up_to_240(text, begin, length, seed)
     return _long(text, begin, length, seed)
 
@@ -219,12 +219,12 @@ def keys_of_texts(text: Bytes, ends: Any, seed: np.uint64) -> Int64s:
 
 @kernel
 def keys_of_integers(numbers: Int64s, seed: np.uint64) -> Int64s:
-    """Return the keys of numbers' decimal texts."""
+    """Return the key of each number's decimal text."""
     keys = np.empty(numbers.size, np.int64)
-    text = np.empty(LONGEST, np.uint8)
+    text = np.empty(MAX_CHARS, np.uint8)
     for i in range(keys.size):
         rest = np.uint64(-numbers[i]) if numbers[i] < 0 else np.uint64(numbers[i])
-        begin = LONGEST
+        begin = MAX_CHARS
         while True:
             begin -= 1
             tenth = rest // np.uint64(10)
@@ -235,13 +235,13 @@ def keys_of_integers(numbers: Int64s, seed: np.uint64) -> Int64s:
         if numbers[i] < 0:
             begin -= 1
             text[begin] = 45
-        keys[i] = np.int64(xxh3(text, begin, LONGEST - begin, seed) >> ONE)
+        keys[i] = np.int64(xxh3(text, begin, MAX_CHARS - begin, seed) >> ONE)
     return keys
 
 
 @kernel
 def keys_of_crosses(parts: Int64s, seed: np.uint64) -> Int64s:
-    """Return the key of each row of keys, shape (n, parts)."""
+    """Return the key of each cross: of each row of an array of keys, shape (n, parts)."""
     keys = np.empty(parts.shape[0], np.int64)
     text = parts.view(np.uint8).reshape(-1)
     length = 8 * parts.shape[1]
@@ -252,16 +252,16 @@ def keys_of_crosses(parts: Int64s, seed: np.uint64) -> Int64s:
 
 @kernel
 def write_pairs(
-    keys: Int64s, values: Float32s, lengths: Int64s, field: int, next_pair: Int64s, to: tuple[Int64s, Float32s, Int32s]
+    keys: Int64s, values: Float32s, lengths: Int64s, field: int, next_pair: Int64s, out: tuple[Int64s, Float32s, Int32s]
 ) -> None:
     """Write a field's pairs into their rows, and advance ``next_pair``, the position of each row's next pair."""
-    to_keys, to_values, to_fields = to
+    out_keys, out_values, out_fields = out
     pair = 0
     for row in range(lengths.size):
         begin = next_pair[row]
         for i in range(lengths[row]):
-            to_keys[begin + i] = keys[pair]
-            to_values[begin + i] = values[pair] if values.size else np.float32(1)
-            to_fields[begin + i] = field
+            out_keys[begin + i] = keys[pair]
+            out_values[begin + i] = values[pair] if values.size else np.float32(1)
+            out_fields[begin + i] = field
             pair += 1
         next_pair[row] = begin + lengths[row]

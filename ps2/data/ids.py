@@ -1,4 +1,4 @@
-"""Ids of one kind, such as vertices, users or items: ``Ids`` numbers them in their order, ``Names`` in any order."""
+"""Ids of one kind, such as vertices, users or items. ``Ids`` numbers them in ascending order, ``Names`` in any."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ps2.number_checks import is_whole
 Array = npt.NDArray[Any]
 
 UNKNOWN = -1
-WRONG = "rows have ids that were missing at the first reading: persist the DataFrame"
-# Names in a message.
-SHOWN = 3
-# Arrow looks names up faster than pandas, but builds a hash table of all names in each call. That pays off for at least
-# 1 / FEW as many look-ups as names.
-FEW = 8
+CHANGED_IDS = "rows have ids that were missing at the first reading: persist the DataFrame"
+# The maximum number of names in a message.
+MAX_SHOWN = 3
+# Arrow's look-ups are faster than pandas', but each call builds a hash table of all names. This pays off if the number
+# of names is at most this many times the number of look-ups.
+MAX_NAMES_PER_LOOKUP = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +51,7 @@ class Ids:
         return bool(pa.types.is_integer(self.values.type))
 
     def find(self, ids: pa.Array) -> Int64s:
-        """Return the numbers of ids without nulls, of the type of ``values``; ``UNKNOWN`` for those that are not among
-        these."""
+        """Return the numbers of ids, which have the type of ``values`` and no nulls; ``UNKNOWN`` for other ids."""
         if not self.are_integers:
             numbers = pc.fill_null(pc.index_in(ids, value_set=self.values), UNKNOWN)
             return numbers.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -70,7 +69,7 @@ class Ids:
         """Return the numbers of ids; raise InputError if one is unknown."""
         numbers = self.find(ids)
         if len(numbers) and numbers.min() == UNKNOWN:
-            raise InputError(WRONG)
+            raise InputError(CHANGED_IDS)
         return numbers
 
     def named(self, numbers: Array) -> pa.Array:
@@ -90,9 +89,11 @@ class Ids:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Names(Sequence[Any]):
-    """A sequence of distinct names, int64 or strings; a vector's row is the position of its name. ``numpy.asarray``
-    converts it to int64, or to objects that are strings. ``what`` is the word for a name in errors: "word", "vertex",
-    "user" or "item"."""
+    """A sequence of distinct names, int64 or strings; a name's position is the row of its vector.
+
+    ``numpy.asarray`` converts names to int64, or to string objects. ``what`` is the word for a name in errors: "word",
+    "vertex", "user" or "item".
+    """
 
     values: pa.Array
     what: str = "word"
@@ -154,27 +155,29 @@ class Names(Sequence[Any]):
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         shared = self.values.to_numpy(zero_copy_only=False)
         array = shared if dtype is None else shared.astype(dtype, copy=False)
-        # Arrow's memory is read-only; the caller wants a copy to write to it.
+        # Arrow's memory is read-only, so a caller who asks for a copy gets a writable one.
         return array.copy() if copy and array is shared else array
 
     def __repr__(self) -> str:
-        some = ", ".join(map(repr, self[:SHOWN]))
-        return f"Names([{some}{', ...' if len(self) > SHOWN else ''}], {len(self):,} of {self.values.type})"
+        first = ", ".join(map(repr, self[:MAX_SHOWN]))
+        return f"Names([{first}{', ...' if len(self) > MAX_SHOWN else ''}], {len(self):,} of {self.values.type})"
 
     @property
     def are_integers(self) -> bool:
         return pa.types.is_int64(self.values.type)
 
     def positions(self, names: Any) -> Int64s:
-        """Return the positions of names, an Arrow array or values for one; -1 for null and for unknown names. Raise
-        InputError for another type: floats, too, because they may have rounded large integers."""
+        """Return the positions of names, an Arrow array or values for one; -1 for null and unknown names.
+
+        Raise InputError for other types, also for floats, to which large integers may have been rounded.
+        """
         array = _as_array(self.what, names)
-        fits = _are_integers if self.are_integers else are_strings
-        if not (fits(array.type) or pa.types.is_null(array.type)):
+        is_valid = _are_integers if self.are_integers else are_strings
+        if not (is_valid(array.type) or pa.types.is_null(array.type)):
             kind = "integers" if self.are_integers else "strings"
-            raise InputError(f"{self.what}: expected {kind}, as those that have a vector are, got {array.type}")
+            raise InputError(f"{self.what}: expected {kind}, as the names of vectors are, got {array.type}")
         typed = _cast(self.what, array, self.values.type)
-        if len(typed) * FEW >= len(self):
+        if len(typed) * MAX_NAMES_PER_LOOKUP >= len(self):
             positions = pc.fill_null(pc.index_in(typed, value_set=self.values), -1)
             return positions.to_numpy(zero_copy_only=False).astype(np.int64)
         is_null = typed.is_null().to_numpy(zero_copy_only=False)
@@ -189,16 +192,15 @@ class Names(Sequence[Any]):
         return position
 
     def known(self, names: Any) -> Int64s:
-        """Return the positions of names; raise InputError, which lists them, if some are unknown or have another
-        type."""
+        """Return the positions of names; raise InputError, which lists some, for unknown names and other types."""
         positions = self.positions(names)
         missing = np.flatnonzero(positions < 0)
         if len(missing):
-            some = [_as_array(self.what, names)[int(index)].as_py() for index in missing[:SHOWN]]
-            more = ", ..." if len(missing) > SHOWN else ""
+            unknown = [_as_array(self.what, names)[int(index)].as_py() for index in missing[:MAX_SHOWN]]
+            more = ", ..." if len(missing) > MAX_SHOWN else ""
             raise InputError(
                 f"{self.what}: expected those of the {len(self):,} that have a vector, got {len(missing):,} others: "
-                f"{', '.join(map(repr, some))}{more}"
+                f"{', '.join(map(repr, unknown))}{more}"
             )
         return positions
 
@@ -210,10 +212,10 @@ class Names(Sequence[Any]):
     def _find(self, name: object) -> int | None:
         """Return the position of a name; None if it is unknown."""
         if self.are_integers:
-            fits = is_whole(name) and -(2**63) <= name < 2**63
+            is_valid = is_whole(name) and -(2**63) <= name < 2**63
         else:
-            fits = isinstance(name, str)
-        if not fits or name not in self._index:
+            is_valid = isinstance(name, str)
+        if not is_valid or name not in self._index:
             return None
         return int(self._index.get_loc(name))
 
@@ -254,5 +256,5 @@ def _are_integers(kind: pa.DataType) -> bool:
 
 
 def are_strings(kind: pa.DataType) -> bool:
-    """Return True if a type is one of Arrow's types of texts."""
+    """Return True for Arrow's string types."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

@@ -1,4 +1,4 @@
-"""The fields of ``KeyRows``: which columns give keys and values, and the seed of each field's hash."""
+"""The fields of ``KeyRows``: the columns that keys and values come from, and the seed of each field's hash."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ps2.number_checks import is_whole
 
 Kind = Literal["categorical", "numeric", "buckets", "cross", "keys"]
 KINDS = ("categorical", "numeric", "buckets", "cross", "keys")
-# Separates the parts of a field's hashed name. No name of a column contains it.
+# The separator in a field's hashed name. Names of columns must not contain it.
 SEPARATOR = "\x1f"
-# The largest bound of buckets by logarithm.
-LARGEST = 1e18
+# The maximum bound of logarithmic buckets.
+MAX_BOUND = 1e18
 
 
 def suggested_cross(text: str) -> str:
@@ -37,10 +37,10 @@ class Field:
 
     Attributes:
         kind: one of ``KINDS``.
-        columns: the field's column; for a cross, all its columns; for keys, the column of keys and perhaps that of
+        columns: the field's column; for a cross, all its columns; for keys, the column of keys, and optionally that of
             their values.
-        bounds: for buckets with bounds: bucket i holds the numbers in [bounds[i - 1], bounds[i]).
-        base: for buckets by logarithm, the base; else None.
+        bounds: the bounds of buckets: bucket i has the numbers in [bounds[i - 1], bounds[i]).
+        base: the base of logarithmic buckets; else None.
         width: for keys, the number of keys in each row; None: any number.
     """
 
@@ -62,13 +62,13 @@ class Field:
 
     @staticmethod
     def buckets(column: str, bounds: Sequence[float] | None = None, base: float = 2.0) -> Field:
-        """Make a key, with value 1, of the interval that a number is in.
+        """Make a key, with value 1, of the interval that contains a number.
 
         Args:
             column: a column of numbers.
-            bounds: ascending; bucket i holds the numbers in [bounds[i - 1], bounds[i]). None: buckets by logarithm,
-                whose bounds are 0, and plus and minus ``base ** i - 1`` for i = 1, 2, ...
-            base: base of the logarithm, at least 1.01.
+            bounds: ascending; bucket i has the numbers in [bounds[i - 1], bounds[i]). None: logarithmic buckets, with
+                the bounds 0, and plus and minus ``base ** i - 1`` for i = 1, 2, ...
+            base: the base of logarithmic buckets, at least 1.01.
         """
         if bounds is None:
             return Field("buckets", (column,), base=float(base))
@@ -96,16 +96,16 @@ class Field:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ConfigError(f"field: expected a kind of {', '.join(KINDS)}, got {self.kind!r}")
-        if not self.columns or not all(isinstance(one, str) and one for one in self.columns):
+        if not self.columns or not all(isinstance(column, str) and column for column in self.columns):
             raise ConfigError(f"{self.kind} field: expected names of columns, got {self.columns!r}")
-        if any(SEPARATOR in one for one in self.columns):
+        if any(SEPARATOR in column for column in self.columns):
             raise ConfigError(f"{self.kind} field: expected names without character 31, got {self.columns!r}")
         if self.kind == "cross" and (len(self.columns) < 2 or len(set(self.columns)) < len(self.columns)):
             raise ConfigError(f"cross: expected at least two different columns, got {self.columns!r}")
         if self.width is not None and (not is_whole(self.width) or self.width < 1):
             raise ConfigError(f"keys {self.columns[0]!r}: expected a width of at least 1, got {self.width}")
         if self.width is not None:
-            object.__setattr__(self, "width", int(self.width))  # JSON has no integers of NumPy
+            object.__setattr__(self, "width", int(self.width))  # JSON cannot represent NumPy's integers
         if self.kind == "buckets":
             self._check_buckets()
 
@@ -120,28 +120,28 @@ class Field:
 
     @property
     def name(self) -> str:
-        """The field's name for people, in errors and in ``KeyHasher.names``."""
+        """The displayed name of the field, in errors and in ``KeyHasher.names``."""
         if self.kind == "cross":
             return " x ".join(self.columns)
         return f"{self.columns[0]} (buckets)" if self.kind == "buckets" else self.columns[0]
 
     @property
     def hashed_name(self) -> str:
-        """The text whose hash is the seed of the field's keys; it differs between the kinds of one column."""
-        mark = {"categorical": (), "keys": (), "numeric": ("value",), "buckets": ("buckets",), "cross": ("cross",)}
-        return SEPARATOR.join((*self.columns, *mark[self.kind]))
+        """The text whose hash is the seed of the field's keys; it differs between the kinds of a column."""
+        suffixes = {"categorical": (), "keys": (), "numeric": ("value",), "buckets": ("buckets",), "cross": ("cross",)}
+        return SEPARATOR.join((*self.columns, *suffixes[self.kind]))
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """The bounds of buckets, also of those by logarithm."""
+        """The bounds of buckets, also of logarithmic ones."""
         if self.base is None:
             return self.bounds
-        above: list[float] = []
+        positive: list[float] = []
         power = self.base
-        while power - 1 <= LARGEST:
-            above.append(power - 1)
+        while power - 1 <= MAX_BOUND:
+            positive.append(power - 1)
             power *= self.base
-        return (*(-one for one in reversed(above)), 0.0, *above)
+        return (*(-bound for bound in reversed(positive)), 0.0, *positive)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data from which ``from_json`` makes this field."""
@@ -167,17 +167,17 @@ class KeyFields:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", tuple(self.fields))
-        for one in self.fields:
-            if not isinstance(one, Field):
+        for field in self.fields:
+            if not isinstance(field, Field):
                 raise ConfigError(
-                    f"fields: expected Field.categorical({one!r:.100}) or another Field, got {one!r:.100}"
+                    f"fields: expected Field.categorical({field!r:.100}) or another Field, got {field!r:.100}"
                 )
         if not self.fields:
             raise ConfigError("fields: expected at least one, got none")
         names = [field.hashed_name for field in self.fields]
         if len(set(names)) < len(names):
-            double = next(field for field in self.fields if names.count(field.hashed_name) > 1)
-            raise ConfigError(f"fields: expected different ones, got {double.kind} {double.name!r} twice")
+            repeated = next(field for field in self.fields if names.count(field.hashed_name) > 1)
+            raise ConfigError(f"fields: expected different fields, got {repeated.kind} {repeated.name!r} twice")
         if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**64:
             raise ConfigError(f"seed: expected an integer in [0, 2**64), got {self.seed!r}")
         for field in self.fields:
@@ -185,7 +185,7 @@ class KeyFields:
                 self._check_cross(field)
 
     def _check_cross(self, cross: Field) -> None:
-        kinds = {(one.columns[0], one.kind) for one in self.fields if one.kind != "cross"}
+        kinds = {(field.columns[0], field.kind) for field in self.fields if field.kind != "cross"}
         for column in cross.columns:
             is_category = {(column, "categorical"), (column, "buckets")} & kinds
             if not is_category and ((column, "numeric") in kinds or (column, "keys") in kinds):
@@ -200,7 +200,7 @@ class KeyFields:
 
     @property
     def field_count(self) -> int:
-        """Number of field numbers: one for each field, and ``width`` for a field of keys with a width."""
+        """The number of field numbers: one for each field, but ``width`` for a field of keys with a width."""
         return sum(field.width or 1 for field in self.fields)
 
     @property
@@ -217,7 +217,7 @@ class KeyFields:
 
     @cached_property
     def parts(self) -> dict[str, Field]:
-        """For each column of a cross, the field that gives its keys: buckets if it has any, else categories."""
+        """For each column of a cross, the field that makes its keys: buckets if the column has any, else categories."""
         buckets = {field.columns[0]: field for field in self.fields if field.kind == "buckets"}
         crossed = {column for field in self.fields if field.kind == "cross" for column in field.columns}
         return {column: buckets.get(column, Field.categorical(column)) for column in crossed}
@@ -245,7 +245,7 @@ class KeyFields:
         return {field.columns[0]: self.key(field, "") for field in self.fields if field.kind == "numeric"}
 
     def key(self, field: Field, text: str) -> int:
-        """Return the key of a text in a field; the text of a numeric field is empty."""
+        """Return the key of a text in a field; for a numeric field the text is empty."""
         return int(xxhash.xxh3_64_intdigest(text.encode(), self.seeds[field.hashed_name])) >> 1
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Rows of (key, value) pairs: hashing makes them from columns, and models with a table of keys learn from them."""
+"""Rows of (key, value) pairs. Hashing makes them from columns; models with a table of keys learn from them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ps2.errors import DTypeError, OutOfRangeError, ShapeError
 
 @dataclass(frozen=True, eq=False)
 class KeyRows:
-    """n rows of (key, value) pairs, in CSR form. A key may come several times in a row.
+    """Rows of (key, value) pairs, in CSR form. A key can occur several times in a row.
 
     Attributes:
-        indptr: int64 of shape (n + 1,), begins with 0: row i has the pairs ``indptr[i]:indptr[i + 1]``.
-        keys: int64 of shape (pairs,): the key of each pair, in [0, 2**63).
-        values: float32 of shape (pairs,): the value of each pair.
-        fields: int32 of shape (pairs,): the number of the field that each pair comes from.
-        width: number of pairs of each row, if it is the same for all rows: ``keys.reshape(n, width)`` is valid then;
-            else None.
+        indptr: the bounds of the n rows, int64, shape (n + 1,): row i has the pairs ``indptr[i]:indptr[i + 1]``.
+        keys: the key of each pair, in [0, 2**63), int64, shape (pairs,).
+        values: the value of each pair, float32, shape (pairs,).
+        fields: the number of each pair's field, int32, shape (pairs,).
+        width: the number of pairs of each row, if it is the same for all rows, so that ``keys.reshape(n, width)`` is
+            valid; else None.
     """
 
     indptr: Int64s
@@ -34,7 +34,7 @@ class KeyRows:
 
     @staticmethod
     def from_keys(keys: npt.ArrayLike) -> KeyRows:
-        """Return rows of equally many keys. Each value is 1, and the field of a key is its column.
+        """Return rows with the same number of keys. All values are 1, and the field of a key is its column.
 
         Args:
             keys: integers of shape (n, width).
@@ -48,8 +48,8 @@ class KeyRows:
         if array.ndim != 2 or (array.size and array.dtype.kind not in "iu"):
             raise ShapeError(f"keys: expected integers of shape (n, width), got {array.dtype} of shape {array.shape}")
         if array.size and (array.min() < 0 or int(array.max()) >= 2**63):
-            wrong = array.min() if array.min() < 0 else array.max()
-            raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {wrong}")
+            invalid = array.min() if array.min() < 0 else array.max()
+            raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {invalid}")
         n, width = array.shape
         flat = np.ascontiguousarray(array, np.int64).reshape(-1)
         fields = np.tile(np.arange(width, dtype=np.int32), n)
@@ -58,20 +58,20 @@ class KeyRows:
     @staticmethod
     def joined(parts: Sequence[KeyRows]) -> KeyRows:
         """Return the rows of all parts, in order."""
-        filled = [part for part in parts if len(part)]
-        if len(filled) == 1:
-            return filled[0]
-        indptr = np.zeros(1 + sum(map(len, filled)), np.int64)
+        parts = [part for part in parts if len(part)]
+        if len(parts) == 1:
+            return parts[0]
+        indptr = np.zeros(1 + sum(map(len, parts)), np.int64)
         row = 0
-        for part in filled:
+        for part in parts:
             indptr[row + 1 : row + 1 + len(part)] = part.indptr[1:] + indptr[row]
             row += len(part)
-        widths = {part.width for part in filled}
+        widths = {part.width for part in parts}
         return KeyRows(
             indptr,
-            np.concatenate([np.empty(0, np.int64), *(part.keys for part in filled)]),
-            np.concatenate([np.empty(0, np.float32), *(part.values for part in filled)]),
-            np.concatenate([np.empty(0, np.int32), *(part.fields for part in filled)]),
+            np.concatenate([np.empty(0, np.int64), *(part.keys for part in parts)]),
+            np.concatenate([np.empty(0, np.float32), *(part.values for part in parts)]),
+            np.concatenate([np.empty(0, np.int32), *(part.fields for part in parts)]),
             widths.pop() if len(widths) == 1 else None,
         )
 
@@ -80,7 +80,7 @@ class KeyRows:
         return len(self.indptr) - 1
 
     def check(self) -> None:
-        """Raise unless the arrays describe rows, because the kernels that read them check no index.
+        """Raise unless the arrays describe rows; the kernels that read them do not check indices.
 
         Raises:
             DTypeError: an array has another dtype.
@@ -121,12 +121,8 @@ class KeyRows:
         return KeyRows(indptr, self.keys[pairs], self.values[pairs], self.fields[pairs], self.width)
 
     def distinct(self) -> tuple[Int64s, Int64s]:
-        """Return the u distinct keys, and for each pair the position of its key among them (the inverse).
-
-        Returns:
-            int64 of shape (u,), ascending; int64 of shape (pairs,).
-        """
-        # Importing numba takes a quarter of a second, and a scorer's rows need no kernel.
+        """Return the distinct keys, ascending, and the inverse: the position among them of each pair's key."""
+        # Imported here: numba takes a quarter of a second, and scorers of single rows need no kernel.
         from ps2.ops.distinct import find_distinct
 
         return find_distinct(self.keys)

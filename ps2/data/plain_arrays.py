@@ -13,7 +13,7 @@ from ps2.errors import ShapeError, UsageError
 
 
 def as_array(name: str, value: Any) -> npt.NDArray[Any]:
-    """Return a value as a numpy array. Refuse a masked array, because its hidden values would be read as data."""
+    """Return a value as a numpy array; UsageError: it is a masked array, whose hidden values would be read as data."""
     if is_masked(value):
         raise UsageError(
             f"{name}: expected a plain array, got a masked one: replace the masked elements with "
@@ -26,17 +26,19 @@ def as_array(name: str, value: Any) -> npt.NDArray[Any]:
 
 
 def as_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array of numbers. Python's objects become float64; None and pandas' NA become NaN. pandas uses objects
-    for columns of several types, nullable types or Arrow's types. Raise TypeError for a value that is no number."""
+    """Return an array of numbers; raise TypeError for a value that is not a number.
+
+    Python objects, which pandas uses for mixed, nullable and Arrow types, become float64, and None and NA become NaN.
+    """
     if values.dtype != object:
         if values.dtype.kind not in "biuf":
             raise TypeError(str(values.dtype))
         return values
     kinds = set(map(type, values.reshape(-1).tolist()))
     nulls = {kind for kind in kinds if kind is type(None) or kind.__name__ == "NAType"}
-    wrong = {kind for kind in kinds - nulls if not issubclass(kind, (numbers.Real, Decimal, np.bool_))}
-    if wrong:
-        raise TypeError(repr(next(value for value in values.reshape(-1).tolist() if type(value) in wrong))[:100])
+    invalid = {kind for kind in kinds - nulls if not issubclass(kind, (numbers.Real, Decimal, np.bool_))}
+    if invalid:
+        raise TypeError(repr(next(value for value in values.reshape(-1).tolist() if type(value) in invalid))[:100])
     if nulls:
         is_null = np.frompyfunc(lambda value: type(value) in nulls, 1, 1)(values).astype(bool)
         values = np.where(is_null, np.nan, values)
@@ -47,7 +49,7 @@ def as_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def is_masked(value: Any) -> bool:
-    """Return True if ``value`` is a masked array, or a list that contains one."""
+    """Return True for a masked array, or a list that contains one."""
     if not isinstance(value, (list, tuple)):
         return isinstance(value, np.ma.MaskedArray)
     kinds = set(map(type, value))  # a long list has few distinct types

@@ -1,4 +1,4 @@
-"""Writes rows to a file while they are read, once they exceed a limit, so memory use stays below the limit."""
+"""Writes the rows that a worker reads to a file when they exceed a limit, so that memory use stays below the limit."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 Mask = npt.NDArray[np.bool_]
 
 MAX_COLUMNS = 2**31 - 1
-# The number of folders in the message.
-SHOWN = 3
+# The maximum number of folders in the message.
+MAX_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Spilled:
-    """A worker's rows in a file: their size in bytes, and the folder on whose disk they are."""
+    """A worker's rows in a file: the size in bytes, and the folder of the file."""
 
     bytes: int
     folder: str
@@ -40,15 +40,15 @@ class Spilled:
 def spill_message(spilled: Sequence[Spilled]) -> str:
     """Return a sentence about the files of all workers."""
     folders = sorted({rows.folder for rows in spilled})
-    more = f" and {len(folders) - SHOWN} more folders" if len(folders) > SHOWN else ""
+    more = f" and {len(folders) - MAX_SHOWN} more folders" if len(folders) > MAX_SHOWN else ""
     return (
         f"{len(spilled)} workers keep rows in files, {sum(rows.bytes for rows in spilled):,} bytes in all, in "
-        f"{', '.join(folders[:SHOWN])}{more}: they read these in each pass over their rows"
+        f"{', '.join(folders[:MAX_SHOWN])}{more}: they read these in each pass over their rows"
     )
 
 
 class RowSpill:
-    """Decides when a worker's rows go to a file, and writes them; ``is_begun``: rows are in the file."""
+    """Decides when a worker's rows are written to a file, and writes them; ``is_begun``: the file is in use."""
 
     def __init__(self, spill: Spill, rank: int, workers: int) -> None:
         self.spill = spill
@@ -58,25 +58,27 @@ class RowSpill:
         self._file: BlockFile | None = None
         self._used: UsedColumns | None = None
         self._is_any_dense = False
-        # Blocks of rows to train on, and of held-out rows.
+        # The blocks of rows to train on, and those of held-out rows.
         self._blocks: tuple[list[RowBlock], list[RowBlock]] = ([], [])
         self._rows = [0, 0]
 
     def is_due(self, waiting_bytes: int) -> bool:
-        """Return True if the rows that wait in memory must be written now."""
+        """Return True if the rows in memory, of ``waiting_bytes``, must be written now."""
         if self.spill.mode == "never":
             return False
         return waiting_bytes > (min(self.spill.block_bytes, self.limit_bytes) if self.is_begun else self.limit_bytes)
 
     def append(self, rows: Rows, held_out: Mask | None = None) -> None:
-        """Write rows; ``held_out`` is True for the held-out rows, shape (n,); None: there are none. Raise SpillError if
-        the disk is full, or fails, and LimitError if there are more columns than int32 holds."""
+        """Write rows; ``held_out``, shape (n,), marks the held-out rows; None: there are none.
+
+        Raise SpillError if the disk is full or fails, and LimitError if int32 cannot number the columns.
+        """
         self.is_begun = True
         if held_out is None:
             self._append(rows, 0)
             return
         for part, mask in enumerate((~held_out, held_out)):
-            self._append(_some(rows, np.flatnonzero(mask)), part)
+            self._append(_selected(rows, np.flatnonzero(mask)), part)
 
     def finished(self) -> tuple[SpilledRows, SpilledRows]:
         """Number the used columns from 0; return the rows to train on and the held-out rows, with the same keys."""
@@ -128,7 +130,7 @@ class RowSpill:
             self._rows[part] += len(block)
 
     def _cut(self, rows: Rows) -> Iterator[Rows]:
-        """Yield rows in blocks of about the same number of entries."""
+        """Yield rows in blocks of about ``block_bytes``."""
         if not len(rows):
             return
         x = rows.x
@@ -138,7 +140,7 @@ class RowSpill:
         cuts = np.searchsorted(sizes, sizes[-1] * np.arange(1, count) // count)
         for begin, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
             if end > begin:
-                yield _some(rows, slice(begin, end))
+                yield _selected(rows, slice(begin, end))
 
     def _renumber(self, file: BlockFile, used: UsedColumns) -> None:
         numbers = used.numbers()
@@ -147,8 +149,8 @@ class RowSpill:
             file.overwrite(block.location, "columns", columns)
 
 
-def _some(rows: Rows, numbers: npt.NDArray[np.int64] | slice) -> Rows:
-    """Return some rows, in the column space of all."""
+def _selected(rows: Rows, numbers: npt.NDArray[np.int64] | slice) -> Rows:
+    """Return some rows, with all columns."""
     return replace(
         rows,
         x=rows.x[numbers],

@@ -1,4 +1,4 @@
-"""The rows of a task as a sparse matrix whose columns are keys to pull.
+"""The rows of a task as a sparse matrix, whose columns are keys to pull.
 
 Example::
 
@@ -9,8 +9,8 @@ Example::
             w = weight.pull(part.keys)
             gradient.add(part.x.T @ slope(part.x @ w, part.y), part.keys)
 
-``localize`` numbers a worker's columns from 0 once. A step then takes its rows and renumbers only the columns that they
-use. So no step sorts anything, and a step's gradient is as long as its set of keys.
+``localize`` numbers the columns of a worker's rows from 0. A step then takes some rows, and renumbers only the columns
+that they use. So no step sorts anything, and a step's gradient is as long as its set of keys.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Float = Literal["float32", "float64"]
 
-# Up to this many possible columns for each entry, a bitmap of columns is faster than sorting the entries.
+# With at most this many possible columns per entry, a bitmap of the columns is faster than sorting the entries.
 SPAN_PER_ENTRY = 256
-# Rows that are compared at once.
+# The number of rows that ``are_dense`` compares at a time.
 DENSE_BLOCK = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows in the column space of the whole data.
+    """Rows with all columns of the data.
 
     Attributes:
-        x: scipy csr_array of float32 or float64, shape (n, columns); explicit zeros are kept.
+        x: scipy csr_array of float32 or float64, shape (n, columns); it may have explicit zeros.
         y: labels, float64, shape (n,); None if there are none.
         weights: non-negative sample weights, float64, shape (n,); None: all weights are equal.
     """
@@ -72,10 +72,10 @@ class Rows:
         Args:
             batches: ``pyarrow.RecordBatch``, with any number of rows each.
             features: a column of ``pyspark.ml`` vectors (sparse, dense or mixed) or of arrays of numbers; or the names
-                of columns of numbers, which become columns 0, 1, ... of the matrix. Indices of sparse vectors may come
-                in any order; values of the same index are added up.
-            label: column of numbers or booleans; None if there is none.
-            weight: column of non-negative numbers; None if there is none.
+                of columns of numbers, which become columns 0, 1, ... of the matrix. Indices of sparse vectors can be in
+                any order; values of the same index are added up.
+            label: a column of numbers or booleans; None: there is none.
+            weight: a column of non-negative numbers; None: there is none.
             dtype: the dtype of the features.
 
         Raises:
@@ -94,7 +94,7 @@ class Rows:
         """Read records of an RDD: each ``(label, vector)``, ``(label, vector, weight)`` or a ``LabeledPoint``.
 
         A vector is a ``pyspark.ml`` or ``pyspark.mllib`` vector, sparse or dense, or a 1-D array (or list) of numbers.
-        A record takes some microseconds; a DataFrame's batches are many times faster.
+        It takes some microseconds per record; the batches of a DataFrame are many times faster.
 
         Raises:
             InputError: a record has another form, or a value that ``fromBatches`` refuses.
@@ -138,7 +138,7 @@ class Rows:
         """
         columns = self.x.indices
         if are_dense(columns, *self.x.shape):
-            # Most tables of numbers: all columns are used, so each keeps its number.
+            # As in most tables of numbers, all columns are used, so each keeps its number.
             return LocalRows(np.arange(self.x.shape[1]), self.x, self.y, self.weights)
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.x.shape[1]:
             raise OutOfRangeError(
@@ -151,14 +151,14 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class LocalRows:
-    """Rows in a compact space of the columns that they use.
+    """Rows with only the columns that they use.
 
     Attributes:
         keys: the used columns, int64, shape (k,), sorted, unique: the keys to pull and to add to.
         x: scipy csr_array of float32 or float64, shape (n, k): its columns are positions in ``keys``.
         y: labels, float64, shape (n,); None if there are none.
         weights: float64, shape (n,); None: all weights are equal.
-        margins: the initial predictions of the rows, float64, shape (n,); None: all rows have the same.
+        margins: the initial predictions of the rows, float64, shape (n,); None: all rows have the same prediction.
         groups: the group of each row, int64, shape (n,); None: there are none.
     """
 
@@ -176,7 +176,7 @@ class LocalRows:
         """Return some rows, in the order given, with only the keys that they use.
 
         Args:
-            numbers: row numbers, integers, shape (m,); a row may occur several times.
+            numbers: the numbers of the rows, integers, shape (m,); a row can occur several times.
 
         Raises:
             DTypeError: the numbers are not integers.
@@ -189,7 +189,7 @@ class LocalRows:
         return LocalRows(self.keys[used], x, *self._row_fields(rows))
 
     def gathered(self, rows: Int64s) -> LocalRows:
-        """Return some rows, unchecked, in the order given, with all keys."""
+        """Return some rows, in the order given, with all keys; the numbers are not checked."""
         indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
         return LocalRows(self.keys, sparse_matrix(values, columns, indptr, len(self.keys)), *self._row_fields(rows))
 
@@ -201,13 +201,13 @@ class LocalRows:
     def _row_fields(self, rows: Int64s) -> tuple[Any, ...]:
         """Return labels, weights, margins and groups of some rows."""
         arrays = (self.y, self.weights, self.margins, self.groups)
-        return tuple(None if one is None else one[rows] for one in arrays)
+        return tuple(None if array is None else array[rows] for array in arrays)
 
     def sample(self, fraction: float, rng: np.random.Generator) -> LocalRows:
         """Return a random minibatch with the keys that it uses; it may be empty.
 
         Args:
-            fraction: probability of each row, in (0, 1]; 1.0 takes all rows.
+            fraction: the probability of each row, in (0, 1]; 1.0 takes all rows.
             rng: ``worker.rng()`` draws the same rows in every attempt of a clock.
 
         Raises:
@@ -231,13 +231,12 @@ class LocalRows:
 
 
 def sample_rows(rows: int, fraction: float, rng: np.random.Generator) -> Int64s | None:
-    """Draw the numbers of a minibatch's rows, ascending; None: all rows. Raise ConfigError for a fraction outside (0,
-    1]."""
+    """Draw the numbers of a minibatch's rows, ascending; None: all rows. ConfigError: fraction is outside (0, 1]."""
     if not 0.0 < fraction <= 1.0:
         raise ConfigError(f"fraction: expected a number in (0, 1], got {fraction}")
     if fraction == 1.0:
         return None
-    # Draw the number of rows first, then the rows: a small fraction needs few draws instead of one a row.
+    # The number of rows is drawn first, then the rows: a small fraction needs few draws instead of one per row.
     count = rng.binomial(rows, fraction)
     return np.sort(rng.choice(rows, count, replace=False, shuffle=False))
 
@@ -263,8 +262,7 @@ def are_dense(columns: Array, rows: int, size: int) -> bool:
 
 
 def row_numbers(numbers: npt.ArrayLike, count: int) -> Int64s:
-    """Return numbers of rows as an array; raise DTypeError unless they are integers, OutOfRangeError unless in [0,
-    count)."""
+    """Return row numbers as int64; raise DTypeError unless they are integers, OutOfRangeError unless in [0, count)."""
     array = np.asarray(numbers)
     if array.size and array.dtype.kind not in "iu":
         raise DTypeError(f"rows: expected row numbers, integers, got {array.dtype}; a mask has np.flatnonzero(mask)")
@@ -276,7 +274,7 @@ def row_numbers(numbers: npt.ArrayLike, count: int) -> Int64s:
 
 @kernel
 def take_rows(indptr: Array, columns: Array, values: Array, rows: Int64s) -> tuple[Array, Array, Array]:
-    """Copy the entries of some rows, one row after the other; return the row starts, the columns and the values."""
+    """Copy the entries of some rows; return indptr, columns and values."""
     new_indptr = np.zeros(len(rows) + 1, np.int64)
     for row in range(len(rows)):
         new_indptr[row + 1] = new_indptr[row] + indptr[rows[row] + 1] - indptr[rows[row]]
@@ -289,8 +287,10 @@ def take_rows(indptr: Array, columns: Array, values: Array, rows: Int64s) -> tup
 
 
 class RowParts:
-    """Collects the arrays of rows that come in several parts; ``size`` is the number of columns, None until it is
-    known. The caller appends to ``y`` and ``weights``."""
+    """Collects the arrays of rows that are read in several parts.
+
+    ``size`` is the number of columns, None until it is known. The caller appends to ``y`` and ``weights``.
+    """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
@@ -304,7 +304,7 @@ class RowParts:
 
     def read(self, batch: pa.RecordBatch, features: str | Sequence[str], label: str | None, weight: str | None) -> None:
         """Append the rows of a batch; see ``Rows.fromBatches``."""
-        # Importing pyarrow takes half a second, and records do not need it.
+        # Imported here: pyarrow takes half a second, and records do not need it.
         from ps2.data.columns import read_features, read_numbers, read_weights
 
         if not hasattr(batch, "schema"):
@@ -337,7 +337,7 @@ class RowParts:
         return sum(part.nbytes for parts in kinds for part in parts)
 
     def drained(self, has_y: bool, has_weights: bool, piece_bytes: int) -> Iterator[Rows]:
-        """Yield the rows in pieces of about ``piece_bytes``, and drop them; ``rows`` and ``size`` keep their values."""
+        """Yield the rows in pieces of about ``piece_bytes``, and drop them; ``rows`` and ``size`` do not change."""
         while self.lengths:
             piece = RowParts(self.dtype)
             piece.size = self.size
@@ -375,7 +375,7 @@ def _unpacked(record: Any) -> tuple[Any, ...]:
         return record.features, record.label
     label, vector, *weight = record
     if len(weight) > 1:
-        raise ValueError("too many parts")
+        raise ValueError(f"expected at most 3 elements, got {2 + len(weight)}")
     return vector, label, *weight
 
 
@@ -383,31 +383,32 @@ def _entries(vector: Any) -> tuple[Array, Array, int]:
     """Return columns, values and size of a vector, without importing pyspark."""
     if hasattr(vector, "indices"):
         if len(vector.indices) != len(vector.values):
-            raise ValueError("not as many indices as values")
+            raise ValueError(f"expected {len(vector.values)} indices, got {len(vector.indices)}")
         return vector.indices, vector.values, int(vector.size)
     values = as_array("vector", getattr(vector, "array", vector)).astype(np.float64)
     if values.ndim != 1:
-        raise ValueError("not 1-D")
+        raise ValueError(f"expected one dimension, got {values.ndim}")
     return np.arange(len(values), dtype=np.int32), values, len(values)
 
 
 def _check_records(parts: RowParts, sizes: list[int], numbers: list[tuple[float, ...]]) -> None:
-    """Raise InputError for the first record that differs from the others in form or holds an invalid number."""
+    """Raise InputError for the first record that differs from the others in form, or has an invalid number."""
     (columns,), (values,), (lengths,) = parts.columns, parts.values, parts.lengths
     ends = np.cumsum(lengths)
 
-    def first(bad: Array, what: str) -> None:
-        if bad.any():
-            raise InputError(f"record {int(np.argmax(bad))}: {what}")
+    def check(is_invalid: Array, expected: str) -> None:
+        if is_invalid.any():
+            raise InputError(f"record {int(np.argmax(is_invalid))}: expected {expected}")
 
-    def first_entry(bad: Array, what: str) -> None:
-        if bad.any():
-            raise InputError(f"record {int(np.searchsorted(ends, np.argmax(bad), side='right'))}: {what}")
+    def check_entries(is_invalid: Array, expected: str) -> None:
+        if is_invalid.any():
+            record = int(np.searchsorted(ends, np.argmax(is_invalid), side="right"))
+            raise InputError(f"record {record}: expected {expected}")
 
-    first(np.array(sizes) != sizes[0], f"expected a vector of size {sizes[0]} as in the records before")
-    first(np.array(list(map(len, numbers))) != len(numbers[0]), "expected a weight in all records or in none")
-    first_entry(~np.isfinite(values), f"expected finite features that fit {parts.dtype}")
-    first_entry((columns < 0) | (columns >= sizes[0]), f"expected indices in [0, {sizes[0]})")
+    check(np.array(sizes) != sizes[0], f"a vector of size {sizes[0]} as in the records before")
+    check(np.array(list(map(len, numbers))) != len(numbers[0]), "a weight in all records or in none")
+    check_entries(~np.isfinite(values), f"finite features that fit {parts.dtype}")
+    check_entries((columns < 0) | (columns >= sizes[0]), f"indices in [0, {sizes[0]})")
     table = np.array(numbers)
-    first(np.any(~np.isfinite(table), axis=1), "expected a finite label and weight")
-    first(np.any(table[:, 1:] < 0, axis=1), "expected a non-negative weight")
+    check(np.any(~np.isfinite(table), axis=1), "a finite label and weight")
+    check(np.any(table[:, 1:] < 0, axis=1), "a non-negative weight")

@@ -1,4 +1,4 @@
-"""Rows in a file, read in order: while one block is in use, the next one is read."""
+"""Rows in a file, which are read in order: while a block is in use, the next block is read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """Some rows of a file, from the row ``begin`` on; a dense block has all columns, in order, and stores only
-    values."""
+    """Some rows of a file, from row ``begin`` on. A dense block stores only values, as its rows have all columns."""
 
     begin: int
     rows: int
@@ -34,8 +33,10 @@ class RowBlock:
 
 @dataclass(frozen=True, eq=False)
 class RowFile:
-    """The rows of a file, by used columns; selections up to ``limit_bytes`` are copied to memory. All dense blocks use
-    a part of ``dense_indptr`` and ``dense_columns``."""
+    """The rows of a file, and the columns ``keys`` that they use. Selections up to ``limit_bytes`` are kept in memory.
+
+    All dense blocks use a part of ``dense_indptr`` and ``dense_columns``.
+    """
 
     keys: Int64s
     file: BlockFile
@@ -59,7 +60,7 @@ class RowFile:
         return sum(block.location.size for block in self.blocks)
 
     def read(self, block: RowBlock, chosen: Int64s | None) -> LocalRows:
-        """Return a block's rows, or those with some numbers, counted within the block."""
+        """Return a block's rows; ``chosen`` has the numbers of some rows within the block, None: all rows."""
         arrays, columns = self.file.arrays(block.location), len(self.keys)
         if block.is_dense:
             indptr, indices = self.dense_indptr[: block.rows + 1], self.dense_columns[: block.rows * columns]
@@ -76,11 +77,13 @@ class RowFile:
 
 @dataclass(frozen=True, eq=False)
 class SpilledRows:
-    """Rows in a file, in a compact space of the columns that they use (``keys``), with the methods of ``LocalRows``.
-    Only their blocks have ``x``, ``y`` and ``weights``.
+    """Rows in a file, with only the columns that they use (``keys``), and the methods of ``LocalRows``.
+
+    Only the blocks have ``x``, ``y`` and ``weights``.
 
     Attributes:
-        changes: functions that change each block when it is read, in order.
+        stored: all rows of the file.
+        changes: functions that are applied to each block when it is read, in order.
         numbers: the numbers of the selected rows, ascending; None: all rows.
     """
 
@@ -103,28 +106,30 @@ class SpilledRows:
         return sum(block.weight for block in self.blocks())
 
     def blocks(self) -> Iterator[LocalRows]:
-        """Yield all rows in order, in blocks of some megabytes with all keys; the next block is read meanwhile."""
+        """Yield all rows in order, in blocks of some megabytes with all keys; the next block is read in a thread."""
         parts = [(block, chosen) for block, chosen in self._selected() if chosen is None or len(chosen)]
         if not parts:
             return
         with ThreadPoolExecutor(1, "ps2-rows") as reader:
-            coming = reader.submit(self._read, *parts[0])
+            future = reader.submit(self._read, *parts[0])
             for block, chosen in parts[1:]:
-                rows, coming = coming.result(), reader.submit(self._read, block, chosen)
+                rows, future = future.result(), reader.submit(self._read, block, chosen)
                 yield rows
                 del rows
-            yield coming.result()
+            yield future.result()
 
     def mapped(self, change: Callable[[LocalRows], LocalRows]) -> SpilledRows:
-        """Return the same rows with a change that is made to each block whenever it is read."""
+        """Return the same rows with a change that is applied to each block when it is read."""
         return replace(self, changes=(*self.changes, change))
 
     def chosen(self, numbers: npt.ArrayLike) -> LocalRows | SpilledRows:
-        """Return rows by ascending numbers, with all keys: in memory if they fit, else by reference. Raise DTypeError
-        unless they are integers, OutOfRangeError unless they ascend in ``[0, n)``."""
+        """Return rows by ascending numbers, with all keys: in memory if they fit, else by reference.
+
+        Raise DTypeError unless the numbers are integers, OutOfRangeError unless they ascend in ``[0, n)``.
+        """
         rows = row_numbers(numbers, len(self))
-        if falls := np.flatnonzero(np.diff(rows) <= 0).tolist():
-            before, after = rows[falls[0] : falls[0] + 2]
+        if not_ascending := np.flatnonzero(np.diff(rows) <= 0).tolist():
+            before, after = rows[not_ascending[0] : not_ascending[0] + 2]
             raise OutOfRangeError(
                 f"rows in a file: expected ascending numbers without repeats, got {after} after {before}"
             )
@@ -170,7 +175,8 @@ class SpilledRows:
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         values, columns = (np.concatenate([getattr(part, name) for part in x]) for name in ("data", "indices"))
         matrix = sparse_matrix(values, columns, indptr, len(self.keys))
-        return LocalRows(self.keys, matrix, *(_joined([getattr(one, name) for one in blocks]) for name in ROW_FIELDS))
+        fields = (_joined([getattr(block, name) for block in blocks]) for name in ROW_FIELDS)
+        return LocalRows(self.keys, matrix, *fields)
 
     def _with_used_keys(self) -> SpilledRows:
         used = UsedColumns(len(self.keys))

@@ -1,4 +1,4 @@
-"""Decides when the rows of a worker go to a file, and to which folder. Pure, except for measuring memory."""
+"""Decides when the rows of a worker are written to a file, and in which folder. Pure, except for measuring memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ps2.errors import ConfigError
 SpillName = Literal["auto", "always", "never"]
 SPILL: tuple[SpillName, ...] = get_args(SpillName)
 
-# The share of a worker's memory for rows. Reading and the first clocks of a training hold rows twice, and models need
-# the rest.
+# The share of a worker's memory for rows. Reading and the first clocks of a training need memory for two copies of the
+# rows, and models need memory, too.
 SHARE = 0.25
-# The size of a block of rows: one is read, one is written and one is in use, so a worker holds up to three.
+# The size of a block of rows. A worker has up to three in memory: one is read, one is written, and one is in use.
 BLOCK_BYTES = 8 << 20
-# Spark sets this variable for its Python workers: the block manager's folders, one on each local disk.
+# The variable in which Spark passes its Python workers the block manager's folders, one on each local disk.
 LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 
 
@@ -31,9 +31,9 @@ class Memory:
     """Free memory in bytes; None: there is no limit.
 
     Attributes:
-        process: the memory that this process alone may still take (RLIMIT_AS, which spark.executor.pyspark.memory sets;
-            RLIMIT_DATA).
-        group: the memory that the process's control groups may still take.
+        process: the memory that this process may still allocate (RLIMIT_DATA; RLIMIT_AS, which
+            spark.executor.pyspark.memory sets).
+        group: the memory that the process's control groups may still allocate.
         machine: the free memory of the machine.
     """
 
@@ -50,10 +50,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Spill:
-    """How a worker keeps its rows; picklable.
+    """Where a worker stores its rows; picklable.
 
     Attributes:
-        mode: "auto": in a file once they exceed ``limit_bytes``; "always": in a file; "never": in memory.
+        mode: "auto": in a file if they exceed ``limit_bytes``; "always": in a file; "never": in memory.
         limit_bytes: the maximum size of rows in memory; None: ``SHARE`` of the worker's memory when it begins to read.
         block_bytes: the approximate size of a block of the file.
     """
@@ -96,6 +96,6 @@ def local_folders(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def worker_folder(rank: int, folders: Sequence[str]) -> str:
-    """Return a worker's folder: ranks use the disks in turn, except disks that have failed."""
+    """Return a worker's folder: ranks use the disks in turn, except those that have failed."""
     usable = [folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)] or list(folders)
     return usable[rank % len(usable)]

@@ -1,4 +1,4 @@
-"""Bitmaps of the columns that rows use, for one array or collected from several blocks."""
+"""Bitmaps of the columns that rows use, for one array or for several blocks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ColumnNumbers:
         _sum_before(words, self._before)
 
     def number(self, columns: Int32s) -> Int32s:
-        """Return the number of each column, which must be in the set."""
+        """Return the number of each column; all must be in the set."""
         numbers = np.empty(len(columns), np.int32)
         _look_up(columns, self._words, self._before, numbers)
         return numbers
@@ -54,8 +54,10 @@ class ColumnNumbers:
 
 @kernel
 def renumber(ids: Array, inverse: Int32s, size: int) -> Int64s:
-    """Return the sorted unique ids in [0, size); write each entry's position among them. ``inverse`` may be ``ids``. A
-    bitmap with the number of bits before each word makes small minibatches of millions of ids cheap."""
+    """Return the sorted unique ids in [0, size), and write each entry's position among them to ``inverse``.
+
+    ``inverse`` can be ``ids``. With a bitmap and the number of bits before each word, nothing is sorted.
+    """
     words = np.zeros(size // WORD_BITS + 1, np.uint64)
     _mark(ids, words)
     before = np.empty(len(words), np.int32)
@@ -76,7 +78,7 @@ def _mark(columns: Array, words: Words) -> None:
 
 @kernel
 def _sum_before(words: Words, before: Int32s) -> np.int64:
-    """Set the number of columns before each word; return the number of all."""
+    """Compute the number of columns before each word; return the number of all columns."""
     count = np.int64(0)
     for word in range(len(words)):
         before[word] = count

@@ -11,8 +11,8 @@ def warm() -> None:
     """Hash one row of each type that has its own kernel."""
     texts = {"short": pa.array(["a"]), "large": pa.array(["a"], pa.large_string())}
     batch = pa.RecordBatch.from_pydict(texts | {"number": pa.array([1]), "list": pa.array([["a"]])})
-    each = map(Field.categorical, batch.schema.names)
-    FieldHasher((*each, Field.cross("short", "number"))).rows(batch)
+    fields = map(Field.categorical, batch.schema.names)
+    FieldHasher((*fields, Field.cross("short", "number"))).rows(batch)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from ps2.number_checks import is_number, is_whole
 InitialKind = Literal["zeros", "normal", "uniform"]
 Clock = Literal["wall", "event"]
 
-# Largest ``admit_after``: the count of a waiting key's touches takes one byte.
+# The maximum of ``admit_after``: the count of a waiting key's touches has one byte.
 MAX_TOUCHES = 255
 # ``Initial.end`` for "all rows".
 ALL_ROWS = 2**31 - 1
 
-# Normal numbers of this standard deviation fit float32.
-LARGEST_SCALE = 1e37
+# The maximum scale: normal numbers of this standard deviation fit float32.
+MAX_SCALE = 1e37
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Initial:
 
     Attributes:
         kind: "zeros"; "normal" with mean 0 and standard deviation ``scale``; or "uniform" on ``[-scale, scale)``.
-        scale: from 0 to ``LARGEST_SCALE``; see ``kind``.
+        scale: from 0 to ``MAX_SCALE``; see ``kind``.
         seed: any int64.
-        begin, end: rows of the matrix outside ``[begin, end)`` begin at 0, such as an optimizer's state.
+        begin, end: rows of the matrix outside ``[begin, end)``, such as an optimizer's state, begin at 0.
     """
 
     kind: InitialKind = "zeros"
@@ -44,8 +44,8 @@ class Initial:
         if self.kind not in get_args(InitialKind):
             raise ConfigError(f"init: expected {_choices(InitialKind)}, got {self.kind!r}")
         object.__setattr__(self, "scale", _number("initScale", self.scale))
-        if self.scale > LARGEST_SCALE:
-            raise ConfigError(f"initScale: expected at most {LARGEST_SCALE:g}, got {self.scale:g}")
+        if self.scale > MAX_SCALE:
+            raise ConfigError(f"initScale: expected at most {MAX_SCALE:g}, got {self.scale:g}")
         for name, low, high in (
             ("seed", -(2**63), 2**63 - 1),
             ("begin", 0, ALL_ROWS),
@@ -69,11 +69,11 @@ class KeyPolicy:
     """Which keys a sparse matrix admits, keeps and removes, and their initial values: its keys are managed.
 
     Attributes:
-        admit_after: number of the touch at which a key gets its slot. A touch is a change that names the key and would
-            create it. Earlier changes are dropped, and reads return the initial values.
-        expire_after_s: seconds after its last touch at which a key is removed, by the matrix's time; None: never.
+        admit_after: the number of the touch at which a key gets its slot. A touch is a change that names the key and
+            would create it. Earlier changes are dropped, and reads return the initial values.
+        expire_after_s: a key is removed this many seconds after its last touch, by the matrix's time; None: never.
         max_keys: the maximum number of keys; the least recently touched keys are removed first; None: no limit.
-        initial: values of keys without a slot.
+        initial: the values of keys without a slot.
         clock: "wall": the driver advances the matrix's time; "event": the program does.
     """
 

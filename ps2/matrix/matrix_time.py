@@ -1,19 +1,18 @@
-"""The time of a matrix whose keys are managed: ticks, and the seconds at which they began. Pure.
+"""The time of a matrix with managed keys: ticks, and the times in seconds at which they began. Pure.
 
 Each change of a key is stamped with the current tick. Servers never read a clock: the driver or the program advances
-the time with a mutation, so that checkpoints and copies hold it.
+the time by a mutation, so that checkpoints and replicas have the same time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 
-# With more than MAX_TIMES ticks, some times are forgotten. An age then becomes too long by at most one part in
-# ACCURACY.
+# With more than MAX_TIMES ticks, some times are dropped. An age is then too long by at most 1 / ACCURACY of it.
 MAX_TIMES = 1 << 14
 ACCURACY = 1000
 FIRST_TICK = 1
-# The latest time of a matrix, in seconds: float64 still distinguishes seconds.
+# The latest possible time of a matrix, at which float64 still distinguishes seconds.
 LATEST_S = 1e15
 
 
@@ -22,7 +21,7 @@ class MatrixTime:
 
     Attributes:
         tick: the current tick.
-        ticks, times_s: some ticks, and the matrix's times in seconds when these began; both ascend.
+        ticks, times_s: some ticks, and the times at which they began; both ascend.
     """
 
     def __init__(self, ticks: list[int] | None = None, times_s: list[float] | None = None, tick: int = FIRST_TICK):
@@ -37,21 +36,21 @@ class MatrixTime:
         """Begin a tick at a new time. A time before the current one changes nothing.
 
         Args:
-            now_s: the new time in seconds.
-            tick: the smallest number for the new tick.
-            touched: keys that were touched since the last advance count as touched at the new time.
+            now_s: the new time.
+            tick: the minimum number of the new tick.
+            touched: whether keys that were touched since the last advance count as touched at the new time.
         """
         if now_s < self.now_s or (now_s == self.now_s and not touched):
             return
         if touched:
             self.times_s[-1] = now_s
-        before = self.tick
+        old_tick = self.tick
         self.mark(tick)
         self.ticks.append(self.tick)
         self.times_s.append(now_s)
-        # Only at certain ticks, so that a copy of the shard forgets the same times.
+        # Only at certain ticks, so that all replicas of a shard drop the same times.
         quarter = MAX_TIMES // 4
-        if len(self.ticks) > MAX_TIMES and before // quarter < self.tick // quarter:
+        if len(self.ticks) > MAX_TIMES and old_tick // quarter < self.tick // quarter:
             self._forget()
 
     def mark(self, tick: int) -> None:
@@ -71,8 +70,7 @@ class MatrixTime:
     def _forget(self) -> None:
         indexes = [0]
         for index in range(1, len(self.times_s) - 1):
-            # If this time is forgotten, a touch before the following one counts as a touch at the last time in the
-            # list.
+            # If this time is dropped, touches before the following time count as touches at the last kept time.
             following_s = self.times_s[index + 1]
             if following_s - self.times_s[indexes[-1]] > (self.now_s - following_s) / ACCURACY:
                 indexes.append(index)

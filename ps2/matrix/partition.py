@@ -1,7 +1,7 @@
 """Partitioning of a matrix: pure functions of its ``MatrixSpec`` (paper, section 4.3).
 
-A dense matrix is cut by columns: partition ``i`` is the half-open interval ``[begin, end)``. A sparse matrix is cut by
-the hash of the key instead, so that any set of keys spreads evenly.
+A dense matrix is partitioned by columns: each partition is a half-open interval ``[begin, end)``. A sparse matrix is
+partitioned by the hash of the key, so that any set of keys is spread evenly.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ WIRES = get_args(Wire)
 MAX_SPARSE_DIM = 2**63
 MAX_DENSE_DIM = 2**40
 MAX_ROWS = 2**31 - 1
-# A column's block travels in one message.
+# A column's block is sent in one message.
 MAX_BLOCK_BYTES = 4 << 20
-# Sparse keys are hashed onto this many buckets, and the buckets are cut into intervals.
+# Sparse keys are hashed to this many buckets, and the buckets are divided into intervals.
 HASH_SPACE = 2**32
 
 
@@ -37,17 +37,17 @@ class MatrixSpec:
     """The properties of a matrix that are fixed when it is created.
 
     Attributes:
-        dim: number of columns; for a sparse matrix, keys are in ``[0, dim)``.
-        rows: rows reserved at creation; a matrix may grow.
+        dim: the number of columns; the keys of a sparse matrix are in ``[0, dim)``.
+        rows: the number of rows at creation; a matrix may grow.
         dtype: "float32", "float64", "int32" or "int64".
         kind: "dense", or "sparse" (hashed keys).
-        align: dense only: partitions begin at multiples of this many columns, so that blocks of columns stay together.
-        partitions_per_server: more than 1 allows moving load between servers later.
-        wire: dtype of values in messages, "float16" or "bfloat16"; None: ``dtype``.
-        layout: the contiguous unit in memory: "row": a row of a partition; "column": a column's block, which holds its
-            values in all rows.
-        key_policy: sparse only: when managed keys get and lose their slots, and their initial values. None: a key gets
-            its slot at its first touch, with zeros, and keeps it.
+        align: for dense matrices: partitions begin at multiples of this number of columns.
+        partitions_per_server: with more than 1, partitions can later be moved between servers.
+        wire: the dtype of values in messages, "float16" or "bfloat16"; None: ``dtype``.
+        layout: the contiguous unit in memory: "row": a row of a partition; "column": a block, the values of a column in
+            all rows.
+        key_policy: for sparse matrices: when managed keys get and lose their slots, and their initial values. None: a
+            key gets its slot at its first touch, with zeros, and keeps it.
     """
 
     dim: int
@@ -78,7 +78,7 @@ class MatrixSpec:
         if self.dtype not in DTYPES:
             raise DTypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.kind == "sparse" and self.align != 1:
-            raise ConfigError(f"align: a sparse matrix is cut by hash and cannot be aligned, got align={self.align}")
+            raise ConfigError(f"align: a sparse matrix is partitioned by hash, so expected align=1, got {self.align}")
         if self.layout not in get_args(Layout):
             raise ConfigError(f"layout: expected 'row' or 'column', got {self.layout!r}")
         if self.layout == "column" and self.block_bytes > MAX_BLOCK_BYTES:
@@ -169,6 +169,6 @@ def check_columns(spec: MatrixSpec, columns: Int64s) -> None:
         return
     low, high = int(columns.min()), int(columns.max())
     if low < 0 or high >= spec.dim:
-        bad = low if low < 0 else high
-        position = int(np.argmax(columns == bad))
-        raise OutOfRangeError(f"index {bad} (at position {position}) is outside [0, {spec.dim})")
+        invalid = low if low < 0 else high
+        position = int(np.argmax(columns == invalid))
+        raise OutOfRangeError(f"index {invalid} (at position {position}) is outside [0, {spec.dim})")

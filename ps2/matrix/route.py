@@ -42,7 +42,7 @@ def why_not_colocated(spec: MatrixSpec, route: Route, other_spec: MatrixSpec, ot
     if route.bounds != other_route.bounds:
         one, other = (f"align={s.align}, partitionsPerServer={s.partitions_per_server}" for s in (spec, other_spec))
         return f"their columns are cut differently, {one} and {other}"
-    # ``assign_owners`` assigns equal cuts to the same servers; addresses of different route versions are not
+    # ``assign_owners`` assigns equal partitions to the same servers. Addresses of different route versions are not
     # comparable.
     if route.version == other_route.version and route.addresses != other_route.addresses:
         return "their partitions are on different servers"

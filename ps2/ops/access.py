@@ -1,6 +1,6 @@
 """Row access: read and write a row by interval (pull, push...) or by slot (gather, scatter...) (paper, Table 1).
 
-Operations check lengths and indices before they write anything. Slots may come in any order and repeatedly: additions
+Operations check lengths and indices before they write anything. Slots can be in any order, with duplicates: additions
 accumulate, and the last of several overwrites wins. Slot -1 stands for an absent sparse key: it reads as 0 and is never
 written.
 """
@@ -37,7 +37,7 @@ def _scatter(loop: Callable[[Array, Int64s, Array], None], u: Array, slots: Int6
     slots, ascending = check_targets(slots, u.size)
     values = readable(values)
     if ascending:
-        # Slots ascend strictly, so no two blocks share a column.
+        # Slots ascend strictly, so no two blocks write to the same column.
         over_blocks(lambda slots, values: loop(u, slots, values), (slots, values), cost=SLOT_COST)
     else:
         loop(u, slots, values)
@@ -45,7 +45,7 @@ def _scatter(loop: Callable[[Array, Int64s, Array], None], u: Array, slots: Int6
 
 @op()
 def pull(u: Row, *, start: int = 0, stop: int = -1) -> Array:
-    """Return a copy of columns ``[start, stop)`` of ``u``; a stop of -1 means the end of the row.
+    """Return a copy of columns ``[start, stop)`` of ``u``; stop -1: the end of the row.
 
     Raises:
         OutOfRangeError: the interval is not inside the row.
@@ -77,7 +77,7 @@ def push(u: Row, values: Values, *, start: int = 0) -> None:
 
     Raises:
         OutOfRangeError: ``start`` is not inside the row.
-        ShapeError: there are more values than columns left.
+        ShapeError: there are more values than columns from ``start`` on.
     """
     assign(_target(u, values, start), values)
 
@@ -131,11 +131,11 @@ def scatter_sub(u: Row, slots: Slots, values: SlotValues) -> None:
 
 @op(writes=("u",))
 def scatter_mul(u: Row, slots: Slots, values: SlotValues) -> None:
-    """Multiply ``u`` by the values at the slots; an absent key stays absent; raises like ``scatter``."""
+    """Multiply ``u`` by the values at the slots; absent keys are not added; raises like ``scatter``."""
     _scatter(kernels.scatter_mul, u, slots, values)
 
 
 @op(writes=("u",), dtypes=FLOATS)
 def scatter_div(u: Row, slots: Slots, values: SlotValues) -> None:
-    """Divide ``u`` by the values at the slots; an absent key stays absent; raises like ``scatter``."""
+    """Divide ``u`` by the values at the slots; absent keys are not added; raises like ``scatter``."""
     _scatter(kernels.scatter_div, u, slots, values)

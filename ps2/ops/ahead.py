@@ -1,4 +1,4 @@
-"""Compiles kernels in another process before this process, or one that it waits for, calls them."""
+"""Compiles kernels in another process, before this process or its workers need them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,24 @@ PARENT_POLL_S = 0.5
 
 
 def compile_ahead(kernel: Any, warmer: str) -> None:
-    """Start a process that compiles a kernel, if there is a core for it and numba's cache holds no form of the kernel.
+    """Start a process that compiles a kernel, if there is a free core and numba's cache has no version of the kernel.
 
-    A caller of the kernel waits for that process meanwhile (``KernelCache``), and compiles it if the process ends
-    early. ``warmer``: "module:function"; the function calls the kernel.
+    Callers of the kernel wait until that process has compiled it (``KernelCache``). If the process ends early, they
+    compile the kernel themselves. ``warmer`` is "module:function"; the function calls the kernel.
     """
     if isinstance(kernel._cache, KernelCache) and kernel._cache.is_empty() and usable_cores() > 1:
         module, _, function = warmer.partition(":")
         process = compiling_process(f"from {module} import {function}; {function}()")
-        # Without the wait, the process would stay a zombie.
+        # Without ``wait``, the process would remain a zombie.
         threading.Thread(target=process.wait, daemon=True).start()
 
 
 def compiling_process(statements: str, niceness: int = 0) -> subprocess.Popen[bytes]:
-    """Start a process that finds the same modules as this one, and runs statements that compile kernels.
-
-    It ends with this process.
-    """
-    begin = f"import os, sys; os.nice({niceness}); sys.path[:] = {sys.path!r}; from ps2.ops import ahead"
-    program = f"{begin}; ahead.end_with({os.getpid()}); {statements}"
-    nothing = subprocess.DEVNULL
-    return subprocess.Popen([sys.executable, "-c", program], stdin=nothing, stdout=nothing, stderr=nothing)
+    """Start a process that compiles kernels by some statements; it has the same module path, and ends with this one."""
+    preamble = f"import os, sys; os.nice({niceness}); sys.path[:] = {sys.path!r}; from ps2.ops import ahead"
+    program = f"{preamble}; ahead.end_with({os.getpid()}); {statements}"
+    null = subprocess.DEVNULL
+    return subprocess.Popen([sys.executable, "-c", program], stdin=null, stdout=null, stderr=null)
 
 
 def end_with(parent: int) -> None:

@@ -26,15 +26,14 @@ from ps2.ops.table import TABLE, Op, families
 # Operations on managed keys (``ps2.server.key_operations``).
 KEY_READS = ("keys_state", "keys_changed", "keys_removed")
 KEY_CHANGES = ("keys_advance", "keys_mark", "keys_expire", "keys_evict", "keys_remove")
-# Operations that the server implements itself: run a user's function that may write, run one that only reads, return
-# the keys of a sparse shard, and those on managed keys.
+# Operations that the server implements itself: "map" runs a user's function that may write, "look" runs one that only
+# reads, "keys" returns the keys of a sparse shard; the others work on managed keys.
 SERVERS = ("map", "look", "keys", *KEY_READS, *KEY_CHANGES)
-# The number of similar names that an error for an unknown operation lists.
-CLOSEST = 4
-LIKENESS = 0.5
-MATCHED_CHARS = 64
+# An error for an unknown operation lists at most MAX_SIMILAR names whose similarity (``difflib``) is at least
+# MIN_SIMILARITY. Only the first MAX_CHARS characters are compared.
+MAX_SIMILAR, MIN_SIMILARITY, MAX_CHARS = 4, 0.5, 64
 
-# Families that are imported whole. A module's operations are in the table before the functions below them exist.
+# Families whose import is complete. During it, the table already has operations whose kernels are not yet defined.
 _LOADED: set[str] = set()
 
 __all__ = [
@@ -57,9 +56,9 @@ def lookup(name: str) -> Op:
         import_module(module)  # waits for a thread that imports it already
         _LOADED.add(family)
     if name not in TABLE:
-        like = get_close_matches(str(name)[:MATCHED_CHARS].lower(), sorted(TABLE), n=CLOSEST, cutoff=LIKENESS)
-        nearest = f"the nearest names: {', '.join(like)}" if like else "no name is similar"
-        raise NotFoundError(f"there is no operation {name!r}; {nearest}; 'ps2 ops' lists all")
+        similar = get_close_matches(str(name)[:MAX_CHARS].lower(), sorted(TABLE), n=MAX_SIMILAR, cutoff=MIN_SIMILARITY)
+        names = f"the nearest names: {', '.join(similar)}" if similar else "no name is similar"
+        raise NotFoundError(f"there is no operation {name!r}; {names}; 'ps2 ops' lists all")
     return TABLE[name]
 
 

@@ -1,8 +1,8 @@
-"""Blocks: one column's values in all rows, contiguous in layout "column".
+"""Blocks: the values of one column in all rows, contiguous in layout "column".
 
-LDA keeps a word's counts in a block, and embeddings a vertex's vector (paper, sections 5.2.2 and 5.2.4).
+In LDA a block has a word's counts, in embeddings a vertex's vector (paper, sections 5.2.2 and 5.2.4).
 
-Slots may come in any order and repeatedly: additions accumulate, and the last of several overwrites wins. Slot -1
+Slots can be in any order, with duplicates: additions accumulate, and the last of several overwrites wins. Slot -1
 stands for an absent sparse key: it reads as zeros and is never written.
 """
 
@@ -28,8 +28,8 @@ ByChange = Annotated[Unsigned, along(SLOTS, by="sizes")]
 Positions = Annotated[ByChange, Tiny(lambda dtype: np.zeros(1, np.uint8))]
 UNSIGNED = (np.uint8, np.uint16, np.uint32)
 
-# Cost of finding a block anywhere in memory, in element additions; the cost of its values comes on top.
-FINDING_COST = 64
+# The cost of the cache miss of a block, in element additions, without the cost of its values.
+ACCESS_COST = 64
 
 
 @op(initial=True)
@@ -41,7 +41,7 @@ def columns_pull(m: Blocks, slots: Slots) -> Annotated[Array, along(SLOTS, BLOCK
     """
     out = np.empty((slots.size, m.shape[1]), dtype=m.dtype)
     block = readable(m)
-    cost = FINDING_COST + m.shape[1]
+    cost = ACCESS_COST + m.shape[1]
     over_blocks(lambda s, o: take(block, s, o), (check_slots(slots, m.shape[0]), out), cost=cost)
     return out
 
@@ -65,34 +65,34 @@ def columns_add(m: Blocks, slots: Slots, values: BlockValues) -> None:
 
 @op(writes=("m",), dtypes=("int32",), creates=True)
 def columns_add_some(m: Blocks, slots: Slots, sizes: BySlot, positions: Positions, changes: ByChange) -> None:
-    """Add to some values of the blocks at the slots, for example if few of a word's counts change.
+    """Add to some of the values of the blocks at the slots, such as the few counts of a word that change.
 
     Args:
-        sizes: the number of values that change in each slot's block.
-        positions: the position of each changed value in its block; those of one block follow each other.
+        sizes: the number of changed values of each slot.
+        positions: the position of each changed value in its block, slot by slot.
         changes: the changes of these values, encoded by ``fold``.
 
     Raises:
         OutOfRangeError: a slot is not in the shard, or a position is not in a block.
-        ShapeError: the numbers of positions and changes are not the sum of the sizes.
+        ShapeError: the number of positions or changes is not the sum of the sizes.
     """
     slots = check_slots(slots, m.shape[0])
     if len(positions) != sizes.sum() or len(changes) != len(positions):
         raise ShapeError(f"expected {sizes.sum()} positions and changes, got {len(positions)} and {len(changes)}")
     if len(positions) and positions.max() >= m.shape[1]:
         raise OutOfRangeError(f"positions: expected numbers below {m.shape[1]}, got {positions.max()}")
-    by = np.empty(len(changes), np.int32)
-    unfold(readable(changes.astype(np.uint32)).view(np.int32), by)
-    add_some(m, slots, readable(sizes.astype(np.int32)), readable(positions.astype(np.int32)), by)
+    deltas = np.empty(len(changes), np.int32)
+    unfold(readable(changes.astype(np.uint32)).view(np.int32), deltas)
+    add_some(m, slots, readable(sizes.astype(np.int32)), readable(positions.astype(np.int32)), deltas)
 
 
 def narrow_unsigned(numbers: npt.NDArray[Any], limit: int) -> npt.NDArray[Any]:
-    """Return numbers from 0 to ``limit`` as the narrowest unsigned integers that hold ``limit``."""
+    """Return numbers from 0 to ``limit`` in the narrowest unsigned dtype that can represent ``limit``."""
     return numbers.astype(next(dtype for dtype in UNSIGNED if limit <= np.iinfo(dtype).max))
 
 
 def fold(changes: Int32s) -> npt.NDArray[Any]:
-    """Return signed numbers as the narrowest unsigned ones: 0, -1, 1, -2 ... become 0, 1, 2, 3 ..."""
+    """Map 0, -1, 1, -2 ... to 0, 1, 2, 3 ... (zigzag encoding), in the narrowest unsigned dtype."""
     folded = ((changes << 1) ^ (changes >> 31)).view(np.uint32)
     return narrow_unsigned(folded, int(folded.max(initial=0)))
 
@@ -106,14 +106,14 @@ def columns_fill(m: Blocks, *, value: float) -> None:
 def _write(loop: Callable[[Array, Int64s, Array], None], m: Array, slots: Int64s, values: Array) -> None:
     if values.shape != (slots.size, m.shape[1]):
         raise ShapeError(f"values: expected shape ({slots.size}, {m.shape[1]}), got {values.shape}")
-    # One thread, as a slot may come twice. One thread is still faster than values can arrive.
+    # Slots may repeat, so one thread writes. It is faster than the network delivers values.
     loop(m, check_slots(slots, m.shape[0]), readable(values))
 
 
 @kernel
 def take(m: Array, slots: Int64s, out: Array) -> None:
     """Set ``out[i]`` to the block at ``slots[i]``, or to zeros where the slot is -1."""
-    # Element by element: slices might overlap, so assigning them takes three times as long.
+    # Element by element: numba assumes that slices overlap, so assigning slices takes three times as long.
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(m, slots[i + AHEAD])
@@ -128,7 +128,7 @@ def take(m: Array, slots: Int64s, out: Array) -> None:
 
 @kernel
 def put(m: Array, slots: Int64s, values: Array) -> None:
-    """Overwrite the blocks at the slots that are not -1; of several values for one slot the last wins."""
+    """Overwrite the blocks at the slots that are not -1; the last of several values for one slot wins."""
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(m, slots[i + AHEAD])
@@ -164,18 +164,18 @@ def add_some(m: Array, slots: Int64s, sizes: Int32s, positions: Int32s, changes:
 
 @kernel
 def unfold(folded: Int32s, changes: Int32s) -> None:
-    """Undo ``fold``; both may be the same array."""
+    """Undo ``fold``; both arguments may be the same array."""
     for i in range(folded.size):
         changes[i] = ((folded[i] >> 1) & np.int32(0x7FFFFFFF)) ^ -(folded[i] & np.int32(1))
 
 
 @inline
 def fit(sizes: Int32s, positions: Int32s, width: int) -> bool:
-    """Return True if sizes below 2**31 add up to the number of positions, and each position is in a block."""
-    total, fine = 0, True
+    """Return True if non-negative sizes add up to the number of positions, and all positions are in [0, width)."""
+    total, is_valid = 0, True
     for i in range(sizes.size):
         total += sizes[i]
-        fine &= sizes[i] >= 0
+        is_valid &= sizes[i] >= 0
     for i in range(positions.size):
-        fine &= 0 <= positions[i] < width
-    return fine and total == positions.size
+        is_valid &= 0 <= positions[i] < width
+    return is_valid and total == positions.size

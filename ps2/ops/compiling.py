@@ -1,4 +1,4 @@
-"""Compilation of kernels, with numba's cache on disk; without a writable cache, every process compiles anew."""
+"""Compilation of kernels, with numba's cache on disk; without a writable cache, every process compiles again."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Seconds of compiling in a process after which a line says so.
+# A process prints a line after compiling for this time.
 PATIENCE_S = 2.0
-# Seconds that a process waits for a kernel that another one compiles, and between two looks.
+# The maximum time to wait for a kernel that another process compiles, and the time between two checks.
 WAIT_S, POLL_S = 60.0, 0.05
-# The first reason why kernels could not be cached: a process warns once for all its kernels.
+# The first error that prevented caching: a process warns only once.
 _warned: set[str] = set()
-# Functions of ``compile_inline``.
+# The functions that ``compile_inline`` has compiled.
 _inline: set[Callable[..., Any]] = set()
 
 _settings: Any = numba.config
@@ -56,16 +56,16 @@ if _settings.DISABLE_JIT:
 
 
 class CompilingNotice(_Listener):  # type: ignore[misc]
-    """Tells the user, once a process, why nothing seems to happen: kernels have been compiling for some seconds."""
+    """Prints a line, once per process, when kernels have been compiling for some seconds."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
-        # Kernels being compiled: one, those that it calls, and those that these call.
+        # The number of nested compilations: a kernel compiles the kernels that it calls.
         self._depth = 0
 
     def on_start(self, event: Any) -> None:
-        """Note that numba begins to compile a function."""
-        if not _is_kept(event):
+        """Start the timer when numba begins to compile a kernel."""
+        if not _is_cached(event):
             return
         if self._depth == 0:
             self._timer = threading.Timer(self._patience_s, self._print)
@@ -75,8 +75,8 @@ class CompilingNotice(_Listener):  # type: ignore[misc]
         self._depth += 1
 
     def on_end(self, event: Any) -> None:
-        """Note that it is compiled, or cannot be: the next one is granted what is left of the patience."""
-        if not _is_kept(event):
+        """Stop the timer when the compilation has ended; the next kernel gets the remaining time."""
+        if not _is_cached(event):
             return
         if event._exc_details is not None:
             event.data["dispatcher"]._cache.end_turn()
@@ -90,57 +90,57 @@ class CompilingNotice(_Listener):  # type: ignore[misc]
         print("ps2: compiling kernels, once for this machine: it may take half a minute", file=sys.stderr, flush=True)
 
 
-class GarbageLater(_Listener):  # type: ignore[misc]
-    """Lets Python collect no garbage while kernels compile: it takes a tenth of the time, and finds little."""
+class GarbageCollectionPause(_Listener):  # type: ignore[misc]
+    """Disables garbage collection while kernels compile: it would take a tenth of the time, and free little."""
 
     def __init__(self) -> None:
         self._depth, self._was_on = 0, False
 
     def on_start(self, event: Any) -> None:
-        """Note that numba begins to compile a function."""
+        """Disable garbage collection when numba begins to compile."""
         if self._depth == 0:
             self._was_on = gc.isenabled()
             gc.disable()
         self._depth += 1
 
     def on_end(self, event: Any) -> None:
-        """Note that it is compiled, or cannot be."""
+        """Enable garbage collection again when the outermost compilation has ended."""
         self._depth -= 1
         if self._depth == 0 and self._was_on:
             gc.enable()
 
 
-def _is_kept(event: Any) -> bool:
+def _is_cached(event: Any) -> bool:
     return isinstance(event.data["dispatcher"]._cache, KernelCache)
 
 
 def compile_kept(fn: F, fastmath: Any = False) -> F:
     """Compile a function on its first call, and cache the result on disk if numba has a writable cache folder."""
-    # Numba would compile a function that does not say what it wants of ``fastmath`` as its first caller wants it.
+    # ``fastmath`` must be given: otherwise numba would use that of the function's first caller.
     compiled: Any = njit(nogil=True, error_model="numpy", fastmath=fastmath)(fn)
     try:
         compiled._cache = KernelCache(compiled.py_func)  # as ``cache=True`` does
     except RuntimeError as error:  # no folder: a read-only install, and no home directory
         warn_once(error)
-    kept: F = compiled
-    return kept
+    result: F = compiled
+    return result
 
 
 def compile_inline(fn: F, fastmath: Any = False) -> F:
-    """Let kernels call a function, which becomes part of each; Python runs it as it is."""
-    part: F = _register_jitable(
+    """Let kernels call a function, which is compiled into each of them; Python calls it uncompiled."""
+    result: F = _register_jitable(
         error_model="numpy", fastmath=fastmath, no_cfunc_wrapper=True, pipeline_class=InlineCompiler
     )(fn)
     _inline.add(fn)
-    return part
+    return result
 
 
 def source_stamp(fn: Callable[..., Any]) -> str:
-    """Return a hash of what the machine code of a kernel depends on: numba looks at the kernel's own file alone.
+    """Return a hash of the sources that a kernel's machine code depends on; numba itself checks only the kernel's file.
 
-    It is a hash of the files of the function and of those that it calls, and of the constants of other files.
+    The sources are the files of the function and of the functions that it calls, and the constants that they use.
     """
-    # How they are compiled counts, too.
+    # The code depends on this file, too.
     files, constants = {_digest(__file__, source_stamp)}, set[tuple[str, str]]()
     for each in _reachable(fn, {fn}):
         files.add(_digest(inspect.getfile(each), each))
@@ -149,7 +149,7 @@ def source_stamp(fn: Callable[..., Any]) -> str:
 
 
 def _reachable(fn: Any, seen: set[Any]) -> Iterator[Any]:
-    """Yield a function and the compiled ones that it calls."""
+    """Yield a function and the compiled functions that it calls."""
     yield fn
     for _, value in _globals(fn):
         called = getattr(value, "py_func", None) or getattr(value, "_defn", None) or value  # a kernel, an intrinsic
@@ -159,7 +159,7 @@ def _reachable(fn: Any, seen: set[Any]) -> Iterator[Any]:
 
 
 def _globals(fn: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what the names in a function's code stand for, those of modules included."""
+    """Yield the names in a function's code with their values, also attributes of modules."""
     names = fn.__code__.co_names
     for name in names:
         value = fn.__globals__.get(name)
@@ -185,7 +185,7 @@ def _digest(file: str, fn: Any) -> str:
 
 
 class InlineLibrary(_Library):  # type: ignore[misc]
-    """Code that is neither optimised nor translated, except as a part of other code."""
+    """Code that is optimised and translated only as a part of other code."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -197,7 +197,7 @@ class InlineLibrary(_Library):  # type: ignore[misc]
 
 @_register_pass(mutates_CFG=True, analysis_only=False)
 class InlineLowering(_Lowering):  # type: ignore[misc]
-    """Lowers a function of Python to LLVM's language, and stops there."""
+    """Lowers a Python function to LLVM's intermediate language, and stops there."""
 
     _name = "ps2_inline_lowering"
 
@@ -206,7 +206,7 @@ class InlineLowering(_Lowering):  # type: ignore[misc]
         state.flags.no_compile = True
         super().run_pass(state)
         fndesc, env = state.cr.fndesc, state.cr.env
-        # At address 0: nothing calls it, as there is no code yet.
+        # The address is 0: there is no code yet, and nothing calls the function.
         function = _dynfunc.make_function(fndesc.lookup_module(), fndesc.qualname, "", 0, env, (state.library,))
         state.targetctx.insert_user_function(function, fndesc, [state.library])
         state.cr = state.cr._replace(cfunc=function)
@@ -218,33 +218,34 @@ class InlineCompiler(_Compiler):  # type: ignore[misc]
 
     def define_pipelines(self) -> list[Any]:
         passes = _default_passes.define_nopython_pipeline(self.state)
-        at = [step for step, _ in passes.passes].index(typed_passes.NativeLowering)
-        passes.passes[at] = (InlineLowering, "lowering of a part of kernels")
+        index = [step for step, _ in passes.passes].index(typed_passes.NativeLowering)
+        passes.passes[index] = (InlineLowering, "lowering of a part of kernels")
         passes.finalize()
         return [passes]
 
 
 class KernelCache(_Cache):  # type: ignore[misc]
-    """Numba's cache, except that it notices changes of all sources, and that one process compiles a kernel for all.
+    """Numba's cache that checks all sources of a kernel, and lets one process compile the kernel for all.
 
-    And a call goes on without it if the disk is full, read-only or unreadable.
+    If the disk is full, read-only or unreadable, kernels are compiled without the cache.
     """
 
     def __init__(self, fn: Any) -> None:
         super().__init__(fn)
         self._fn = fn
         self._is_stamped = False
-        # While this process compiles the kernel: a locked file. Numba's lock of the compiler keeps other threads away.
+        # The descriptor of a locked file while this process compiles the kernel. Other threads are excluded by numba's
+        # lock of the compiler.
         self._turn: int | None = None
 
     def _stamp(self) -> None:
-        """Take the sources into account: at the first use, as what a kernel calls may be defined below it."""
+        """Stamp the cache with the sources, at the first use: a kernel may call functions defined below it."""
         if not self._is_stamped:
             self._cache_file._source_stamp = source_stamp(self._fn)
             self._is_stamped = True
 
     def is_empty(self) -> bool:
-        """Return whether the kernel is compiled for no arguments at all."""
+        """Return whether the cache has no compiled version of the kernel."""
         self._stamp()
         try:
             return not self._cache_file._load_index()
@@ -254,13 +255,13 @@ class KernelCache(_Cache):  # type: ignore[misc]
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         self._stamp()
         try:
-            found = super().load_overload(sig, target_context)
-            if found is None and self._turn is None:
+            code = super().load_overload(sig, target_context)
+            if code is None and self._turn is None:
                 self._begin_turn()
-                found = super().load_overload(sig, target_context)
-                if found is not None:
+                code = super().load_overload(sig, target_context)
+                if code is not None:
                     self.end_turn()
-            return found
+            return code
         except OSError as error:
             warn_once(error)
             return None
@@ -276,7 +277,7 @@ class KernelCache(_Cache):  # type: ignore[misc]
             self.end_turn()
 
     def _begin_turn(self) -> None:
-        """Wait while another process compiles the kernel; from then on others wait for this one."""
+        """Wait while another process compiles the kernel; then make the others wait for this process."""
         self._turn = os.open(self._turn_path(), os.O_RDWR | os.O_CREAT, 0o666)
         deadline_s = time.monotonic() + WAIT_S
         while time.monotonic() < deadline_s:
@@ -286,9 +287,9 @@ class KernelCache(_Cache):  # type: ignore[misc]
                 time.sleep(POLL_S)
 
     def end_turn(self) -> None:
-        """Let others compile the kernel, or find it."""
+        """Release the processes that wait."""
         if self._turn is not None:
-            # Who waits has it open. Who comes later finds the kernel.
+            # Waiting processes have the file open; processes that come later find the kernel in the cache.
             with suppress(FileNotFoundError):
                 os.unlink(self._turn_path())
             os.close(self._turn)
@@ -299,16 +300,16 @@ class KernelCache(_Cache):  # type: ignore[misc]
 
 
 def warn_once(error: Exception) -> None:
-    """Warn, once a process, that compiled kernels are not cached."""
+    """Warn, once per process, that compiled kernels are not cached."""
     if not _warned:
         _warned.add(str(error))
         log.warning(
-            "compiled kernels cannot be cached, so each process compiles them anew, for seconds: %s; set "
+            "compiled kernels cannot be cached, so each process compiles them again, for seconds: %s; set "
             "NUMBA_CACHE_DIR to a writable folder",
             error,
         )
 
 
 _register: Any = event.register
-for _listener in (CompilingNotice(), GarbageLater()):
+for _listener in (CompilingNotice(), GarbageCollectionPause()):
     _register("numba:compile", _listener)

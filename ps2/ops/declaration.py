@@ -10,12 +10,12 @@ from ps2.errors import ConfigError
 
 # Kinds of positional parameters: arrays of the shard.
 SHARD_KINDS = ("row", "block", "blocks")
-# Kinds that do not travel with the request.
+# Kinds that are not sent with the request.
 LOCAL = (*SHARD_KINDS, "partition")
 KINDS = (*LOCAL, "slots", "row_ids", "values", "unsigned", "floats", "integers")
 
-# How the partitions' answers are combined. "best": row by row, the answer whose first column (or first array, if there
-# are several) is largest; the first of equals. "concat": one after the other. "list": a list in order of partitions.
+# How the answers of all partitions are combined. "best": row by row, the answer with the largest first column (or first
+# array, if there are several), the first of equal ones. "concat": concatenated. "list": a list in partition order.
 Reduce = Literal["sum", "max", "min", "best", "concat", "list"]
 
 
@@ -41,16 +41,16 @@ def check_annotations(
 def check_declared(
     name: str, operands: Sequence[str], writes: tuple[str, ...], reduce: str | None, hints: Mapping[str, Any]
 ) -> None:
-    """Raise ConfigError for a declaration that contradicts the function."""
+    """Raise ConfigError if the arguments of ``@op`` contradict the function."""
     if unknown := [each for each in writes if each not in operands]:
         raise ConfigError(
-            f"operation {name!r}: writes: expected vectors or matrices of it ({', '.join(operands) or 'it has none'}), "
-            f"got {', '.join(map(repr, unknown))}"
+            f"operation {name!r}: writes: expected names of its vectors or matrices "
+            f"({', '.join(operands) or 'it has none'}), got {', '.join(map(repr, unknown))}"
         )
     if reduce is not None and reduce not in get_args(Reduce):
         raise ConfigError(f"operation {name!r}: reduce: expected one of {', '.join(get_args(Reduce))}, got {reduce!r}")
     if reduce is None and hints.get("return") in (int, float):
         raise ConfigError(
-            f"operation {name!r}: expected a reduce for the numbers that its partitions return, got none; one of "
-            f"{', '.join(get_args(Reduce))}"
+            f"operation {name!r}: reduce: expected one of {', '.join(get_args(Reduce))}, as the function returns a "
+            "number, got None"
         )

@@ -1,4 +1,4 @@
-"""Kernels for a batch of keys: sorted and distinct keys, keys by partition, and sums of the rows of equal keys."""
+"""Kernels for a batch of keys: sort keys, find distinct keys, group keys by partition, add up rows of equal keys."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ps2.ops.kernels import FEW, Int64s, kernel
 from ps2.ops.prefetch import prefetch
 from ps2.ops.table import Array
 
-# Of 8 to 13 bits a digit, 9 bits sorted fastest at every size from 1000 to a million keys.
+# The bits of a digit of the radix sort: of 8 to 13 bits, 9 were fastest for all sizes from 1000 to a million keys.
 DIGIT_BITS = 9
 DIGITS = 1 << DIGIT_BITS
 
 
 def sort_keys(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the sorted keys, with duplicates, and the order that sorts them; the sort is stable.
+    """Return the sorted keys, duplicates included, and the order that sorts them; the sort is stable.
 
-    Every 9 bits in which keys differ cost one pass.
+    It takes one pass for every 9 bits in which the keys differ.
     """
     keys = np.array(keys, dtype=np.int64)
     if keys.size <= FEW:
@@ -62,15 +62,15 @@ def _sort_by_digit(
     return True
 
 
-# The initial number of cells in the hash table of keys: a batch of clicks has few distinct keys, and a small table
-# stays in cache. A table that is half full grows by the factor GROWTH.
-CELLS, GROWTH = 4096, 8
-# How many rows ahead to prefetch.
+# The initial number of cells of the hash table of keys. Many batches have few distinct keys, and a small table stays in
+# cache. When the table is half full, it grows by the factor GROWTH.
+MIN_CELLS, GROWTH = 4096, 8
+# The number of rows between the current row and the row that is prefetched.
 AHEAD = 8
 
 
 def find_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the distinct keys, ascending, and the inverse: the position among them of each key, none negative."""
+    """Return the distinct keys, ascending, and the inverse: each key's position among them. No key may be negative."""
     numbered, numbers = number_distinct(keys)
     distinct, order = sort_keys(numbered)
     ranks = np.empty_like(order)
@@ -81,7 +81,7 @@ def find_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
 def number_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
     """Return the distinct keys in the order of their first appearance, and the inverse: each key's position among them.
 
-    Twice as fast as ``find_distinct``; no key is negative.
+    It is twice as fast as ``find_distinct``. No key may be negative.
     """
     distinct, inverse = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
     count = _number(readable(keys), distinct, inverse, 1 << (2 * keys.size).bit_length())
@@ -89,10 +89,13 @@ def number_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def group_by_partition(keys: Int64s, bounds: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Group sparse keys by the partition that holds them; within a partition they keep their order.
+    """Group sparse keys by partition; keys of a partition keep their order.
 
-    ``bounds``: the p + 1 bounds of the partitions, in hash buckets. Returns the grouped keys; the position of each
-    in ``keys``; and the position at which each partition begins, int64 of shape (p + 1,).
+    Args:
+        bounds: the bounds of the p partitions, in hash buckets, shape (p + 1,).
+
+    Returns:
+        The grouped keys; their positions in ``keys``; and the bounds of the groups, int64, shape (p + 1,).
     """
     grouped, order, begins = np.empty_like(keys), np.empty_like(keys), np.zeros(bounds.size, np.int64)
     _group(readable(keys), readable(bounds), np.empty(keys.size, np.int32), grouped, order, begins)
@@ -100,14 +103,14 @@ def group_by_partition(keys: Int64s, bounds: Int64s) -> tuple[Int64s, Int64s, In
 
 
 def take_rows(rows: Array, inverse: Int64s) -> Array:
-    """Return the rows of shape (m, k) at ``inverse``, each in [0, m)."""
+    """Return ``rows[inverse]`` of rows of shape (m, k); the indices, in [0, m), are not checked."""
     out = np.empty((inverse.size, rows.shape[1]), rows.dtype)
     _take_rows(readable(rows), readable(inverse), out)
     return out
 
 
 def sum_rows(values: Array, inverse: Int64s, count: int) -> Array:
-    """Return the sums of rows with equal numbers in [0, count), shape (count, k), added in the order given."""
+    """Return the sum of the rows of each number in [0, count), shape (count, k); ``inverse`` has the rows' numbers."""
     sums = np.zeros((count, values.shape[1]), values.dtype)
     _sum_rows(readable(values), readable(inverse), sums)
     return sums
@@ -117,10 +120,11 @@ def sum_rows(values: Array, inverse: Int64s, count: int) -> Array:
 def _number(keys: Int64s, distinct: Int64s, inverse: Int64s, max_cells: int) -> int:
     """Number keys in the order of their first appearance; return the number of distinct keys.
 
-    ``distinct`` and ``inverse`` are outputs, as long as ``keys``. ``max_cells`` suffices for all keys, a power of
-    two.
+    Args:
+        distinct, inverse: outputs, as long as ``keys``.
+        max_cells: the maximum number of cells of the hash table, a power of two, more than twice the number of keys.
     """
-    size = min(CELLS, max_cells)
+    size = min(MIN_CELLS, max_cells)
     cells = np.full(size, -1, np.int32)
     count = 0
     for i in range(keys.size):
@@ -139,10 +143,10 @@ def _number(keys: Int64s, distinct: Int64s, inverse: Int64s, max_cells: int) -> 
             size = min(GROWTH * size, max_cells)
             cells = np.full(size, -1, np.int32)
             for number in range(count):
-                to = np.int64((np.uint64(distinct[number]) * GOLDEN) >> np.uint64(32)) & (size - 1)
-                while cells[to] >= 0:
-                    to = (to + 1) & (size - 1)
-                cells[to] = number
+                new_cell = np.int64((np.uint64(distinct[number]) * GOLDEN) >> np.uint64(32)) & (size - 1)
+                while cells[new_cell] >= 0:
+                    new_cell = (new_cell + 1) & (size - 1)
+                cells[new_cell] = number
     return count
 
 
@@ -153,7 +157,7 @@ def _group(keys: Int64s, bounds: Int64s, owners: Array, grouped: Int64s, order: 
     for i in range(keys.size):
         # As in ``ps2.matrix.partition.hash_bucket``.
         bucket = np.int64(scrambled(np.uint64(keys[i])) >> np.uint64(32))
-        # Partitions are nearly equal, so this is nearly always the right one.
+        # A guess that is nearly always right, as partitions have nearly equal sizes.
         owner: int = min(int(bucket * per_bucket), last)
         while bucket < bounds[owner]:
             owner -= 1
@@ -165,10 +169,10 @@ def _group(keys: Int64s, bounds: Int64s, owners: Array, grouped: Int64s, order: 
         begins[owner + 1] += begins[owner]
     next_position = begins.copy()
     for i in range(keys.size):
-        to = next_position[owners[i]]
-        next_position[owners[i]] = to + 1
-        grouped[to] = keys[i]
-        order[to] = i
+        target = next_position[owners[i]]
+        next_position[owners[i]] = target + 1
+        grouped[target] = keys[i]
+        order[target] = i
 
 
 @kernel
@@ -176,9 +180,9 @@ def _take_rows(rows: Array, inverse: Int64s, out: Array) -> None:
     for i in range(inverse.size):
         if i + AHEAD < inverse.size:
             prefetch(rows, inverse[i + AHEAD])
-        row, to = rows[inverse[i]], out[i]
+        row, target = rows[inverse[i]], out[i]
         for j in range(row.size):
-            to[j] = row[j]
+            target[j] = row[j]
 
 
 @kernel
@@ -186,6 +190,6 @@ def _sum_rows(values: Array, inverse: Int64s, sums: Array) -> None:
     for i in range(inverse.size):
         if i + AHEAD < inverse.size:
             prefetch(sums, inverse[i + AHEAD])
-        row, to = values[i], sums[inverse[i]]
+        row, target = values[i], sums[inverse[i]]
         for j in range(row.size):
-            to[j] += row[j]
+            target[j] += row[j]

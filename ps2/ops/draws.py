@@ -1,8 +1,8 @@
 """Random initial values of a matrix, independent of the number of servers and of the partitioning.
 
-SplitMix64 computes each number from the seed, the row and the column alone, without any state. Normal numbers are
-Box-Muller transforms of many pairs at once. Their logarithm, sine and cosine are evaluated by series, in loops that
-LLVM turns into SIMD instructions: calls of the C library take five times as long, and differ in the last bits.
+SplitMix64 computes each number from the seed, the row and the column only, without any state. ``normal_pairs`` makes
+many normal numbers at once by Box-Muller transforms. Logarithms, sines and cosines are evaluated as series, in loops
+that LLVM turns into SIMD instructions: calls of the C library take five times as long, and differ in the last bits.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import FLOATS, Array, Block, Blocks, Partition, RowIds, op
 
-# SplitMix64, as a part of kernels.
+# SplitMix64, for use in kernels.
 GOLDEN, scrambled = splitmix.GOLDEN, inline(splitmix.scrambled)
+# The factor that maps 53-bit integers to [0, 1).
 TO_UNIT = 2.0**-53
 TURN = 2 * math.pi
-# Columns that one iteration fills, in all rows; must be even.
+# The number of columns that are filled in all rows at a time; it is even.
 TILE = 2048
-# Cost of one random number, in element additions.
+# The cost of one random number, in element additions.
 COST = 64
 
 
@@ -39,13 +40,16 @@ def rows_random(
     scale: float = 1.0,
     normal: bool = False,
 ) -> None:
-    """Overwrite rows with ``shift + scale * x``, where seed, row and column give x: uniform in [0, 1) or normal.
+    """Overwrite rows with ``shift + scale * x``, where x is random: uniform in [0, 1), or standard normal.
+
+    A number depends only on seed, row and column.
 
     Raises:
         OutOfRangeError: a row is not in the matrix.
     """
-    numbers = check_row_ids(rows, m.shape[0])
-    _fill(m.reshape(-1), numbers, (m.shape[1], 1), (part.begin, m.shape[1]), _how(seed, shift, scale, normal))
+    distribution = np.uint64(seed % 2**64), shift, scale, normal
+    row_ids = check_row_ids(rows, m.shape[0])
+    _fill(m.reshape(-1), row_ids, (m.shape[1], 1), (part.begin, m.shape[1]), distribution)
 
 
 @op(writes=("m",), dtypes=FLOATS)
@@ -60,41 +64,49 @@ def columns_random(
     normal: bool = False,
 ) -> None:
     """Like ``rows_random``, for a shard with layout "column"."""
-    numbers = check_row_ids(rows, m.shape[1])
-    _fill(m.reshape(-1), numbers, (1, m.shape[1]), (part.begin, m.shape[0]), _how(seed, shift, scale, normal))
+    distribution = np.uint64(seed % 2**64), shift, scale, normal
+    row_ids = check_row_ids(rows, m.shape[1])
+    _fill(m.reshape(-1), row_ids, (1, m.shape[1]), (part.begin, m.shape[0]), distribution)
 
 
-def _how(seed: int, shift: float, scale: float, normal: bool) -> tuple[Any, ...]:
-    return np.uint64(seed % 2**64), shift, scale, normal
-
-
-def _fill(flat: Array, rows: Int64s, steps: tuple[int, int], columns: tuple[int, int], how: tuple[Any, ...]) -> None:
+def _fill(
+    flat: Array, rows: Int64s, strides: tuple[int, int], columns: tuple[int, int], distribution: tuple[Any, ...]
+) -> None:
     begin, width = columns
-    # Tiles begin at even columns of the matrix, as two neighbouring columns share the draws for their normal numbers.
+    # Tiles begin at even columns of the matrix, as two adjacent columns have normal numbers made from the same draws.
     starts = readable(np.append(0, np.arange(TILE - begin % 2, width, TILE)))
-    over_blocks(fill_random, (starts,), flat, rows, steps, begin, width, how, cost=COST * TILE * rows.size)
+    over_blocks(fill_random, (starts,), flat, rows, strides, begin, width, distribution, cost=COST * TILE * rows.size)
 
 
 @kernel
 def fill_random(
-    starts: Int64s, flat: Array, rows: Int64s, steps: tuple[int, int], begin: int, width: int, how: tuple[Any, ...]
+    starts: Int64s,
+    flat: Array,
+    rows: Int64s,
+    strides: tuple[int, int],
+    begin: int,
+    width: int,
+    distribution: tuple[Any, ...],
 ) -> None:
     """Fill the tiles of columns that begin at ``starts``; a tile ends at an even column of the matrix.
 
-    ``steps``: distance in ``flat``, all numbers of the shard, from one row to the next, and from one column to the
-    next. ``begin``: the shard's first column in the matrix. ``how``: seed, shift, scale, and True for normal
-    numbers.
+    Args:
+        flat: all values of the shard.
+        rows: the rows to fill.
+        strides: the distance in ``flat`` between adjacent rows, and between adjacent columns.
+        begin, width: the shard's first column in the matrix, and its number of columns.
+        distribution: seed, shift, scale, and whether numbers are normal.
     """
-    seed, shift, scale, normal = how
+    seed, shift, scale, normal = distribution
     for start in starts:
         end = min(start + TILE - (begin + start) % 2, width)
         for i in range(rows.size):
             key = scrambled(scrambled(seed) + np.uint64(rows[i] + 1) * GOLDEN)
-            origin = rows[i] * steps[0]
+            origin = rows[i] * strides[0]
             if not normal:
                 for column in range(start, end):
                     bits = scrambled(key + np.uint64(begin + column + 1) * GOLDEN)
-                    flat[origin + column * steps[1]] = shift + scale * (np.float64(bits >> np.uint64(11)) * TO_UNIT)
+                    flat[origin + column * strides[1]] = shift + scale * (np.float64(bits >> np.uint64(11)) * TO_UNIT)
                 continue
             # Box-Muller transform: two draws give two normal numbers.
             for even in range(start - (begin + start) % 2, end, 2):
@@ -103,15 +115,16 @@ def fill_random(
                 radius = scale * math.sqrt(-2.0 * math.log((np.float64(first >> np.uint64(11)) + 1.0) * TO_UNIT))
                 angle = TURN * TO_UNIT * np.float64(second >> np.uint64(11))
                 if even >= start:
-                    flat[origin + even * steps[1]] = shift + radius * math.cos(angle)
+                    flat[origin + even * strides[1]] = shift + radius * math.cos(angle)
                 if even + 1 < end:
-                    flat[origin + (even + 1) * steps[1]] = shift + radius * math.sin(angle)
+                    flat[origin + (even + 1) * strides[1]] = shift + radius * math.sin(angle)
 
 
-# Of float64: where the exponent's bits begin, their bias, and the bits of the fraction.
+# The format of float64: the number of bits of the fraction, the exponent's bias, and a mask of the fraction.
 FRACTION_BITS, BIAS = 52, 1023
 FRACTION = (1 << FRACTION_BITS) - 1
 ONE = BIAS << FRACTION_BITS
+# The number of bits of a draw that are used.
 RANDOM_BITS = 53
 ROOT_2, LOG_2 = math.sqrt(2.0), math.log(2.0)
 QUARTER_TURN = math.pi / 2
@@ -119,11 +132,13 @@ QUARTER_TURN = math.pi / 2
 
 @inline
 def normal_pairs(first: Any, second: Any, scale: float, sine: Float64s, cosine: Float64s) -> None:
-    """Set ``cosine`` and ``sine`` to two independent normal numbers of each pair of draws; mean 0, deviation ``scale``.
+    """Make two independent normal numbers of each pair of draws, with mean 0 and standard deviation ``scale``.
 
-    Of the draws, uint64, the upper 53 bits are used.
+    Args:
+        first, second: the draws, uint64, of which the upper 53 bits are used.
+        sine, cosine: the normal numbers; written.
     """
-    # (draw + 1) / 2**53 in (0, 1], whose logarithm is that of its fraction and a multiple of log 2.
+    # The logarithm of (draw + 1) / 2**53, in (0, 1], is that of the fraction plus the exponent times log 2.
     for i in range(first.size):
         sine[i] = np.float64(first[i] >> np.uint64(11)) + 1.0
     bits = sine.view(np.int64)
@@ -144,9 +159,9 @@ def normal_pairs(first: Any, second: Any, scale: float, sine: Float64s, cosine: 
         sin, cos = radius * _sine(angle, square), radius * _cosine(square)
         number = np.int64(quarter)
         is_odd, is_negative = (number & 1) != 0, (number & 2) != 0
-        along, across = -sin if is_odd else cos, cos if is_odd else sin
-        cosine[i] = -along if is_negative else along
-        sine[i] = -across if is_negative else across
+        x, y = -sin if is_odd else cos, cos if is_odd else sin
+        cosine[i] = -x if is_negative else x
+        sine[i] = -y if is_negative else y
 
 
 @inline

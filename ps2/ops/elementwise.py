@@ -1,4 +1,4 @@
-"""Column access, element by element, in place: the add, sub, mul, div, copy and axpy of the paper's Table 1."""
+"""Element-wise operations in place: add, sub, mul, div, copy and axpy of the paper's Table 1, also with scalars."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Optimizer steps on embedding tables: matrices with layout "column" whose blocks hold weights and optimizer state.
 
-The first k values of a block are the weights of one key; the state of its optimizer follows. A request carries
-gradients of shape (n, k) at distinct keys, and the server takes one step at each of them: a step is always lazy, and
-keys without a gradient stay as they are. Slot -1 stands for an absent key, and is never written.
+The first k values of a block are the weights of one key; the state of its optimizer follows. A request has gradients of
+shape (n, k) for distinct keys, and the server takes one step for each of them. So steps are always lazy: keys without a
+gradient do not change. Slot -1 stands for an absent key, and is never written.
 
-``l1`` and ``l2`` are strengths of penalties that are not part of the gradient: a proximal step follows each step, at
-the same keys, as in ``ps2.ops.optimizers``. FTRL has them in its own formula.
+``l1`` and ``l2`` are strengths of penalties that are not part of the gradient: a proximal step follows each step, for
+the same keys, as in ``ps2.ops.optimizers``. FTRL has the penalties in its own formula.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from ps2.errors import ShapeError
-from ps2.ops.blocks import FINDING_COST
+from ps2.ops.blocks import ACCESS_COST
 from ps2.ops.guards import check_slots, readable
-from ps2.ops.kernels import Int64s, inline, kernel
+from ps2.ops.kernels import Int64s, kernel
 from ps2.ops.operands import SLOTS, along
 from ps2.ops.optimizers import Decay, NonNegative, Positive
 from ps2.ops.parallel import over_blocks
 from ps2.ops.prefetch import AHEAD, prefetch, prefetch_short
-from ps2.ops.steps import adam_one
+from ps2.ops.steps import adam_one, shrink
 from ps2.ops.table import Array, Blocks, Range, Slots, Tiny, Values, op
 
 FLOAT = ("float32",)
@@ -31,27 +31,27 @@ Width = Annotated[int, Range(at_least=1)]
 # Large enough for the state of every optimizer at k = 1.
 Table = Annotated[Blocks, Tiny(lambda dtype: np.ones((1, 5), dtype))]
 Gradients = Annotated[Values, along(SLOTS, "k")]
-# How many blocks ahead to prefetch where only weights are read or written: they are a line or two.
+# The distance of prefetching, in blocks, where only weights are used: they take one or two cache lines.
 WEIGHTS_AHEAD = 16
 
 
 def sgd_block(k: int) -> int:
-    """Return the length of a block of k weights for ``embedding_sgd``: w."""
+    """Return the length of a block of k weights for ``embedding_sgd``, which has w."""
     return k
 
 
 def adagrad_block(k: int) -> int:
-    """Return the length of a block of k weights for ``embedding_adagrad``: w, s."""
+    """Return the length of a block of k weights for ``embedding_adagrad``, which has w and s."""
     return 2 * k
 
 
 def adam_block(k: int) -> int:
-    """Return the length of a block of k weights for ``embedding_adam``: w, v, s, and the bias of v and of s."""
+    """Return the length of a block of k weights for ``embedding_adam``: w, v, s, and two bias corrections."""
     return 3 * k + 2
 
 
 def ftrl_block(k: int, linear: int) -> int:
-    """Return the length of a block of k weights for ``embedding_ftrl``: w, n, and z of the first ``linear``."""
+    """Return the length of a block of k weights for ``embedding_ftrl``: w, n, and z of the first ``linear`` weights."""
     return 2 * k + linear
 
 
@@ -66,13 +66,13 @@ def embedding_pull(m: Blocks, slots: Slots, *, k: Width) -> Annotated[Array, alo
     _check_block(m, k)
     out = np.empty((slots.size, k), dtype=m.dtype)
     block = readable(m)
-    over_blocks(lambda s, o: take(block, s, o), (check_slots(slots, m.shape[0]), out), cost=FINDING_COST + k)
+    over_blocks(lambda s, o: take(block, s, o), (check_slots(slots, m.shape[0]), out), cost=ACCESS_COST + k)
     return out
 
 
 @op(reduce="sum")
 def embedding_count(m: Blocks) -> float:
-    """Return the number of blocks: in a sparse matrix, of keys that have one."""
+    """Return the number of blocks; in a sparse matrix, that of its keys."""
     return float(len(m))
 
 
@@ -168,17 +168,17 @@ def embedding_ftrl(
     FTRL (McMahan et al., 2013, Algorithm 1): sigma = (sqrt(n + g^2) - sqrt(n)) / alpha;  z <- z + g - sigma w;
     n <- n + g^2;  w <- 0 if abs(z) <= l1, else -(z - sign(z) l1) / ((beta + sqrt(n)) / alpha + l2).
 
-    At the first step of a weight that is not 0, z begins as the value from which the formula above gives that weight.
-    So a table may begin with random weights.
+    If a weight is not 0 at its first step, z begins with the value for which the formula above gives this weight. So a
+    table may begin with random weights.
 
     Args:
         m: blocks of w, n (Adagrad's s), and z of the first ``linear`` weights.
-        gradients: g, shape (n, k), taken at the present weights; what this raises is as for ``embedding_sgd``.
+        gradients: g at the current weights, shape (n, k); the errors are those of ``embedding_sgd``.
         alpha: scale of FTRL's learning rate.
         beta: offset of FTRL's learning rate.
         l1: strength of FTRL's L1 penalty.
         l2: strength of FTRL's L2 penalty.
-        linear: number of weights that take steps of FTRL; more than k means k.
+        linear: the number of weights that take steps of FTRL; values above k mean k.
         lr: Adagrad's learning rate.
         eps: Adagrad's, added outside the root.
         decay: strength of the L2 penalty of the weights that take steps of Adagrad.
@@ -190,7 +190,7 @@ def embedding_ftrl(
 
 
 def _checked(m: Array, slots: Int64s, gradients: Array, length: int) -> tuple[Int64s, Array]:
-    """Return slots and gradients in the form that kernels take."""
+    """Check slots and gradients; return them in the form that kernels take."""
     if len(gradients) != slots.size:
         raise ShapeError(f"gradients: expected one for each of {slots.size} slots, got {len(gradients)}")
     _check_block(m, length)
@@ -203,7 +203,7 @@ def _check_block(m: Array, length: int) -> None:
 
 
 def _singles(*values: float) -> tuple[np.float32, ...]:
-    """Return the numbers as float32: a single float64 would widen the whole loop."""
+    """Return numbers as float32; one float64 would widen the whole loop."""
     return tuple(np.float32(value) for value in values)
 
 
@@ -222,21 +222,14 @@ def take(m: Array, slots: Int64s, out: Array) -> None:
                 out[i, j] = 0
 
 
-# A step's loops run over views of one block: with indices of the whole table LLVM would not use SIMD instructions, and
-# they would take two to four times as long. A loop computes all results of a weight before it stores any.
-
-
-@inline
-def _shrink(w: Any, threshold: Any, divisor: Any) -> Any:
-    """Take the proximal step of the penalties: sign(w) max(abs(w) - threshold, 0) / divisor."""
-    zero = np.float32(0)
-    moved = w - threshold if w > zero else w + threshold
-    return zero if abs(w) <= threshold else moved / divisor
+# The loops of a step run over views of one block: with indices into the whole table, LLVM would not use SIMD
+# instructions, and the loops would take two to four times as long. A loop computes all results of a weight before it
+# stores any.
 
 
 @kernel
 def step_sgd(m: Array, slots: Int64s, gradients: Array, lr: Any, threshold: Any, divisor: Any) -> None:
-    k = gradients.shape[1]
+    zero, k = np.float32(0), gradients.shape[1]
     is_plain = threshold == 0 and divisor == 1
     for i in range(slots.size):
         if i + WEIGHTS_AHEAD < slots.size:
@@ -249,13 +242,13 @@ def step_sgd(m: Array, slots: Int64s, gradients: Array, lr: Any, threshold: Any,
                 w[j] -= lr * g[j]
         else:
             for j in range(k):
-                w[j] = _shrink(w[j] - lr * g[j], threshold, divisor)
+                w[j] = shrink(w[j] - lr * g[j], threshold, divisor, zero)
 
 
 @kernel
 def step_adagrad(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> None:
     lr, eps, l1, l2 = scalars
-    one, k = np.float32(1), gradients.shape[1]
+    zero, one, k = np.float32(0), np.float32(1), gradients.shape[1]
     is_plain = l1 == 0 and l2 == 0
     for i in range(slots.size):
         if i + AHEAD < slots.size:
@@ -270,13 +263,13 @@ def step_adagrad(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> Non
             rate = lr / (sqrt(square) + eps)
             moved = w[j] - rate * g
             s[j] = square
-            w[j] = moved if is_plain else _shrink(moved, rate * l1, one + rate * l2)
+            w[j] = moved if is_plain else shrink(moved, rate * l1, one + rate * l2, zero)
 
 
 @kernel
 def step_adam(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> None:
-    lr, beta1, rest1, beta2, rest2, eps, l1, l2 = scalars
-    one, k = np.float32(1), gradients.shape[1]
+    lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, l1, l2 = scalars
+    zero, one, k = np.float32(0), np.float32(1), gradients.shape[1]
     is_plain = l1 == 0 and l2 == 0
     for i in range(slots.size):
         if i + AHEAD < slots.size:
@@ -285,21 +278,21 @@ def step_adam(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> None:
             continue
         block, gradient = m[slots[i]], gradients[i]
         w, velocity, square = block[:k], block[k : 2 * k], block[2 * k : 3 * k]
-        # 1 - beta^t by the recurrence of the mean itself: no power, and no count that ends.
-        unbias1 = beta1 * block[3 * k] + rest1
-        unbias2 = beta2 * block[3 * k + 1] + rest2
+        # 1 - beta^t by a recurrence, which needs no power and no step count.
+        unbias1 = beta1 * block[3 * k] + one_minus_beta1
+        unbias2 = beta2 * block[3 * k + 1] + one_minus_beta2
         block[3 * k], block[3 * k + 1] = unbias1, unbias2
-        step_scalars = lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps
+        step_scalars = lr, beta1, one_minus_beta1, beta2, one_minus_beta2, unbias1, unbias2, eps
         for j in range(k):
             moved, v, s, rate = adam_one(w[j], velocity[j], square[j], gradient[j], step_scalars)
             velocity[j] = v
             square[j] = s
-            w[j] = moved if is_plain else _shrink(moved, rate * l1, one + rate * l2)
+            w[j] = moved if is_plain else shrink(moved, rate * l1, one + rate * l2, zero)
 
 
 @kernel
-def step_ftrl(m: Array, slots: Int64s, gradients: Array, linear: int, scalars: Any, others: Any) -> None:
-    (alpha, beta, l1, l2), (lr, eps, _, decay) = scalars, others
+def step_ftrl(m: Array, slots: Int64s, gradients: Array, linear: int, ftrl: Any, adagrad: Any) -> None:
+    (alpha, beta, l1, l2), (lr, eps, _, decay) = ftrl, adagrad
     zero, one, k = np.float32(0), np.float32(1), gradients.shape[1]
     per_alpha = one / alpha
     for i in range(slots.size):
@@ -311,10 +304,10 @@ def step_ftrl(m: Array, slots: Int64s, gradients: Array, linear: int, scalars: A
         w, n, z = block[:k], block[k : 2 * k], block[2 * k : 2 * k + linear]
         for j in range(linear):
             g, weight, total, square = gradient[j], w[j], z[j], n[j]
-            # A weight that no step has made: z as the formula at the end has it for this weight.
-            signed = l1 if weight > zero else (-l1 if weight < zero else zero)
-            begun = -weight * (beta * per_alpha + l2) - signed
-            total = begun if square == zero and total == zero else total
+            # Before the first step, z is the value for which the last formula gives this weight.
+            signed_l1 = l1 if weight > zero else (-l1 if weight < zero else zero)
+            initial = -weight * (beta * per_alpha + l2) - signed_l1
+            total = initial if square == zero and total == zero else total
             new_square = square + g * g
             root = sqrt(new_square)
             total = total + (g - (root - sqrt(square)) * per_alpha * weight)
@@ -330,4 +323,4 @@ def step_ftrl(m: Array, slots: Int64s, gradients: Array, linear: int, scalars: A
             rate = lr / (sqrt(square) + eps)
             moved = w[j] - rate * g
             s[j] = square
-            w[j] = _shrink(moved, zero, one + rate * decay)
+            w[j] = shrink(moved, zero, one + rate * decay, zero)

@@ -1,8 +1,8 @@
-"""Gradients with several numbers a feature, sent as two factors instead of their product (sufficient factors).
+"""Gradients with several values per feature, sent as two factors instead of their product (sufficient factors).
 
-The gradient of a linear model with ``width`` outputs is x^T b. Here x holds the features of some samples, and b the
-derivative of the loss with respect to each sample's outputs. If a feature has many outputs, x and b take fewer bytes
-than their product (Xie et al., "Distributed Machine Learning via Sufficient Factor Broadcasting", 2016).
+The gradient of a linear model with ``width`` outputs is x^T b, where x has the features of some samples, and b the
+derivatives of the loss with respect to each sample's outputs. With many outputs, x and b take fewer bytes than their
+product (Xie et al., "Distributed Machine Learning via Sufficient Factor Broadcasting", 2016).
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ def add_factors(
 
     Args:
         u: changed.
-        slots: first column of each feature.
-        counts: number of entries of each feature.
+        slots: the first column of each feature.
+        counts: the number of entries of each feature.
         samples: the sample s of each entry, feature by feature.
         x: the value of each entry.
         b: shape (samples, width).
-        width: columns of a feature.
+        width: the number of columns of a feature.
 
     Raises:
-        ShapeError: lengths do not match.
+        ShapeError: the arrays' lengths do not match.
         OutOfRangeError: a feature's columns are not inside the row, or a sample is not in ``b``.
     """
     rows = _sample_rows(b, width)
@@ -89,14 +89,14 @@ def add_factors(
     check_length("samples", samples, entries)
     check_length("x", x, entries)
     if entries and int(samples.max()) >= len(rows):
-        worst = int(np.argmax(samples))
-        raise OutOfRangeError(f"sample {samples[worst]} (at position {worst}) is outside [0, {len(rows)})")
+        position = int(np.argmax(samples))
+        raise OutOfRangeError(f"sample {samples[position]} (at position {position}) is outside [0, {len(rows)})")
     starts = readable(ends - counts.astype(np.int64))
 
     def add(slots: Int64s, starts: Int64s, ends: Int64s) -> None:
         if slots.size:
-            some = slice(int(starts[0]), int(ends[-1]))
-            _add(slots, starts, ends, u, readable(samples[some].astype(np.int64)), readable(x[some]), rows)
+            block = slice(int(starts[0]), int(ends[-1]))
+            _add(slots, starts, ends, u, readable(samples[block].astype(np.int64)), readable(x[block]), rows)
 
     _over_features(add, u, slots, (starts, readable(ends)), width, entries)
 
@@ -109,13 +109,13 @@ def add_dense_factors(
 
     Args:
         u: changed.
-        slots: first column of each feature.
+        slots: the first column of each feature.
         x: shape (features, samples).
         b: shape (samples, width).
-        width: columns of a feature.
+        width: the number of columns of a feature.
 
     Raises:
-        ShapeError: lengths do not match.
+        ShapeError: the arrays' lengths do not match.
         OutOfRangeError: a feature's columns are not inside the row.
     """
     rows = _sample_rows(b, width)
@@ -134,7 +134,7 @@ def _sample_rows(b: Array, width: int) -> Array:
 def _over_features(
     add: Callable[..., None], u: Array, slots: Int64s, rest: tuple[Array, ...], width: int, entries: int
 ) -> None:
-    """Call ``add`` with blocks of slots in parallel if no two features share a column; else once with all slots."""
+    """Call ``add`` with blocks of slots in parallel if no two features have a common column, else with all slots."""
     slots, ascending = check_targets(slots, u.size)
     if slots.size and int(slots.max()) > u.size - width:
         raise OutOfRangeError(f"slot {slots.max()}: {width} columns from it on are not inside [0, {u.size})")

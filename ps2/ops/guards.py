@@ -1,4 +1,4 @@
-"""Checks that operations make before they write. Kernels do not check indices, so no wrong index may reach them."""
+"""Checks that operations make before they write. Kernels do not check indices, so operations must."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ps2.ops.table import Array
 def readable(array: Array) -> Array:
     """Return a read-only, aligned, C-contiguous view of the array, or a copy if the array is not aligned or contiguous.
 
-    Arrays cut from a message are read-only and may be misaligned. Numba compiles a kernel for each combination of these
-    flags. With one form for all inputs, ``warm`` can compile every kernel variant that will ever be called.
+    Arrays in messages are read-only, and can be misaligned. Numba compiles a kernel for each combination of such flags.
+    With one combination for all inputs, ``warm`` can compile every variant that is ever called.
     """
     view: Array = np.require(array, requirements=("C", "A")).view()
     view.flags.writeable = False
@@ -39,7 +39,7 @@ def check_length(name: str, array: Array, expected: int) -> None:
 
 
 def rounded(name: str, values: Float64s, dtype: np.dtype[Any]) -> Array:
-    """Return numbers in a dtype; raise OutOfRangeError if a finite one would become infinite."""
+    """Return numbers in a dtype; raise OutOfRangeError if a finite number would become infinite."""
     try:
         with np.errstate(all="ignore", over="raise"):
             return readable(values.astype(dtype))
@@ -55,7 +55,7 @@ def check_slots(slots: Int64s, width: int) -> Int64s:
 
 
 def check_targets(slots: Int64s, width: int) -> tuple[Int64s, bool]:
-    """Check like ``check_slots``; return also whether the slots ascend strictly, and thus are distinct."""
+    """Check like ``check_slots``; also return whether the slots ascend strictly, so are distinct."""
     return _check("slot", slots, -1, width)
 
 

@@ -1,7 +1,7 @@
-"""Initial values of sparse keys: functions of the seed, the key and the matrix's row alone (``ps2.matrix.key_policy``).
+"""Initial values of sparse keys, which depend only on the seed, the key and the matrix's row (``key_policy.Initial``).
 
-The draws are those of ``rows_random`` with the key in place of the row, and the row in place of the column: two
-neighbouring rows share the draws for their normal numbers.
+The draws are those of ``rows_random`` with the key as the row, and the row as the column. So two adjacent rows have
+normal numbers made from the same draws.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from ps2.ops.kernels import Int64s, kernel
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array
 
-# Pairs of normal numbers that are computed together; their intermediate values fit the first-level cache.
+# The number of pairs of normal numbers computed together; their intermediate values fit the first-level cache.
 PAIRS = 512
 # Cost of one value, in element additions.
 COST = 24
 
 
 def fill_initial(flat: Array, initial: Initial, keys: Int64s, starts: Int64s, rows: Int64s, offsets: Int64s) -> None:
-    """Write initial values into a contiguous array; other elements keep their values.
+    """Write the initial values of keys into ``flat``; other elements keep their values.
 
-    ``starts``: the position in ``flat`` at which each key's values begin; ``rows``: the rows of the matrix to
-    write, ascending, of which those outside ``[begin, end)`` are skipped; ``offsets``: the distance of each row's
-    value from a key's start.
+    Args:
+        starts: the position in ``flat`` of each key's first value.
+        rows: the rows of the matrix to write, ascending; rows outside ``[initial.begin, initial.end)`` are skipped.
+        offsets: the distance of each row's value from a key's start.
     """
     is_random = (rows >= initial.begin) & (rows < initial.end)
     if initial.is_zero or not is_random.any() or not keys.size:
@@ -37,17 +38,17 @@ def fill_initial(flat: Array, initial: Initial, keys: Int64s, starts: Int64s, ro
     seed, cost = np.uint64(initial.seed % 2**64), COST * rows.size
     if initial.kind == "normal":
         pairs, row_pairs = np.unique(rows // 2, return_inverse=True)
-        how = seed, initial.scale, readable(2 * pairs)
+        distribution = seed, initial.scale, readable(2 * pairs)
         sides = readable(2 * row_pairs + rows % 2)
-        over_blocks(_fill_normal, (readable(keys), readable(starts)), flat, sides, offsets, how, cost=cost)
+        over_blocks(_fill_normal, (readable(keys), readable(starts)), flat, sides, offsets, distribution, cost=cost)
     else:
-        how = seed, initial.scale, rows
-        over_blocks(_fill_uniform, (readable(keys), readable(starts)), flat, offsets, how, cost=cost)
+        distribution = seed, initial.scale, rows
+        over_blocks(_fill_uniform, (readable(keys), readable(starts)), flat, offsets, distribution, cost=cost)
 
 
 @kernel
-def _fill_uniform(keys: Int64s, starts: Int64s, flat: Array, offsets: Int64s, how: tuple[Any, ...]) -> None:
-    seed, scale, rows = how
+def _fill_uniform(keys: Int64s, starts: Int64s, flat: Array, offsets: Int64s, distribution: tuple[Any, ...]) -> None:
+    seed, scale, rows = distribution
     start = scrambled(seed)
     for i in range(keys.size):
         state = scrambled(start + (np.uint64(keys[i]) + np.uint64(1)) * GOLDEN)
@@ -58,19 +59,20 @@ def _fill_uniform(keys: Int64s, starts: Int64s, flat: Array, offsets: Int64s, ho
 
 @kernel
 def _fill_normal(
-    keys: Int64s, starts: Int64s, flat: Array, sides: Int64s, offsets: Int64s, how: tuple[Any, ...]
+    keys: Int64s, starts: Int64s, flat: Array, sides: Int64s, offsets: Int64s, distribution: tuple[Any, ...]
 ) -> None:
     """Write normal numbers.
 
-    ``sides``: twice the number of each row's pair, plus 1 for the second row of the pair; ``how``: the seed, the
-    scale, and the first row of each pair.
+    Args:
+        sides: twice the index of each row's pair, plus 1 for the second row of the pair.
+        distribution: the seed, the scale, and the first row of each pair.
     """
-    seed, scale, evens = how
+    seed, scale, evens = distribution
     start, pairs = scrambled(seed), evens.size
-    together = max(1, PAIRS // pairs)
-    draws, normals = np.empty((2, together * pairs), np.uint64), np.empty((2, together * pairs))
-    for begin in range(0, keys.size, together):
-        count = min(together, keys.size - begin)
+    num_keys = max(1, PAIRS // pairs)
+    draws, normals = np.empty((2, num_keys * pairs), np.uint64), np.empty((2, num_keys * pairs))
+    for begin in range(0, keys.size, num_keys):
+        count = min(num_keys, keys.size - begin)
         for i in range(count):
             state = scrambled(start + (np.uint64(keys[begin + i]) + np.uint64(1)) * GOLDEN)
             first, second = draws[0, i * pairs :], draws[1, i * pairs :]

@@ -1,4 +1,4 @@
-"""Compiled loops over the arrays of one shard, for operations that NumPy calls could not do in one pass.
+"""Compiled loops over the arrays of one shard, for operations that NumPy cannot do in one pass.
 
 Every 1-D array is C-contiguous, and every block is a C-contiguous ``(rows, width)`` array. Kernels check neither
 indices nor lengths: the functions in ``ps2.ops.guards`` do so before a kernel is called.
@@ -16,16 +16,16 @@ from ps2.ops.compiling import compile_inline, compile_kept
 from ps2.ops.table import Array
 from ps2.splitmix import GOLDEN
 
-# Operations of users import these from here, beside ``kernel``.
+# Users' operations import these types from here, with ``kernel``.
 Int32s = array_types.Int32s
 Int64s = array_types.Int64s
 Float64s = array_types.Float64s
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Up to this many numbers, a NumPy pass is as fast as calling a kernel. The first kernel call of a process also takes
-# 0.3 s or more, while numba initialises; a client with few keys avoids that.
+# For at most this many numbers, NumPy is as fast as a kernel. The first kernel call of a process also takes 0.3 s or
+# more, while numba initialises; clients with few keys avoid that.
 FEW = 1024
-# Flags that let a sum use SIMD lanes, even a short one; the flags that assume NaN and infinity away are left out.
+# Flags that let sums use SIMD instructions. Flags that assume there is no NaN and no infinity are not among them.
 REASSOCIATE = {"reassoc", "contract", "arcp", "nsz"}
 
 
@@ -40,7 +40,7 @@ def reduction(fn: F) -> F:
 
 
 def inline(fn: F) -> F:
-    """Let kernels call a function, which is compiled as a part of each, with IEEE division."""
+    """Let kernels call a function, which is compiled into each of them, with IEEE division."""
     return compile_inline(fn)
 
 
@@ -54,7 +54,7 @@ def extent(indices: Int64s) -> tuple[int, int, bool]:
     """Return the smallest and the largest of at least one index, and whether the indices ascend strictly."""
     smallest = largest = indices[0]
     ascending = True
-    # No early exit: only then does LLVM turn this loop into SIMD instructions (4 times faster).
+    # Without an early exit, LLVM turns this loop into SIMD instructions (4 times faster).
     for i in range(1, indices.size):
         smallest = min(smallest, indices[i])
         largest = max(largest, indices[i])
@@ -111,7 +111,7 @@ def scatter_div(row: Array, slots: Int64s, values: Array) -> None:
 
 @kernel
 def axpy(u: Array, v: Array, alpha: np.generic) -> None:
-    """Set ``u += alpha * v``; alpha has the rows' dtype, so that float32 stays float32."""
+    """Set ``u += alpha * v``; alpha has the rows' dtype, so that float32 is not widened."""
     for i in range(u.size):
         u[i] += alpha * v[i]
 
@@ -202,14 +202,14 @@ def gram(starts: Int64s, block: Array, rows_u: Int64s, rows_v: Int64s, tile: int
     """Return the inner products of all pairs of ``rows_u`` and ``rows_v`` over some tiles of columns.
 
     Args:
-        starts: first column of each tile; a tile's ``tile`` columns of all these rows fit into a processor's cache.
+        starts: the first column of each tile of ``tile`` columns; a tile of all rows fits a processor's cache.
     """
     out = np.zeros((rows_u.size, rows_v.size))
     for start in starts:
         end = min(start + tile, block.shape[1])
         for i in range(rows_u.size):
             u = block[rows_u[i], start:end]
-            # Four rows at a time: ``u`` is read and widened once for all four.
+            # Four rows at a time, so that ``u`` is read and widened once for all four.
             fours = rows_v.size // 4 * 4
             for j in range(0, fours, 4):
                 v0, v1 = block[rows_v[j], start:end], block[rows_v[j + 1], start:end]
@@ -236,7 +236,7 @@ def gram(starts: Int64s, block: Array, rows_u: Int64s, rows_v: Int64s, tile: int
 
 @kernel
 def combine(starts: Int64s, u: Array, block: Array, rows: Int64s, alphas: Float64s, tile: int) -> None:
-    """Set ``u`` to the sum of ``alphas[i] * block[rows[i]]`` over some tiles; ``u`` may be one of the rows."""
+    """Set tiles of ``u`` to the sums of ``alphas[i] * block[rows[i]]``; ``u`` may be one of the rows."""
     sums = np.empty(tile)
     for start in starts:
         width = min(tile, u.size - start)
@@ -263,10 +263,10 @@ def number_rows(rows: Int64s, distinct: Int64s, numbers: Int64s, cells: Int32s) 
     """Number rows 0, 1, 2... in the order of their first appearance; return the number of distinct rows.
 
     Args:
-        rows: not negative.
-        distinct: output: the row of each number; as long as ``rows``.
-        numbers: output: the number of each row; as long as ``rows``.
-        cells: hash table of numbers, filled with -1; its size is a power of two and larger than that of ``rows``.
+        rows: row ids, not negative.
+        distinct: the row of each number; written; as long as ``rows``.
+        numbers: the number of each row; written; as long as ``rows``.
+        cells: a hash table, filled with -1; its size is a power of two, larger than that of ``rows``.
     """
     last = cells.size - 1
     count = 0
@@ -294,23 +294,23 @@ def rows_pair_update(
     positions_b: Int64s,
     scales: Array,
 ) -> None:
-    """Add ``scale * old b`` to row a and ``scale * old a`` to row b of each pair, in columns from ``begin`` on.
+    """Add ``scale * old b`` target row a and ``scale * old a`` target row b of each pair, in columns from ``begin`` on.
 
     Args:
         block: changed.
         rows_a, rows_b: rows of ``block``.
-        old: values before any pair, with one column for each changed column.
-        positions_a, positions_b: the rows of ``old`` that belong to ``rows_a`` and ``rows_b``.
+        old: the values of the changed columns before the call, one row for each distinct row.
+        positions_a, positions_b: the rows of ``old`` that belong target ``rows_a`` and ``rows_b``.
         scales: one number for each pair, in the block's dtype.
     """
     width = old.shape[1]
     end = begin + width
     for i in range(rows_a.size):
         scale = scales[i]
-        # Rows as slices: if ``begin + j`` were the index, the compiler would not use SIMD lanes.
-        to, source = block[rows_a[i], begin:end], old[positions_b[i]]
+        # Rows as slices: with the index ``begin + j``, the compiler would not use SIMD instructions.
+        target, source = block[rows_a[i], begin:end], old[positions_b[i]]
         for j in range(width):
-            to[j] += scale * source[j]
-        to, source = block[rows_b[i], begin:end], old[positions_a[i]]
+            target[j] += scale * source[j]
+        target, source = block[rows_b[i], begin:end], old[positions_a[i]]
         for j in range(width):
-            to[j] += scale * source[j]
+            target[j] += scale * source[j]

@@ -10,8 +10,8 @@ from ps2.ops.kernels import Int64s, inline, kernel
 
 EMPTY = -1
 MIN_CELLS = 16
-# Keys of one partition share the upper bits of ps2.matrix.partition.hash_bucket. The finaliser here has other
-# multipliers and shifts (those of MurmurHash3), so that such keys still spread over the whole table.
+# Constants of MurmurHash3's finaliser. Keys of one partition have common upper bits of another hash, that of
+# ``ps2.matrix.partition.hash_bucket``; with this one they spread over the whole table.
 SHIFT = np.uint64(33)
 MULTIPLIER_1 = np.uint64(0xFF51AFD7ED558CCD)
 MULTIPLIER_2 = np.uint64(0xC4CEB9FE1A85EC53)
@@ -20,8 +20,8 @@ MULTIPLIER_2 = np.uint64(0xC4CEB9FE1A85EC53)
 class KeyIndex:
     """Assigns slots 0, 1, 2... to int64 keys in ``[0, 2**63 - 1]``, in the order of insertion.
 
-    At most half of the cells are occupied. A cell holds key and slot side by side, so that most look-ups touch one
-    cache line. Not thread-safe: callers hold the shard's lock.
+    At most half of the cells are occupied. A cell has the key next to its slot, so most look-ups touch one cache line.
+    Not thread-safe: callers hold the shard's lock.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class KeyIndex:
 
     @property
     def cells(self) -> Int64s:
-        """The hash table itself, for ``find``: int64 of shape (cells, 2), valid until the next insertion."""
+        """The hash table, for ``find``: int64 of shape (cells, 2), valid until the next insertion."""
         return self._cells
 
     @property
@@ -50,7 +50,7 @@ class KeyIndex:
     def nbytes_after(self, added: int) -> int:
         """Return the size of the index, in bytes, after ``added`` more keys.
 
-        While the index grows, the old arrays live beside the new ones: the peak is higher by ``nbytes``.
+        While the index grows, the old arrays are in memory, too: the peak is higher by ``nbytes``.
         """
         cells = len(self._cells)
         while self._count + added > cells // 2:
@@ -58,7 +58,7 @@ class KeyIndex:
         return cells * self._cells.itemsize * 2 + cells // 2 * self._keys.itemsize
 
     def lookup(self, keys: Int64s) -> Int64s:
-        """Return the slot of each key, in any order with duplicates; -1 for an absent key."""
+        """Return the slot of each key, -1 for an absent key. Keys can be in any order, with duplicates."""
         slots = np.empty(keys.size, dtype=np.int64)
         _lookup(self._cells, readable(keys), slots)
         return slots
@@ -82,7 +82,7 @@ class KeyIndex:
     def missing(self, keys: Int64s) -> int:
         """Return the number of distinct absent keys, which is the number of slots that ``insert`` would add."""
         absent = keys[self.lookup(keys) == EMPTY]
-        # Keys of requests are already sorted and unique.
+        # The keys of most requests are sorted and unique.
         if bool(np.all(absent[1:] > absent[:-1])):
             return int(absent.size)
         return int(np.unique(absent).size)
@@ -109,7 +109,7 @@ def _mix(key: int) -> np.int64:
 
 @inline
 def _cell(cells: Int64s, key: int) -> int:
-    """Return the cell that holds the key, or else the empty cell where the key belongs."""
+    """Return the cell of the key, or else the empty cell for it."""
     last = cells.shape[0] - 1
     cell: int = int(_mix(key)) & last
     while cells[cell, 0] != key and cells[cell, 0] != EMPTY:

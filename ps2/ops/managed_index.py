@@ -1,9 +1,9 @@
 """The index of managed keys: int64 key -> slot, an open-addressing hash table that is rebuilt step by step.
 
-Slots stay dense: the key in the last slot moves into the slot of a removed key. A cell holds a slot and 32 bits of its
-key's hash, so a look-up reads a key only where these bits agree, and a table is rebuilt without reading keys. While a
-table is rebuilt with another size, look-ups ask the new table and then the old one, and each call moves some cells on.
-So no call takes time for all keys (Redis's dictionaries do the same).
+Slots stay dense: the key in the last slot moves into the slot of a removed key. A cell has a slot and 32 bits of its
+key's hash. So a look-up reads a key only if these bits are equal, and a table is rebuilt without reading keys. While a
+table is rebuilt with another size, look-ups search the new table and then the old one, and each call moves some cells.
+So no call takes time in proportion to all keys (Redis's dictionaries do the same).
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ ABSENT = -1
 MIN_CELLS = 1024
 MIN_SLOTS = 512
 MAX_SLOTS = 2**31 - 2
-# A table is rebuilt when more than MAX_LOAD / 32 of its cells hold a slot, or fewer than MIN_LOAD / 32. From SOON / 32
-# on, the pages of the next table are touched bit by bit, as the system needs long for all of them at once; below
-# NOT_SOON / 32 they are given back. A rebuilt table is at most AFTER / 32 full.
-MAX_LOAD, SOON, NOT_SOON, MIN_LOAD, AFTER = 22, 18, 17, 6, 15
+# Loads of a table, in 32nds of its cells. A table is rebuilt if more than MAX_LOAD or fewer than MIN_LOAD have a slot.
+# From PREPARE_LOAD on, the next table is allocated, and its pages are touched step by step, as the system needs long
+# for all at once; below DISCARD_LOAD it is freed. The load of a rebuilt table is at most REBUILT_LOAD.
+MAX_LOAD, PREPARE_LOAD, DISCARD_LOAD, MIN_LOAD, REBUILT_LOAD = 22, 18, 17, 6, 15
+# The number of cells of the next table that a call passes while it touches pages: for each key, and in any case.
 TOUCHED_PER_KEY, TOUCHED_PER_CALL = 24, 1 << 15
-# Cells that an insertion or a removal moves from the old table: some for each key, and some more. A look-up moves them
-# as for fewer keys.
+# The number of cells that a call moves from the old table: for each key, and in any case. LOOKED_UP_PER_MOVED keys of a
+# look-up count as one inserted or removed key.
 MOVED_PER_KEY, MOVED_PER_CALL, LOOKED_UP_PER_MOVED = 8, 1 << 12, 8
 # A cell is 0 if it is empty, DEAD if its key was removed from an old table, else (slot + 1) << 32 | hash bits.
 EMPTY, DEAD = 0, 1
 HASH_BITS = 32
 HASH_MASK = (1 << HASH_BITS) - 1
-# How many keys ahead the loops prefetch cells, and the keys of a batch of look-ups.
+# The distance of prefetching, in keys, and the number of keys that are looked up together.
 AHEAD, BATCH = 16, 256
 
 
@@ -47,10 +48,10 @@ class ManagedIndex:
         self._keys = MappedArray(1, MIN_SLOTS, np.int64)
         self._cells = MappedArray(1, MIN_CELLS, np.int64)
         self._old: MappedArray | None = None
-        # Cells of the old table before this one are moved.
+        # The cells of the old table below this index have been moved.
         self._moved = 0
         self._next: MappedArray | None = None
-        # Cells of the next table before this one are touched.
+        # The cells of the next table below this index have been touched.
         self._touched = 0
 
     def __len__(self) -> int:
@@ -67,28 +68,25 @@ class ManagedIndex:
         return sum(table.nbytes for table in tables if table is not None)
 
     def nbytes_after(self, added: int) -> int:
-        """Return the most bytes that the index takes after ``added`` more keys, with a table that is being rebuilt."""
+        """Return the maximum size in bytes after ``added`` more keys, with a table that is being rebuilt."""
         count, cells = self._count + added, self._cells.columns
-        while count * 32 > cells * SOON:
+        while count * 32 > cells * PREPARE_LOAD:
             cells *= 2
-        more = 8 * cells if cells > self._cells.columns and self._next is None else 0
-        slots = 8 * max(self._slots_for(count) - self._keys.columns, 0) if count > self._keys.columns else 0
-        return self.nbytes + more + slots + PAGE
+        table_bytes = 8 * cells if cells > self._cells.columns and self._next is None else 0
+        slot_bytes = 8 * max(self._slots_for(count) - self._keys.columns, 0) if count > self._keys.columns else 0
+        return self.nbytes + table_bytes + slot_bytes + PAGE
 
     def lookup(self, keys: Int64s) -> Int64s:
-        """Return the slot of each key, -1 for an absent key; any order, duplicates allowed."""
+        """Return the slot of each key, -1 for an absent key. Keys can be in any order, with duplicates."""
         slots = np.empty(keys.size, dtype=np.int64)
         if self._old is not None:
-            # Else keys that are only looked up would pay for two tables forever.
+            # Otherwise look-ups alone would search two tables forever.
             self._step(keys.size // LOOKED_UP_PER_MOVED)
         _lookup(self._table, self._old_table, self._keys.array[0], readable(keys), slots)
         return slots
 
     def insert(self, keys: Int64s) -> None:
-        """Add distinct absent keys; they get the slots from ``len(self)`` on.
-
-        If there are too few, add nothing (LimitError).
-        """
+        """Add distinct absent keys; they get the slots from ``len(self)`` on. LimitError: too many; none is added."""
         count = self._count + keys.size
         if count > MAX_SLOTS:
             raise LimitError(f"a partition has at most {MAX_SLOTS:,} active keys, got {count:,}")
@@ -96,16 +94,16 @@ class ManagedIndex:
             self._keys.resize(self._slots_for(count))
         if count * 32 > self._cells.columns * MAX_LOAD:
             self._rebuild(count)
-        elif count * 32 > self._cells.columns * SOON and self._next is None and self._old is None:
+        elif count * 32 > self._cells.columns * PREPARE_LOAD and self._next is None and self._old is None:
             self._next, self._touched = MappedArray(1, 2 * self._cells.columns, np.int64), 0
         _insert(self._table, self._keys.array[0], readable(keys), self._count)
         self._count = count
         self._step(keys.size)
 
     def remove(self, slots: Int64s) -> Int64s:
-        """Remove the keys of distinct slots, in descending order. The last slots move into the holes.
+        """Remove the keys of distinct slots, in descending order. Keys of the last slots move into the free slots.
 
-        Returns for each slot the slot whose key moved there; the slot itself if it was the last one.
+        Return for each slot the slot whose key moved there, the slot itself if it was the last one.
         """
         sources = np.empty(slots.size, np.int64)
         _remove(self._table, self._old_table, self._keys.array[0], self._count, readable(slots), sources)
@@ -116,9 +114,9 @@ class ManagedIndex:
         return sources
 
     def settle(self, keys: int) -> None:
-        """Move cells as if so many keys were removed, and begin a smaller table if this one is too large."""
+        """Move as many cells as a removal of ``keys`` keys, and begin a smaller table if this one is too large."""
         self._step(keys)
-        if self._count * 32 < self._cells.columns * NOT_SOON:
+        if self._count * 32 < self._cells.columns * DISCARD_LOAD:
             self._next = None
         if self._count * 32 < self._cells.columns * MIN_LOAD and self._cells.columns > MIN_CELLS and self._old is None:
             self._rebuild(self._count)
@@ -136,23 +134,24 @@ class ManagedIndex:
         return max(MIN_SLOTS, count + count // 8)
 
     def _rebuild(self, count: int) -> None:
-        """Begin a table for ``count`` keys and twice as many, of half the size of this one at least.
+        """Begin a table with space for twice ``count`` keys, of at least half the size of the current table.
 
-        So a smaller table does not fill up before the insertions that fill it have moved the old one.
+        With this minimum, the insertions that fill a smaller table also move all cells of the old table.
         """
-        following, self._next = self._next, None
+        prepared, self._next = self._next, None
         self._step(2**62)
         cells = max(MIN_CELLS, self._cells.columns // 2)
-        while count * 32 > cells * AFTER:
+        while count * 32 > cells * REBUILT_LOAD:
             cells *= 2
         if cells == self._cells.columns:
             return
         self._old, self._moved = self._cells, 0
-        fits = following is not None and following.columns == cells
-        self._cells = following if following is not None and fits else MappedArray(1, cells, np.int64)
+        if prepared is None or prepared.columns != cells:
+            prepared = MappedArray(1, cells, np.int64)
+        self._cells = prepared
 
     def _step(self, keys: int) -> None:
-        """Move some cells of the old table, or touch some of the next, for a call of so many keys."""
+        """Move some cells of the old table, and touch some of the next table, in a call with ``keys`` keys."""
         if self._next is not None:
             end = min(self._next.columns, self._touched + keys * TOUCHED_PER_KEY + TOUCHED_PER_CALL)
             self._next.array[0, self._touched : end : PAGE // 8] = EMPTY
@@ -199,7 +198,7 @@ def _slot(cells: Int64s, old: Int64s, slot_keys: Int64s, key: int) -> Any:
 
 @kernel
 def _lookup(cells: Int64s, old: Int64s, slot_keys: Int64s, keys: Int64s, slots: Int64s) -> None:
-    # In batches, stage by stage: so the cache misses of a batch's cells overlap, and then those of its keys.
+    # Batch by batch, in stages: the cache misses of a batch's cells overlap, then those of its keys.
     last, old_last = np.int64(cells.size - 1), np.int64(old.size - 1)
     bits = np.empty(BATCH, np.int64)
     for begin in range(0, keys.size, BATCH):
@@ -230,7 +229,7 @@ def _lookup(cells: Int64s, old: Int64s, slot_keys: Int64s, keys: Int64s, slots: 
 
 @inline
 def _put(cells: Int64s, bits: Any, cell: Any) -> None:
-    """Write a cell to the first empty place from its hash bits on."""
+    """Write a cell to the first empty position from its hash bits on."""
     last = np.int64(cells.size - 1)
     position = bits & last
     while cells[position] != EMPTY:
@@ -261,7 +260,7 @@ def _move(old: Int64s, cells: Int64s, begin: int, end: int) -> None:
 
 @inline
 def _close_gap(cells: Int64s, gap: Any) -> None:
-    """Empty a cell, and move cells back so that none is behind an empty cell on its way (Knuth, 6.4, Algorithm R)."""
+    """Empty a cell, and move later cells so that no probe sequence has a gap (Knuth, 6.4, Algorithm R)."""
     last = np.int64(cells.size - 1)
     position = gap
     while True:

@@ -1,7 +1,7 @@
-"""Arrays that gain and lose columns without copying: their memory is mapped, and its pages are moved.
+"""Arrays whose number of columns changes without copying: their memory is mapped, and its pages are moved.
 
-A resize of a mapped array takes time for its page tables, about a hundredth of the time that copying would take, and
-gives freed pages back to the system. Where the system has no ``mremap``, the columns are copied.
+A resize only changes page tables, which takes about a hundredth of the time of copying, and returns freed pages to the
+system. If the system has no ``mremap``, columns are copied.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PAGE = mmap.PAGESIZE
 PRIVATE_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 MAY_MOVE, FIXED, KEEP_OLD_RANGE = 1, 2, 4
 MAP_FIXED = 0x10
-WITH_HUGE_PAGES, HUGE_PAGE = 14, 2 << 20
+USE_HUGE_PAGES, HUGE_PAGE = 14, 2 << 20
 FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_moves = getattr(_libc, "mremap", None)
-if _moves is not None:
-    _moves.restype = ctypes.c_void_p
-    _moves.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+_mremap = getattr(_libc, "mremap", None)
+if _mremap is not None:
+    _mremap.restype = ctypes.c_void_p
+    _mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -39,12 +39,12 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class _Region:
-    """A range of mapped memory, zeros at first. It is unmapped when the last array that views it is gone."""
+    """A range of mapped memory, initially zeros. It is unmapped when no array views it any more."""
 
     def __init__(self, size: int) -> None:
         """Raises MemoryError if the system refuses."""
         self.size = max(-(-size // PAGE), 1) * PAGE
-        # The borders of page ranges that were moved into this region. Linux before 6.17 moves no range across one.
+        # The borders of page ranges that were moved into this region. Linux before 6.17 cannot move a range across one.
         self._borders: set[int] = set()
         aligned = self.size >= HUGE_PAGE
         mapped = self.size + HUGE_PAGE * aligned
@@ -54,14 +54,14 @@ class _Region:
             raise MemoryError(f"the system refuses {size:,} bytes")
         self.address = start
         if aligned:
-            # Huge pages halve the time of look-ups all over a large array, and are moved one by one if aligned.
+            # Huge pages halve the time of random access to a large array. They can be moved whole if they are aligned.
             self.address = -(-start // HUGE_PAGE) * HUGE_PAGE
             before, after = self.address - start, start + mapped - self.address - self.size
             if before:
                 _libc.munmap(start, before)
             if after:
                 _libc.munmap(self.address + self.size, after)
-            _libc.madvise(self.address, self.size, WITH_HUGE_PAGES)
+            _libc.madvise(self.address, self.size, USE_HUGE_PAGES)
         self.__array_interface__ = {
             "version": 3,
             "typestr": "|u1",
@@ -72,31 +72,31 @@ class _Region:
     def take(self, other: _Region, begin: int, size: int, target: int) -> int:
         """Move whole pages of another region to this one; return the number of bytes that the system has moved.
 
-        The rest of the target stays zeros. The other region keeps its range of addresses, with zeros instead of the
-        moved pages, so an array that still views it stays valid.
+        The remaining bytes of the target are zeros. In the other region, zeros replace the moved pages, so arrays that
+        view it remain valid.
         """
         inner = [border for border in other._borders if begin < border < begin + size]
         borders = sorted({begin, begin + size, *inner})
         self._borders.update(target + border - begin for border in borders)
-        for one, following in pairwise(borders):
-            if not self._take_piece(other, one, following - one, target + one - begin):
-                return one - begin
+        for start, end in pairwise(borders):
+            if not self._take_piece(other, start, end - start, target + start - begin):
+                return start - begin
         return size
 
     def _take_piece(self, other: _Region, begin: int, size: int, target: int) -> bool:
-        if _moves is None or self.address is None or other.address is None:
+        if _mremap is None or self.address is None or other.address is None:
             return False
-        to = _moves(other.address + begin, size, size, MAY_MOVE | FIXED | KEEP_OLD_RANGE, self.address + target)
-        if to == self.address + target:
+        moved = _mremap(other.address + begin, size, size, MAY_MOVE | FIXED | KEEP_OLD_RANGE, self.address + target)
+        if moved == self.address + target:
             return True
-        # A move that fails may have unmapped its target before.
-        again = _libc.mmap(
+        # A failed move may have unmapped its target.
+        remapped = _libc.mmap(
             self.address + target, size, mmap.PROT_READ | mmap.PROT_WRITE, PRIVATE_ANONYMOUS | MAP_FIXED, -1, 0
         )
-        if again != self.address + target:
-            # Rows that were moved before would be lost silently; as this process ends, a copy or checkpoint restores
-            # them.
-            log.critical("the system does not map a range of %d bytes again: this process ends", size)
+        if remapped != self.address + target:
+            # Rows that were moved already would be lost silently. After the end of this process, a copy or checkpoint
+            # restores them.
+            log.critical("the system refuses to map %d bytes again: this process ends", size)
             os.abort()
         return False
 
@@ -106,14 +106,14 @@ class _Region:
 
 
 class MappedArray:
-    """An array of shape (rows, columns), C-contiguous, of which the number of columns can change.
+    """A C-contiguous array of shape (rows, columns) whose number of columns can change.
 
     Attributes:
         array: the whole array; a view is valid until the next ``resize``.
     """
 
     def __init__(self, rows: int, columns: int, dtype: Any) -> None:
-        """Allocate zeros. The columns are rounded up so that each row begins at a page, if there are several."""
+        """Allocate zeros. With several rows, the columns are rounded up so that each row begins at a page."""
         self._dtype = np.dtype(dtype)
         self._region, self.array = self._allocate(rows, columns)
 
@@ -136,22 +136,22 @@ class MappedArray:
 
     @staticmethod
     def rounded(rows: int, columns: int, dtype: np.dtype[Any]) -> int:
-        """Return the number of columns that an array gets for ``columns``."""
+        """Return the number of columns rounded up to whole pages, if there are several rows."""
         step = max(1, PAGE // dtype.itemsize) if rows > 1 else 1
         return -(-columns // step) * step
 
     def resize(self, columns: int) -> None:
-        """Change the number of columns: new ones are zeros, and the memory of dropped ones is given back."""
-        before, old = self._region, self.array
+        """Change the number of columns: new columns are zeros, and the memory of dropped columns is freed."""
+        old_region, old = self._region, self.array
         region, array = self._allocate(len(old), columns)
         used_bytes = min(old.shape[1], array.shape[1]) * self._dtype.itemsize
         for row in range(len(old)):
             begin, target = row * old.shape[1] * self._dtype.itemsize, row * array.shape[1] * self._dtype.itemsize
-            moved = region.take(before, begin, -(-used_bytes // PAGE) * PAGE, target) // self._dtype.itemsize
-            rest = slice(moved, used_bytes // self._dtype.itemsize)
-            array[row, rest] = old[row, rest]
+            moved = region.take(old_region, begin, -(-used_bytes // PAGE) * PAGE, target) // self._dtype.itemsize
+            copied = slice(moved, used_bytes // self._dtype.itemsize)
+            array[row, copied] = old[row, copied]
         if used_bytes % PAGE:
-            # The last page may hold values of dropped columns.
+            # The last page may have values of dropped columns.
             array.reshape(-1).view(np.uint8)[used_bytes : array.nbytes][: PAGE - used_bytes % PAGE] = 0
         self._region, self.array = region, array
 

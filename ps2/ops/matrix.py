@@ -1,7 +1,7 @@
 """Many rows of a matrix in one request: the batched row access and column access of ``DCVMatrix``.
 
-Values of ``n`` rows travel as one flat array, row after row. A row may be named more than once: updates are applied in
-the order given. Operations check everything before they write anything.
+The values of ``n`` rows are sent as one flat array, row after row. Rows can repeat: updates are applied in the order
+given. Operations check all arguments before they write.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ps2.ops.table import FLOATS, Array, Block, Floats, Row, RowIds, Slots, Valu
 PairRows = Annotated[RowIds, along("pair")]
 PairFloats = Annotated[Floats, along("pair")]
 
-# Old values that a pair update keeps at a time: few enough for a processor's cache, in whole cache lines of each row.
-SCRATCH_BYTES = 2 << 20
+# The bytes of old values that a pair update copies at a time: they fit a processor's cache.
+MAX_COPY_BYTES = 2 << 20
 LINE_BYTES = 64
-# Bytes of all rows that ``gram`` processes at a time, and the columns that ``combine`` sums at a time.
+# The bytes of all rows that ``gram`` processes at a time, and the columns that ``combine`` sums at a time.
 TILE_BYTES = 256 << 10
-SUMS = 2048
-# Inner products of one ``gram`` call: each block of columns needs its own array of sums.
+COMBINED_COLUMNS = 2048
+# The maximum number of inner products of a ``gram`` call: each block of columns has an array of them.
 MAX_PRODUCTS = 1 << 16
 
 
@@ -40,7 +40,7 @@ def rows_pull(m: Block, rows: RowIds) -> Annotated[Array, along("rows", "columns
     """
     rows = check_row_ids(rows, m.shape[0])
     out = np.empty((rows.size, m.shape[1]), dtype=m.dtype)
-    # With mode "raise", take would copy the result. The rows are checked, so nothing is ever clipped.
+    # With mode "raise", ``take`` would copy the result. The rows are checked, so mode "clip" clips nothing.
     over_blocks(lambda r, o: m.take(r, axis=0, out=o, mode="clip"), (rows, out), cost=m.shape[1])
     return out
 
@@ -140,21 +140,22 @@ def combine(u: Row, m: Block, rows: RowIds, alphas: Annotated[Floats, along("row
     """Set ``u`` to the sum of ``alphas[i] * row i`` in one pass; ``u`` may be one of the rows.
 
     Args:
-        rows: rows to sum.
-        alphas: float64, one a row; each column's sum is rounded to the rows' dtype once.
+        rows: the rows to add up.
+        alphas: float64, one for each row; each column's sum is rounded to the rows' dtype once.
 
     Raises:
         ShapeError: ``rows`` and ``alphas`` differ in length.
         OutOfRangeError: a row is not in the matrix.
     """
     check_length("alphas", alphas, rows.size)
-    added = check_row_ids(rows, m.shape[0])
-    starts = readable(np.arange(0, u.size, SUMS))
-    over_blocks(kernels.combine, (starts,), u, readable(m), added, readable(alphas), SUMS, cost=SUMS * (rows.size + 1))
+    rows = check_row_ids(rows, m.shape[0])
+    starts = readable(np.arange(0, u.size, COMBINED_COLUMNS))
+    arguments = u, readable(m), rows, readable(alphas), COMBINED_COLUMNS
+    over_blocks(kernels.combine, (starts,), *arguments, cost=COMBINED_COLUMNS * (rows.size + 1))
 
 
 def _tile(columns: int) -> int:
-    """Round down to whole cache lines."""
+    """Round a number of columns down to a multiple of LINE_BYTES, at least one."""
     return max(columns // LINE_BYTES, 1) * LINE_BYTES
 
 
@@ -163,9 +164,9 @@ def rows_axpy(m: Block, rows_y: PairRows, rows_x: PairRows, alphas: PairFloats) 
     """Set ``y += alpha * x`` for each pair of rows, one after the other in the order given (paper, Equation 2).
 
     Args:
-        rows_y: rows that change.
-        rows_x: rows that are added; a row changed by an earlier pair is read as changed.
-        alphas: float64, one a pair; rounded to the matrix's dtype first.
+        rows_y: the rows that change.
+        rows_x: the rows that are added, with the changes of earlier pairs.
+        alphas: float64, one for each pair; rounded to the matrix's dtype first.
 
     Raises:
         ShapeError: the three lists differ in length.
@@ -184,7 +185,7 @@ def rows_pair_update(m: Block, rows_a: PairRows, rows_b: PairRows, coefficients:
     A row in several pairs accumulates all its changes (paper, Equation 2, for a batch of pairs).
 
     Args:
-        coefficients: float64, one a pair; rounded to the matrix's dtype first.
+        coefficients: float64, one for each pair; rounded to the matrix's dtype first.
 
     Raises:
         ShapeError: the three lists differ in length.
@@ -195,14 +196,14 @@ def rows_pair_update(m: Block, rows_a: PairRows, rows_b: PairRows, coefficients:
     a, b = check_row_ids(rows_a, m.shape[0]), check_row_ids(rows_b, m.shape[0])
     scales = rounded("coefficients", coefficients, m.dtype)
     distinct, positions_a, positions_b = number_pairs(a, b)
-    width = max(SCRATCH_BYTES // max(distinct.size, 1), LINE_BYTES) // m.itemsize
+    width = max(MAX_COPY_BYTES // max(distinct.size, 1), LINE_BYTES) // m.itemsize
     for begin in range(0, m.shape[1], width):
         old = readable(m[distinct, begin : begin + width])
         kernels.rows_pair_update(m, begin, a, b, old, positions_a, positions_b, scales)
 
 
 def number_pairs(rows_a: Int64s, rows_b: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Return the distinct rows of all pairs, and each a's and each b's position among them; rows are not negative."""
+    """Return the distinct rows of all pairs, and the positions of ``rows_a`` and of ``rows_b`` among them."""
     rows = readable(np.concatenate((rows_a, rows_b)))
     distinct, numbers = np.empty_like(rows), np.empty_like(rows)
     cells = np.full(1 << (2 * rows.size).bit_length(), -1, dtype=np.int32)  # at most half are occupied
@@ -212,7 +213,7 @@ def number_pairs(rows_a: Int64s, rows_b: Int64s) -> tuple[Int64s, Int64s, Int64s
 
 
 def pair_changes(old: Array, positions_a: Int64s, positions_b: Int64s, coefficients: Float64s) -> Array:
-    """Return the changes that ``rows_pair_update`` adds to the distinct rows ``old``; pairs must be in range."""
+    """Return the changes that ``rows_pair_update`` adds to the distinct rows ``old``; positions are not checked."""
     changes = np.zeros_like(old)
     scales = rounded("coefficients", coefficients, old.dtype)
     kernels.rows_pair_update(changes, 0, positions_a, positions_b, readable(old), positions_a, positions_b, scales)

@@ -1,4 +1,4 @@
-"""Modules that declare operations, loaded by name. Digests of their sources show whether two sides have the same."""
+"""Modules that declare operations, loaded by name. Digests of operations show whether two processes have the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUP = "ps2.ops"
 
 
 def load_modules(names: Iterable[str]) -> None:
-    """Import the named modules that declare operations, and those of entry points "ps2.ops"."""
+    """Import the named modules that declare operations, and the modules of entry points "ps2.ops"."""
     for name in names:
         _load(name, f"ops: module {name!r}")
     for entry in entries_of(GROUP):
@@ -38,7 +38,7 @@ def user_operations() -> dict[str, list[Op]]:
 
 
 def check_same(theirs: Mapping[str, str], where: str) -> None:
-    """Raise ConfigError if an operation differs between this process and the other side, which ``where`` names."""
+    """Raise ConfigError if an operation differs between this process and another; ``where`` names the other."""
     for name, ours in digests().items():
         if theirs.get(name, ours) != ours:
             raise ConfigError(
@@ -48,7 +48,7 @@ def check_same(theirs: Mapping[str, str], where: str) -> None:
 
 
 def check_loaded(names: Iterable[str], theirs: Mapping[str, str], where: str) -> None:
-    """Raise ConfigError unless the other side has loaded the same operations of these modules."""
+    """Raise ConfigError unless the other process has loaded the same operations of these modules."""
     check_same(theirs, where)
     for module in names:
         missing = [op.name for op in TABLE.values() if op.module == module and op.name not in theirs]

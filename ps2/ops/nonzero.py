@@ -1,4 +1,4 @@
-"""Columns at which a row is not 0."""
+"""The columns where a row is not 0."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONES = np.uint64(0x0101010101010101)
 
 
 def nonzero(row: Array) -> Int64s:
-    """Return the columns at which the row is not 0, int64, ascending; NaN counts as nonzero, -0.0 as zero."""
+    """Return the columns where the row is not 0, int64, ascending; NaN counts as nonzero, -0.0 as zero."""
     words: Words = np.zeros(-(-row.size // WORD_BITS), dtype=np.uint64)
     _mark(words, readable(row))
     columns = np.empty(_count(words), dtype=np.int64)
@@ -47,15 +47,15 @@ def _count(words: Words) -> int:
 
 @kernel
 def _mark(words: Words, row: Array) -> None:
-    whole = row.size // WORD_BITS
-    for i in range(whole):
+    num_full = row.size // WORD_BITS
+    for i in range(num_full):
         word = np.uint64(0)
         # A constant number of iterations without a branch: LLVM compares 16 columns at once.
         for bit in range(WORD_BITS):
             word |= np.uint64(row[i * WORD_BITS + bit] != 0) << np.uint64(bit)
         words[i] |= word
-    for column in range(whole * WORD_BITS, row.size):
-        words[whole] |= np.uint64(row[column] != 0) << np.uint64(column & 63)
+    for column in range(num_full * WORD_BITS, row.size):
+        words[num_full] |= np.uint64(row[column] != 0) << np.uint64(column & 63)
 
 
 @kernel
@@ -64,7 +64,7 @@ def _list(words: Words, columns: Int64s) -> None:
     for i in range(words.size):
         word = words[i]
         while word:
-            # Counts the zeros below the lowest 1.
+            # The argument has a 1 for each zero below the lowest 1 of the word.
             columns[count] = i * WORD_BITS + np.int64(count_bits(~word & (word - ONE)))
             count += 1
             word &= word - ONE

@@ -1,8 +1,8 @@
-"""Axes of an operation's arrays. From them the client cuts a call into parts and joins the parts' answers.
+"""Axes of an operation's arrays. The client uses them to divide a call among partitions, and to join the answers.
 
-Axes have names. Along "slots", an array has one entry for each slot (column or key) that the call names; along
-"columns", one for each column of the shard; along "block", one for each row of the matrix. Any other name is a length
-that the call itself defines; arrays with the same axis name have the same length along it.
+Axes have names. Along "slots", an array has an entry for each slot (column or key) of the call; along "columns", one
+for each column of the shard; along "block", one for each row of the matrix. The length along any other axis follows
+from the call's arrays; it is the same for all arrays with this axis.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ BLOCK = "block"
 
 @dataclass(frozen=True)
 class Along:
-    """The axes of an array, one a dimension; made by ``along``.
+    """The axes of an array, one for each dimension; made by ``along``.
 
     Attributes:
-        axes: names of axes. A number is a fixed length; "" is a length that is not known in advance.
-        by: name of the array that gives the number of entries of each step along the axis; None: one entry.
+        axes: the names of the axes. A number is a fixed length; "" is a length that is not known in advance.
+        by: the name of the array with the number of entries for each step along the axis; None: one entry per step.
     """
 
     axes: tuple[Axis, ...]
@@ -48,14 +48,14 @@ def along(*axes: Axis, by: str | None = None) -> Along:
 
 @dataclass(frozen=True)
 class Answer:
-    """One array that an operation returns; ``dtype`` None: the matrix's dtype."""
+    """An array that an operation returns; ``dtype`` None: the matrix's dtype."""
 
     axes: tuple[Axis, ...]
     dtype: np.dtype[Any] | None
 
 
 def operand_axes(name: str, annotations: Sequence[Any]) -> Along:
-    """Return an operand's axes: the annotated ones; else "slots" for slots, or an axis with the operand's name."""
+    """Return an operand's axes: annotated axes, or else "slots" for slots, or an axis with the operand's name."""
     annotated = (note for note in annotations if isinstance(note, Along))
     return next(annotated, Along((SLOTS if SLOTS in annotations else name,)))
 
@@ -70,16 +70,16 @@ def read_answers(hint: Any) -> tuple[Answer, ...]:
     if not isinstance(hint, types.GenericAlias):  # Annotated, or an alias of it
         array, *annotations = get_args(hint) or (hint,)
         axes = next((note for note in annotations if isinstance(note, Along)), axes)
-    # NDArray[T] is ndarray[shape, dtype[T]]; since NumPy 2.5 it is an alias of its own, with T alone.
+    # NDArray[T] is ndarray[shape, dtype[T]]; since NumPy 2.5 its only argument is T.
     *_, last = get_args(array)
     dtype = get_args(last)[0] if get_args(last) else last
     return (Answer(axes.axes, None if dtype is Any else np.dtype(dtype)),)
 
 
 def lengths(where: str, arrays: Shapes, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the length of each axis of the arrays (axes and shape, by name); some are ``known`` already.
+    """Return the length of each axis of some arrays, given their axes and shapes by name, and ``known`` lengths.
 
-    Raises ShapeError if an array has the wrong number of dimensions, or two differ along one axis.
+    Raises ShapeError if an array has the wrong number of dimensions, or two arrays differ along an axis.
     """
     lengths, source = dict(known), dict.fromkeys(known, "the call")
     for name, (along, shape) in arrays.items():

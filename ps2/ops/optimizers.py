@@ -1,11 +1,11 @@
 """Optimizer steps, each fused into one pass over its rows (paper, section 3 and Figure 4).
 
-Steps compute in the rows' dtype. Values that are equal for all columns are computed once, in float64. The types of
-hyperparameters include their ranges; ``Op.check`` checks them on the caller's side.
+Steps compute in the rows' dtype. Values that are the same for all columns are computed once, in float64. The types of
+hyperparameters include their ranges, which ``Op.check`` checks on the caller's side.
 
 ``l1`` and ``l2`` are strengths of penalties that are not part of the gradient. With them, a proximal step follows each
-optimizer step: w <- sign(w) max(abs(w) - lr l1 / h, 0) / (1 + lr l2 / h), where h is what the optimizer step divides
-by. The fixed points of such steps minimise loss + l1 |w|_1 + l2/2 |w|^2.
+optimizer step: w <- sign(w) max(abs(w) - lr l1 / h, 0) / (1 + lr l2 / h), where h is the divisor of the optimizer
+step. The fixed points of such steps minimise loss + l1 |w|_1 + l2/2 |w|^2.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from ps2.errors import ConfigError
-from ps2.ops import proximal, steps
+from ps2.ops import steps
 from ps2.ops.guards import check_length, check_same_width, check_slots, readable
 from ps2.ops.kernels import Int64s
 from ps2.ops.nonzero import nonzero
@@ -27,10 +27,10 @@ NonNegative = Annotated[float, Range(at_least=0)]
 Decay = Annotated[float, Range(at_least=0, below=1)]
 Step = Annotated[int, Range(at_least=1)]
 
-# Cost of a root and two divisions, for ``over_blocks``.
+# The cost of a root and two divisions, in element additions.
 STEP_COST = 4
-# Columns that a lazy step scans at a time, so that the list of nonzero columns takes at most 8 MiB a core.
-SCAN = 1 << 20
+# The number of columns that a lazy step scans at a time: a list of nonzero columns then takes at most 8 MiB per core.
+SCAN_COLUMNS = 1 << 20
 LAZY = Nonzero("gradient", when=lambda scalars: bool(scalars["lazy"]))
 
 
@@ -68,9 +68,9 @@ def adam(
         step: t, which starts at 1.
         l1: strength of the L1 penalty; h = sqrt(s') + eps.
         l2: strength of the L2 penalty.
-        lazy: skip columns whose gradient is 0. At such columns a full step decays the moments and moves the weight by
-            them; a lazy step changes nothing, while t still counts all steps. Results differ, therefore, except at
-            columns whose gradient is never 0.
+        lazy: skip columns whose gradient is 0. There a full step decays the moments, and moves the weight by them; a
+            lazy step changes nothing, although t counts it. So results differ, except at columns whose gradient is
+            never 0.
 
     Raises:
         ConfigError: ``lazy`` together with a penalty.
@@ -82,7 +82,7 @@ def adam(
         _check_unpenalised("adam", l1, l2)
         _over_nonzero(steps.adam_at, rows, scalars, columns)
     elif l1 or l2:
-        over_blocks(proximal.adam, rows, (*scalars, *proximal.scaled(weight, l1, l2)), cost=STEP_COST)
+        over_blocks(steps.proximal_adam, rows, (*scalars, *steps.scaled_penalties(weight, l1, l2)), cost=STEP_COST)
     else:
         over_blocks(steps.adam, rows, scalars, cost=STEP_COST)
 
@@ -102,7 +102,7 @@ def sgd(weight: Row, gradient: Row, *, lr: Positive, l1: NonNegative = 0.0, l2: 
     rows = (weight, readable(gradient))
     scalars = steps.in_row_dtype(weight, lr)
     if l1 or l2:
-        over_blocks(proximal.sgd, rows, (*scalars, *proximal.constant(weight, lr, l1, l2)))
+        over_blocks(steps.proximal_sgd, rows, (*scalars, *steps.constant_penalties(weight, lr, l1, l2)))
     else:
         over_blocks(steps.sgd, rows, scalars)
 
@@ -133,7 +133,8 @@ def momentum(
     rows = (weight, velocity, readable(gradient))
     scalars = steps.in_row_dtype(weight, lr, momentum)
     if l1 or l2:
-        over_blocks(proximal.momentum, rows, (*scalars, *proximal.constant(weight, lr / (1 - momentum), l1, l2)))
+        penalties = steps.constant_penalties(weight, lr / (1 - momentum), l1, l2)
+        over_blocks(steps.proximal_momentum, rows, (*scalars, *penalties))
     else:
         over_blocks(steps.momentum, rows, scalars)
 
@@ -173,7 +174,7 @@ def adagrad(
         _check_unpenalised("adagrad", l1, l2)
         _over_nonzero(steps.adagrad_at, rows, scalars, columns)
     elif l1 or l2:
-        over_blocks(proximal.adagrad, rows, (*scalars, *proximal.scaled(weight, l1, l2)), cost=STEP_COST)
+        over_blocks(steps.proximal_adagrad, rows, (*scalars, *steps.scaled_penalties(weight, l1, l2)), cost=STEP_COST)
     else:
         over_blocks(steps.adagrad, rows, scalars, cost=STEP_COST)
 
@@ -206,7 +207,7 @@ def rmsprop(
     rows = (weight, square, readable(gradient))
     scalars = steps.in_row_dtype(weight, lr, rho, 1 - rho, eps)
     if l1 or l2:
-        over_blocks(proximal.rmsprop, rows, (*scalars, *proximal.scaled(weight, l1, l2)), cost=STEP_COST)
+        over_blocks(steps.proximal_rmsprop, rows, (*scalars, *steps.scaled_penalties(weight, l1, l2)), cost=STEP_COST)
     else:
         over_blocks(steps.rmsprop, rows, scalars, cost=STEP_COST)
 
@@ -244,10 +245,10 @@ def ftrl(
         beta: offset of the learning rate.
         l1: strength of the L1 penalty.
         l2: strength of the L2 penalty.
-        lazy: skip columns whose gradient is 0. There z and n stay the same, and a full step recomputes w from them.
-            Thus the result is the same for weights that FTRL made with the same hyperparameters. A full step overwrites
-            other weights; a lazy step keeps them until their gradient is not 0. If penalties grow with the steps, run
-            ``ftrl_weights`` before reading weights.
+        lazy: skip columns whose gradient is 0. There z and n do not change, and a full step recomputes w from them. So
+            the result is the same for weights that FTRL computed with the same hyperparameters. Other weights are
+            overwritten by a full step; a lazy step keeps them until their gradient is not 0. If penalties grow with the
+            steps, apply ``ftrl_weights`` before weights are read.
     """
     check_same_width(weight, z, square, gradient)
     rows = (weight, z, square, readable(gradient))
@@ -271,11 +272,11 @@ def ftrl_weights(
 ) -> None:
     """Recompute all weights from FTRL's sums z and n with the given penalties.
 
-    If penalties grow with the number of steps, lazy steps leave weights whose gradient is 0 with the penalties
-    of an earlier step. This operation updates such weights.
+    If penalties grow with the steps, a lazy step leaves weights whose gradient is 0 at the penalties of an earlier
+    step. This operation updates such weights.
 
     Args:
-        weight: w, changed, including weights that FTRL did not make.
+        weight: w; all columns are overwritten, also weights that FTRL did not compute.
         z, square, alpha, beta: see ``ftrl``.
         l1: strength of the L1 penalty.
         l2: strength of the L2 penalty.
@@ -304,7 +305,7 @@ def ftrl_weights_at(
     """
     check_same_width(weight, z, square)
     rest = (weight, readable(z), readable(square), steps.in_row_dtype(weight, alpha, beta, l1, l2, 0))
-    # Two blocks may share a column: both write the same value.
+    # Two blocks may have the same column: both write the same value.
     over_blocks(steps.ftrl_weights_at, (check_slots(slots, weight.size),), *rest, cost=SLOT_COST)
 
 
@@ -321,7 +322,7 @@ def _over_nonzero(
 ) -> None:
     """Take an optimizer step at the columns where the gradient, the last of the rows, is not 0.
 
-    ``columns``: int64, distinct: the columns to visit, because the gradient is 0 elsewhere; None for all.
+    ``columns`` are distinct, and the gradient is 0 at all others; None: scan all columns.
     """
     if columns is None:
         over_blocks(lambda *block: _scan(loop, block, scalars), rows)
@@ -330,8 +331,8 @@ def _over_nonzero(
 
 
 def _scan(loop: Callable[..., None], rows: Sequence[Array], scalars: steps.Scalars) -> None:
-    for start in range(0, rows[-1].size, SCAN):
-        block = [row[start : start + SCAN] for row in rows]
+    for start in range(0, rows[-1].size, SCAN_COLUMNS):
+        block = [row[start : start + SCAN_COLUMNS] for row in rows]
         loop(readable(nonzero(block[-1])), *block, scalars)
 
 
@@ -340,14 +341,14 @@ Gradient = Annotated[Values, along("columns")]
 
 @op(writes=("weight",), dtypes=FLOATS)
 def sgd_step(weight: Row, gradient: Gradient, *, lr: Positive) -> None:
-    """Take one step of gradient descent with a gradient that travels: w <- w - lr g."""
+    """Take one step of gradient descent with a gradient that is sent with the request: w <- w - lr g."""
     check_length("gradient", gradient, weight.size)
     over_blocks(steps.sgd, (weight, readable(gradient)), steps.in_row_dtype(weight, lr))
 
 
 @op(writes=("weight", "velocity"), dtypes=FLOATS)
 def momentum_step(weight: Row, velocity: Row, gradient: Gradient, *, lr: Positive, momentum: Decay = 0.9) -> None:
-    """Take one step of ``momentum`` with a gradient that travels: v <- momentum v + g; w <- w - lr v."""
+    """Take one step of ``momentum`` with a sent gradient: v <- momentum v + g; w <- w - lr v."""
     check_same_width(weight, velocity)
     check_length("gradient", gradient, weight.size)
     over_blocks(steps.momentum, (weight, velocity, readable(gradient)), steps.in_row_dtype(weight, lr, momentum))
@@ -355,7 +356,7 @@ def momentum_step(weight: Row, velocity: Row, gradient: Gradient, *, lr: Positiv
 
 @op(writes=("weight", "square"), dtypes=FLOATS)
 def adagrad_step(weight: Row, square: Row, gradient: Gradient, *, lr: Positive, eps: Positive = 1e-8) -> None:
-    """Take one step of ``adagrad`` with a gradient that travels: s <- s + g^2; w <- w - lr g / (sqrt(s) + eps)."""
+    """Take one step of ``adagrad`` with a sent gradient: s <- s + g^2; w <- w - lr g / (sqrt(s) + eps)."""
     check_same_width(weight, square)
     check_length("gradient", gradient, weight.size)
     scalars = steps.in_row_dtype(weight, lr, eps)
@@ -375,11 +376,11 @@ def adam_step(
     beta2: Decay = 0.999,
     eps: Positive = 1e-8,
 ) -> None:
-    """Take one step of ``adam`` with a gradient that travels; t is the number of steps that the servers have taken.
+    """Take one step of ``adam`` with a sent gradient; t is the number of steps that the servers have taken.
 
     Args:
         weight, velocity, square: see ``adam``.
-        count: steps so far, the same number in all columns; changed. Zeros before the first step. Up to 2**24.
+        count: the number of steps, up to 2**24, the same in all columns; changed. Zeros before the first step.
         gradient: one number for each column, in the matrix's dtype.
         lr, beta1, beta2, eps: see ``adam``.
     """

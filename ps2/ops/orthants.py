@@ -1,6 +1,6 @@
 """Operations for quasi-Newton steps with an L1 penalty or with bounds on weights.
 
-OWL-QN (Andrew & Gao, 2007) takes steps that stay in one orthant. With bounds, gradients are projected, steps clipped.
+The steps of OWL-QN (Andrew & Gao, 2007) stay in one orthant. With bounds, gradients are projected and steps clipped.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ def _pseudo_gradient(out: Array, w: Array, g: Array, scalars: steps.Scalars) -> 
     l1, zero = scalars
     for i in range(w.size):
         right, left = g[i] + l1, g[i] - l1
-        # At 0 the penalty's subgradient is any value in [-l1, l1]: the part of g that exceeds l1 remains.
-        inside = right if right < zero else (left if left > zero else zero)
-        out[i] = right if w[i] > zero else (left if w[i] < zero else inside)
+        # At 0 the penalty's subgradients are the values in [-l1, l1]: the part of g beyond l1 remains.
+        at_zero = right if right < zero else (left if left > zero else zero)
+        out[i] = right if w[i] > zero else (left if w[i] < zero else at_zero)
 
 
 @kernel
 def _align(d: Array, p: Array, scalars: steps.Scalars) -> None:
     (zero,) = scalars
     for i in range(d.size):
-        # Compare signs, as the product may underflow.
+        # Signs are compared, as the product could underflow.
         uphill = ((d[i] >= zero) & (p[i] >= zero)) | ((d[i] <= zero) & (p[i] <= zero))
         d[i] = zero if uphill else d[i]
 
@@ -61,7 +61,7 @@ def pseudo_gradient(out: Row, weight: Row, gradient: Row, *, l1: NonNegative) ->
 
 @op(writes=("direction",), dtypes=FLOATS)
 def align(direction: Row, pseudo: Row) -> None:
-    """Set ``direction`` to 0 where it is no descent direction of the pseudo-gradient: where direction * pseudo >= 0."""
+    """Set ``direction`` to 0 where it does not descend, which is where direction * pseudo >= 0."""
     check_same_width(direction, pseudo)
     over_blocks(_align, (direction, readable(pseudo)), steps.in_row_dtype(direction, 0))
 
@@ -74,8 +74,8 @@ def orthant_step(trial: Row, weight: Row, direction: Row, pseudo: Row, *, t: flo
 
     Args:
         trial: changed.
-        weight: the present point.
-        direction: search direction, aligned with the pseudo-gradient.
+        weight: the current point.
+        direction: the search direction, after ``align``.
         pseudo: the pseudo-gradient at ``weight``.
         t: step length.
     """
@@ -88,12 +88,12 @@ def orthant_step(trial: Row, weight: Row, direction: Row, pseudo: Row, *, t: flo
 def _box_gradient(out: Array, w: Array, g: Array, lower: Array, upper: Array, scalars: steps.Scalars) -> None:
     (zero,) = scalars
     for i in range(w.size):
-        held = ((w[i] <= lower[i]) & (g[i] > zero)) | ((w[i] >= upper[i]) & (g[i] < zero))
-        out[i] = zero if held else g[i]
+        is_blocked = ((w[i] <= lower[i]) & (g[i] > zero)) | ((w[i] >= upper[i]) & (g[i] < zero))
+        out[i] = zero if is_blocked else g[i]
 
 
 @kernel
-def _clip(u: Array, lower: Array, upper: Array, scalars: steps.Scalars) -> None:
+def _clip(u: Array, lower: Array, upper: Array) -> None:
     for i in range(u.size):
         u[i] = lower[i] if u[i] < lower[i] else (upper[i] if u[i] > upper[i] else u[i])
 
@@ -125,7 +125,7 @@ def box_gradient(out: Row, weight: Row, gradient: Row, lower: Row, upper: Row) -
 def clip(u: Row, lower: Row, upper: Row) -> None:
     """Clip ``u`` to the bounds; NaN stays NaN."""
     check_same_width(u, lower, upper)
-    over_blocks(_clip, (u, readable(lower), readable(upper)), steps.in_row_dtype(u, 0))
+    over_blocks(_clip, (u, readable(lower), readable(upper)))
 
 
 @op(writes=("u",), dtypes=FLOATS)

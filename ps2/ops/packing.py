@@ -1,7 +1,7 @@
 """Encodings of numbers in messages: differences of keys, narrow integers, and 16-bit floats.
 
-The receiver of packed keys trusts no sender: ``unpack_keys`` checks every difference. Of the 16-bit floats, float16
-keeps 11 bits of precision up to 65504; bfloat16 keeps 8 bits and has float32's range.
+Receivers do not trust senders: ``unpack_keys`` checks every difference. float16 has 11 bits of precision, and a range
+up to 65504; bfloat16 has 8 bits of precision, and float32's range.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ Wire = Literal["float16", "bfloat16"]
 # NumPy has no bfloat16; arrays with one field of that name hold its bits.
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 
-# A table of all float16 values. NumPy's casts take 3 times as long, and 20 to 100 times as long below float16's normal
-# range, where many gradients are.
+# A table of all float16 values. NumPy's casts take 3 times as long, and 20 to 100 times as long for numbers below
+# float16's normal range, which are frequent among gradients.
 FLOAT16_VALUES = readable(np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32))
 
 MAX_KEY = 2**63 - 1
 DELTA_DTYPES = tuple(np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64"))
 
 INTEGERS = tuple(np.dtype(name) for name in ("int8", "int16", "int32", "int64"))
-# Smaller arrays are sent as they are: finding their range takes as long as sending them.
+# Smaller arrays are sent unchanged: to find their range takes as long as to send them.
 MIN_NARROWED_BYTES = 4 << 10
+# The number of values that are checked first.
 SAMPLE = 1024
 
 
@@ -41,9 +42,9 @@ def is_ascending(keys: Int64s) -> bool:
 
 
 def pack_keys(keys: Int64s) -> tuple[int, Array]:
-    """Return the first key, and the differences between successive keys in the narrowest dtype that holds them all.
+    """Return the first key, and the differences between successive keys in the narrowest dtype that fits all.
 
-    The len(keys) - 1 differences are uint8, uint16, uint32 or uint64; int64 if keys do not ascend.
+    The dtype is uint8, uint16, uint32 or uint64; int64 if the keys do not ascend.
     """
     if not keys.size:
         raise ShapeError("keys: expected at least 1 to pack, got none")
@@ -59,12 +60,12 @@ def pack_keys(keys: Int64s) -> tuple[int, Array]:
 
 
 def narrowest(delta: int) -> np.dtype[Any]:
-    """Return the narrowest dtype that holds differences up to ``delta``."""
+    """Return the narrowest dtype that fits differences up to ``delta``."""
     return next(dtype for dtype in DELTA_DTYPES if delta.bit_length() <= 8 * dtype.itemsize)
 
 
 def unpack_keys(first: int, deltas: Array) -> Int64s:
-    """Return the keys that ``pack_keys`` packed; raise ProtocolError for a negative key, or a key that comes twice."""
+    """Undo ``pack_keys``; raise ProtocolError for a negative key, or for equal successive keys of an ascending list."""
     if not 0 <= first <= MAX_KEY:
         raise ProtocolError(f"packed keys: the first key is {first}, outside [0, {MAX_KEY}]")
     if deltas.dtype in INTEGERS:
@@ -73,23 +74,23 @@ def unpack_keys(first: int, deltas: Array) -> Int64s:
         raise ProtocolError(f"packed keys: expected deltas that are integers, got {deltas.dtype}")
     keys = np.empty(deltas.size + 1, dtype=np.int64)
     keys[0] = first
-    wrong = _unpack(readable(deltas), keys)
-    if wrong >= 0:
+    position = _unpack(readable(deltas), keys)
+    if position >= 0:
         raise ProtocolError(
-            f"packed keys: the delta at position {wrong} is {deltas[wrong]}, "
-            f"and the key before it is {keys[wrong]}; expected a delta from 1 to {MAX_KEY - int(keys[wrong])}"
+            f"packed keys: the delta at position {position} is {deltas[position]}, "
+            f"and the key before it is {keys[position]}; expected a delta from 1 to {MAX_KEY - int(keys[position])}"
         )
     return keys
 
 
 def narrow_integers(array: Array) -> Array:
-    """Return signed integers in the narrowest dtype that holds them, or as they are if that gains little."""
+    """Return signed integers in the narrowest dtype that fits them; small arrays are returned unchanged."""
     if array.nbytes < MIN_NARROWED_BYTES:
         return array
     flat = array.reshape(-1)
     # A sample first: it rules out most arrays that cannot be narrowed.
-    for some in (flat[:SAMPLE], flat):
-        low, high = some.min(), some.max()
+    for values in (flat[:SAMPLE], flat):
+        low, high = values.min(), values.max()
         dtype = next(dtype for dtype in INTEGERS if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max)
         if dtype.itemsize >= array.itemsize:
             return array
@@ -100,7 +101,7 @@ def _summed(first: int, deltas: Array) -> Int64s:
     keys = np.empty(deltas.size + 1, dtype=np.int64)
     keys[0] = first
     np.cumsum(deltas, dtype=np.int64, out=keys[1:])
-    keys[1:] += first  # a sum that overflows is negative, or correct after all
+    keys[1:] += first  # if the sum overflows, the result is negative, or correct after all
     if keys.min() < 0:
         raise ProtocolError(f"packed keys: key {keys.min()} is outside [0, {MAX_KEY}]")
     return keys
@@ -112,7 +113,7 @@ def narrow(array: Array, wire: Wire) -> Array:
 
 
 def widen(array: Array, dtype: npt.DTypeLike) -> Array:
-    """Return 16-bit floats that ``narrow`` made as float32 or float64; the conversion is exact."""
+    """Convert the 16-bit floats of ``narrow`` to float32 or float64, exactly."""
     if array.dtype == BFLOAT16:
         return from_bfloat16(array, dtype)
     if array.dtype == np.float16:
@@ -124,7 +125,7 @@ def to_bfloat16(array: Array) -> Array:
     """Round float32 or float64 to the nearest bfloat16, ties to even; return an array of dtype ``BFLOAT16``.
 
     The relative error is at most 2**-8; below 2**-126 the absolute error is at most 2**-134. Numbers from about
-    3.396e38 on become infinite, as IEEE 754 prescribes. Infinities and NaN are kept.
+    3.396e38 on become infinite, as IEEE 754 prescribes. Infinities and NaN do not change.
     """
     out = np.empty(array.size, dtype=np.uint16)
     _to_bfloat16(_floats(array), out)
@@ -142,9 +143,9 @@ def from_bfloat16(array: Array, dtype: npt.DTypeLike) -> Array:
 def to_float16(array: Array) -> Array:
     """Round float32 or float64 to the nearest float16, ties to even.
 
-    The relative error is at most 2**-11. Below 2**-14, the end of float16's normal range, the absolute error is at
-    most 2**-25, and smaller numbers become 0. Infinities and NaN are kept. Finite numbers of 65520 or more would
-    become infinite: OutOfRangeError.
+    The relative error is at most 2**-11. Below 2**-14, the end of float16's normal range, the absolute error is at most
+    2**-25, and smaller numbers become 0. Infinities and NaN do not change. Finite numbers of 65520 or more, which would
+    become infinite, raise OutOfRangeError.
     """
     out = np.empty(array.size, dtype=np.uint16)
     if _to_float16(_floats(array), out):
@@ -166,8 +167,8 @@ def _floats(array: Array) -> Array:
 
 
 def _raise_too_large(array: Array) -> NoReturn:
-    at = int(np.argmax(np.isfinite(array) & (np.abs(array) >= 65520)))
-    raise OutOfRangeError(f"{array[at]!s} (at position {at}) does not fit float16, which ends at 65504")
+    position = int(np.argmax(np.isfinite(array) & (np.abs(array) >= 65520)))
+    raise OutOfRangeError(f"{array[position]!s} (at position {position}) does not fit float16, which ends at 65504")
 
 
 @kernel
@@ -198,7 +199,7 @@ def _unpack(deltas: Array, keys: Int64s) -> int:
     key, last, one = np.uint64(keys[0]), np.uint64(MAX_KEY), np.uint64(1)
     for i in range(deltas.size):
         delta = np.uint64(deltas[i])
-        # 0 - 1 wraps to the largest uint64, so one comparison finds both faults.
+        # 0 - 1 wraps to the largest uint64, so one comparison finds deltas of 0 and deltas that are too large.
         if delta - one >= last - key:
             return i
         key += delta
@@ -206,7 +207,7 @@ def _unpack(deltas: Array, keys: Int64s) -> int:
     return -1
 
 
-# Bits of a float32: 1 sign, 8 exponent, 23 fraction. Constants are uint32, as others would widen the loops to int64.
+# A float32 has 1 sign bit, 8 exponent bits and 23 fraction bits. Constants are uint32; others would widen the loops.
 U = np.uint32
 ONE = U(1)
 MAGNITUDE = U(0x7FFFFFFF)
@@ -215,14 +216,14 @@ INFINITE = U(0x7F800000)
 
 @inline
 def _float32_bits(x: Any) -> np.uint32:
-    """Return the bits of x as float32; between two neighbours, those of the neighbour whose last bit is 1.
+    """Return the bits of x rounded to float32 by rounding to odd: an inexact result has the last bit 1.
 
-    This is rounding to odd: a second rounding to 16 bits then gives the same result as rounding x directly.
+    A second rounding, to 16 bits, then gives the same result as rounding x directly.
     """
     single = np.float32(x)
     bits = np.float32(single).view(np.uint32)
-    cut = bits - U(abs(np.float64(single)) > abs(np.float64(x)))
-    return cut | U(np.float64(single) != np.float64(x))
+    truncated = bits - U(abs(np.float64(single)) > abs(np.float64(x)))
+    return truncated | U(np.float64(single) != np.float64(x))
 
 
 @kernel
@@ -248,16 +249,16 @@ def _to_float16(floats: Array, out: Array) -> np.uint32:
     too_large = U(0)
     for i in range(floats.size):
         bits = _float32_bits(floats[i])
-        size = bits & MAGNITUDE
+        magnitude = bits & MAGNITUDE
         # The exponent's bias changes from 127 to 15, and the last 13 bits of the fraction are rounded away.
-        normal = (size - U(112 << 23) + U(0xFFF) + ((size >> U(13)) & ONE)) >> U(13)
+        normal = (magnitude - U(112 << 23) + U(0xFFF) + ((magnitude >> U(13)) & ONE)) >> U(13)
         # Below 2**-14 all numbers are multiples of 2**-24.
-        multiple = np.rint(min(np.uint32(size).view(np.float32), np.float32(1)) * np.float32(2**24))
-        half = normal if size >= U(113 << 23) else U(np.int32(multiple))
-        if size >= U(143 << 23):
-            half = U(0x7C00) if size <= INFINITE else U(0x7E00)
+        multiple = np.rint(min(np.uint32(magnitude).view(np.float32), np.float32(1)) * np.float32(2**24))
+        half = normal if magnitude >= U(113 << 23) else U(np.int32(multiple))
+        if magnitude >= U(143 << 23):
+            half = U(0x7C00) if magnitude <= INFINITE else U(0x7E00)
         # 0x477FF000 is 65520.
-        too_large |= U((size >= U(0x477FF000)) & (size < INFINITE))
+        too_large |= U((magnitude >= U(0x477FF000)) & (magnitude < INFINITE))
         out[i] = ((bits >> U(16)) & U(0x8000)) | half
     return too_large
 

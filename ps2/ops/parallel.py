@@ -1,9 +1,8 @@
-"""Run a loop over long rows on several cores: rows are cut into contiguous blocks, and each thread takes the next
-block.
+"""Runs a loop over long rows on several cores: rows are divided into contiguous blocks, which threads take in turn.
 
-The calling thread works too. It does not wait for threads that have not begun, so on a busy machine it processes all
+The calling thread works, too. It does not wait for threads that have not begun, so on a busy machine it processes all
 blocks itself. Plain threads suffice, as kernels and NumPy loops run without the GIL. Numba's own ``parallel=True`` is
-not used: its thread pools do not survive a fork, and two threads may not enter them at once.
+not used: its thread pools do not survive a fork, and two threads must not use them at once.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ import numpy as np
 from ps2.cgroups import usable_cores
 from ps2.ops.table import Array
 
-# Additions in the smallest block, about 30 us of work. A row of fewer than four such blocks is not cut, as waking a
-# thread costs about as much.
+# The minimum cost of a block, in element additions, about 30 us. A row of fewer than MIN_BLOCKS such blocks is not
+# divided, as waking a thread costs about as much.
 MIN_BLOCK = 1 << 18
 MIN_BLOCKS = 4
 # Handing out a block takes 2 us, so more blocks would only cost time.
 MAX_BLOCKS = 64
-# Cost of accessing a column anywhere in a row, in element additions.
+# The cost of a random access to a column of a row, in element additions.
 SLOT_COST = 16
 
 _cores: int | None = None
@@ -49,14 +48,14 @@ def over_blocks(
     """Call ``fn(*blocks, *rest)`` for each block of the rows, in parallel; return the results in the blocks' order.
 
     Args:
-        fn: a kernel, or another function that releases the GIL; it writes only to the blocks that it is given.
-        rows: arrays of one length, cut along their first axis.
+        fn: a kernel, or another function that releases the GIL; it writes only to its blocks.
+        rows: arrays of the same length, divided along their first axis.
         rest: further arguments of every call.
         cost: cost of one element for ``fn``, in element additions.
         max_cores: maximum number of cores; None: all that the process may use.
 
     Raises:
-        Exception: the exception of a block. By then no block is running; some blocks may have been processed.
+        Exception: the exception of a block, after all running blocks have ended; some blocks may not be processed.
     """
     length = len(rows[0])
     if length * cost < MIN_BLOCKS * MIN_BLOCK:
@@ -88,7 +87,7 @@ def assign(u: Array, v: Any) -> None:
 
 
 def _update(ufunc: np.ufunc, u: Array, v: Any) -> None:
-    # Set in each block, as NumPy keeps the error state by thread.
+    # NumPy's error state is thread-local, so it is set for each block.
     with np.errstate(all="ignore"):
         ufunc(u, v, out=u)
 
@@ -108,7 +107,7 @@ def _run(calls: Sequence[Callable[[], Any]], max_cores: int | None) -> list[Any]
     try:
         take_turns()
     finally:
-        # Also after an error: no thread may write to a row after the caller has released the shard's lock.
+        # Also after an error: no thread may write to a row once the caller has released the shard's lock.
         begun = [helper for helper in helpers if not helper.cancel()]
         wait(begun)
     for helper in begun:

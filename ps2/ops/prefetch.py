@@ -9,11 +9,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# How many blocks ahead to prefetch: by its turn, a block has arrived in the cache.
+# The distance of prefetching, in blocks: after so many blocks, a prefetched block has arrived in the cache.
 AHEAD = 8
 LINE_BYTES = 64
-# The hardware prefetches the rest of a longer block itself. For a shorter block, prefetching costs as much as it saves.
-LONGEST_BYTES, SHORTEST_BYTES = 512, 128
+# Only the first MAX_BYTES of a block are prefetched, as the hardware prefetches the others. Blocks below MIN_BYTES are
+# not prefetched, as it would cost as much as it saves.
+MAX_BYTES, MIN_BYTES = 512, 128
 # Arguments of llvm.prefetch: read; keep in all cache levels; data.
 FLAGS = [ir.Constant(ir.IntType(32), flag) for flag in (0, 3, 1)]
 
@@ -25,14 +26,14 @@ def _prefetch(_: Any, blocks: Any, number: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         size = builder.extract_value(array.strides, 0)
         block = builder.gep(builder.bitcast(array.data, cgutils.voidptr_t), [builder.mul(arguments[1], size)])
-        none, line, shortest, longest = (
-            ir.Constant(size.type, count) for count in (0, LINE_BYTES, SHORTEST_BYTES, LONGEST_BYTES)
+        zero, line, min_size, max_size = (
+            ir.Constant(size.type, count) for count in (0, LINE_BYTES, MIN_BYTES, MAX_BYTES)
         )
-        asked = builder.select(builder.icmp_signed("<", size, longest), size, longest)
-        asked = builder.select(builder.icmp_signed("<", size, shortest), none, asked)
+        fetched = builder.select(builder.icmp_signed("<", size, max_size), size, max_size)
+        fetched = builder.select(builder.icmp_signed("<", size, min_size), zero, fetched)
         takes = [cgutils.voidptr_t, *(flag.type for flag in FLAGS)]
         fetch = builder.module.declare_intrinsic("llvm.prefetch", takes[:1], ir.FunctionType(ir.VoidType(), takes))
-        with cgutils.for_range_slice(builder, none, asked, line) as (offset, _):
+        with cgutils.for_range_slice(builder, zero, fetched, line) as (offset, _):
             builder.call(fetch, [builder.gep(block, [offset]), *FLAGS])
         return context.get_dummy_value()
 
@@ -57,5 +58,5 @@ def _prefetch_short(_: Any, blocks: Any, number: Any) -> Any:
     return types.void(blocks, types.intp), generate
 
 
-# For blocks of at most one line. The hardware does not predict visits of such blocks with gaps between them.
+# For blocks of at most one cache line. The hardware does not predict accesses to scattered blocks.
 prefetch_short: Any = intrinsic(_prefetch_short)

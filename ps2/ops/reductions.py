@@ -1,4 +1,4 @@
-"""Scalars of one or two rows: the row-access sum, nnz, norm1, norm2 and the column-access dot of the paper's Table 1.
+"""Reductions of one or two rows to a number: sum, nnz, norm1, norm2 and dot of the paper's Table 1, and others.
 
 Each operation returns a float; ``reduce`` says how the floats of all partitions are combined. Sums accumulate in
 float64.
@@ -50,13 +50,13 @@ def dot(u: Row, v: Row) -> float:
 
 @op(reduce="max")
 def max(u: Row) -> float:
-    """Return the largest column of ``u``; NaN if any column is NaN, -inf if the shard holds no column."""
+    """Return the largest value of ``u``; NaN if any value is NaN, -inf if the shard has no column."""
     return float(np.max(over_blocks(np.max, (u,)))) if u.size else -math.inf
 
 
 @op(reduce="min")
 def min(u: Row) -> float:
-    """Return the smallest column of ``u``; NaN if any column is NaN, inf if the shard holds no column."""
+    """Return the smallest value of ``u``; NaN if any value is NaN, inf if the shard has no column."""
     return float(np.min(over_blocks(np.min, (u,)))) if u.size else math.inf
 
 

@@ -1,6 +1,6 @@
-"""Pieces of kernels that use SIMD instructions explicitly: eight float32 numbers at a time, as LLVM's vectors.
+"""Parts of kernels that use SIMD instructions explicitly, with LLVM vectors of eight float32 numbers.
 
-LLVM vectorizes simple loops by itself. Intrinsics built from these functions are for the other loops.
+LLVM vectorizes simple loops by itself; intrinsics that are built from these functions are for other loops.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numba.extending import intrinsic
 types: Any = numba_types
 cgutils: Any = numba_cgutils
 
-# The number of float32 numbers in one instruction.
+# The number of float32 numbers of a vector.
 LANES = 8
 FLOAT_BYTES = 4
 VECTOR = ir.VectorType(ir.FloatType(), LANES)
-# Sums may be evaluated in any order, and a product may be fused with a sum; NaN and infinity are kept.
+# Sums may be evaluated in any order, and products may be fused with sums. NaN and infinity follow IEEE 754.
 FLAGS = ("reassoc", "contract", "nsz")
 
 
@@ -38,10 +38,10 @@ def place_of(builder: Any, row: Any, at: Any) -> Any:
 
 
 def spread(builder: Any, number: Any) -> Any:
-    """Return a vector of equal numbers."""
+    """Return a vector whose elements are all ``number``."""
     undefined, first = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
-    one = builder.insert_element(undefined, number, first)
-    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+    vector = builder.insert_element(undefined, number, first)
+    return builder.shuffle_vector(vector, undefined, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
 
 
 def multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
@@ -69,8 +69,8 @@ def _add_pair(_: Any, sums: Any, at: Any, first: Any, second: Any) -> Any:
         kind = signature.args[0]
         vector = ir.VectorType(context.get_data_type(kind.dtype), 2)
         pair: Any = ir.Constant(vector, ir.Undefined)
-        for place, number in enumerate(arguments[2:]):
-            pair = builder.insert_element(pair, number, ir.Constant(ir.IntType(32), place))
+        for index, number in enumerate(arguments[2:]):
+            pair = builder.insert_element(pair, number, ir.Constant(ir.IntType(32), index))
         target = builder.bitcast(row_of(context, builder, kind, *arguments[:2]), vector.as_pointer())
         align = kind.dtype.bitwidth // 8
         builder.store(builder.add(builder.load(target, align=align), pair), target, align=align)

@@ -1,4 +1,4 @@
-"""Choose slots by the ticks of their last touch, and move slots."""
+"""Choose slots by the ticks of their last touch, and move the blocks of slots."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from ps2.ops.table import Array
 
 Ticks = npt.NDArray[np.uint32]
 
-# Buckets of ``oldest``: exact if the slots were touched in no more ticks.
+# The number of buckets of ``oldest``, which is exact if there are at most as many ticks.
 BUCKETS = 1 << 16
-# Among more than MANY slots, ``oldest`` takes the first ones whose tick is among the oldest 1 / PART of all ticks,
-# estimated from SAMPLE slots. So it need not examine all slots.
+# Among more than MANY slots, ``oldest`` takes the first slots whose tick is among the oldest 1 / PART of all ticks,
+# estimated from SAMPLE slots. So it does not need to examine all slots.
 MANY, PART, SAMPLE = 1 << 21, 64, 1 << 14
+# A bound above all ticks.
+NO_TICK = 1 << 32
 
 
 def older(ticks: Ticks, before: int, end: int, scan: int, limit: int) -> tuple[Int64s, int]:
     """Return at most ``limit`` slots below ``end`` that were last touched before a tick, in descending order.
 
-    Examines ``scan`` slots, and also returns the slot below which none was examined.
+    Examines ``scan`` slots, and also returns the last examined slot: slots below it are not examined.
     """
     out = np.empty(min(limit, scan, end), np.int64)
-    count, next_end = _older(readable(ticks), before, end, max(0, end - scan), out)
+    count, next_end = _within(readable(ticks), 0, before, end, max(0, end - scan), out)
     return out[:count], next_end
 
 
 def oldest(ticks: Ticks, count: int, newest: int, start: int = 0) -> Int64s:
-    """Return ``count`` slots that were touched least recently, in descending order; at most all slots.
+    """Return the ``count`` least recently touched slots, or all if there are fewer, in descending order.
 
-    Slots with a greater tick than ``newest`` are taken last. Among many slots, those below ``start`` are examined
-    first.
+    Ticks above ``newest`` count as newest + 1. Among many slots, those below ``start`` are examined first.
     """
     count = min(count, ticks.size)
     out = np.empty(count, np.int64)
@@ -53,29 +54,18 @@ def oldest(ticks: Ticks, count: int, newest: int, start: int = 0) -> Int64s:
 
 
 def newer(ticks: Ticks, since: int, end: int, scan: int, limit: int) -> tuple[Int64s, int]:
-    """Return slots below ``end`` that were touched in or after a tick; otherwise like ``older``."""
+    """Return slots below ``end`` that were last touched in or after a tick; otherwise like ``older``."""
     out = np.empty(min(limit, scan, end), np.int64)
-    count, next_end = _newer(readable(ticks), since, end, max(0, end - scan), out)
+    count, next_end = _within(readable(ticks), since, NO_TICK, end, max(0, end - scan), out)
     return out[:count], next_end
 
 
 @kernel
-def _newer(ticks: Ticks, since: int, end: int, begin: int, out: Int64s) -> tuple[int, int]:
+def _within(ticks: Ticks, since: int, before: int, end: int, begin: int, out: Int64s) -> tuple[int, int]:
+    """List the slots in [begin, end) with ticks in [since, before), until ``out`` is full; see ``older``."""
     count = 0
     for slot in range(end - 1, begin - 1, -1):
-        if ticks[slot] >= since:
-            if count == out.size:
-                return count, slot + 1
-            out[count] = slot
-            count += 1
-    return count, begin
-
-
-@kernel
-def _older(ticks: Ticks, before: int, end: int, begin: int, out: Int64s) -> tuple[int, int]:
-    count = 0
-    for slot in range(end - 1, begin - 1, -1):
-        if ticks[slot] < before:
+        if since <= ticks[slot] < before:
             if count == out.size:
                 return count, slot + 1
             out[count] = slot
@@ -88,23 +78,23 @@ def _oldest(ticks: Any, span: tuple[Any, Any, int], buckets: Int64s, out: Int64s
     first_tick, newest, shift = span
     for slot in range(ticks.size):
         buckets[(min(np.int64(ticks[slot]), newest) - first_tick) >> shift] += 1
-    last, before = 0, 0
-    while before + buckets[last] < out.size:
-        before += buckets[last]
+    last, older_slots = 0, 0
+    while older_slots + buckets[last] < out.size:
+        older_slots += buckets[last]
         last += 1
-    # All of the older buckets; of this one, those in the last slots.
-    rest, count = out.size - before, 0
+    # Take all slots of the buckets before ``last``, and the last slots of that bucket.
+    remaining, count = out.size - older_slots, 0
     for slot in range(ticks.size - 1, -1, -1):
         bucket = (min(np.int64(ticks[slot]), newest) - first_tick) >> shift
-        if bucket < last or (bucket == last and rest > 0):
-            rest -= bucket == last
+        if bucket < last or (bucket == last and remaining > 0):
+            remaining -= bucket == last
             out[count] = slot
             count += 1
 
 
 @kernel
 def move_blocks(m: Array, slots: Int64s, sources: Int64s) -> None:
-    """Move the block of each source to its slot, in order, and leave zeros; a block may stay where it is removed."""
+    """Move the block of each source to its slot, in order, and set the source to 0; source and slot can be equal."""
     for i in range(slots.size):
         slot, source = slots[i], sources[i]
         for j in range(m.shape[1]):
@@ -114,7 +104,7 @@ def move_blocks(m: Array, slots: Int64s, sources: Int64s) -> None:
 
 
 def stamp(ticks: Ticks, slots: Int64s, tick: int) -> None:
-    """Note that slots were touched in a tick; -1 stands for an absent key."""
+    """Set the tick of the last touch of slots; -1 stands for an absent key."""
     _stamp(ticks, readable(slots), tick)
 
 

@@ -1,8 +1,13 @@
 """The formulas of the optimizers for one column, and the compiled loops that apply them to rows.
 
-``adam`` and its like process all columns; ``adam_at`` and its like process the listed columns, and skip those whose
-gradient is 0. A loop computes all results of a column before it stores any: only then does LLVM turn ``adam`` into SIMD
-instructions (2.4 times faster). Formulas and loops share one file, as numba detects changes only in a loop's own file.
+``adam``, ``adagrad`` and ``ftrl`` process all columns; ``adam_at``, ``adagrad_at`` and ``ftrl_at`` process the listed
+columns with nonzero gradients. A loop computes all results of a column before it stores any, so that LLVM uses SIMD
+instructions (2.4 times faster for ``adam``).
+
+In ``proximal_adam`` and the other proximal loops, the proximal step of a penalty follows the optimizer step. The
+penalty l1 |w|_1 + l2/2 |w|^2 is not part of the gradient. After the optimizer step, each column minimises the penalty
+plus h / (2 lr) times its squared distance, where h is the metric of the step (Duchi et al., 2011, for Adagrad). The
+solution is w <- sign(w) max(abs(w) - lr l1 / h, 0) / (1 + lr l2 / h).
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ Scalars = tuple[Any, ...]
 
 
 def in_row_dtype(row: Array, *values: float) -> Scalars:
-    """Return the numbers in the row's dtype; a single float64 would widen the whole loop."""
+    """Return numbers in the row's dtype; one float64 would widen the whole loop."""
     with np.errstate(all="ignore"):
         return tuple(row.dtype.type(value) for value in values)
 
@@ -32,10 +37,10 @@ def adam_scalars(weight: Array, lr: float, beta1: float, beta2: float, eps: floa
 
 @inline
 def adam_one(w: Any, v: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any, Any, Any]:
-    """Return the weight and its moments after a step, and the step's rate; ``scalars`` as of ``adam_scalars``."""
-    lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps = scalars
-    v = beta1 * v + rest1 * g
-    s = beta2 * s + rest2 * (g * g)
+    """Return the weight and its moments after a step, and the step's rate, given the results of ``adam_scalars``."""
+    lr, beta1, one_minus_beta1, beta2, one_minus_beta2, unbias1, unbias2, eps = scalars
+    v = beta1 * v + one_minus_beta1 * g
+    s = beta2 * s + one_minus_beta2 * (g * g)
     rate = lr / (sqrt(s / unbias2) + eps)
     return w - rate * (v / unbias1), v, s, rate
 
@@ -90,9 +95,9 @@ def adagrad_at(columns: Int64s, w: Array, s: Array, g: Array, scalars: Scalars) 
 
 @kernel
 def rmsprop(w: Array, s: Array, g: Array, scalars: Scalars) -> None:
-    lr, rho, rest, eps = scalars
+    lr, rho, one_minus_rho, eps = scalars
     for i in range(w.size):
-        square = rho * s[i] + rest * (g[i] * g[i])
+        square = rho * s[i] + one_minus_rho * (g[i] * g[i])
         w[i], s[i] = w[i] - lr * g[i] / (sqrt(square) + eps), square
 
 
@@ -136,3 +141,65 @@ def ftrl_weights_at(slots: Int64s, w: Array, z: Array, n: Array, scalars: Scalar
     for i in slots:
         if i >= 0:
             w[i] = _ftrl_weight(z[i], sqrt(n[i]), scalars)
+
+
+# -- proximal steps ----------------------------------------------------------------------------------------------------
+
+
+def constant_penalties(weight: Array, rate: float, l1: float, l2: float) -> Scalars:
+    """Return the penalty scalars of steps with one rate lr / h for all columns, in the weight's dtype."""
+    return in_row_dtype(weight, rate * l1, 1 + rate * l2, 0)
+
+
+def scaled_penalties(weight: Array, l1: float, l2: float) -> Scalars:
+    """Return the penalty scalars of steps whose rate differs by column, in the weight's dtype."""
+    return in_row_dtype(weight, l1, l2, 1, 0)
+
+
+@inline
+def shrink(w: Any, threshold: Any, divisor: Any, zero: Any) -> Any:
+    """Return sign(w) max(abs(w) - threshold, 0) / divisor."""
+    moved = w - threshold if w > zero else w + threshold
+    return zero if abs(w) <= threshold else moved / divisor
+
+
+@kernel
+def proximal_sgd(w: Array, g: Array, scalars: Scalars) -> None:
+    lr, threshold, divisor, zero = scalars
+    for i in range(w.size):
+        w[i] = shrink(w[i] - lr * g[i], threshold, divisor, zero)
+
+
+@kernel
+def proximal_momentum(w: Array, v: Array, g: Array, scalars: Scalars) -> None:
+    lr, decay, threshold, divisor, zero = scalars
+    for i in range(w.size):
+        velocity = decay * v[i] + g[i]
+        w[i], v[i] = shrink(w[i] - lr * velocity, threshold, divisor, zero), velocity
+
+
+@kernel
+def proximal_adagrad(w: Array, s: Array, g: Array, scalars: Scalars) -> None:
+    lr, eps, l1, l2, one, zero = scalars
+    for i in range(w.size):
+        square = s[i] + g[i] * g[i]
+        rate = lr / (sqrt(square) + eps)
+        w[i], s[i] = shrink(w[i] - rate * g[i], rate * l1, one + rate * l2, zero), square
+
+
+@kernel
+def proximal_rmsprop(w: Array, s: Array, g: Array, scalars: Scalars) -> None:
+    lr, rho, one_minus_rho, eps, l1, l2, one, zero = scalars
+    for i in range(w.size):
+        square = rho * s[i] + one_minus_rho * (g[i] * g[i])
+        rate = lr / (sqrt(square) + eps)
+        w[i], s[i] = shrink(w[i] - rate * g[i], rate * l1, one + rate * l2, zero), square
+
+
+@kernel
+def proximal_adam(w: Array, v: Array, s: Array, g: Array, scalars: Scalars) -> None:
+    lr, beta1, one_minus_beta1, beta2, one_minus_beta2, unbias1, unbias2, eps, l1, l2, one, zero = scalars
+    step_scalars = lr, beta1, one_minus_beta1, beta2, one_minus_beta2, unbias1, unbias2, eps
+    for i in range(w.size):
+        moved, velocity, square, rate = adam_one(w[i], v[i], s[i], g[i], step_scalars)
+        w[i], v[i], s[i] = shrink(moved, rate * l1, one + rate * l2, zero), velocity, square

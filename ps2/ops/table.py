@@ -29,25 +29,25 @@ from ps2.ops.operands import Along, Answer, operand_axes, read_answers
 
 Array = npt.NDArray[Any]
 
-# Kinds of positional parameters. Operands of the shard belong to one matrix or to several co-located matrices. All have
-# the dtype of the first, except those that declare their own (``Of``). Row numbers and values refer to the first.
+# Kinds of positional parameters. Operands of the shard belong to one matrix or to co-located matrices. They have the
+# dtype of the first operand, unless they declare another (``Of``). Row ids and values refer to the first operand.
 Row = Annotated[Array, "row"]  # one row of the shard, shape (width,): a writable view
 Block = Annotated[Array, "block"]  # all rows of the shard, shape (rows, width): a writable view
-# All columns of a shard with layout "column", shape (width, k): a column's block is its values in the k rows. A
-# writable view.
+# All columns of a shard with layout "column", shape (width, k): the block of a column has its values in the k rows. It
+# is a writable view.
 Blocks = Annotated[Array, "blocks"]
-# Columns of the shard; -1 is a sparse key that the shard does not hold. An operation with slots writes Blocks and Rows
+# Columns of the shard; -1 is a sparse key that the shard does not have. An operation with slots writes Blocks and Rows
 # at these columns only; with ``Op.span``, it writes that many columns of a Row from each slot on.
 Slots = Annotated[npt.NDArray[np.int64], "slots"]
 RowIds = Annotated[npt.NDArray[np.int64], "row_ids"]  # row numbers of the matrix
-Values = Annotated[Array, "values"]  # numbers of the matrix's dtype that travelled with the request
-Unsigned = Annotated[Array, "unsigned"]  # unsigned integers of any width that travelled with the request
-Floats = Annotated[npt.NDArray[np.float64], "floats"]  # float64 numbers that travelled with the request
-Integers = Annotated[npt.NDArray[np.int64], "integers"]  # any int64 numbers that travelled with the request
-# The columns that the shard holds: the matrix's column number is the shard's column number plus ``begin``.
+Values = Annotated[Array, "values"]  # numbers of the matrix's dtype, sent with the request
+Unsigned = Annotated[Array, "unsigned"]  # unsigned integers of any width, sent with the request
+Floats = Annotated[npt.NDArray[np.float64], "floats"]  # float64 numbers, sent with the request
+Integers = Annotated[npt.NDArray[np.int64], "integers"]  # any int64 numbers, sent with the request
+# The shard's interval of columns: column i of the shard is column ``begin + i`` of the matrix.
 Partition = Annotated[partition.Partition, "partition"]
 
-# Type of the keyword parameter ``columns`` of an operation with a ``Nonzero``.
+# The type of the keyword parameter ``columns`` of an operation with a ``Nonzero``.
 Columns = npt.NDArray[np.int64] | None
 
 FLOATS = ("float32", "float64")
@@ -56,7 +56,7 @@ ALL = tuple(DTYPES)
 
 @dataclass(frozen=True)
 class Range:
-    """The range of a scalar: ``Annotated[float, Range(above=0)]``. NaN and infinities are in no range."""
+    """The range of a scalar: ``Annotated[float, Range(above=0)]``. No range contains NaN or infinities."""
 
     at_least: float = -math.inf
     above: float = -math.inf
@@ -83,9 +83,9 @@ class Of:
 
 @dataclass(frozen=True)
 class Tiny:
-    """Makes the smallest valid array of a given dtype, where a single 1 (or index 0) is not valid.
+    """Makes the smallest valid array of a dtype, for an operand for which a single 1 (or index 0) is invalid.
 
-    ``ps2.ops.warm`` calls the operation with such arrays to compile its kernels.
+    ``ps2.ops.warm`` calls operations with such arrays to compile their kernels.
     """
 
     make: Callable[[np.dtype[Any]], Array]
@@ -104,14 +104,14 @@ class Param:
 
 @dataclass(frozen=True)
 class Nonzero:
-    """A row of which an operation needs only the nonzero columns.
+    """Declares that an operation needs only the nonzero columns of a row.
 
-    If the server knows these columns, it passes them as ``columns``: int64, distinct, in any order. They may include
-    zeros, but the row is 0 everywhere else. Results are bit-identical to those without ``columns``.
+    If the server knows these columns, it passes them as ``columns``: int64, distinct, in any order. The row can be 0 at
+    some of them, and is 0 at all others. The results are bit-identical to those without ``columns``.
 
     Attributes:
-        row: name of the operand. If the operation writes that row, it leaves only zeros.
-        when: returns True for the scalars of a call that can use ``columns``; other calls never get them.
+        row: the name of the operand. If the operation writes the row, it sets all of it to 0.
+        when: returns True for the scalars of calls that can use ``columns``; other calls never get them.
     """
 
     row: str
@@ -126,12 +126,13 @@ class Optimizer:
     step number; and ``lazy``, if it can skip columns whose gradient is 0.
 
     Attributes:
-        rate: name of the learning rate's scalar.
+        rate: the name of the learning rate's scalar.
         catch_up: for an optimizer whose weights follow from sums over all steps (FTRL): the operation on weight and
-            state that recomputes weights for larger penalties. Penalties of a step then stand for all steps so far.
-        damping: n steps with 1 / n of the gradient each go about as far as one step with all of it if the rate of each
-            is divided by ``n ** damping``: 0 if a step is linear in the gradient (SGD), 0.5 if it is divided by the
-            root of a sum of squares over all steps (Adagrad), 1 if by that of their mean (Adam).
+            state that recomputes weights for larger penalties. The penalties of a step are then those of all steps so
+            far.
+        damping: the exponent with which n steps with 1 / n of a gradient, and the rate divided by ``n ** damping``, go
+            about as far as one step with the gradient: 0 if a step is linear in the gradient (SGD), 0.5 if it is
+            divided by the root of a sum of squares over all steps (Adagrad), 1 if by the root of their mean (Adam).
     """
 
     rate: str = "lr"
@@ -152,45 +153,45 @@ class Optimizer:
                 f"operation {name!r}: writes: expected weight and its state, of which {', '.join(unwritten)} is missing"
             )
         known = {self.rate, "l1", "l2", "step", "lazy"}
-        if foreign := [
+        if unknown := [
             p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in known
         ]:
             raise ConfigError(
-                f"operation {name!r}: {', '.join(foreign)}: expected a default, got none: estimators pass "
+                f"operation {name!r}: {', '.join(unknown)}: expected a default, got none: estimators pass "
                 f"{self.rate}, l1, l2, step and lazy only"
             )
 
 
 @dataclass(frozen=True)
 class Op:
-    """One entry of the table.
+    """An operation: one entry of the table.
 
     Attributes:
-        name: its name in requests.
-        module: the module that declares it.
-        source: hash of the module's source at declaration; empty for modules of ps2.
+        name: the name in requests.
+        module: the module that declares the operation.
+        source: the hash of the module's source at declaration; empty for modules of ps2.
         fn: the function on one shard's arrays.
-        operands: kind of each positional parameter ("row", "block", "blocks", "partition", "slots", "row_ids",
+        operands: the kind of each positional parameter ("row", "block", "blocks", "partition", "slots", "row_ids",
             "values", "integers", "unsigned", "floats").
-        names: name of each positional parameter.
-        axes: axes of each positional parameter.
-        own_dtypes: dtypes of the shard's operands that need not have the first operand's dtype, by name.
-        tiny: makers of the smallest valid array, by name, for operands that declare one.
-        answers: the arrays that it returns; empty if it returns a number or nothing.
-        writes: names of the shard's operands that it changes; empty for a pure read.
-        reduce: how the answers of all partitions are combined. None if there is no answer, or if its arrays run along
-            slots or columns: those are joined along that axis.
-        blocks: the axis along which a call may be cut into several requests; None: a partition's arrays travel in one.
-        dtypes: dtypes that it accepts for its first operand's matrix.
-        params: its scalars.
-        creates: True if absent sparse keys are added before it runs.
-        nonzero: the row of which it needs only the nonzero columns; None if there is none.
-        span: name of the scalar that gives the number of columns written from each slot on; None: one.
-        optimizer: declares an optimizer step; None for any other operation.
-        initial: True if its answer holds values of the matrix at the slots, so that absent keys (slot -1) read as their
-            initial values. The answer runs along the slots (the vector's values), along the slots and the first
-            positions of their blocks, or along row numbers and the slots.
-        doc: its docstring.
+        names: the name of each positional parameter.
+        axes: the axes of each positional parameter.
+        own_dtypes: the declared dtypes (``Of``) of the shard's operands, by name.
+        tiny: functions that make the smallest valid array, by name, for operands that declare one.
+        answers: the returned arrays; empty if the function returns a number or nothing.
+        writes: the names of the shard's operands that are changed; empty for a pure read.
+        reduce: how the answers of all partitions are combined. None if there is no answer, or if its arrays have an
+            axis of slots or columns, along which they are joined.
+        blocks: the axis along which a call can be divided into several requests; None: one request per partition.
+        dtypes: the dtypes that the first operand's matrix may have.
+        params: the scalars.
+        creates: whether absent sparse keys are added before the call.
+        nonzero: the row of which only the nonzero columns are needed; None: there is none.
+        span: the name of the scalar that gives the number of columns written from each slot on; None: one column.
+        optimizer: the properties of an optimizer step; None for any other operation.
+        initial: whether the answer has values of the matrix at the slots, so that absent keys (slot -1) read as their
+            initial values. The answer's axes are the slots (a vector's values), the slots and the first positions of
+            their blocks, or row ids and the slots.
+        doc: the docstring.
     """
 
     name: str
@@ -221,20 +222,20 @@ class Op:
 
     @cached_property
     def arrays(self) -> tuple[str, ...]:
-        """Kinds of the operands that travel with the request, in order."""
+        """Kinds of the operands that are sent with the request, in order."""
         return tuple(kind for kind in self.operands if kind not in LOCAL)
 
     @cached_property
     def request_operands(self) -> tuple[tuple[str, str, Along], ...]:
-        """Name, kind and axes of the operands that travel with the request, in order."""
-        every = zip(self.names, self.operands, self.axes, strict=True)
-        return tuple(operand for operand in every if operand[1] not in LOCAL)
+        """Name, kind and axes of the operands that are sent with the request, in order."""
+        operands = zip(self.names, self.operands, self.axes, strict=True)
+        return tuple(operand for operand in operands if operand[1] not in LOCAL)
 
     @cached_property
     def shard_operands(self) -> tuple[tuple[str, str], ...]:
         """Name and kind of the shard's operands, in order."""
-        every = zip(self.names, self.operands, strict=True)
-        return tuple(operand for operand in every if operand[1] in SHARD_KINDS)
+        operands = zip(self.names, self.operands, strict=True)
+        return tuple(operand for operand in operands if operand[1] in SHARD_KINDS)
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
@@ -250,10 +251,10 @@ class Op:
         """Check a call against the table.
 
         Args:
-            rows: number of rows that the call names.
+            rows: the number of rows of the call.
             dtype: the dtype of the first operand's matrix.
             params: the call's scalars.
-            others: dtypes of the operands after the first; None: all operands belong to one matrix.
+            others: the dtypes of the operands after the first; None: all operands belong to one matrix.
 
         Returns:
             All scalars with defaults filled in, each as the bool, int or float that the operation declares.
@@ -307,7 +308,7 @@ class Op:
 
     @staticmethod
     def _flag(where: str, value: Any) -> bool:
-        # A flag travels as a number.
+        # Flags are sent as numbers.
         if isinstance(value, (bool, np.bool_, int, float, np.integer, np.floating)) and value in (0, 1):
             return bool(value)
         raise ConfigError(f"{where}: expected True or False, got {value!r}")
@@ -336,7 +337,7 @@ class Op:
 
 LIMITS = {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in ("int32", "int64")}
 TABLE: dict[str, Op] = {}
-# Folder of the families. A family's module ``ops`` declares its operations; the family's name prefixes theirs.
+# The folder of the families. A family's module ``ops`` declares its operations, whose names begin with the family's.
 FAMILIES_IN = "algorithms"
 
 
@@ -397,7 +398,7 @@ def op(
 
 @cache
 def families() -> Mapping[str, str]:
-    """Return the modules of ps2's families by the first part of their operations' names ("trees" for "trees.split")."""
+    """Return the module ``ops`` of each family of ps2, by the prefix of its operations ("trees" for "trees.split")."""
     folder = Path(__file__).parents[1]
     files = sorted((folder / FAMILIES_IN).glob("**/ops.py"))
     return {path.parent.name: ".".join(("ps2", *path.relative_to(folder).with_suffix("").parts)) for path in files}

@@ -1,14 +1,14 @@
-"""A count-min sketch of touches with conservative update, of two windows, whose width changes step by step.
+"""A count-min sketch of touches with conservative update and two time windows, whose width changes step by step.
 
 An estimate is never below the count (Cormode and Muthukrishnan, "An improved data stream summary"; Estan and Varghese,
-"New directions in traffic measurement"). The sketch has two windows, so that it forgets: a touch carries a key's
-estimate over to the current window.
+"New directions in traffic measurement"). There are two windows, so that old touches are forgotten: a touch copies a
+key's estimate to the current window.
 
-The counters of a key, one of each row, lie in one line of memory: one cache miss in place of one for each row, for
-slightly more collisions. Lines are added and removed one by one, like the buckets of linear hashing (Litwin, "Linear
-hashing"). A new line begins as a copy of the line that its keys come from. A removed line is merged into the line that
-takes its keys: each counter becomes the larger of the two. So no call takes time for the whole sketch, except the shift
-of a new window.
+The counters of a key, one in each row, are in one line of memory. So a touch has one cache miss instead of one for each
+row, at the price of slightly more collisions. Lines are added and removed one by one, like the buckets of linear
+hashing (Litwin, "Linear hashing"). A new line begins as a copy of the line that has its keys so far. A removed line is
+merged into the line that gets its keys: each counter becomes the maximum of the two. So no call takes time in
+proportion to the whole sketch, except the begin of a window, which shifts all counters.
 """
 
 from __future__ import annotations
@@ -24,48 +24,47 @@ from ps2.ops.mapped import MappedArray
 
 Counters = npt.NDArray[Any]
 
-# The number of rows of the sketch, and the number of a row's counters in one line. A number holds two counters: the
-# current window's in the low bits, and the previous window's.
+# The number of rows of the sketch, and the number of each row's counters in one line. An array element has two
+# counters: that of the current window in the low bits, and that of the previous window.
 DEPTH, ROW_COUNTERS = 4, 16
 LINE = DEPTH * ROW_COUNTERS
-# Each row has as many counters as the last window counted touches, between the bounds, and at most twice or half as
-# many as before; or more, if more touches are expected of the current window. With one touch for each counter, a key
-# that was never touched has an estimate of 1 or more with a probability of 17%, and of 2 or more with two tenths of a
-# percent.
+# The width is the number of counters of a row: the number of touches in the last window, within the bounds, and between
+# half and twice the last width; more if more touches are expected in the current window. With one touch per counter, a
+# key that was never touched has an estimate of at least 1 with a probability of 17%, and of at least 2 with 0.2%.
 FIRST_WIDTH, MIN_WIDTH, MAX_WIDTH = 1 << 21, 1 << 16, 1 << 23
-# A touch adds or removes LINES_PER_CALL lines, and one more for every KEYS_PER_LINE keys. So a new width is complete
-# before a quarter of the window's touches have come.
+# A touch adds or removes LINES_PER_CALL lines, and another line for every KEYS_PER_LINE keys. So a new width is
+# complete after at most a quarter of the window's touches.
 KEYS_PER_LINE, LINES_PER_CALL = 4, 1 << 10
 # The number of lines from which the number of keys is estimated.
 SAMPLE = 1 << 10
-# The bits of a key's hash that choose the counters in its line.
-CHOICE = 48
+# The first bit of a key's hash that selects the counters in its line.
+CHOICE_BIT = 48
 
 
 class TouchSketch:
     """A count-min sketch; not thread-safe.
 
     Attributes:
-        bits: bits of a counter, 4 or 8.
-        dtype: the dtype of the numbers.
-        lines: lines in use.
-        target_lines: the number of lines to which ``step`` leads.
+        bits: the number of bits of a counter, 4 or 8.
+        dtype: the dtype of the elements.
+        lines: the number of lines in use.
+        target_lines: the number of lines that ``step`` approaches.
     """
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
         self.dtype = np.dtype(np.uint8 if bits == 4 else np.uint16)
-        self._nothing = np.empty(0, self.dtype)
+        self._empty = np.empty(0, self.dtype)
         self.end()
 
     @property
     def array(self) -> Counters:
-        """All numbers, also those of lines that are not in use yet: a writable view of one dimension."""
-        return self._nothing if self._mapped is None else self._mapped.array[0]
+        """All elements, also those of lines that are not in use yet: a writable 1-D view."""
+        return self._empty if self._mapped is None else self._mapped.array[0]
 
     @property
     def used(self) -> Counters:
-        """The numbers of the lines in use: a view."""
+        """The elements of the lines in use: a view."""
         return self.array[: self.lines * LINE]
 
     @property
@@ -73,7 +72,7 @@ class TouchSketch:
         return 0 if self._mapped is None else self._mapped.nbytes
 
     def keys(self) -> int:
-        """Estimate the number of keys from the empty counters (linear counting, Whang et al.)."""
+        """Estimate the number of keys from the number of empty counters (linear counting, Whang et al.)."""
         if not self.lines:
             return 0
         sample = self.used[: SAMPLE * LINE].reshape(-1, LINE)[:, :ROW_COUNTERS]
@@ -81,37 +80,28 @@ class TouchSketch:
         return int(power_above(self.lines) * ROW_COUNTERS * np.log(sample.size / max(empty, 1)))
 
     def begin(self) -> None:
-        """Begin without counts, in the first width."""
-        self._set(self._nothing, FIRST_WIDTH // ROW_COUNTERS)
+        """Begin with the first width and without counts."""
+        self._set(self._empty, FIRST_WIDTH // ROW_COUNTERS)
 
     def end(self) -> None:
-        """Forget everything, and give the memory back."""
+        """Drop all counts, and free the memory."""
         self._mapped: MappedArray | None = None
         self.lines = self.target_lines = 0
 
     def rotate(self, touches: int, max_bytes: int) -> None:
-        """Begin a window.
-
-        Args:
-            touches: touches in the window that ends.
-            max_bytes: the maximum size of the sketch.
-        """
+        """Begin a window; ``touches`` is the number of touches of the last window, ``max_bytes`` the maximum size."""
         if self._mapped is None:
             return
         half = power_above(self.lines + 1) // 2
         self.target_lines = min(max(self._fitting(touches, max_bytes), half // 2), 2 * half)
-        # The current window's counters become the previous window's, and the current ones become 0.
+        # The counters of the current window become those of the previous window, and the current ones become 0.
         np.left_shift(self.used, self.bits, out=self.used)
         columns = max(self.lines, self.target_lines) * LINE
         if columns != self._mapped.columns:
             self._mapped.resize(columns)
 
     def widen(self, touches: int, max_bytes: int) -> None:
-        """Let ``step`` add lines if ``touches`` touches are expected in the current window.
-
-        Args:
-            max_bytes: the maximum size of the sketch.
-        """
+        """Let ``step`` add lines if the current window is expected to have ``touches`` touches; see ``rotate``."""
         if self._mapped is None or self.lines != self.target_lines:
             return
         target_lines = self._fitting(touches, max_bytes)
@@ -120,28 +110,28 @@ class TouchSketch:
             self._mapped.resize(target_lines * LINE)
 
     def step(self, keys: int) -> None:
-        """Add or remove some lines, in proportion to the keys of a touch."""
+        """Add or remove some lines, for a touch of ``keys`` keys."""
         if self.lines == self.target_lines or self._mapped is None:
             return
-        moved = keys // KEYS_PER_LINE + LINES_PER_CALL
-        while moved > 0 and self.lines != self.target_lines:
+        remaining = keys // KEYS_PER_LINE + LINES_PER_CALL
+        while remaining > 0 and self.lines != self.target_lines:
             if self.lines < self.target_lines:
                 half = power_above(self.lines + 1) // 2
-                end = min(self.lines + moved, 2 * half, self.target_lines)
+                end = min(self.lines + remaining, 2 * half, self.target_lines)
                 _add_lines(self.array, self.lines, end, half)
             else:
                 half = power_above(self.lines) // 2
-                end = max(self.lines - moved, half, self.target_lines)
+                end = max(self.lines - remaining, half, self.target_lines)
                 _drop_lines(self.array, end, self.lines, half, self.bits)
-            moved -= abs(self.lines - end)
+            remaining -= abs(self.lines - end)
             self.lines = end
         if self.lines == self.target_lines and self._mapped.columns != self.lines * LINE:
             self._mapped.resize(self.lines * LINE)
 
     def adopt(self, other: Counters, target_lines: int) -> None:
-        """Take over the counts of another sketch: ``used`` and ``target_lines``.
+        """Add the counts of another sketch, given its ``used`` and ``target_lines``.
 
-        The first sketch is copied bit by bit, so that a copy of a shard counts like the shard.
+        A sketch without counts becomes an exact copy, so that a replica of a shard counts like the shard.
         """
         if not other.size:
             return
@@ -150,12 +140,12 @@ class TouchSketch:
             return
         lines = min(power_above(size // LINE + 1) // 2 for size in (other.size, self.used.size))
         merged = np.zeros(lines * LINE, self.dtype)
-        for each in (self.used, other):
-            _merge(readable(each), merged, self.bits)
+        for sketch in (self.used, other):
+            _merge(readable(sketch), merged, self.bits)
         self._set(merged, lines)
 
     def _fitting(self, touches: int, max_bytes: int) -> int:
-        """Return the number of lines for ``touches`` touches in a window, a power of two."""
+        """Return the number of lines for a window of ``touches`` touches, a power of two."""
         width = MIN_WIDTH
         while width < min(touches, MAX_WIDTH) and 2 * DEPTH * width * self.dtype.itemsize <= max_bytes:
             width *= 2
@@ -170,7 +160,7 @@ class TouchSketch:
 
 @kernel
 def power_above(number: int) -> int:
-    """Return the smallest power of two that is not below a number."""
+    """Return the smallest power of two that is at least ``number``."""
     power = 1
     while power < number:
         power *= 2
@@ -179,26 +169,26 @@ def power_above(number: int) -> int:
 
 @inline
 def first_counter(mixed: Any, lines: int, power: int) -> Any:
-    """Return the position of a key's line, from the key's hash; ``power`` is ``power_above(lines)``."""
+    """Return the position of a key's line, given the key's hash; ``power`` is ``power_above(lines)``."""
     line = mixed & np.int64(power - 1)
     return (line if line < lines else line - power // 2) * LINE
 
 
 @inline
 def counter(mixed: Any, row: int) -> Any:
-    """Return the position of a key's counter of a row in the key's line, from the key's hash."""
-    return row * ROW_COUNTERS + ((mixed >> (CHOICE + 4 * row)) & 15)
+    """Return the position in a key's line of its counter of a row, given the key's hash."""
+    return row * ROW_COUNTERS + ((mixed >> (CHOICE_BIT + 4 * row)) & 15)
 
 
 @inline
 def estimate(sketch: Counters, begin: Any, mixed: Any, bits: Any) -> Any:
-    """Return a key's estimate: the larger one of the two windows."""
+    """Return a key's estimate: the maximum of its estimates in the two windows."""
     mask = (np.int64(1) << bits) - 1
-    current = before = mask
+    current = previous = mask
     for row in range(DEPTH):
         pair = np.int64(sketch[begin + counter(mixed, row)])
-        current, before = min(current, pair & mask), min(before, pair >> bits)
-    return max(current, before)
+        current, previous = min(current, pair & mask), min(previous, pair >> bits)
+    return max(current, previous)
 
 
 @kernel
@@ -216,7 +206,7 @@ def _drop_lines(sketch: Any, begin: int, end: int, half: int, bits: int) -> None
 
 @kernel
 def _merge(sketch: Counters, merged: Any, bits: int) -> None:
-    """Merge a sketch into one of as many lines or fewer, a power of two."""
+    """Merge a sketch into another, which has at most as many lines, a power of two."""
     for source in range(sketch.size):
         target = source & (merged.size - 1)
         merged[target] = _larger(merged[target], sketch[source], bits)
@@ -224,7 +214,7 @@ def _merge(sketch: Counters, merged: Any, bits: int) -> None:
 
 @inline
 def _larger(one: Any, other: Any, bits: int) -> Any:
-    """Return the larger counters of each window."""
+    """Return an element with the larger counter of each window."""
     low = (np.int64(1) << bits) - 1
     a, b = np.int64(one), np.int64(other)
     return max(a & low, b & low) | max(a & ~low, b & ~low)

@@ -10,12 +10,12 @@ from ps2.ops.kernels import Int64s, kernel
 
 WORD_BITS = 64
 ONE = np.uint64(1)
-# A set holds at most one column in ``SHARE``: with more, two cores scan the whole row as fast.
+# A set has at most 1 / SHARE of the columns: beyond that, two cores scan the whole row as fast.
 SHARE = 32
 
 
 class Touched:
-    """A set of columns in ``[0, width)``: a list of its members, and a bit for each column that is in the list.
+    """A set of columns in ``[0, width)``: a list of the members, and a bitmap of the columns in the list.
 
     Not thread-safe: callers hold the shard's lock.
     """
@@ -37,10 +37,10 @@ class Touched:
         return readable(self._list[: self._count])
 
     def mark(self, slots: Int64s) -> bool:
-        """Add the columns; slots of -1 (absent keys) are ignored. Return False on overflow: the set is then unusable.
+        """Add columns; slots of -1 (absent keys) are ignored. Return False on overflow: the set is then unusable.
 
         Args:
-            slots: int64, any order, duplicates allowed.
+            slots: int64, in any order, with duplicates.
 
         Raises:
             OutOfRangeError: a slot is neither -1 nor in ``[0, width)``; nothing is added.
@@ -59,7 +59,7 @@ def _count_words(width: int) -> int:
 
 
 def _list_capacity(width: int) -> int:
-    return width // SHARE + 1  # ``_mark`` writes one place beyond the last
+    return width // SHARE + 1  # ``_mark`` writes one element beyond the last member
 
 
 @kernel

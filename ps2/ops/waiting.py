@@ -1,7 +1,7 @@
 """Counts of the touches of keys that wait for their slots.
 
 Up to ``EXACT_KEYS`` keys are counted exactly. Further keys are counted in a count-min sketch with conservative update
-(``ps2.ops.touch_sketch``): an estimate is never below the count, so a key may get its slot early, never late.
+(``ps2.ops.touch_sketch``). Its estimates are never below the counts, so a key can get its slot early, but never late.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ Bools = npt.NDArray[np.bool_]
 EXACT_KEYS = 1 << 18
 MIN_CELLS = 64
 NO_KEY = -1
-# A cell's second number is tick << COUNT_BITS | count; that of an empty cell is LATEST, which is never old.
+# A cell has a key, and a stamp: tick << COUNT_BITS | count. The stamp of an empty cell is LATEST, which is never old.
 COUNT_BITS = 8
 COUNT_MASK = (1 << COUNT_BITS) - 1
 LATEST = 2**62
-# Counters of the sketch have four bits if ``admit_after`` is at most FEW, else eight.
-FEW = 15
-# The touches expected in a window are at most this many times those so far.
+# The sketch has counters of four bits if ``admit_after`` is at most this, else of eight bits.
+MAX_FOUR_BITS = 15
+# The maximum ratio of the touches expected in a window and the touches so far.
 MAX_EXPECTED = 16
-# Positions of the kernel's counts: keys in the exact table, and touches in the sketch's current window.
+# Indices of the kernels' counts: keys in the exact table, and touches in the sketch's current window.
 EXACT, SKETCHED = 0, 1
-# The effect of a touch on a key without a cell: a new cell, raised counters, or none.
+# The possible effects of a touch on a key without a cell: a new cell, raised counters, or none.
 NEW_CELL, RAISED, UNCHANGED = -1, -2, -3
-# How many keys ahead the loop prefetches.
+# The distance of prefetching, in keys.
 AHEAD = 12
 
 
 @dataclass(frozen=True)
 class Touch:
-    """One touch of keys, with all that is needed to undo it.
+    """A touch of keys, with everything that is needed to undo it.
 
     Attributes:
         keys: the distinct keys.
-        admitted: True for the keys that get their slots now.
-        before: for each key, its cell's second number before the touch, or ``NEW_CELL``, ``RAISED`` or ``UNCHANGED``.
-        counters: the counters before the touch, for each key that ``RAISED`` its counters.
-        sketched: touches in the sketch's current window before this one.
-        had_sketch: True if there was a sketch before.
+        admitted: True for keys that get their slots now.
+        before: for each key the stamp of its cell before the touch, or ``NEW_CELL``, ``RAISED`` or ``UNCHANGED``.
+        counters: for each key whose effect is ``RAISED``, its counters before the touch.
+        sketched: the number of touches in the sketch's current window before this touch.
+        had_sketch: whether there was a sketch before.
     """
 
     keys: Int64s
@@ -67,11 +67,11 @@ class WaitingKeys:
         self._admit_after = admit_after
         self._exact_keys = exact_keys
         self._cells = _empty_cells(MIN_CELLS)
-        self._sketch = TouchSketch(4 if admit_after <= FEW else 8)
+        self._sketch = TouchSketch(4 if admit_after <= MAX_FOUR_BITS else 8)
         self._counts = np.zeros(2, np.int64)
 
     def __len__(self) -> int:
-        """Number of waiting keys; the number of keys in the sketch is an estimate."""
+        """The number of waiting keys; for keys in the sketch it is an estimate."""
         return int(self._counts[EXACT]) + self._sketch.keys()
 
     @property
@@ -83,7 +83,7 @@ class WaitingKeys:
 
         Args:
             tick: the current tick.
-            fresh: the first tick that still counts: a key whose last touch is older starts again at 1.
+            fresh: the first tick that is not expired: a key whose last touch is older starts again at 1.
         """
         keys = readable(keys)
         admitted, before = np.zeros(keys.size, np.bool_), np.empty(keys.size, np.int64)
@@ -112,21 +112,12 @@ class WaitingKeys:
             self._sketch.end()
 
     def settle(self, keys: int, max_bytes: int) -> None:
-        """Continue to adjust the sketch's width after a touch of ``keys`` keys that is not undone.
-
-        Args:
-            max_bytes: the maximum size of the sketch.
-        """
+        """Adjust the width of the sketch, up to ``max_bytes``, after a touch of ``keys`` keys that is not undone."""
         self._sketch.widen(int(self._counts[SKETCHED]), max_bytes)
         self._sketch.step(keys)
 
     def expect(self, passed: float, max_bytes: int) -> None:
-        """Widen the sketch for the touches that the window will have, given those so far.
-
-        Args:
-            passed: the fraction of the window that has passed, above 0.
-            max_bytes: the maximum size of the sketch.
-        """
+        """Widen the sketch, up to ``max_bytes``, for the window's expected touches, given the passed share of it."""
         touches = int(self._counts[SKETCHED]) * min(1 / passed, MAX_EXPECTED)
         self._sketch.widen(int(touches), max_bytes)
 
@@ -143,11 +134,7 @@ class WaitingKeys:
         self._cells[used, 1] = (ticks << COUNT_BITS) | (numbers & COUNT_MASK)
 
     def rotate(self, all_windows: bool, max_bytes: int) -> None:
-        """Begin a window of the sketch, and forget the touches of the oldest window or of all windows.
-
-        Args:
-            max_bytes: the maximum size of the sketch.
-        """
+        """Begin a window of the sketch, of at most ``max_bytes``, and forget the oldest window, or all windows."""
         touches = int(self._counts[SKETCHED])
         self._counts[SKETCHED] = 0
         if all_windows or not touches:
@@ -156,7 +143,7 @@ class WaitingKeys:
             self._sketch.rotate(touches, max_bytes)
 
     def exact(self) -> tuple[Int64s, Int64s]:
-        """Return the exactly counted keys, and tick << 8 | count of each."""
+        """Return the exactly counted keys and their stamps."""
         used = self._cells[self._cells[:, 0] != NO_KEY]
         return used[:, 0].copy(), used[:, 1].copy()
 
@@ -169,11 +156,10 @@ class WaitingKeys:
         return {"waiting": keys, "counts": counts, "sketch": self._sketch.used, "sketched": sketched}
 
     def adopt(self, state: dict[str, Array], mine: Bools) -> None:
-        """Take over counts of another shard.
+        """Add the counts of another shard.
 
-        Args:
-            mine: True for the exactly counted keys that belong to this shard. The sketch does not know its keys, so it
-                is taken over as a whole.
+        ``mine`` is True for the exactly counted keys that belong to this shard. The sketch is added as a whole, as its
+        keys are unknown.
         """
         keys, counts = self.exact()
         self._restore(np.append(keys, state["waiting"][mine]), np.append(counts, state["counts"][mine]))
@@ -207,7 +193,7 @@ def _empty_cells(count: int) -> Int64s:
 
 @inline
 def _cell(cells: Int64s, key: int) -> int:
-    """Return the cell that holds the key, else the empty cell for it."""
+    """Return the cell of the key, or else the empty cell for it."""
     return _cell_from(cells, key, int(_mix(key)) & (cells.shape[0] - 1))
 
 
@@ -248,7 +234,7 @@ def _expire(cells: Int64s, fresh: int) -> int:
     """Drop the keys that were not touched in or after a tick; return their number."""
     dropped, cell, oldest = 0, 0, fresh << COUNT_BITS
     while cell < cells.shape[0]:
-        # Another key may move into the cell.
+        # After a drop, another key may be in the cell, so the cell is checked again.
         if cells[cell, 1] < oldest:
             _drop(cells, cell)
             dropped += 1
@@ -270,8 +256,9 @@ def _touch(
     """Count touches of ``keys[start:]`` until a table is full; return the position of the next key.
 
     Args:
-        sketch: its array, its lines, and the bits of a counter.
-        outputs: the arrays ``admitted``, ``before`` and ``counters`` of ``Touch``.
+        sketch: the sketch's array, its number of lines, and the bits of a counter.
+        outputs: the arrays ``admitted``, ``before`` and ``counters`` of ``Touch``; written.
+        rule: the touch at which a key gets its slot, the current tick, ``fresh``, and the limit of exact keys.
     """
     admit_after, tick, fresh, max_exact = rule
     numbers, lines, bits = sketch
@@ -315,11 +302,11 @@ def _touch(
             before[i] = NEW_CELL
         else:
             for row in range(DEPTH):
-                where = line + counter(mixed, row)
-                pair = np.int64(numbers[where])
+                position = line + counter(mixed, row)
+                pair = np.int64(numbers[position])
                 counters[i, row] = pair
-                # Always stored, because a CPU cannot predict a branch here.
-                numbers[where] = (pair & ~mask) | max(pair & mask, count)
+                # Always stored: a CPU could not predict a branch here.
+                numbers[position] = (pair & ~mask) | max(pair & mask, count)
             counts[SKETCHED] += 1
             before[i] = RAISED
     return keys.size

@@ -1,4 +1,4 @@
-"""Compile every kernel that a server may call, unless numba's cache already holds it."""
+"""Compile every kernel that a server may call, unless numba's cache has it already."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 
 Maker = Callable[[np.dtype[Any]], np.ndarray[Any, Any]]
 
-# Guards the kernels of this package, in numba's cache folder.
+# The lock file for the kernels of this package, in numba's cache folder.
 LOCK = "ps2-kernels.lock"
-# Makers of tiny arrays, by kind. With one column, one row, one slot and one value, the arguments of any operation
-# match.
+# Functions that make tiny arrays, by kind. With one column, one row, one slot and one value, the arguments of any
+# operation fit together.
 TINY: Mapping[str, Maker] = {
     "row": lambda dtype: np.ones(1, dtype),
     "block": lambda dtype: np.ones((1, 1), dtype),
@@ -55,7 +55,7 @@ TINY: Mapping[str, Maker] = {
 
 
 def warm() -> None:
-    """Make sure that all kernels are compiled; one process of a machine compiles, and the others wait.
+    """Make sure that all kernels are compiled: one process of a machine compiles, and the others wait.
 
     A server loads a compiled kernel on its first call, in milliseconds; loading all would take a second of one core.
     """
@@ -71,30 +71,30 @@ def warm() -> None:
             compiling_alone(Path(folder), lock, [Path(file)]) if folder and file else nullcontext(True) as must_compile
         ):
             if must_compile:
-                _compile_theirs(ops)
+                _compile_user_operations(ops)
 
 
 def is_missing() -> bool:
-    """Return True if numba has a cache, which does not hold the kernels of all operations."""
+    """Return True if numba has a cache folder that lacks kernels."""
     folder = kernels.gather.stats.cache_path  # type: ignore[attr-defined]
     return bool(folder) and not is_compiled(Path(folder), LOCK, None)
 
 
 @lru_cache(maxsize=1)
 def load_managed() -> None:
-    """Load the kernels of managed keys, if they are compiled: else requests would load them, one by one.
+    """Load the kernels of managed keys if they are compiled, so that requests need not load them one by one.
 
-    It takes some tenths of a second of one core, once in a process.
+    It takes some tenths of a second of one core, once per process.
     """
     if kernels.gather.stats.cache_path and not is_missing():  # type: ignore[attr-defined]
         _compile_managed()
 
 
-def _compile_theirs(ops: Sequence[Op]) -> None:
+def _compile_user_operations(ops: Sequence[Op]) -> None:
     for op in ops:
         try:
             _compile(op)
-        except Exception as error:  # users' code, on arguments it may not expect
+        except Exception as error:  # users' code, with arguments that it may not expect
             log.warning("operation %r of %s could not be compiled in advance: %s", op.name, op.module, error)
 
 
@@ -107,7 +107,7 @@ def _compile(op: Op) -> None:
 
 def compile_all() -> None:
     """Call every shared operation for each of its dtypes, and all other kernels, on tiny arrays."""
-    for op in list(TABLE.values()):  # a request may load a family meanwhile
+    for op in list(TABLE.values()):  # a copy, as a request may load a family at the same time
         if op.module.startswith("ps2.ops."):  # families compile their own
             _compile(op)
     for dtype in FLOATS:
@@ -132,12 +132,12 @@ def compile_all() -> None:
 
 def _compile_managed() -> None:
     """Call the kernels of managed keys."""
-    one = np.zeros(1, np.int64)
+    zero = np.zeros(1, np.int64)
     for dtype in FLOATS:
         for kind in ("normal", "uniform"):
-            fill_initial(np.empty(1, DTYPES[dtype]), Initial(kind), one, one, one, one)
+            fill_initial(np.empty(1, DTYPES[dtype]), Initial(kind), zero, zero, zero, zero)
     for numbers in (*DTYPES.values(), np.dtype(np.uint32)):
-        slots.move_blocks(np.zeros((1, 1), numbers), one, one)
+        slots.move_blocks(np.zeros((1, 1), numbers), zero, zero)
     index, keys = ManagedIndex(), np.arange(2000)
     index.insert(keys)
     index.lookup(keys)
@@ -157,7 +157,7 @@ def _compile_managed() -> None:
         sketch.target_lines = 1
         sketch.step(1)
     ticks = np.ones(1, np.uint32)
-    slots.stamp(ticks, one, 1)
+    slots.stamp(ticks, zero, 1)
     slots.older(ticks, 2, 1, 1, 1)
     slots.oldest(ticks, 1, 1)
     slots.newer(ticks, 1, 1, 1, 1)
@@ -183,7 +183,7 @@ def _scalars(op: Op) -> Iterator[dict[str, Any]]:
     """Yield scalars for calls that together use all kernels of an operation."""
     required = {param.name: 1 for param in op.params.values() if param.required}
     yield required
-    # A flag or a penalty may choose another kernel.
+    # Flags and penalties can select other kernels.
     if flags := {param.name: True for param in op.params.values() if param.type is bool}:
         yield required | flags
     if penalties := {name: 1 for name in ("l1", "l2") if name in op.params}:
@@ -191,7 +191,7 @@ def _scalars(op: Op) -> Iterator[dict[str, Any]]:
 
 
 def is_compiled(folder: Path, lock: str, sources: Sequence[Path] | None) -> bool:
-    """Return True if the kernels that ``lock`` guards are compiled from these sources."""
+    """Return True if the lock file says that the kernels are compiled from these sources."""
     try:
         return (folder / lock).read_text() == _fingerprint(sources)
     except OSError:
@@ -222,7 +222,7 @@ def compiling_alone(folder: Path, lock: str = LOCK, sources: Sequence[Path] | No
 
 
 def _fingerprint(sources: Sequence[Path] | None) -> str:
-    """Return a hash of what compiled kernels depend on: sources (None: those of ps2.ops), numba, the processor."""
+    """Return a hash of everything that compiled kernels depend on: sources (None: ps2.ops), numba, the processor."""
     files = sorted(Path(__file__).parent.glob("*.py")) if sources is None else sources
     contents = [(file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files]
     processor = (platform.machine(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())

@@ -15,7 +15,7 @@ from faults.processes import is_dead
 from numba import njit
 
 from ps2.ops import kernels
-from ps2.ops.compiling import CompilingNotice, GarbageLater
+from ps2.ops.compiling import CompilingNotice, GarbageCollectionPause
 from ps2.ops.kernels import inline, reduction
 
 SCRIPT = """
@@ -139,7 +139,7 @@ def test_compiling_process_when_its_parent_ends_then_ends(until):
 
 
 def test_garbage_when_kernels_compile_then_is_collected_later():
-    listener, event = GarbageLater(), compiling(kernels.gather)
+    listener, event = GarbageCollectionPause(), compiling(kernels.gather)
     listener.on_start(event)
     listener.on_start(event)
     listener.on_end(event)

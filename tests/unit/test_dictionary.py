@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms import SparseCoder
 from ps2.algorithms.dictionary import ops, program, worker
-from ps2.algorithms.dictionary.descent import SWEEPS, Products, update
+from ps2.algorithms.dictionary.kernels import SWEEPS, update
 from ps2.algorithms.dictionary.plan import DictionaryPlan
 from ps2.algorithms.dictionary.settings import DictionarySettings
 from ps2.algorithms.training.faults import ColumnNames
@@ -167,9 +167,8 @@ def test_update_when_made_by_products_then_is_plain_descent():
     codes, x = rng.normal(size=(40, 6)), rng.normal(size=(40, 9))
     dictionary = rng.normal(size=(6, 9)) / 3
     pairs, sums = codes.T @ codes, codes.T @ x
-    inputs = Products(pairs, dictionary @ dictionary.T, dictionary @ sums.T, sums @ sums.T)
-    fresh = np.arange(6) == 2
-    of_atoms, of_sums = update(inputs, fresh)
+    inputs = pairs, dictionary @ dictionary.T, dictionary @ sums.T, sums @ sums.T
+    of_atoms, of_sums = update(*inputs, np.arange(6) == 2)
     result = of_atoms @ dictionary + of_sums @ sums
     pairs[2], pairs[:, 2], pairs[2, 2] = 0.0, 0.0, 1.0
     for _ in range(SWEEPS):

@@ -134,7 +134,7 @@ def test_score_when_names_are_unknown_then_error_lists_some(vertices):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (["a", "b"], "vertex: expected integers, as those that have a vector are, got string"),
+        (["a", "b"], "vertex: expected integers, as the names of vectors are, got string"),
         ([2.0**40, 3.0], "got double"),
         (np.array([2.0**40, np.nan]), "got double"),
         ([True, False], "got bool"),

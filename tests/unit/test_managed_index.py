@@ -114,7 +114,7 @@ def test_index_when_refilled_after_emptying_then_steps_are_short(monkeypatch):
 @pytest.mark.parametrize(("rows", "dtype"), [(1, "float32"), (3, "float64"), (1, "uint32"), (4, "int64")])
 def test_array_when_resized_then_keeps_values_and_adds_zeros(monkeypatch, rows, dtype, moves):
     if not moves:
-        monkeypatch.setattr(mapped, "_moves", None)
+        monkeypatch.setattr(mapped, "_mremap", None)
     held, expected = MappedArray(rows, 10, dtype), np.zeros((rows, 0), dtype)
     for columns in (700, 5000, 3, 900_000, 899_999, 70_000, 1, 2000):
         held.resize(columns)
@@ -129,7 +129,7 @@ def test_array_when_resized_then_keeps_values_and_adds_zeros(monkeypatch, rows, 
 @pytest.mark.parametrize("allowed", [0, 1, 4])
 def test_array_when_a_move_fails_halfway_then_keeps_values(monkeypatch, allowed):
     """Linux unmaps the target of ``mremap`` before it looks at limits."""
-    move, calls = mapped._moves, []
+    move, calls = mapped._mremap, []
 
     def refused(address, size, new_size, flags, target):
         calls.append(size)
@@ -142,7 +142,7 @@ def test_array_when_a_move_fails_halfway_then_keeps_values(monkeypatch, allowed)
     held.array[:] = 1
     held.resize(5000)
     held.array[:] = expected = np.arange(held.array.size).reshape(held.array.shape)
-    monkeypatch.setattr(mapped, "_moves", refused)
+    monkeypatch.setattr(mapped, "_mremap", refused)
     held.resize(900_000)
     assert len(calls) > allowed
     assert np.array_equal(held.array[:, : expected.shape[1]], expected)
@@ -150,8 +150,8 @@ def test_array_when_a_move_fails_halfway_then_keeps_values(monkeypatch, allowed)
 
 
 def test_array_when_resized_again_then_moves_each_mapping_alone(monkeypatch):
-    move, moves = mapped._moves, []
-    monkeypatch.setattr(mapped, "_moves", lambda *a: moves.append(a[:2]) or move(*a))
+    move, moves = mapped._mremap, []
+    monkeypatch.setattr(mapped, "_mremap", lambda *a: moves.append(a[:2]) or move(*a))
     held = MappedArray(1, 1 << 20, np.int64)
     for columns in (3 << 19, 3 << 20, 3 << 19, 5 << 20, 3 << 20):
         held.array[:] = 1

@@ -203,7 +203,7 @@ def test_rows_pair_update_when_pair_is_one_row_then_counts_twice():
 
 
 def test_rows_pair_update_when_scratch_is_small_then_by_columns(monkeypatch):
-    monkeypatch.setattr(matrix, "SCRATCH_BYTES", 1)
+    monkeypatch.setattr(matrix, "MAX_COPY_BYTES", 1)
     rng = np.random.default_rng(0)
     m, a, b, c = rng.normal(size=(6, 37)), rng.integers(0, 6, 20), rng.integers(0, 6, 20), rng.normal(size=20)
     expected = m.copy()

@@ -25,7 +25,6 @@ from ps2.ops import (
     optimizers,
     orthants,
     packing,
-    proximal,
     steps,
     touched,
 )
@@ -42,7 +41,6 @@ MODULES = (
     nonzero,
     orthants,
     packing,
-    proximal,
     steps,
     touched,
 )

@@ -8,10 +8,9 @@ import scipy.sparse as sp
 from topics_training import TOPICS, WORDS, arrays, documents
 from variational import expectation, inferred
 
-from ps2.algorithms.topics import online_kernels, online_workers
+from ps2.algorithms.topics import online, online_kernels
 from ps2.algorithms.topics.corpus import iteration_key
-from ps2.algorithms.topics.online import OnlineProgram
-from ps2.algorithms.topics.online_workers import alpha_after, check_lambda, document_ids
+from ps2.algorithms.topics.online import OnlineProgram, alpha_after, check_lambda, document_ids
 from ps2.algorithms.topics.plan import OnlinePlan
 from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.topics.variational import ops as online_ops
@@ -107,7 +106,7 @@ def test_online_when_documents_move_then_topics_match_algorithm(expected, worker
 
 
 def test_online_when_weights_exceed_worker_then_splits_documents(expected, monkeypatch):
-    monkeypatch.setattr(online_workers, "MAX_PART_BYTES", 8 * TOPICS * 20)
+    monkeypatch.setattr(online, "MAX_PART_BYTES", 8 * TOPICS * 20)
     assert_same(trained(), expected)
 
 

@@ -9,9 +9,9 @@ from scipy.special import gammaln
 from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha, histogram_keys
 from ps2.algorithms.topics.corpus import Corpus, corpus_hash
 from ps2.algorithms.topics.plan import SamplingPlan
+from ps2.algorithms.topics.sampling_worker import word_groups
 from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.topics.shared_counts import PAGE, ClockRows, SavedTopics
-from ps2.algorithms.topics.sharing import word_groups
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 from ps2.algorithms.training.table import deal_by_cost
 from tests.fakes import FleetInProcess, installed, session_over

@@ -10,7 +10,7 @@ from scipy.stats import gamma as gamma_distribution
 from scipy.stats import kstest
 
 from ps2.algorithms.topics import online_kernels as kernels
-from ps2.algorithms.topics.online_workers import alpha_after, document_ids
+from ps2.algorithms.topics.online import alpha_after, document_ids
 from ps2.algorithms.topics.variational import ops
 from ps2.data.rows import LocalRows
 from ps2.matrix.partition import Partition

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -26,31 +25,18 @@ DISTANCES = ("euclidean", "cosine")
 MAX_PRODUCTS = 1 << 20
 
 
-@dataclass(frozen=True, eq=False)
 class Points:
-    """Rows whose nearest centres are searched.
+    """Rows whose nearest centres are searched."""
 
-    Attributes:
-        x: the rows, shape (n, columns).
-        dim: the number of all features. The columns are those that the rows use.
-        table: the rows as a dense array if each row stores all features, else None.
-    """
-
-    x: sp.csr_array
-    dim: int
-    table: Array | None
-
-    @staticmethod
-    def of(x: sp.csr_array, dim: int) -> Points:
-        """Make points of a matrix, without a copy of its arrays."""
+    def __init__(self, x: sp.csr_array, dim: int) -> None:
+        """``x`` has a column for each feature that the rows use; ``dim`` is the number of all features."""
+        self.x, self._dim = x, dim
+        # The rows as a dense array, if each row stores all features.
+        self._table: Array | None = None
         rows, columns = x.shape
         is_full = columns == dim and x.nnz == rows * dim and bool((np.diff(x.indptr) == dim).all())
         if is_full and rows and bool((x.indices.reshape(rows, dim) == np.arange(dim)).all()):
-            return Points(x, dim, readable(x.data.reshape(rows, dim)))
-        return Points(x, dim, None)
-
-    def __len__(self) -> int:
-        return int(self.x.shape[0])
+            self._table = readable(x.data.reshape(rows, dim))
 
     def nearest(self, centres: Array, norms: Float64s) -> tuple[Int64s, Float64s]:
         """Return the index of each row's nearest centre, the first of several, and the squared distance to it.
@@ -59,19 +45,20 @@ class Points:
             centres: C-contiguous array of the rows' dtype, shape (columns, clusters).
             norms: the squared norms of the centres over all features.
         """
-        assigned, distances = np.empty(len(self), np.int64), np.empty(len(self))
+        count = self.x.shape[0]
+        assigned, distances = np.empty(count, np.int64), np.empty(count)
         epsilon = float(np.finfo(centres.dtype).eps)
         norms = readable(norms)
         roots = readable(np.sqrt(norms))
-        if self.table is None:
+        if self._table is None:
             entries = readable(self.x.indptr), readable(self.x.indices), readable(self.x.data)
-            kernels.nearest_sparse(*entries, readable(centres), norms, roots, epsilon, self.dim, assigned, distances)
+            kernels.nearest_sparse(*entries, readable(centres), norms, roots, epsilon, self._dim, assigned, distances)
             return assigned, distances
         by_cluster = readable(centres.T)
         step = max(1, MAX_PRODUCTS // max(1, centres.shape[1]))
-        for begin in range(0, len(self), step):
+        for begin in range(0, count, step):
             block = slice(begin, begin + step)
-            x = readable(self.table[block])
+            x = readable(self._table[block])
             products = readable(x @ centres)
             kernels.nearest_dense(x, products, by_cluster, norms, roots, epsilon, assigned[block], distances[block])
         return assigned, distances
@@ -189,6 +176,6 @@ class KMeansClusters(ArrayModel):
             exponent = exponent_of(data, self._by_feature)
         dtype = self.centres.dtype
         data = shifted(data, -exponent).astype(dtype)
-        points = Points.of(sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape), self.dim)
+        points = Points(sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape), self.dim)
         centres = shifted(self._by_feature, -exponent)
         return *points.nearest(centres, squared_norms(centres)), exponent

@@ -6,6 +6,7 @@ A restarted worker needs only its task and the servers. To save time, a worker c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,7 +159,7 @@ class ClusteringWorker:
             x = type(rows.x)((data, rows.x.indices, rows.x.indptr), shape=rows.x.shape)
             self._rows = LocalRows(rows.keys, x, None, rows.weights)
         self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
-        self._prepared: _Prepared | None = None
+        self._prepared: Any = None
         self._num_candidates = (
             0  # the number of candidates that ``_nearest``, the nearest one of each row, is chosen from
         )
@@ -169,7 +170,7 @@ class ClusteringWorker:
             self._survey(worker)
             return
         if self._prepared is None:
-            self._prepared = _Prepared.of(self._rows, self._plan, self._vectors, Scale(*task.scale))
+            self._prepared = _Prepared(self._rows, self._plan, self._vectors, Scale(*task.scale))
         if isinstance(task, (RankRows, CollectDraw, WeighCandidates)):
             self._find_nearest(task.candidates)
         match task:
@@ -201,7 +202,6 @@ class ClusteringWorker:
 
     def _ranks(self, draw: int) -> Float64s:
         """Return random ranks of the rows: in the first draw by weights, in later draws by shares of the cost."""
-        assert self._prepared is not None
         weights = self._prepared.weights * self._distances if draw else self._prepared.weights
         return row_draws.priorities(self._ids, weights, self._plan.seed, draw)
 
@@ -213,7 +213,6 @@ class ClusteringWorker:
         """Update each row's nearest candidate, if there are new candidates."""
         if candidates is None or len(candidates["sizes"]) == self._num_candidates:
             return
-        assert self._prepared is not None
         new = start.unpacked(candidates, self._plan.dim)[self._num_candidates :]
         dtype = self._rows.x.dtype
         width = max(1, CANDIDATE_BYTES // (dtype.itemsize * max(1, len(self._rows.keys))))
@@ -229,7 +228,6 @@ class ClusteringWorker:
 
     def _place_centres(self, chosen: npt.NDArray[np.uint64]) -> None:
         """Write the rows with the chosen hashes to the servers as centres, in the order of the hashes."""
-        assert self._prepared is not None
         order = np.argsort(chosen)
         positions = np.minimum(np.searchsorted(chosen[order], self._ids), len(chosen) - 1)
         rows = self._distinct(np.flatnonzero(chosen[order][positions] == self._ids))
@@ -246,7 +244,6 @@ class ClusteringWorker:
 
     def _assign(self, worker: Any, clusters: int) -> None:
         prepared, vectors, keys = self._prepared, self._vectors, self._rows.keys
-        assert prepared is not None
         with batch():
             pulled = vectors.centres.pull(columns=keys), vectors.norms.pull()
         centres, norms = pulled[0].result()[:, :clusters], pulled[1].result()[:clusters]
@@ -261,7 +258,6 @@ class ClusteringWorker:
     def _add_sums(self, assigned: Int64s, counts: Float64s) -> int:
         """Add the sum and weight of each cluster's rows on the servers, in one batch; return the bytes of the sums."""
         prepared, vectors, keys = self._prepared, self._vectors, self._rows.keys
-        assert prepared is not None
         x, width = prepared.points.x, self._plan.clusters
         if x.nnz > DENSE_SHARE * len(keys) * width:
             sums = np.zeros((len(keys), width))
@@ -271,7 +267,7 @@ class ClusteringWorker:
                 vectors.sums.add(columns=keys, values=sums)
                 vectors.counts.add(counts)
             return sums.nbytes
-        columns = prepared.columns()
+        columns = prepared.columns
         sizes, clusters, values = np.zeros(len(keys), np.int32), np.empty(x.nnz, np.int32), np.empty(x.nnz)
         entries = readable(columns.indptr), readable(columns.indices), readable(columns.data)
         weighted = *entries, prepared.weights, readable(assigned), prepared.units
@@ -294,32 +290,26 @@ class _Prepared:
         units: the unit of each column. Values times weights are rounded to its multiples, so that sums are exact.
     """
 
-    def __init__(self, points: Points, weights: Float64s, units: Float64s) -> None:
-        self.points, self.weights, self.units = points, readable(weights), readable(units)
-        self._columns: Any = None
-
-    @staticmethod
-    def of(rows: LocalRows, plan: KMeansPlan, vectors: ServerVectors, scale: Scale) -> _Prepared:
+    def __init__(self, rows: LocalRows, plan: KMeansPlan, vectors: ServerVectors, scale: Scale) -> None:
         x, shifts = rows.x, vectors.shifts.pull(rows.keys)
         if scale.exponent or shifts.any():
             data = shifted(x.data - shifts[x.indices], -scale.exponent).astype(x.dtype)
             x = type(x)((data, x.indices, x.indptr), shape=x.shape)
         weights = np.ones(len(rows)) if rows.weights is None else shifted(rows.weights, -scale.weights)
         unit = 2.0 ** (scale.rows - DIGITS)
-        weights = np.rint(weights / unit) * unit
+        self.weights = readable(np.rint(weights / unit) * unit)
         if plan.settings.distanceMeasure == "cosine":
             exponents = np.zeros(len(rows.keys), np.int64)
         else:
             sizes = shifted(vectors.sizes.pull(rows.keys), -scale.exponent)
             exponents = np.frexp(sizes)[1].astype(np.int64)
-        units = np.maximum(np.ldexp(1.0, exponents + scale.rows - DIGITS), MIN_UNIT)
-        return _Prepared(Points.of(x, plan.dim), weights, units)
+        self.units = readable(np.maximum(np.ldexp(1.0, exponents + scale.rows - DIGITS), MIN_UNIT))
+        self.points = Points(x, plan.dim)
 
+    @cached_property
     def columns(self) -> Any:
-        """Return the rows in CSC form."""
-        if self._columns is None:
-            self._columns = self.points.x.tocsc()
-        return self._columns
+        """The rows in CSC form."""
+        return self.points.x.tocsc()
 
 
 def draw_size(plan: KMeansPlan, draw: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.dictionary.descent import code
+from ps2.algorithms.dictionary.kernels import code
 from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
 from ps2.algorithms.frame.powers_of_two import exponent_of, scaled_rows, shifted
 from ps2.algorithms.frame.row_matrices import finite_row_or_rows, finite_rows

@@ -2,7 +2,7 @@
 
 An iteration takes two clocks. In one, workers compute the codes of their rows, given the dictionary on the servers. In
 the other, they add up products of codes and rows. Then the servers combine atoms and sums to the next dictionary
-(``descent.py``).
+(``kernels.update``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.dictionary.descent import Products, update
+from ps2.algorithms.dictionary.kernels import update
 from ps2.algorithms.dictionary.model import SparseCoder
 from ps2.algorithms.dictionary.ops import TILE
 from ps2.algorithms.dictionary.plan import WORDS, DictionaryPlan
@@ -150,8 +150,7 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
         is_new = np.zeros(count, bool)
         is_new[new_atoms] = True
         units[is_new] = 1.0
-        products = Products(pairs, atoms, cross * units, units[:, None] * sums * units)
-        from_atoms, from_sums = update(products, is_new)
+        from_atoms, from_sums = update(pairs, atoms, cross * units, units[:, None] * sums * units, is_new)
         shard_products = vectors.atoms.apply(
             "dictionary.combine", sums=vectors.sums, of_atoms=from_atoms, of_sums=from_sums * units
         )

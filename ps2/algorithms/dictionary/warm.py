@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.dictionary import descent, kernels
+from ps2.algorithms.dictionary import kernels
 from ps2.algorithms.dictionary.model import SparseCoder
 from ps2.algorithms.training import row_draws
 from ps2.ops.guards import readable
@@ -19,7 +19,7 @@ def warm() -> None:
     entries = readable(x.indptr), readable(x.indices), readable(x.data)
     codes = readable(x.indptr.astype(np.int64)), readable(x.indices.astype(np.int64)), readable(x.data / 2.0)
     kernels.add_sums(*entries, *codes, 1.0, np.zeros((2, 2)), 1.0, np.zeros((2, 2)))
-    descent.update(descent.Products(identity, identity, identity, identity), np.zeros(2, bool))
+    kernels.update(identity, identity, identity, identity, np.zeros(2, bool))
     row_draws.priorities(row_draws.hashes(x, np.arange(2)), np.ones(2), 0, 0)
 
 

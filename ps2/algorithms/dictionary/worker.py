@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.dictionary import kernels
-from ps2.algorithms.dictionary.descent import code
+from ps2.algorithms.dictionary.kernels import add_sums, code
 from ps2.algorithms.dictionary.plan import VALUE_BYTES, DictionaryPlan
 from ps2.algorithms.frame.memory import check_worker
 from ps2.algorithms.frame.powers_of_two import scaled_rows, shifted
@@ -193,7 +192,7 @@ class DictionaryWorker:
             entries = readable(x.indptr), readable(x.indices), readable(x.data)
             starts, atoms = (readable(part.astype(np.int64)) for part in (codes.indptr, codes.indices))
             factors = math.ldexp(1.0, scale.sum_digits), pairs, math.ldexp(1.0, scale.pair_digits)
-            kernels.add_sums(*entries, starts, atoms, readable(values), *factors, sums)
+            add_sums(*entries, starts, atoms, readable(values), *factors, sums)
         self._add_new_atoms(worker.rank, task.new_atoms, scale, sums)
         with batch():
             vectors.sums.add(columns=keys, values=sums)

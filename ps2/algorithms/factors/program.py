@@ -14,7 +14,7 @@ from ps2.algorithms.factors.rows import Vectors
 from ps2.algorithms.frame.program import Ask, NextClock, Program, Steps
 from ps2.algorithms.training.record import Record, StepReport
 from ps2.algorithms.training.run import FIRST_CLOCK
-from ps2.data.ids import WRONG
+from ps2.data.ids import CHANGED_IDS
 from ps2.errors import InputError
 
 # A field of each worker's first report: the number of its rows with ids that the survey does not have.
@@ -113,7 +113,7 @@ class FactorsProgram(Program[FittedFactors]):
         """Let workers compare their ratings with the survey; raise InputError if rows have changed since."""
         report = yield NextClock()
         if report.strange:
-            raise InputError(f"{int(report.strange)} {WRONG}")
+            raise InputError(f"{int(report.strange)} {CHANGED_IDS}")
 
     def last_iteration(self, results: Sequence[Iteration], iterations: int) -> int:
         """Return the number of the last iteration, at most ``iterations``, given the results so far.

@@ -21,7 +21,7 @@ from ps2.algorithms.frame.heads import SharesHead
 from ps2.algorithms.frame.models import FeatureModel
 from ps2.algorithms.frame.tables import check_columns, column, known_dim, names_of
 from ps2.algorithms.frame.unlabelled import Documents, survey_documents
-from ps2.algorithms.topics.model import LDATopics, Seen, perplexity_from
+from ps2.algorithms.topics.model import LDATopics, perplexity_from
 from ps2.algorithms.topics.online import OnlineProgram
 from ps2.algorithms.topics.plan import OnlinePlan, SamplingPlan
 from ps2.algorithms.topics.sampling import SamplingProgram
@@ -170,15 +170,15 @@ class LDAModel(LDASettings, FeatureModel, Model):
         """
 
         def seen(topics: LDATopics, x: sp.csr_array) -> Numbers:
-            data = topics.seen(x)
-            return {"shares": data.shares.reshape(-1), "lengths": data.lengths, "frequency": data.frequency}
+            shares, lengths, frequency = topics.seen(x)
+            return {"shares": shares.reshape(-1), "lengths": lengths, "frequency": frequency}
 
         topics, parts = self.topics, self._computed(dataset, seen)
         if not parts:
             raise InputError("expected at least one document, got an empty DataFrame")
         shares, lengths = (np.concatenate([numbers[name] for numbers in parts]) for name in ("shares", "lengths"))
         frequency = np.sum([numbers["frequency"] for numbers in parts], axis=0)
-        return topics.vis(Seen(shares.reshape(-1, topics.topics), lengths, frequency), vocabulary)
+        return topics.vis((shares.reshape(-1, topics.topics), lengths, frequency), vocabulary)
 
     def _bound(self, dataset: DataFrame) -> tuple[float, float]:
         """Return the bound of the documents' log-likelihood, and their number of tokens."""

@@ -59,7 +59,11 @@ class LocalLoop:
                 if saved is not None:
                     saved.announce_size(worker.rank, sampling.size)
             if not is_first:  # a crashed worker, or a worker of another driver, has done the first clock
-                self._resume(worker.rank, sampling, all_tokens)
+                topics = None if saved is None else saved.load(worker.rank, all_tokens, sampling.size)
+                if topics is None:
+                    log.warning("topics of tokens were not saved, and are drawn again")
+                else:
+                    sampling.restore(topics)
             for clock in worker.clocks(START + 1 + settings.maxIter):
                 iteration = clock - START
                 alphas.update({notice.fit: notice.alpha for notice in new_notices(worker)})
@@ -67,7 +71,10 @@ class LocalLoop:
                 prior = Prior(alpha, plan.beta, plan.vocabulary)
                 sampling.sample(iteration, prior)
                 worker.report({"finished": iteration, "request": NO_REQUEST}, "max")
-                likelihood = sampling.likelihood(prior) + self._summarize(sampling, iteration).words_likelihood(plan)
+                summary = CountsSummary.from_reply(ops.look(sampling.counts, np.array([plan.beta])))
+                if plan.check:
+                    summary.check(sampling.size, iteration)
+                likelihood = sampling.likelihood(prior) + summary.words_likelihood(plan)
                 worker.report({"likelihood": likelihood, "tokens": sampling.size, "bytes": 0})
                 if fits.fit_after(iteration) is not None:
                     report_histogram(worker, plan.topics, *sampling.histogram())
@@ -75,21 +82,6 @@ class LocalLoop:
                     saved.save(worker.rank, all_tokens, sampling.topics)
                 if iteration == settings.maxIter:
                     self._push(sampling)
-
-    def _resume(self, rank: int, sampling: LocalSampling, all_tokens: int) -> None:
-        """Continue with the last saved topics if there are any."""
-        saved = self.shared.saved
-        topics = None if saved is None else saved.load(rank, all_tokens, sampling.size)
-        if topics is None:
-            log.warning("topics of tokens were not saved, and are drawn again")
-        else:
-            sampling.restore(topics)
-
-    def _summarize(self, sampling: LocalSampling, iteration: int) -> CountsSummary:
-        summary = CountsSummary.from_reply(ops.look(sampling.counts, np.array([self.plan.beta])))
-        if self.plan.check:
-            summary.check(sampling.size, iteration)
-        return summary
 
     def _push(self, sampling: LocalSampling) -> None:
         """Send the counts to the servers. A restarted worker may repeat this."""
@@ -127,7 +119,7 @@ class LocalSampling:
         bounds = document_bounds(lengths, threads) if bounds is None else bounds
         frequencies = np.asarray(rows.x.sum(axis=0)).reshape(-1).astype(np.int64)
         self._plan, self._rows = plan, rows
-        self._turns = ThreadTurns.from_plan(plan, rows.keys, frequencies, len(bounds) - 1)
+        self._turns = ThreadTurns(plan, rows.keys, frequencies, len(bounds) - 1)
         self._order = np.argsort(self._turns.word_blocks, kind="stable")
         self._begins = np.append(0, np.cumsum(np.bincount(self._turns.word_blocks, minlength=self._turns.blocks)))
         self.words = rows.keys[self._order]
@@ -230,54 +222,44 @@ class LocalSampling:
         self._threads.shutdown()
 
 
-@dataclass(frozen=True, eq=False)
 class ThreadTurns:
     """The turns of threads.
+
+    The turns of "rotation" and "average" are those of as many workers with servers. The threads of "ssp" exchange
+    blocks of about equally many tokens.
 
     Attributes:
         word_blocks: the block of each word.
         blocks: the number of blocks.
         age: the number of latest turns whose changes by other threads the totals lack; 0: they lack those of this
             iteration.
-        ring: the schedule of "rotation"; None for other modes.
-        seed: the seed of the schedule.
-        threads: the number of threads.
     """
 
-    word_blocks: npt.NDArray[np.int32]
-    blocks: int
-    age: int
-    ring: RotationSchedule | None
-    seed: int
-    threads: int
-
-    @staticmethod
-    def from_plan(plan: SamplingPlan, words: Int64s, frequencies: Int64s, threads: int) -> ThreadTurns:
-        """Plan the turns for ascending words with these frequencies.
-
-        The turns of "rotation" and "average" are those of as many workers with servers. The threads of "ssp" exchange
-        blocks of about equally many tokens.
-        """
-        vocabulary = plan.vocabulary
+    def __init__(self, plan: SamplingPlan, words: Int64s, frequencies: Int64s, threads: int) -> None:
+        """Plan the turns for ascending words with these frequencies."""
+        self._seed, self._threads = plan.seed, threads
+        self.blocks, self.age = threads, 1
+        # The schedule of "rotation".
+        self._ring: RotationSchedule | None = None
         if plan.settings.sync == "rotation":
-            ring = plan.ring(threads)
-            all_frequencies = np.zeros(vocabulary, np.int64)
+            self._ring = plan.ring(threads)
+            self.blocks, self.age = self._ring.blocks, plan.lateness + 1
+            all_frequencies = np.zeros(plan.vocabulary, np.int64)
             all_frequencies[words] = frequencies
-            word_blocks = deal_by_cost(all_frequencies, ring.blocks)[words]
-            return ThreadTurns(word_blocks, ring.blocks, plan.lateness + 1, ring, plan.seed, threads)
-        if plan.settings.sync == "average":
-            bounds = vocabulary * np.arange(1, threads) // threads
-            word_blocks = np.searchsorted(bounds, words, side="right").astype(np.int32)
-            return ThreadTurns(word_blocks, threads, 0, None, plan.seed, threads)
-        word_blocks = deal_by_cost(frequencies, threads) if threads > 1 else np.zeros(len(words), np.int32)
-        return ThreadTurns(word_blocks, threads, 1, None, plan.seed, threads)
+            self.word_blocks = deal_by_cost(all_frequencies, self.blocks)[words]
+        elif plan.settings.sync == "average":
+            self.age = 0
+            bounds = plan.vocabulary * np.arange(1, threads) // threads
+            self.word_blocks = np.searchsorted(bounds, words, side="right").astype(np.int32)
+        else:
+            self.word_blocks = deal_by_cost(frequencies, threads) if threads > 1 else np.zeros(len(words), np.int32)
 
     def iteration_turns(self, iteration: int) -> Sequence[Sequence[int]]:
         """Return the block of each thread, or ``IDLE``, turn by turn; iterations count from 1."""
-        threads = range(self.threads)
-        if self.ring is None:
-            return [[(thread + turn) % self.threads for thread in threads] for turn in range(self.blocks)]
-        thread_turns = [self.ring.turns_of(self.seed, iteration - 1, thread) for thread in threads]
+        threads = range(self._threads)
+        if self._ring is None:
+            return [[(thread + turn) % self._threads for thread in threads] for turn in range(self.blocks)]
+        thread_turns = [self._ring.turns_of(self._seed, iteration - 1, thread) for thread in threads]
         turns: list[list[int]] = np.stack(thread_turns, axis=1).tolist()
         return turns
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -29,19 +28,8 @@ Array = npt.NDArray[Any]
 BATCH_DOCUMENTS = 4096
 
 
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """Data of the non-empty documents, from which topics are visualized.
-
-    Attributes:
-        shares: the topic proportions, shape (n, topics).
-        lengths: the number of tokens of each document.
-        frequency: the number of tokens of each word.
-    """
-
-    shares: Float64s
-    lengths: Float64s
-    frequency: Float64s
+# Data of non-empty documents: topic proportions, shape (n, topics); the numbers of tokens of documents, and of words.
+Seen = tuple[Float64s, Float64s, Float64s]
 
 
 def _inference(name: Any) -> Any:
@@ -308,17 +296,18 @@ class LDATopics(ArrayModel):
         """Return the documents' data for ``vis``; args and errors as in ``transform``."""
         documents = checked_documents(x, self.dim)
         documents = documents[np.flatnonzero(np.diff(documents.indptr))]
-        return Seen(self._shares(documents), documents.sum(axis=1), documents.sum(axis=0))
+        return self._shares(documents), documents.sum(axis=1), documents.sum(axis=0)
 
     def vis(self, seen: Seen, vocabulary: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the arguments of ``pyLDAvis.prepare``; args and errors as in ``toPyLDAvis``."""
         self.check_vocabulary(vocabulary)
+        shares, lengths, frequency = seen
         return {
             "topic_term_dists": self.chances().T,
-            "doc_topic_dists": seen.shares,
-            "doc_lengths": seen.lengths.astype(np.int64),
+            "doc_topic_dists": shares,
+            "doc_lengths": lengths.astype(np.int64),
             "vocab": list(map(str, range(self.dim))) if vocabulary is None else list(vocabulary),
-            "term_frequency": seen.frequency.astype(np.int64),
+            "term_frequency": frequency.astype(np.int64),
         }
 
     def _shares(self, x: sp.csr_array) -> Float64s:

@@ -5,33 +5,47 @@ pyspark.ml's "online" optimizer. In a clock each worker draws its documents of t
 and adds the documents' statistics. Then the servers take the step of lambda, and the driver that of alpha. A batch
 depends only on seed, iteration and documents. So a worker that repeats a clock does the same again, and its additions
 count once.
+
+With ``sync`` "average" (Zhang et al., "MLlib*", section 4, Algorithm 6), each worker takes ``localBatches`` steps of
+its own lambda in a clock, each with a batch of its documents. Then the servers average. For the words of its batches, a
+worker sends the difference between its lambda and the initial lambda times the decay of its steps. All other words have
+only decayed, by one factor. So lambda is sent once in each direction per clock, and the average is exact for all words.
+
+A worker represents lambda minus beta as a product s u, with a number s. So the decay of a step multiplies s, and the
+other costs of a step depend on the words of its batch only (the paper's lazy update).
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from scipy.special import polygamma, psi
 
-from ps2.algorithms.frame.program import Ask, Program, Steps
+from ps2.algorithms.frame.memory import check_worker
+from ps2.algorithms.frame.program import Ask, DoTask, Program, Steps, Task
+from ps2.algorithms.topics import online_kernels as kernels
+from ps2.algorithms.topics.corpus import iteration_key
 from ps2.algorithms.topics.model import LDATopics
-from ps2.algorithms.topics.online_workers import (
-    AveragingWork,
-    CountDocuments,
-    GradientWork,
-    InferBatch,
-    alpha_after,
-)
 from ps2.algorithms.topics.plan import OnlinePlan
 from ps2.algorithms.topics.settings import resolved_inference
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, Trained, Words
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
+from ps2.data.rows import LocalRows
 from ps2.errors import PS2Error
+from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s
+from ps2.server.memory import free_bytes
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +55,276 @@ NO_DOCUMENT = (
     "no batch had a document, so the topics are the random ones that the training began with: use a subsamplingRate "
     "above %g, or more documents (equal documents are in the same batches)"
 )
+UInt64s = npt.NDArray[np.uint64]
+
+# The maximum bytes of lambda that a worker pulls at a time; the statistics take as many.
+MAX_PART_BYTES = 256 << 20
+# If the number s becomes smaller, u is multiplied by it.
+MIN_SCALE = 1e-6
+# The bytes of a value of a local lambda: the pulled float32, and the float64 that steps change.
+VALUE_BYTES = 12
+# The maximum share of a worker's free memory that its lambda may take.
+SHARE_OF_MEMORY = 0.5
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class CountDocuments(Task):
+    """Report the number of documents with words."""
+
+
+@dataclass(frozen=True, eq=False)
+class InferBatch(Task):
+    """Infer the topics of an iteration's documents: report on them, and add their statistics on the servers.
+
+    Attributes:
+        iteration: the number of the iteration, from 0.
+        documents: the number of all workers' documents with words; 0: not needed.
+        alpha: shape (topics,).
+        totals: lambda's sums over all words, shape (topics,).
+    """
+
+    iteration: int
+    documents: int
+    alpha: Float64s
+    totals: Float64s
+
+
+@dataclass
+class BatchReport:
+    """A worker's report on its documents of a batch.
+
+    Attributes:
+        log_shares: E[log theta], summed over the documents.
+        documents: the number of all documents of the worker.
+        drawn, tokens: the number of documents and of tokens in the batch.
+        bound: the bound of the batch's log-likelihood.
+        bytes: the number of bytes sent and received.
+    """
+
+    log_shares: Float64s
+    documents: int
+    drawn: int = 0
+    tokens: float = 0.0
+    bound: float = 0.0
+    bytes: int = 0
+
+    def add(self, part: LocalRows, log_shares: Float64s, bound: float) -> None:
+        """Add documents of the batch to the report."""
+        self.bound += bound
+        self.tokens += float(part.x.data.sum())
+        self.drawn += len(part)
+        self.log_shares += log_shares
+
+
+@dataclass
+class AveragedReport(BatchReport):
+    """A worker's report on its local steps.
+
+    Attributes:
+        decay: the number of the worker's documents times the decay of words without tokens in its batches.
+        alphas: the number of documents times the worker's alpha.
+    """
+
+    decay: float = 0.0
+    alphas: Float64s = field(default_factory=lambda: np.zeros(0))
+
+
+def infer_statistics(
+    part: LocalRows, counts: kernels.Array, beta: float, alpha: Float64s, totals: Float64s, key: np.uint64
+) -> tuple[Float64s, Float64s, float]:
+    """Infer the topics of documents (the E-step).
+
+    Return the expected number of tokens of each word in each topic, the sum of E[log theta], and the bound.
+
+    The initial topic shares of each document are random. If all documents began with equal shares, most would converge
+    to the same topics, which would mix all subjects. ``counts`` are lambda minus beta for the documents' words.
+    """
+    weights, stats, log_shares = np.empty(counts.shape), np.zeros(counts.shape), np.zeros(len(alpha))
+    kernels.weigh(readable(counts), beta, readable(totals), weights)
+    entries = readable(part.x.indptr), readable(part.x.indices), readable(part.x.data)
+    seeds, no_gammas = readable(document_ids(part) + key), np.empty((0, len(alpha)))
+    bound = kernels.infer(*entries, readable(weights), readable(alpha), seeds, no_gammas, stats, log_shares)
+    stats *= weights
+    return stats, log_shares, bound
+
+
+def document_ids(rows: LocalRows) -> UInt64s:
+    """Return an id for each document that depends on its words and counts only."""
+    ids = np.empty(len(rows), np.uint64)
+    tokens = rows.x.data.astype(np.float64).view(np.uint64)
+    kernels.identify(readable(rows.x.indptr), readable(rows.keys[rows.x.indices]), readable(tokens), ids)
+    return readable(ids)
+
+
+def alpha_after(alpha: Float64s, log_shares: Float64s, documents: float, weight: float) -> Float64s:
+    """Return alpha after a step of Newton's method (Hoffman et al., section 3.3; exactly as in pyspark.ml).
+
+    ``weight`` is rho, the weight of the step. If the step would make alpha non-positive, alpha does not change.
+    """
+    gradient = documents * (psi(alpha.sum()) - psi(alpha)) + log_shares
+    diagonal, sum_diagonal = -documents * polygamma(1, alpha), documents * polygamma(1, alpha.sum())
+    shared = (gradient / diagonal).sum() / (1 / sum_diagonal + (1 / diagonal).sum())
+    next_alpha = alpha - weight * (gradient - shared) / diagonal
+    return np.asarray(next_alpha if (next_alpha > 0).all() else alpha)
+
+
+@dataclass(frozen=True, eq=False)
+class OnlineWork:
+    """Makes a worker of its documents; picklable.
+
+    Attributes:
+        counts: lambda minus beta; its columns are words.
+        stats: the sum of all workers' statistics, or differences of lambda, in a clock.
+    """
+
+    plan: OnlinePlan
+    counts: DCVMatrix
+    stats: DCVMatrix
+
+
+class GradientWork(OnlineWork):
+    """Makes a worker that adds the statistics of its documents on the servers."""
+
+    def __call__(self, reading: Reading) -> DoTask:
+        rows = _with_words(reading.training)
+        ids = document_ids(rows)
+
+        def do(worker: Any, task: Any) -> None:
+            key = iteration_key(self.plan.seed, task.iteration)
+            report = BatchReport(np.zeros(self.plan.topics), documents=len(rows))
+            for part in self._parts(rows, kernels.draw(ids, key, self.plan.settings.subsamplingRate)):
+                self._add_statistics(part, key, task, report)
+            worker.report(asdict(report))
+
+        return do
+
+    def _parts(self, rows: LocalRows, mask: kernels.Mask) -> Iterator[LocalRows]:
+        """Yield the drawn documents in parts, each small enough for lambda of its words to fit MAX_PART_BYTES."""
+        words = max(1, MAX_PART_BYTES // (8 * self.plan.topics))
+        if mask.all() and len(rows.keys) <= words:
+            yield rows
+            return
+        numbers = np.flatnonzero(mask)
+        # The number of a document's entries is a limit of the number of its words.
+        ends = np.cumsum(np.diff(rows.x.indptr)[numbers])
+        cuts = [0, len(numbers)]
+        if len(numbers) and len(rows.keys) > words and ends[-1] > words:
+            cuts = [0, *(np.flatnonzero(np.diff(ends // words)) + 1).tolist(), len(numbers)]
+        for begin, end in pairwise(cuts):
+            if begin < end:
+                yield rows.take(numbers[begin:end])
+
+    def _add_statistics(self, part: LocalRows, key: np.uint64, task: InferBatch, report: BatchReport) -> None:
+        """Pull lambda of the words of some documents, and add the documents' statistics on the servers."""
+        counts = self.counts.pull(columns=part.keys)
+        stats, log_shares, bound = infer_statistics(part, counts, self.plan.beta, task.alpha, task.totals, key)
+        report.add(part, log_shares, bound)
+        sent = stats.astype(counts.dtype)
+        report.bytes += counts.nbytes + sent.nbytes
+        self.stats.add(columns=part.keys, values=sent)
+
+
+class AveragingWork(OnlineWork):
+    """Makes a worker that takes local steps; it adds the changes of lambda times its number of documents."""
+
+    def __call__(self, reading: Reading) -> DoTask:
+        rows = _with_words(reading.training)
+        ids, topics = document_ids(rows), self.plan.topics
+        check_lambda(len(rows.keys), topics, free_bytes())
+
+        def do(worker: Any, task: Any) -> None:
+            if isinstance(task, CountDocuments):
+                worker.report({"documents": len(rows)})
+                return
+            report = AveragedReport(np.zeros(topics), len(rows), alphas=np.zeros(topics))
+            self._step(task, rows, ids, report)
+            worker.report(asdict(report))
+
+        return do
+
+    def _step(self, task: InferBatch, rows: LocalRows, ids: Any, report: AveragedReport) -> None:
+        plan, batches = self.plan, self.plan.settings.localBatches
+        first = task.iteration * batches
+        keys = [iteration_key(plan.seed, first + number) for number in range(batches)]
+        masks = [kernels.draw(ids, key, plan.settings.subsamplingRate) for key in keys]
+        used = rows.take(np.flatnonzero(np.any(masks, axis=0)))
+        counts = self.counts.pull(columns=used.keys)
+        local = LocalLambda(plan, counts, task.alpha, task.totals)
+        for number, (key, mask) in enumerate(zip(keys, masks, strict=True)):
+            if mask.any():
+                part = rows.take(np.flatnonzero(mask))
+                words = np.searchsorted(used.keys, part.keys)
+                report.add(part, *local.step(part, words, key, plan.weight(first + number + 1), task.documents))
+        words, change = local.change()
+        report.decay, report.alphas = len(rows) * local.decay, len(rows) * local.alpha
+        sent = (len(rows) * change).astype(counts.dtype)
+        report.bytes += counts.nbytes + sent.nbytes
+        if len(words):
+            self.stats.add(columns=used.keys[words], values=sent)
+
+
+class LocalLambda:
+    """A worker's lambda minus beta, and alpha, during local steps; ``decay`` is the product of the steps' decays."""
+
+    def __init__(self, plan: OnlinePlan, counts: kernels.Array, alpha: Float64s, totals: Float64s) -> None:
+        """Start with lambda minus beta of the worker's words, and the sums of lambda over all words."""
+        self._plan = plan
+        self._initial = counts
+        self._u = counts.astype(np.float64)
+        self._scale = 1.0
+        self._all_beta = plan.beta * plan.vocabulary
+        self._totals = totals - self._all_beta
+        self._is_changed = np.zeros(len(counts), np.bool_)
+        self.alpha, self.decay = alpha, 1.0
+
+    def step(
+        self, part: LocalRows, words: Any, key: np.uint64, weight: float, documents: float
+    ) -> tuple[Float64s, float]:
+        """Take a step of weight rho with a batch of documents; return their sum of E[log theta], and the bound.
+
+        ``words`` are the positions of the batch's keys; ``documents`` is the number of all workers' documents.
+        """
+        counts = self._scale * self._u[words]
+        totals = self._totals + self._all_beta
+        stats, log_shares, bound = infer_statistics(part, counts, self._plan.beta, self.alpha, totals, key)
+        share = weight * documents / len(part)
+        self._shrink(1.0 - weight)
+        self._u[words] += share / self._scale * stats
+        self._totals = (1.0 - weight) * self._totals + share * stats.sum(axis=0)
+        self._is_changed[words] = True
+        if self._plan.settings.optimizeDocConcentration:
+            self.alpha = alpha_after(self.alpha, log_shares, len(part), weight)
+        return log_shares, bound
+
+    def change(self) -> tuple[Any, Float64s]:
+        """Return the positions of all changed words, and lambda minus the initial lambda times ``decay`` for each."""
+        words = np.flatnonzero(self._is_changed)
+        return words, self._scale * self._u[words] - self.decay * self._initial[words]
+
+    def _shrink(self, factor: float) -> None:
+        self.decay *= factor
+        self._scale *= factor
+        if self._scale < MIN_SCALE:
+            self._u *= self._scale
+            self._scale = 1.0
+
+
+def check_lambda(words: int, topics: int, free: int) -> None:
+    """Raise LimitError if a worker lacks the memory for the lambda of its words."""
+    what = f"sync='average': a worker's lambda of {words:,} words and {topics:,} topics takes"
+    advice = "sync='gradient' reads it in parts"
+    check_worker(what, VALUE_BYTES * words * topics, int(SHARE_OF_MEMORY * free), advice)
+
+
+def _with_words(rows: LocalRows) -> LocalRows:
+    """Return the documents with words."""
+    return rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
+
+
+# -- the program -------------------------------------------------------------------------------------------------------
 
 
 class OnlineProgram(Program[Trained[LDATopics]]):

@@ -19,10 +19,9 @@ from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha
 from ps2.algorithms.topics.local_sampling import LocalLoop
 from ps2.algorithms.topics.model import LDATopics
 from ps2.algorithms.topics.plan import SamplingPlan
-from ps2.algorithms.topics.sampling_worker import NO_CLOCK, NO_REQUEST, START, Notice, rebuild_after
+from ps2.algorithms.topics.sampling_worker import NO_CLOCK, NO_REQUEST, START, Notice, SamplingLoop, rebuild_after
 from ps2.algorithms.topics.settings import resolved_inference
 from ps2.algorithms.topics.shared_counts import SharedCounts
-from ps2.algorithms.topics.sharing import SamplingLoop
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, Trained, Words
 from ps2.algorithms.training.run import NotWhole

@@ -59,12 +59,12 @@ def changes(begins: Int64s, before: Array, after: Array, zeros: Int32s, out: tup
         for t in range(begins[w], begins[w + 1]):
             old, new = np.int64(before[t]) if len(before) else np.int64(-1), np.int64(after[t])
             if old != new:
-                for k, change in ((old, -1), (new, 1)):
-                    if k >= 0:
-                        if zeros[k] == 0:
-                            topics[end] = k
+                for topic, change in ((old, -1), (new, 1)):
+                    if topic >= 0:
+                        if zeros[topic] == 0:
+                            topics[end] = topic
                             end += 1
-                        zeros[k] += change
+                        zeros[topic] += change
         # A topic may be listed twice; its change is 0 the second time.
         new_end = start
         for i in range(start, end):

@@ -103,12 +103,9 @@ class SharedCounts:
             self.frequencies.zero()
 
     def free(self) -> None:
-        self.counts.free()
-        self.shares.free()
-        if self.frequencies is not None:
-            self.frequencies.free()
-        if self.saved is not None:
-            self.saved.free()
+        for part in (self.counts, self.shares, self.frequencies, self.saved):
+            if part is not None:
+                part.free()
 
 
 @dataclass(frozen=True, eq=False)

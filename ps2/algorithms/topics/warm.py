@@ -11,7 +11,7 @@ from ps2.algorithms.topics import online_kernels, ops
 from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.corpus import SHORT, Corpus, Prior, iteration_key
 from ps2.algorithms.topics.model import LDATopics
-from ps2.algorithms.topics.online_workers import document_ids, infer_statistics
+from ps2.algorithms.topics.online import document_ids, infer_statistics
 from ps2.algorithms.topics.variational import ops as variational_ops
 from ps2.algorithms.training.table import deal_by_cost
 from ps2.data.rows import LocalRows
