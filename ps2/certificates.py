@@ -28,7 +28,7 @@ class Pems:
         cert: PEM: this process's certificate and the intermediate certificates.
         key: PEM: the private key of that certificate.
         ca: PEM: the trusted certificate authorities.
-        name: name in the certificates of all processes of the fleet; "": each certificate names its host.
+        name: the host name in the certificates of all processes; "": each certificate has the name of its host.
     """
 
     cert: str = ""
@@ -50,11 +50,7 @@ class Tls(Protocol):
     def name(self) -> str: ...
 
     def current(self) -> Pems:
-        """Return the current certificates.
-
-        Raises:
-            ConfigError, AuthError: a file is unusable.
-        """
+        """Return the current certificates; ConfigError, AuthError: a file is unusable."""
         ...
 
 
@@ -96,11 +92,7 @@ class TlsFiles:
 
 
 def tls_files(cert: str | None, key: str | None, ca: str | None, name: str | None) -> TlsFiles | None:
-    """Return the files that options name; None if they name none, so that TLS is off.
-
-    Raises:
-        ConfigError: a certificate without its key, or a name without certificates.
-    """
+    """Return the files that options name; None: they name none, so TLS is off. ConfigError: a file is missing."""
     files = TlsFiles(cert or "", key or "", ca or "", name or "")
     if not (files.cert or files.ca):
         if files.name:
@@ -110,9 +102,9 @@ def tls_files(cert: str | None, key: str | None, ca: str | None, name: str | Non
 
 
 def check_private(label: str, name: str, status: os.stat_result) -> None:
-    """Raise ConfigError, which starts with ``label``, if other users can read a secret.
+    """Raise ConfigError, which begins with ``label``, if other users can read a secret, as ssh does for keys.
 
-    The check is like that of ssh for keys. A file of another user may be readable by its group, as mounted secrets are.
+    A file of another user may be readable by its group, as mounted secrets are.
     """
     mode = stat.S_IMODE(status.st_mode)
     if mode & (0o077 if status.st_uid == os.getuid() else 0o007):

@@ -1,4 +1,4 @@
-"""Settings as dataclasses; the documentation of a field gives its unit, its default and the reason."""
+"""Settings as dataclasses, tokens, addresses and ports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 TOKEN_FILE_VARIABLE = "PS2_TOKEN_FILE"
 UNIX_SOCKETS_VARIABLE = "PS2_UNIX_SOCKETS"
 FAST_PATH_VARIABLE = "PS2_FAST_PATH"
-# Tell a server in a container its container and node.
+# The names of a server's container and node, for a server in a container.
 CONTAINER_VARIABLE = "PS2_CONTAINER"
 NODE_VARIABLE = "PS2_NODE"
 DEFAULT_PORT = 7070
@@ -24,7 +24,7 @@ MAX_PORT = 65535
 ANY_PORT = range(1)
 MIN_TOKEN_CHARS = 16
 MAX_TOKENS = 2
-MAX_BYTES = 2**63 - 1  # of an int64
+MAX_BYTES = 2**63 - 1  # the largest int64
 OFF = ("0", "false", "no", "off")
 
 
@@ -38,12 +38,12 @@ class WireConfig:
     """Settings of requests and connections, for both sides.
 
     Attributes:
-        block_bytes: larger calls are split into requests of about this size, sent without waiting for replies. Beyond
-            4 MiB throughput does not grow, and both sides' buffers still fit into the processor's cache.
-        request_limit_bytes: maximum size of the arrays of one request; a server holds them while it runs the request.
-        keepalive_s: a dead plain connection is given up after this time, and a peer that does not answer a gRPC ping
-            after ``keepalive_s + keepalive_timeout_s``. So a stopped process or a cut cable cannot hang a call, while
-            calls wait for a slow server.
+        block_bytes: larger calls are split into requests of about this size, sent without waiting for replies. Above
+            4 MiB throughput does not grow. With 4 MiB, the buffers of both sides fit into the processor's cache.
+        request_limit_bytes: maximum size of the arrays of one request; a server has them in memory while it runs it.
+        keepalive_s: a data connection is closed after this time without a sign of life, a gRPC connection after
+            ``keepalive_s + keepalive_timeout_s``. So calls fail if a process is stopped or a cable is cut, but wait for
+            a slow server.
         keepalive_timeout_s: maximum time for the answer to a ping.
         connect_s: maximum time of one attempt to connect; long enough for a busy machine.
         request_timeout_s: maximum time of one request, including a user's function.
@@ -65,15 +65,14 @@ class WireConfig:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """How long a client retries transient failures.
+    """The time for which a client retries transient failures.
 
     Attributes:
         total_s: time from the first failure until the error is raised, if no reason is known.
         recovery_s: the same while the coordinator recovers a lost server.
         first_contact_s: the same if this process has never reached the master.
         unreached_s: the same if this process has never reached a server that the coordinator considers alive.
-        later_contact_s: like ``first_contact_s``, in a later attempt of a task, as the first attempt has waited
-            already.
+        later_contact_s: like ``first_contact_s``, in a later attempt of a task: the first attempt has waited already.
         later_connect_s: maximum time of one attempt to connect in such a task.
         first_pause_s: pause after the first failure; doubles up to ``longest_pause_s``.
         longest_pause_s: longest pause between two attempts.
@@ -96,17 +95,17 @@ class ServerConfig:
     Attributes:
         listen: ``host:port``, or ``host:first-last`` for the first free port; port 0 means any.
         data_ports: ports for data without gRPC, of which the first free one is used; 0 means any.
-        advertise: host by which others reach the server, if it differs from the one it listens on.
+        advertise: host by which others reach the server, if it differs from the host in ``listen``.
         memory_limit_bytes: maximum memory of shards and requests under way together.
         threads: maximum number of concurrent gRPC requests. Each data connection has a thread of its own.
         cores: cores that kernels on long rows may use; None: all that the process may use.
         allow_udf: ``mapPartitions`` may run functions that clients send.
         metrics_port: port of the Prometheus metrics, on the host that the server listens on; 0: any free port; None: no
             metrics. None is the default, as metrics can be read without a token.
-        ops: modules that declare operations (docs/kernels.md), beside those of installed packages.
+        ops: modules that declare operations (docs/kernels.md), in addition to those of installed packages.
         announce: file descriptor to write the address to once the server listens; None: none.
-        orphan_timeout_s: a server with a master ends after this long without an answer from the master. A server that
-            ends together with its parent ignores this, as the parent may only be paused.
+        orphan_timeout_s: a server with a master ends after this time without an answer from the master. A server that
+            ends together with its parent process ignores this setting, because the parent may only be paused.
         drain_s: after SIGTERM, maximum wait for the coordinator to move the server's data to safety.
         tls: certificates of this server for all its ports except that of metrics; None: no encryption.
     """
@@ -132,9 +131,9 @@ class FleetConfig:
 
     Attributes:
         heartbeat_s: interval of a server's heartbeats.
-        lost_after_s: a server is lost after this long without a heartbeat.
+        lost_after_s: a server is lost after this time without a heartbeat.
         start_timeout_s: maximum time for all servers to start.
-        give_up_after_s: a lost server that could not be recovered for this long is lost for good.
+        give_up_after_s: a lost server that could not be recovered within this time is lost for good.
     """
 
     heartbeat_s: float = 1.0
@@ -172,11 +171,8 @@ def replace_token(path: Path, token: str) -> None:
 def read_token(path: str | os.PathLike[str]) -> str:
     """Read a fleet's token: one line; while the token is being replaced, two lines, the new token first.
 
-    White space at the ends of lines, such as the CR of an editor on Windows, does not count.
-
-    Raises:
-        AuthError: the file is missing, or its content is not a token.
-        ConfigError: other users can read the file, or it is not ASCII text.
+    White space at the ends of lines, such as the CR of an editor on Windows, is ignored. AuthError: there is no such
+    file, or no token in it. ConfigError: other users can read the file, or it is not ASCII text.
     """
     name = os.fspath(path)
     try:
@@ -200,49 +196,51 @@ def read_token(path: str | os.PathLike[str]) -> str:
     return "\n".join(lines)
 
 
-def split_address(address: str, called: str = "address") -> tuple[str, int]:
-    """Split ``host:port`` (``[v6]:port``); raise ConfigError, which names the setting ``called``."""
-    host, ports = split_listen(address, called)
+def split_address(address: str, setting: str = "address") -> tuple[str, int]:
+    """Split ``host:port`` (``[v6]:port``); raise ConfigError, which names the ``setting``."""
+    host, ports = split_listen(address, setting)
     if len(ports) != 1:
-        raise ConfigError(f"{called}: expected HOST:PORT, got {address!r}")
+        raise ConfigError(f"{setting}: expected HOST:PORT, got {address!r}")
     return host, ports.start
 
 
-def split_listen(listen: str, called: str = "address") -> tuple[str, range]:
+def split_listen(listen: str, setting: str = "address") -> tuple[str, range]:
     """Split a listen address, ``host:port`` or ``host:first-last``; raise ConfigError."""
     host, colon, ports = listen.rpartition(":")
-    wrong = f"{called}: expected HOST:PORT, got {listen!r}"
+    error_text = f"{setting}: expected HOST:PORT, got {listen!r}"
     if not colon or not host or not set(ports) <= set("0123456789-"):
-        raise ConfigError(wrong)
+        raise ConfigError(error_text)
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         # In "::1:7070", the port would be ambiguous.
-        raise ConfigError(f"{called}: expected HOST:PORT, with IPv6 addresses in brackets ([::1]:7070), got {listen!r}")
-    return host_of(host, wrong), ports_of(ports, wrong)
+        raise ConfigError(
+            f"{setting}: expected HOST:PORT, with IPv6 addresses in brackets ([::1]:7070), got {listen!r}"
+        )
+    return host_of(host, error_text), ports_of(ports, error_text)
 
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def host_of(text: str, called: str) -> str:
+def host_of(text: str, setting: str) -> str:
     """Return a host, a name or an address, without the brackets of IPv6; raise ConfigError."""
     host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     is_plain = bool(host) and not any(letter.isspace() or letter in "[]/,@" for letter in host)
     if not is_plain or (":" in host and _address(host) is None):
-        raise ConfigError(f"{called}: expected a name or an address of a host, without a port, got {text!r}")
+        raise ConfigError(f"{setting}: expected a name or an address of a host, without a port, got {text!r}")
     return host
 
 
-def ports_of(text: str, called: str) -> range:
+def ports_of(text: str, setting: str) -> range:
     """Read a port (0 for any free port) or a range ``first-last``; raise ConfigError."""
     first, dash, last = text.partition("-")
     if not text.isascii() or not first.isdecimal() or not (last.isdecimal() or not dash):
-        raise ConfigError(f"{called}: expected a port or a range of ports (40000-40020), got {text!r}")
+        raise ConfigError(f"{setting}: expected a port or a range of ports (40000-40020), got {text!r}")
     ports = range(int(first), int(last or first) + 1)
     if not dash and int(first) > MAX_PORT:
-        raise ConfigError(f"{called}: expected a port up to {MAX_PORT}, got {text!r}")
+        raise ConfigError(f"{setting}: expected a port up to {MAX_PORT}, got {text!r}")
     if not ports or ports[-1] > MAX_PORT or (dash and not ports[0]):
-        raise ConfigError(f"{called}: expected ports from 1 to {MAX_PORT}, in ascending order, got {text!r}")
+        raise ConfigError(f"{setting}: expected ports from 1 to {MAX_PORT}, in ascending order, got {text!r}")
     return ports
 
 
@@ -297,16 +295,15 @@ class Binding:
     def near(self) -> Binding:
         """The same binding for processes of this host, which need not use the advertised host."""
         loopback = "::1" if ":" in self.host else LOOPBACK
-        own = loopback if is_wildcard(self.host) else self.host
-        return replace(self, advertised=own)
+        return replace(self, advertised=loopback if is_wildcard(self.host) else self.host)
 
 
 def unencrypted(tls: object | None, *addresses: str) -> str | None:
-    """Return a warning if processes talk to other hosts without TLS, else None."""
-    beyond = [host for host, _ in map(split_address, addresses) if not is_loopback(host)]
-    if tls is not None or not beyond:
+    """Return a warning if processes communicate with other hosts without TLS, else None."""
+    hosts = [host for host, _ in map(split_address, addresses) if not is_loopback(host)]
+    if tls is not None or not hosts:
         return None
     return (
-        f"{beyond[0]} is not loopback, and connections to it are not encrypted; --tls-cert, --tls-key and --tls-ca, or "
+        f"{hosts[0]} is not loopback, and connections to it are not encrypted; --tls-cert, --tls-key and --tls-ca, or "
         "PS2Conf(tlsCert=..., tlsKey=..., tlsCa=...), encrypt them, see docs/security.md"
     )

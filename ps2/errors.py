@@ -1,4 +1,4 @@
-"""All errors of PS2 in one tree, whose branches are what a caller can do about them.
+"""All errors of PS2 in one tree. A branch tells the caller what to do.
 
 ``UsageError``: change the call. ``TransientError``: retry. ``RecoveryError``: choose another checkpoint.
 ``OpError``: fix the function that ran on the server; ``WorkerError``: fix the function that ran in a task.
@@ -53,7 +53,7 @@ class RunEndedError(StoppedError):
 
 
 class LimitError(UsageError):
-    """The request exceeds a limit; for memory, more than the server could give it even without other requests."""
+    """The request exceeds a limit, such as the server's memory without any other request."""
 
 
 class AuthError(UsageError):
@@ -69,7 +69,7 @@ class InputError(UsageError):
 
 
 class DivergedError(UsageError):
-    """A training's numbers became non-finite or its objective far worse: the step size is too large for the data."""
+    """A training's numbers became infinite or NaN, or its objective much worse: the step size is too large."""
 
 
 class SlotsError(UsageError):
@@ -97,7 +97,7 @@ class LostError(UnavailableError):
 
 
 class RecoveringError(UnavailableError):
-    """A server is being recovered; the call will succeed afterwards."""
+    """A server is being recovered; the call can succeed afterwards."""
 
 
 class StaleRouteError(TransientError):
@@ -157,11 +157,11 @@ class NotColocatedWarning(UserWarning):
 
 
 class PrecisionWarning(UserWarning):
-    """Numbers that float64 cannot hold were rounded."""
+    """Integers that float64 cannot represent were rounded."""
 
 
 class DivergenceWarning(UserWarning):
-    """A training diverged, and was done with smaller steps."""
+    """A training diverged, and was repeated with smaller steps."""
 
 
 class CheckpointWarning(UserWarning):

@@ -1,4 +1,4 @@
-"""Numbers as people read them: sizes, durations."""
+"""Formats of sizes, durations and other numbers for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sockets that listen, and the addresses of this host."""
+"""Listening sockets, and the addresses of this host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 
 from ps2.config import LOOPBACK, is_loopback, is_wildcard
 
-# Assumed number of files if there is no limit.
+# The assumed limit of open files if the system has no limit.
 MANY_FILES = 1 << 20
 
 
@@ -34,7 +34,7 @@ def open_files() -> int:
 def listening_socket(host: str, ports: Sequence[int], backlog: int) -> socket.socket:
     """Return a socket that listens on the first free port of ``ports``; raises OSError.
 
-    Connections that it accepts send small parts at once (TCP_NODELAY) and do not wait for acknowledgements.
+    The connections that it accepts send small messages at once (TCP_NODELAY).
     """
     family, (address, _, *rest) = resolve(host, ports[0])
     for port in ports:
@@ -55,25 +55,23 @@ def listening_socket(host: str, ports: Sequence[int], backlog: int) -> socket.so
 
 
 def resolve(host: str, port: int) -> tuple[int, Any]:
-    """Return the family and the address to listen on. A name means its first address that belongs to this host.
+    """Return the family and the address to listen on; OSError: ``host`` has no address of this machine.
 
-    ``::`` means all IPv4 and IPv6 addresses; on a host without IPv6, all IPv4 addresses.
-
-    Raises:
-        OSError: the host has no address of this machine.
+    A name means its first address on this machine. ``::`` means all IPv4 and IPv6 addresses; without IPv6, all IPv4
+    addresses.
     """
     if is_wildcard(host) and ":" in host and not has_ipv6():
         host = "0.0.0.0"
-    first: OSError | None = None
+    first_error: OSError | None = None
     for family, *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
         try:
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 probe.bind((address[0], 0, *address[2:]))
         except OSError as error:
-            first = first or error
+            first_error = first_error or error
         else:
             return family, address
-    raise first or OSError(f"{host} has no address")
+    raise first_error or OSError(f"{host} has no address")
 
 
 def is_free(family: int, address: Any) -> bool:
@@ -96,22 +94,20 @@ def loopback_host() -> str:
 
 
 def reachable_host() -> str:
-    """Return a name or address by which other hosts reach this one: its name, unless that means loopback only.
+    """Return a name or address by which other hosts reach this one: its name, unless that means only loopback.
 
-    On a host that has only loopback addresses, return one of these.
+    A host with only loopback addresses gets one of these.
     """
     name = socket.gethostname()
     with suppress(OSError):
-        if any(
-            _is_own(str(address[0])) and not is_loopback(str(address[0]))
-            for *_, address in socket.getaddrinfo(name, None)
-        ):
+        hosts = [str(address[0]) for *_, address in socket.getaddrinfo(name, None)]
+        if any(_is_own(host) and not is_loopback(host) for host in hosts):
             return name
     return next(_own_addresses(), loopback_host())
 
 
 def _own_addresses() -> Iterator[str]:
-    """Yield addresses of this host that others may reach, first the source addresses of its outgoing connections."""
+    """Yield addresses of this host that others can probably reach; first, those of its outgoing connections."""
     for family, host in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))  # nothing is sent

@@ -134,7 +134,7 @@ class ManagedMatrix:
         operations = tuple(
             Operation("keys_remove", self.target.matrix, index, keys=key_set) for index, _, key_set in split.key_sets()
         )
-        return self._submit(operations, _total, mutates=True)
+        return sum(int(removed[0]) for (removed,) in self._submit(operations, _arrays, mutates=True))
 
     def mark(self) -> Mark:
         """Begin a tick in all partitions; see ``DCVMatrix.mark``."""
@@ -213,10 +213,6 @@ class ManagedMatrix:
 
 def _arrays(results: Sequence[Result]) -> list[tuple[Array, ...]]:
     return [result.arrays for result in results]
-
-
-def _total(results: Sequence[Result]) -> int:
-    return sum(int(result.arrays[0][0]) for result in results)
 
 
 def _next_tick(states: Int64s) -> int:

@@ -209,12 +209,12 @@ class DCVMatrix(KeyCalls):
             raise UsageError(
                 f"operation {name!r} returns something: wait=False is only for operations that return nothing"
             )
-        # Operations whose first operand is a vector are called on vectors.
-        further = op.shard_operands[1:] if op.row_names[:1] != op.reads[:1] else ()
-        if missing := [operand for operand, _ in further if operand not in given]:
+        # The vectors and matrices after this matrix. Operations whose first operand is a vector are called on vectors.
+        operands = op.shard_operands[1:] if op.row_names[:1] != op.reads[:1] else ()
+        if missing := [operand for operand, _ in operands if operand not in given]:
             raise ConfigError(f"operation {name!r}: {missing[0]}: required, but not given")
-        others = [self._colocated(f"operation {name!r}: {o}", kind, given.pop(o)) for o, kind in further]
-        rows = tuple(other._row for other, (_, kind) in zip(others, further, strict=True) if kind == "row")
+        others = [self._colocated(f"operation {name!r}: {key}", kind, given.pop(key)) for key, kind in operands]
+        rows = tuple(other._row for other, (_, kind) in zip(others, operands, strict=True) if kind == "row")
         target = replace(self._target(), rows=rows, others=self._first._others(others))
         plan = declared(target, name, given)
         if wait:

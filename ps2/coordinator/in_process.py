@@ -22,7 +22,7 @@ from ps2.coordinator.master import Master
 from ps2.coordinator.servicer import MasterServicer
 from ps2.errors import PS2Error
 from ps2.matrix.partition import Wire
-from ps2.protocol.arrays import delivered, landing, plain_spec, stored, to_send
+from ps2.protocol.arrays import delivered, plain_spec, receive_array, stored, to_send
 from ps2.protocol.messages import Array, Operation, Reply, Request, Result
 from ps2.rpc.control import ServerControl
 from ps2.server.engine import Engine
@@ -110,6 +110,6 @@ def _received_result(operation: Operation, result: Result) -> Result:
 
 def _received_array(array: Array, wire: Wire | None, into: Array | None) -> Array:
     values, spec = (array, plain_spec(array)) if wire is None else to_send(array, wire)
-    target = landing(spec, into)
+    target = receive_array(spec, into)
     target.reshape(-1)[:] = values.reshape(-1)
     return delivered(target, spec, into)

@@ -46,22 +46,21 @@ MAX_BODY_BYTES = 16 << 20
 MAX_CONNECTIONS = 16_384
 # Time for a client to send its whole body. A slower client gets an error, so that it cannot hold a connection forever.
 BODY_S = 30.0
-# The maximum count of numbers in an answer: a body of 16 MiB could ask for more than memory holds.
+# The maximum number of values in an answer: a body of 16 MiB could ask for more than fits into memory.
 MAX_NUMBERS = 4 << 20
 # Larger requests are parsed and scored in a thread, so that other requests need not wait.
 INLINE_ROWS = 64
 INLINE_BYTES = 1 << 16
-# A longer answer is converted to text in pieces of this many numbers, in threads. Each piece holds the GIL for a few
-# milliseconds.
+# A longer answer is converted to text in threads, in pieces of this many numbers: each takes a few milliseconds with
+# the GIL.
 PIECE_NUMBERS = 1 << 14
 # Seconds between two checks of the token file for changes.
 LOOK_S = 1.0
 
-# Returns the content of an answer by name: arrays and plain values.
+# Takes the items of a request; returns the content of the answer by name, as arrays and plain values.
 Answer = Callable[[Any], Mapping[str, Any]]
 
-
-# Upper limits of durations.
+# Upper limits of the durations in each bucket of the histogram.
 BUCKETS_S = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.05, 0.2, 1.0)
 
 
@@ -121,17 +120,17 @@ class TokenFile:
     def __init__(self, path: str) -> None:
         """Read the file; raise AuthError or ConfigError if it is not usable."""
         self._path = path
-        self._tokens, self._stamp, self._looked_s = read_token(path).split(), file_stamp(path), time.monotonic()
+        self._tokens, self._stamp, self._checked_s = read_token(path).split(), file_stamp(path), time.monotonic()
 
     def accepts(self, token_text: str) -> bool:
         """Return True for one of the tokens. Comparisons take constant time, so that timing reveals nothing."""
-        if time.monotonic() - self._looked_s > LOOK_S:
-            self._looked_s = time.monotonic()
-            self._read_again()
+        if time.monotonic() - self._checked_s > LOOK_S:
+            self._checked_s = time.monotonic()
+            self._reload()
         matches = [hmac.compare_digest(token_text.encode(), valid.encode()) for valid in self._tokens]
         return any(matches)
 
-    def _read_again(self) -> None:
+    def _reload(self) -> None:
         stamp = file_stamp(self._path)
         if stamp in (None, self._stamp):
             return
@@ -178,9 +177,12 @@ class ScoringService:
         return await self._answer(request, "keys", answer, self._scorer.manifest.description.width)
 
     async def _answer(self, request: Request, field: str, answer: Answer, width: int = 0) -> Response:
-        """Answer a request with the body ``{field: [...]}``; ``width``: numbers in the answer per item, 0: one."""
-        if (refused := self._refused(request)) is not None:
-            return refused
+        """Answer a request with the body ``{field: [...]}``.
+
+        ``width``: the numbers that the answer has for each item; 0: no limit of the answer.
+        """
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
         began_s, rows, status = time.perf_counter(), 0, 500
         response: Response
         try:
@@ -203,7 +205,7 @@ class ScoringService:
             status, response = 413, _error(413, f"expected at most {error}; send several requests")
         except TimeoutError:
             status, response = 408, _error(408, f"expected the whole body within {BODY_S:g} s", {"Connection": "close"})
-        except asyncio.CancelledError:  # by uvicorn, seconds after SIGTERM; it would log a traceback
+        except asyncio.CancelledError:  # uvicorn cancels requests seconds after SIGTERM, and would log a traceback
             status, response = 503, _error(503, "this endpoint is ending")
         except ClientDisconnect:
             status, response = 400, _error(400, "the client has gone")
@@ -219,12 +221,13 @@ class ScoringService:
         return JSONResponse(content | ({} if failure is None else {"refresh": str(failure)}))
 
     async def _scrape(self, request: Request) -> Response:
-        if (refused := self._refused(request)) is not None:
-            return refused
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
         text, kind = self._metrics.text()
         return Response(text, media_type=kind)
 
-    def _refused(self, request: Request) -> Response | None:
+    def _refusal(self, request: Request) -> Response | None:
+        """Return the answer to a request without the token; None if the request may be answered."""
         if self._tokens is None:
             return None
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -238,8 +241,10 @@ class ScoringService:
 
 
 def listen(host: str, ports: range, tokens: TokenFile | None) -> socket.socket:
-    """Listen at the first free port; raise ConfigError if other hosts could connect without a token, LaunchError if
-    no port is free."""
+    """Listen at the first free port.
+
+    ConfigError: other hosts could connect without a token. LaunchError: no port is free.
+    """
     if tokens is None and not is_loopback(host):
         raise ConfigError(f"{host} can be reached by other hosts: give --token-file, or listen at {LOOPBACK}")
     try:
@@ -249,11 +254,10 @@ def listen(host: str, ports: range, tokens: TokenFile | None) -> socket.socket:
 
 
 def http_server(service: ScoringService, keep_alive_s: int, certificate: tuple[str, str] | None = None) -> HttpServer:
-    """Return the server, whose ``run(sockets=[listener])`` answers requests until SIGINT, SIGTERM or ``should_exit``.
+    """Return the server. Its ``run(sockets=[listener])`` answers requests until SIGINT, SIGTERM or ``should_exit``.
 
-    Args:
-        keep_alive_s: a connection without a further request is closed after this time.
-        certificate: files of a certificate and its key (PEM), for HTTPS; ConfigError: they cannot be used.
+    ``keep_alive_s``: a connection is closed after this time without a request. ``certificate``: the files of a
+    certificate and its key (PEM), for HTTPS; ConfigError: they cannot be used.
     """
     cert, key = certificate or (None, None)
     config = uvicorn.Config(
@@ -291,7 +295,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _items(body: bytes, field: str) -> list[Any]:
-    """Return the list under ``field`` in a request's body; raise UsageError if the body has anything else."""
+    """Return the list called ``field`` in a request's body; raise UsageError if the body has another form."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -305,7 +309,7 @@ def _items(body: bytes, field: str) -> list[Any]:
 
 
 def _json_pieces(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a JSON object in pieces: a row, or several rows with at most ``PIECE_NUMBERS`` numbers."""
+    """Yield a JSON object in pieces of at most ``PIECE_NUMBERS`` numbers, or of one row."""
     separator = "{"
     for name, value in content.items():
         yield f"{separator}{json.dumps(name)}:"
@@ -323,7 +327,7 @@ def _json_pieces(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request that no route matches, in the same form as all errors."""
+    """Answer a request that no route matches, in the form of all errors."""
     assert isinstance(error, HTTPException)
     return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}", dict(error.headers or {}))
 

@@ -1,4 +1,4 @@
-"""Keys in ascending order with their values: looked up without the GIL, merged with newer ones."""
+"""Tables of ascending keys with values: looked up without the GIL, and merged with newer tables."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ Bytes = npt.NDArray[np.uint8]
 
 # The state of a key.
 UNKNOWN, PRESENT, REMOVED = 0, 1, 2
-# Keys of one bucket, if they are spread evenly. Their binary search ends within one or two cache lines.
+# The mean number of keys in a bucket. The binary search in a bucket touches one or two cache lines.
 BUCKET_KEYS = 4
-# A table is merged into a newer one if it has at most so many times its keys, and so many bytes.
+# A table is merged into a newer one if it has at most this many times its keys, and at most this many bytes.
 MERGED_RATIO = 2
 MERGED_BYTES = 256 << 20
 
-# Keys, values and marks of keys that are gone, as in ``KeyTable``.
+# Keys, values and marks of removed keys, as in ``KeyTable``.
 Columns = tuple[Int64s, Float32s, Bytes]
-_NONE_GONE: Bytes = np.empty(0, np.uint8)
+_NONE_REMOVED: Bytes = np.empty(0, np.uint8)
 
 
 @kernel
 def _index(keys: Int64s, shift: int, starts: Int64s) -> bool:
-    """Write where each bucket of keys begins; return whether the keys ascend and are not negative."""
+    """Write the index at which each bucket of keys begins; return whether the keys ascend and are not negative."""
     bucket = 0
     for i in range(keys.size):
         if keys[i] < 0 or (i > 0 and keys[i] <= keys[i - 1]):
             return False
-        of_key = (keys[i] - keys[0]) >> shift
-        while bucket <= of_key:
+        bucket_of_key = (keys[i] - keys[0]) >> shift
+        while bucket <= bucket_of_key:
             starts[bucket] = i
             bucket += 1
     starts[bucket:] = keys.size
@@ -46,13 +46,20 @@ def _index(keys: Int64s, shift: int, starts: Int64s) -> bool:
 
 @kernel
 def _look_up(  # noqa: PLR0913 - numba takes arrays one by one
-    keys: Int64s, starts: Int64s, shift: int, values: Float32s, gone: Bytes, wanted: Int64s, known: Bytes, out: Float32s
+    keys: Int64s,
+    starts: Int64s,
+    shift: int,
+    values: Float32s,
+    removed: Bytes,
+    requested: Int64s,
+    states: Bytes,
+    out: Float32s,
 ) -> None:
-    """Write the values of wanted keys that are UNKNOWN so far, and which of these are PRESENT or REMOVED here."""
+    """Write values and states of those requested keys whose state is UNKNOWN, if the table has them."""
     first, last = keys[0], keys[-1]
-    for i in range(wanted.size):
-        key = wanted[i]
-        if known[i] != UNKNOWN or key < first or key > last:
+    for i in range(requested.size):
+        key = requested[i]
+        if states[i] != UNKNOWN or key < first or key > last:
             continue
         bucket = (key - first) >> shift
         low, high = starts[bucket], starts[bucket + 1]
@@ -63,23 +70,23 @@ def _look_up(  # noqa: PLR0913 - numba takes arrays one by one
             else:
                 high = middle
         if low < keys.size and keys[low] == key:
-            if gone.size > 0 and gone[low]:
-                known[i] = REMOVED
+            if removed.size > 0 and removed[low]:
+                states[i] = REMOVED
                 continue
-            known[i] = PRESENT
+            states[i] = PRESENT
             for j in range(values.shape[1]):
                 out[i, j] = values[low, j]
 
 
 @kernel
 def _count_distinct(older: Int64s, newer: Int64s) -> int:
-    """Return how many keys ``_merge`` writes."""
+    """Return the number of distinct keys in two tables."""
     i = j = count = 0
     while i < older.size or j < newer.size:
-        of_newer = j < newer.size and (i == older.size or newer[j] <= older[i])
+        is_in_newer = j < newer.size and (i == older.size or newer[j] <= older[i])
         if i < older.size and (j == newer.size or older[i] <= newer[j]):
             i += 1
-        if of_newer:
+        if is_in_newer:
             j += 1
         count += 1
     return count
@@ -89,53 +96,56 @@ def _count_distinct(older: Int64s, newer: Int64s) -> int:
 def _merge(  # noqa: PLR0913 - numba takes arrays one by one
     old_keys: Int64s,
     old_values: Float32s,
-    old_gone: Bytes,
+    old_removed: Bytes,
     new_keys: Int64s,
     new_values: Float32s,
-    new_gone: Bytes,
+    new_removed: Bytes,
     keys: Int64s,
     values: Float32s,
-    gone: Bytes,
+    removed: Bytes,
 ) -> bool:
-    """Write each key once, with what the newer table says; return whether a key is gone. Such keys have zeros."""
+    """Write each key once, with its entry of the newer table if there is one; return whether a key is removed.
+
+    The values of removed keys are 0.
+    """
     i = j = 0
-    any_gone = False
-    for at in range(keys.size):
-        of_newer = j < new_keys.size and (i == old_keys.size or new_keys[j] <= old_keys[i])
-        of_older = i < old_keys.size and (j == new_keys.size or old_keys[i] <= new_keys[j])
-        if of_newer:
-            keys[at] = new_keys[j]
-            gone[at] = new_gone[j] if new_gone.size > 0 else 0
+    has_removed = False
+    for row in range(keys.size):
+        is_in_newer = j < new_keys.size and (i == old_keys.size or new_keys[j] <= old_keys[i])
+        is_in_older = i < old_keys.size and (j == new_keys.size or old_keys[i] <= new_keys[j])
+        if is_in_newer:
+            keys[row] = new_keys[j]
+            removed[row] = new_removed[j] if new_removed.size > 0 else 0
         else:
-            keys[at] = old_keys[i]
-            gone[at] = old_gone[i] if old_gone.size > 0 else 0
-        any_gone |= gone[at] != 0
+            keys[row] = old_keys[i]
+            removed[row] = old_removed[i] if old_removed.size > 0 else 0
+        has_removed |= removed[row] != 0
         for column in range(values.shape[1]):
-            if gone[at] != 0:
-                values[at, column] = 0
+            if removed[row] != 0:
+                values[row, column] = 0
             else:
-                values[at, column] = new_values[j, column] if of_newer else old_values[i, column]
-        if of_newer:
+                values[row, column] = new_values[j, column] if is_in_newer else old_values[i, column]
+        if is_in_newer:
             j += 1
-        if of_older:
+        if is_in_older:
             i += 1
-    return any_gone
+    return has_removed
 
 
 @dataclass(frozen=True, eq=False)
 class KeyTable:
-    """Keys with values, of which some may say that a key is gone.
+    """At least one key, in ascending order, with values, or marked as removed.
 
     Attributes:
-        keys: int64 of shape (n,), ascending, n > 0.
+        keys: int64 of shape (n,).
         values: float32 of shape (n, width).
-        gone: uint8 of shape (n,), 1: the key is gone; of shape (0,): none is.
-        starts, shift: bucket ``(key - keys[0]) >> shift`` begins at ``starts[bucket]``.
+        removed: uint8 of shape (n,), 1: the key is removed; shape (0,): no key is removed.
+        starts, shift: the keys of bucket ``(key - keys[0]) >> shift`` begin at index ``starts[bucket]``.
     """
 
     keys: Int64s
     values: Float32s
-    gone: Bytes
+    removed: Bytes
     starts: Int64s
     shift: int
 
@@ -144,15 +154,15 @@ class KeyTable:
 
     @property
     def nbytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes + self.gone.nbytes + self.starts.nbytes
+        return self.keys.nbytes + self.values.nbytes + self.removed.nbytes + self.starts.nbytes
 
-    def look_up(self, wanted: Int64s, known: Bytes, out: Float32s) -> None:
-        """Write the values of keys whose ``known`` is UNKNOWN, and what is known of them now."""
-        _look_up(self.keys, self.starts, self.shift, self.values, self.gone, wanted, known, out)
+    def look_up(self, requested: Int64s, states: Bytes, out: Float32s) -> None:
+        """Write values and states of those requested keys whose state is UNKNOWN, if the table has them."""
+        _look_up(self.keys, self.starts, self.shift, self.values, self.removed, requested, states, out)
 
 
-def key_table(keys: Int64s, values: Float32s, gone: Bytes | None = None, where: str = "keys") -> KeyTable:
-    """Return the table of at least one key; CheckpointCorruptError: the keys do not ascend, or one is negative."""
+def key_table(keys: Int64s, values: Float32s, removed: Bytes | None = None, where: str = "keys") -> KeyTable:
+    """Return a table of at least one key; CheckpointCorruptError: the keys do not ascend, or one is negative."""
     span, shift = int(keys[-1]) - int(keys[0]), 0
     while span >> shift > max(len(keys) // BUCKET_KEYS, 1):
         shift += 1
@@ -160,35 +170,34 @@ def key_table(keys: Int64s, values: Float32s, gone: Bytes | None = None, where: 
     keys = readable(keys)
     if not _index(keys, shift, starts):
         raise CheckpointCorruptError(f"{where}: expected distinct keys, ascending, none of them negative")
-    gone = _NONE_GONE if gone is None else gone
-    return KeyTable(keys, readable(values), readable(gone), readable(starts), shift)
+    removed = _NONE_REMOVED if removed is None else removed
+    return KeyTable(keys, readable(values), readable(removed), readable(starts), shift)
 
 
 def are_in(keys: Int64s, candidates: Int64s) -> npt.NDArray[np.bool_]:
-    """Return for each candidate whether it is one of the keys, which ascend."""
+    """Return for each candidate whether it is one of the ascending keys."""
     positions = np.searchsorted(keys, candidates)
     positions[positions == len(keys)] = 0
     return keys[positions] == candidates if len(keys) else np.zeros(len(candidates), np.bool_)
 
 
 def with_removed(keys: Int64s, values: Float32s, removed: Int64s, where: str) -> KeyTable | None:
-    """Return a delta as a table; None if it is empty. A key that is removed and has values was created again."""
+    """Return a delta as a table; None if it is empty. A removed key that has values was created again."""
     if not len(removed):
         return key_table(keys, values, where=where) if len(keys) else None
-    gone = np.ones(len(removed), np.uint8)
-    return _merged((removed, np.empty((0, values.shape[1]), np.float32), gone), (keys, values, _NONE_GONE), where)
+    marks = np.ones(len(removed), np.uint8)
+    return _merged((removed, np.empty((0, values.shape[1]), np.float32), marks), (keys, values, _NONE_REMOVED), where)
 
 
 def merged(older: KeyTable, newer: KeyTable) -> KeyTable:
-    """Return the table that holds for each key what the newer one says, else the older one."""
-    return _merged((older.keys, older.values, older.gone), (newer.keys, newer.values, newer.gone), "keys")
+    """Return a table of all keys, each with its entry of the newer table if there is one."""
+    return _merged((older.keys, older.values, older.removed), (newer.keys, newer.values, newer.removed), "keys")
 
 
 def stacked(tables: Sequence[KeyTable], newer: KeyTable | None) -> tuple[KeyTable, ...]:
-    """Return tables, the newest first, that hold for each key what ``newer`` says, else the first of ``tables``.
+    """Add a newer table to tables, the newest first; a table is merged into the newer one unless it is much larger.
 
-    A table is merged into the newer one unless it is much larger. So a refresh takes no longer the more deltas came
-    before, and there are few tables to look into.
+    So the time of a refresh does not grow with the number of deltas, and a look-up searches few tables.
     """
     if newer is None:
         return tuple(tables)
@@ -201,7 +210,7 @@ def stacked(tables: Sequence[KeyTable], newer: KeyTable | None) -> tuple[KeyTabl
 
 
 def merged_all(tables: Sequence[KeyTable | None]) -> KeyTable | None:
-    """Merge tables, of which later ones are newer: neighbours first, so that many small ones take no long time."""
+    """Merge tables, the oldest first. Neighbours are merged first, so that many small tables take little time."""
     filled = [table for table in tables if table is not None]
     while len(filled) > 1:
         pairs = zip_longest(filled[::2], filled[1::2])
@@ -210,18 +219,18 @@ def merged_all(tables: Sequence[KeyTable | None]) -> KeyTable | None:
 
 
 def warm() -> None:
-    """Compile all kernels of tables, or read them from the cache: the first refresh must not do so beside scores."""
+    """Compile all kernels of tables, or read them from the cache, before the first refresh delays scores."""
     one = key_table(np.zeros(1, np.int64), np.zeros((1, 1), np.float32))
     merged(one, one).look_up(readable(one.keys), np.zeros(1, np.uint8), np.zeros((1, 1), np.float32))
 
 
 def _merged(older: Columns, newer: Columns, where: str) -> KeyTable:
-    """Merge keys, values and marks of two tables in one pass without the GIL, so that scores go on."""
-    (old_keys, old_values, old_gone), (new_keys, new_values, new_gone) = (
-        (readable(keys), readable(values), readable(gone)) for keys, values, gone in (older, newer)
+    """Merge two tables in one pass without the GIL, so that other threads score rows in the meantime."""
+    (old_keys, old_values, old_removed), (new_keys, new_values, new_removed) = (
+        (readable(keys), readable(values), readable(removed)) for keys, values, removed in (older, newer)
     )
     count = _count_distinct(old_keys, new_keys)
-    keys, gone = np.empty(count, np.int64), np.empty(count, np.uint8)
+    keys, removed = np.empty(count, np.int64), np.empty(count, np.uint8)
     values = np.empty((count, new_values.shape[1]), np.float32)
-    any_gone = _merge(old_keys, old_values, old_gone, new_keys, new_values, new_gone, keys, values, gone)
-    return key_table(keys, values, gone if any_gone else None, where)
+    has_removed = _merge(old_keys, old_values, old_removed, new_keys, new_values, new_removed, keys, values, removed)
+    return key_table(keys, values, removed if has_removed else None, where)

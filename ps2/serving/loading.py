@@ -1,4 +1,4 @@
-"""Loads an export: verifies files byte by byte, maps those of the base, merges deltas in memory. Finds its scoring.
+"""Loads an export: verifies all bytes of its files, maps the files of the base, and merges deltas in memory.
 
 Modules that score rows import neither pyspark nor ``ps2.client``.
 """
@@ -30,31 +30,31 @@ from ps2.storage.files import reported, resolve_url
 from ps2.storage.manifest import SavedFile
 from ps2.storage.shard_files import checked
 
-# Time after which a thread that waits for the interpreter's lock asks for it; Python's own 5 ms are 50 scores.
+# A thread that waits for the GIL asks for it after this time. In Python's default of 5 ms, 50 rows are scored.
 TURN_S = 5e-4
 
 _lock = threading.Lock()
-_state = {"users": 0, "before_s": 0.0}
+_state = {"users": 0, "original_s": 0.0}
 
 
 @contextmanager
 def short_turns() -> Iterator[None]:
-    """Shorten the interpreter's switch interval, for the whole process, until the last user of this has ended.
+    """Shorten the switch interval of the GIL for the whole process, until the last ``with`` statement has ended.
 
-    A score releases the interpreter's lock for each kernel, and then waits for it as long as a turn of the loader.
+    A score releases the GIL for each kernel, and then waits until the loader releases it.
     """
     with _lock:
         _state["users"] += 1
         if _state["users"] == 1:
-            _state["before_s"] = sys.getswitchinterval()
-            sys.setswitchinterval(min(TURN_S, _state["before_s"]))
+            _state["original_s"] = sys.getswitchinterval()
+            sys.setswitchinterval(min(TURN_S, _state["original_s"]))
     try:
         yield
     finally:
         with _lock:
             _state["users"] -= 1
             if not _state["users"]:
-                sys.setswitchinterval(_state["before_s"])
+                sys.setswitchinterval(_state["original_s"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +62,9 @@ class LoadedExport:
     """The arrays of an export. They do not change, so threads read them without a lock.
 
     Attributes:
-        base: one table for each part of the base, which maps its files; in ascending order of their keys.
-        changes: tables of the deltas, the newest first; most are merged, in memory.
-        dense: the arrays that each export writes whole, by name; the newest export's.
+        base: a table for each part of the base, on mapped files; keys ascend from table to table.
+        changes: tables in memory of the deltas, most of them merged; the newest first.
+        dense: the dense arrays of the newest export, by name.
     """
 
     manifest: ExportManifest
@@ -77,11 +77,10 @@ class LoadedExport:
         return self.manifest.description
 
     def look_up(self, keys: Int64s) -> tuple[Float32s, npt.NDArray[np.uint8]]:
-        """Look up the values of keys, int64 of shape (m,), any order, read-only and contiguous.
+        """Look up keys, int64 of shape (m,), any order, read-only and contiguous.
 
-        Returns:
-            The values, float32 of shape (m, width), 0 for keys that are not PRESENT; and for each key UNKNOWN, PRESENT
-            or REMOVED, uint8 of shape (m,).
+        Returns their values, float32 of shape (m, width), 0 for keys that are not PRESENT; and the state of each key:
+        UNKNOWN, PRESENT or REMOVED, uint8 of shape (m,).
         """
         values = np.zeros((len(keys), self.description.width), np.float32)
         states = np.full(len(keys), UNKNOWN, np.uint8)
@@ -90,31 +89,31 @@ class LoadedExport:
         return values, states
 
 
-def load(url: str, manifest: ExportManifest, before: LoadedExport | None, cache: str | None) -> LoadedExport:
-    """Read the files that a manifest names, except those that ``before`` holds already.
+def load(url: str, manifest: ExportManifest, previous: LoadedExport | None, cache: str | None) -> LoadedExport:
+    """Read the files that a manifest names, except those that ``previous`` already has.
 
     Args:
-        before: an export of the same folder that is loaded; None: read all files.
-        cache: local folder for copies of remote files, which have no name there; None: the system's temporary folder.
+        previous: a loaded export of the same folder; None: read all files.
+        cache: local folder for unnamed copies of remote files; None: the system's temporary folder.
 
     Raises:
         CheckpointMissingError, CheckpointCorruptError: a file is missing, or does not match the manifest.
         RecoveryError: the file system fails.
-        SpillError: a copy of a remote file cannot be kept.
+        SpillError: a remote file cannot be copied.
     """
     files = _Files(url, cache)
     width = manifest.description.width
     base, *deltas = manifest.entries
-    old = before.manifest.entries if before is not None and before.description.width == width else ()
+    old = previous.manifest.entries if previous is not None and previous.description.width == width else ()
     tables: tuple[KeyTable, ...]
-    if before is not None and old and old[0].folder == base.folder:
-        tables = before.base
+    if previous is not None and old and old[0].folder == base.folder:
+        tables = previous.base
     else:
         parts = [files.keyed(base.folder, part, width) for part in base.key_files]
         tables, old = tuple(key_table(*part, where=base.folder) for part in parts if len(part[0])), ()
     loaded_deltas = [entry.folder for entry in old[1:]]
     is_extension = loaded_deltas == [entry.folder for entry in deltas[: len(loaded_deltas)]]
-    changes = before.changes if before is not None and old and is_extension else ()
+    changes = previous.changes if previous is not None and old and is_extension else ()
     new_tables = [files.delta(delta, width) for delta in deltas[len(loaded_deltas) if is_extension else 0 :]]
     changes = stacked(changes, merged_all(new_tables))
     newest = manifest.newest
@@ -133,9 +132,9 @@ class _Files:
         """Return the keys of a part, int64 of shape (n,), and their values, float32 of shape (n, width)."""
         keys, values = self.array(folder, part.keys), self.array(folder, part.values)
         if keys.dtype != np.int64 or keys.shape != (part.count,):
-            raise _wrong(folder, part.keys, f"int64 of shape ({part.count},)", keys)
+            raise _wrong_array(folder, part.keys, f"int64 of shape ({part.count},)", keys)
         if values.dtype != np.float32 or values.shape != (part.count, width):
-            raise _wrong(folder, part.values, f"float32 of shape {(part.count, width)}", values)
+            raise _wrong_array(folder, part.values, f"float32 of shape {(part.count, width)}", values)
         return keys, values
 
     def delta(self, delta: ExportEntry, width: int) -> KeyTable | None:
@@ -143,7 +142,7 @@ class _Files:
         parts = [self.keyed(delta.folder, part, width) for part in delta.key_files]
         removed = np.empty(0, np.int64) if delta.removed is None else self.array(delta.folder, delta.removed)
         if removed.dtype != np.int64 or removed.ndim != 1:
-            raise _wrong(delta.folder, delta.removed, "int64 of one dimension", removed)
+            raise _wrong_array(delta.folder, delta.removed, "int64 of one dimension", removed)
         if len(parts) == 1:
             keys, values = parts[0]
         else:
@@ -156,7 +155,7 @@ class _Files:
         root = f"{self._root}/{folder}"
         path = f"{root}/{file.name}"
         if isinstance(self._fs, LocalFileSystem):
-            # The file is opened before its verification, as an export that replaces this one may remove its name.
+            # The file is opened before its verification, because a newer export may remove its name during that.
             with reported(path, "reading"), open(path, "rb") as local, checked(self._fs, root, file):
                 return _mapped(local, path, copied)
         try:
@@ -183,12 +182,13 @@ def _mapped(file: Any, path: str, copied: bool) -> npt.NDArray[Any]:
     return np.array(array) if copied else np.asarray(array)
 
 
-def _wrong(folder: str, file: SavedFile | None, expected: str, array: npt.NDArray[Any]) -> CheckpointCorruptError:
+def _wrong_array(folder: str, file: SavedFile | None, expected: str, array: npt.NDArray[Any]) -> CheckpointCorruptError:
     name = file.name if file else "removed"
     return CheckpointCorruptError(f"{folder}/{name}: expected {expected}, got {array.dtype} of shape {array.shape}")
 
 
-# (config, rows: KeyRows, embeddings: float32 of shape (pairs, width), dense: arrays by name) -> float64 of shape (n,)
+# Arguments: config, n rows (KeyRows), embeddings (float32 of shape (keys of all rows, width)), dense arrays by name.
+# Result: float64 of shape (n,).
 Score = Callable[[Any, Any, Any, Any], Any]
 
 # The kind of an export without a model: a table of vectors, which has no scores.
@@ -203,7 +203,7 @@ _HOME = {
 
 
 def score_of(kind: str) -> Score | None:
-    """Return the function that scores rows of a kind of model; None for a table. UsageError: the kind is unknown."""
+    """Return the function that scores rows with models of a kind; None for a table. UsageError: the kind is unknown."""
     if kind == TABLE:
         return None
     if kind not in _HOME:
@@ -217,7 +217,7 @@ def compact(path: str, cacheDir: str | None = None) -> Export:
     """Write a new base with the keys and values that the base and the deltas of a folder hold together.
 
     Scorers load it faster, and values that deltas have replaced take no more space. The next
-    ``export(path, since="last")`` is a delta to the new base. No program may export to the folder meanwhile.
+    ``export(path, since="last")`` is a delta to the new base. No program may export to the folder during this call.
 
     Args:
         path: the folder of the export, or any fsspec URL of one.
@@ -226,13 +226,13 @@ def compact(path: str, cacheDir: str | None = None) -> Export:
     Raises:
         CheckpointMissingError: there is no export at this path.
         CheckpointCorruptError: a file does not match the manifest.
-        RecoveryError: the file system fails, or another program has exported meanwhile; the folder stays as it was.
+        RecoveryError: the file system fails, or another program has exported; the folder stays as it was.
     """
     manifest = read_manifest(path)
     loaded = load(path, manifest, None, cacheDir)
     keys = np.concatenate([np.empty(0, np.int64), *(table.keys for table in loaded.base)])
     if (changes := merged_all(loaded.changes[::-1])) is not None:
-        present = changes.keys[changes.gone == 0] if changes.gone.size else changes.keys
+        present = changes.keys[changes.removed == 0] if changes.removed.size else changes.keys
         unchanged = keys[~are_in(changes.keys, keys)]
         keys = np.sort(np.concatenate([unchanged, present]), kind="stable")  # a merge of two ascending runs
 

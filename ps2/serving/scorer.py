@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Attempts to load an export whose manifest another export replaces meanwhile.
+# Number of attempts to load an export, if newer exports replace it during the load.
 LOADS = 10
 
 
@@ -74,7 +74,7 @@ class Scorer:
 
         Args:
             path: the folder that ``export`` wrote to, or any fsspec URL of one.
-            refreshS: seconds between two looks for a newer export, in a thread; None: only ``refresh()`` looks.
+            refreshS: seconds between two checks for a newer export, in a thread; None: only ``refresh()`` checks.
             cacheDir: local folder for copies of remote files, which have no names there and take no space after the
                 scorer's end. None: the system's temporary folder.
 
@@ -131,8 +131,8 @@ class Scorer:
 
         Args:
             rows: a list of dicts of columns, an Arrow batch or table with these columns, or ``KeyRows``; or keys, as a
-                list of lists or int64 of shape (n, keys of a row): each has value 1, and its field is its place in the
-                row if the model has ``keysPerRow`` or no columns; else all keys are of one field.
+                list of lists or int64 of shape (n, keys of a row): each key has value 1, and its field is its position
+                in the row if the model has ``keysPerRow`` or no columns; else all keys are of one field.
 
         Raises:
             UsageError: the export is a table, which has no scores; or rows have columns, and the model takes keys, or
@@ -174,15 +174,15 @@ class Scorer:
     def refresh(self) -> bool:
         """Load the newest export, and use it from then on; return False if it is in use already.
 
-        Scores use the previous export meanwhile.
+        During the load, scores use the previous export.
 
         Raises:
             PS2Error: the constructor's errors; the previous export stays in use.
         """
         with self._refreshing, short_turns():
-            before = self._model.loaded.manifest
-            now = read_manifest(self.path)
-            if [one.folder for one in now.entries] == [one.folder for one in before.entries]:
+            current = self._model.loaded.manifest
+            newest = read_manifest(self.path)
+            if [entry.folder for entry in newest.entries] == [entry.folder for entry in current.entries]:
                 return False
             self._model = self._load(self._model.loaded)
             return True
@@ -208,14 +208,14 @@ class Scorer:
         description = self._model.loaded.description
         return f"Scorer({self.path!r}, kind={description.kind}, width={description.width}, export={self.number})"
 
-    def _load(self, before: LoadedExport | None) -> _Model:
-        """Load the newest export; if another export replaces it meanwhile and its files are gone, load that one."""
+    def _load(self, previous: LoadedExport | None) -> _Model:
+        """Load the newest export; if its files are missing because a newer export has replaced it, load that one."""
         for attempt in range(LOADS):
             manifest = read_manifest(self.path)
             description = manifest.description
             score = score_of(description.kind)
             try:
-                loaded = load(self.path, manifest, before, self._cache)
+                loaded = load(self.path, manifest, previous, self._cache)
             except RecoveryError:
                 if attempt + 1 < LOADS and read_manifest(self.path).number != manifest.number:
                     continue
@@ -242,7 +242,7 @@ class Scorer:
             if str(error) != str(self.failure):
                 log.warning("%s: export %d stays in use: %s", self.path, self.number, error)
             self.failure = error
-        except Exception as error:  # a bug, or out of memory: without this thread, scores would grow old in silence
+        except Exception as error:  # a bug, or out of memory; this thread must not end, as nobody would notice
             log.exception("%s: export %d stays in use", self.path, self.number)
             self.failure = RecoveryError(f"{self.path}: a newer export cannot be taken: {error!r}")
 
@@ -280,9 +280,9 @@ def _hasher(content: Any) -> FieldHasher | None:
 
 
 def _empty_row(hasher: FieldHasher) -> dict[str, Any]:
-    """Return a row without values; if a model has a fixed number of keys in each row, they are 0."""
-    keyed = [field for field in hasher.fields if field.kind == "keys"]
-    keys = {column: [0] * (field.width or 0) for field in keyed for column in field.columns}
+    """Return a row without values; if a model has a fixed number of keys in each row, these are 0."""
+    key_fields = [field for field in hasher.fields if field.kind == "keys"]
+    keys = {column: [0] * (field.width or 0) for field in key_fields for column in field.columns}
     return {**dict.fromkeys(hasher.columns), **keys}
 
 
@@ -298,8 +298,8 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
         return _key_rows(_keys(rows).reshape(-1), np.full(len(rows), rows.shape[1]), field)
     if isinstance(rows, Sequence) and not (rows and isinstance(rows[0], Mapping)):
         if not all(issubclass(kind, (list, tuple)) for kind in set(map(type, rows))):
-            wrong = next(row for row in rows if not isinstance(row, (list, tuple)))
-            raise DTypeError(f"rows: expected dicts of columns, or lists of keys, got {wrong!r:.80}")
+            row = next(row for row in rows if not isinstance(row, (list, tuple)))
+            raise DTypeError(f"rows: expected dicts of columns, or lists of keys, got {row!r:.80}")
         field = _list_field(hasher, len(rows), path)
         keys = _keys(list(chain.from_iterable(rows)))
         if keys.ndim != 1:
@@ -316,12 +316,12 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
     if isinstance(rows, pa.Table):
         parts = [hasher.rows(batch) for batch in rows.to_batches()]
         return KeyRows.joined(parts) if parts else hasher.rows_of_dicts([])
-    more = "; to_dict('records') makes dicts of it" if hasattr(rows, "columns") else ""
-    raise DTypeError(f"rows: expected dicts, keys, KeyRows or an Arrow batch, got {type(rows).__name__}{more}")
+    hint = "; to_dict('records') makes dicts of it" if hasattr(rows, "columns") else ""
+    raise DTypeError(f"rows: expected dicts, keys, KeyRows or an Arrow batch, got {type(rows).__name__}{hint}")
 
 
 def _list_field(hasher: FieldHasher | None, rows: int, path: str) -> Field | None:
-    """Return the field of lists of keys, None without columns or rows; raise UsageError if the model takes columns."""
+    """Return the field of lists of keys; None without columns or rows. UsageError: the model takes columns."""
     if hasher is None or not rows:
         return None
     first, *others = hasher.fields
@@ -329,8 +329,8 @@ def _list_field(hasher: FieldHasher | None, rows: int, path: str) -> Field | Non
         from ps2.data.columns import listed
 
         raise UsageError(
-            f"{path}: this model takes columns ({listed(hasher.columns)}), not lists of keys: dicts or an Arrow "
-            "batch; KeyRows of hashed keys"
+            f"{path}: expected columns ({listed(hasher.columns)}), as dicts or an Arrow batch, or KeyRows of hashed "
+            "keys, got lists of keys"
         )
     return first
 
@@ -359,18 +359,18 @@ def _keys(keys: Any) -> npt.NDArray[np.int64]:
     if array.dtype.kind not in "iu" and array.size:
         raise DTypeError(f"keys: expected int64, got {array.dtype}")
     if array.size and (array.min() < 0 or array.max() > 2**63 - 1):
-        wrong = array.min() if array.min() < 0 else array.max()
-        raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {wrong}")
+        bad = array.min() if array.min() < 0 else array.max()
+        raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {bad}")
     return np.ascontiguousarray(array, np.int64)
 
 
 def _check_types(keys: Sequence[Any]) -> None:
-    """Raise an error for keys that NumPy would change: True is no key, and 2**63 beside -1 would become a float."""
+    """Raise an error for keys that NumPy would convert: True to 1, and 2**63 together with -1 to floats."""
     types = set(map(type, keys))
     if bool in types or np.bool_ in types:
         raise DTypeError("keys: expected int64, got bool")
-    if types == {int} and (wrong := next((key for key in (min(keys), max(keys)) if not 0 <= key < 2**63), None)):
-        raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {wrong}")
-    for some in keys if types & {list, tuple} else ():
-        if isinstance(some, (list, tuple)):
-            _check_types(some)
+    if types == {int} and (bad := next((key for key in (min(keys), max(keys)) if not 0 <= key < 2**63), None)):
+        raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {bad}")
+    for nested in keys if types & {list, tuple} else ():
+        if isinstance(nested, (list, tuple)):
+            _check_types(nested)

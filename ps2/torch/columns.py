@@ -1,4 +1,4 @@
-"""Reads columns of Arrow batches as tensors, the inputs of a module."""
+"""Reads columns of Arrow batches as tensors for a module."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Bags:
         return len(self.bounds) - 1
 
     def __getitem__(self, rows: Any) -> Bags:
-        """Return the rows with these numbers, a tensor of int64, in this order."""
+        """Return the bags of some rows. ``rows``: an int64 tensor of row numbers."""
         begins, lengths = self.bounds[:-1][rows], torch.diff(self.bounds)[rows]
         bounds = torch.zeros(len(lengths) + 1, dtype=torch.int64)
         torch.cumsum(lengths, 0, out=bounds[1:])
-        moved = torch.repeat_interleave(begins - bounds[:-1], lengths)
-        return Bags(self.values[moved + torch.arange(len(moved))], bounds)
+        shifts = torch.repeat_interleave(begins - bounds[:-1], lengths)
+        return Bags(self.values[shifts + torch.arange(len(shifts))], bounds)
 
     @property
     def offsets(self) -> Any:
-        """Where each row begins in ``values``, as ``nn.EmbeddingBag`` takes it: int64 of shape (rows,)."""
+        """The index in ``values`` at which each row begins, for ``nn.EmbeddingBag``: int64 of shape (rows,)."""
         return self.bounds[:-1]
 
 
@@ -57,27 +57,21 @@ EXPECTED = "numbers, arrays of numbers of one length, or vectors of pyspark.ml"
 def read_tensors(batches: Iterable[pa.RecordBatch], names: Sequence[str], ragged: Collection[str] = ()) -> list[Any]:
     """Return one tensor for each named column, with the n rows of all batches.
 
-    Integers become int64, other numbers float32. A column of numbers has shape (n,), one of arrays or vectors (n, w).
-
-    Args:
-        names: columns to read.
-        ragged: names of columns with arrays of any lengths, which become ``Bags``.
-
-    Raises:
-        InputError: a column is missing, has another type, or holds null, NaN, infinity or arrays of several lengths; it
-            names the column and the row.
+    Integers become int64, other numbers float32. A column of numbers becomes a tensor of shape (n,), a column of arrays
+    or vectors one of shape (n, w), and a column of ``ragged``, whose arrays can have any lengths, ``Bags``. InputError
+    names the column and the row of another type, null, NaN, infinity, or an array of another length.
     """
     parts: list[list[Any]] = [[] for _ in names]
-    before = 0
+    first_row = 0
     for batch in batches:
         for name, column_parts in zip(names, parts, strict=True):
             if name in ragged:
-                column_parts.append(_read_ragged(batch, name, before))
+                column_parts.append(_read_ragged(batch, name, first_row))
             else:
                 width = column_parts[0].shape[1] if column_parts and column_parts[0].ndim == 2 else None
-                column_parts.append(read_array(batch, name, before, width))
-        before += batch.num_rows
-    if not before:
+                column_parts.append(read_array(batch, name, first_row, width))
+        first_row += batch.num_rows
+    if not first_row:
         return [torch.empty(0) for _ in names]
     return [_joined(column_parts, name in ragged) for name, column_parts in zip(names, parts, strict=True)]
 
@@ -89,62 +83,61 @@ def _joined(parts: Sequence[Any], are_ragged: bool) -> Any:
     return Bags(torch.from_numpy(values), torch.from_numpy(np.concatenate(([0], np.cumsum(lengths)))))
 
 
-def _read_ragged(batch: pa.RecordBatch, name: str, before: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return the length of each array of a column, int64 of shape (n,), and the values of all arrays."""
+def _read_ragged(batch: pa.RecordBatch, name: str, first_row: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the length of each array in a column, int64 of shape (n,), and the values of all arrays."""
     column = named_column(batch, name)
     if not _is_list(column.type) or not (
         pa.types.is_integer(column.type.value_type) or pa.types.is_floating(column.type.value_type)
     ):
         raise InputError(f"column {name!r}: expected arrays of numbers, as raggedCols names it, got {column.type}")
-    _refuse_nulls(column, name, before)
+    _refuse_nulls(column, name, first_row)
     flat, lengths = column.flatten(), list_lengths(column)
     is_integer = pa.types.is_integer(flat.type)
     values = flat.cast(pa.int64() if is_integer else pa.float32(), safe=False).to_numpy(zero_copy_only=False)
-    wrong = flat.is_null().to_numpy(zero_copy_only=False)
+    is_bad = flat.is_null().to_numpy(zero_copy_only=False)
     if not is_integer:
-        wrong = wrong | ~np.isfinite(values)
-    if wrong.any():
-        row = before + int(np.searchsorted(np.cumsum(lengths), np.argmax(wrong), side="right"))
-        raise InputError(
-            f"column {name!r}, row {row}: expected finite numbers, got {flat[int(np.argmax(wrong))]} in it"
-        )
+        is_bad = is_bad | ~np.isfinite(values)
+    if is_bad.any():
+        entry = int(np.argmax(is_bad))
+        row = first_row + int(np.searchsorted(np.cumsum(lengths), entry, side="right"))
+        raise InputError(f"column {name!r}, row {row}: expected finite numbers, got {flat[entry]} in it")
     return lengths, values
 
 
-def read_array(batch: pa.RecordBatch, name: str, before: int, width: int | None = None) -> np.ndarray[Any, Any]:
-    """Return one column of a batch as an array; see ``read_tensors``. ``width`` None: that of the first array."""
+def read_array(batch: pa.RecordBatch, name: str, first_row: int, width: int | None = None) -> np.ndarray[Any, Any]:
+    """Return one column of a batch as an array; see ``read_tensors``. ``width`` None: the width of the first array."""
     column = named_column(batch, name)
     if pa.types.is_integer(column.type):
-        _refuse_nulls(column, name, before)
+        _refuse_nulls(column, name, first_row)
         return column.cast(pa.int64()).to_numpy(zero_copy_only=False)
     if _is_list(column.type) and pa.types.is_integer(column.type.value_type):
-        return _integers(column, name, before, width)
+        return _integers(column, name, first_row, width)
     if _is_list(column.type) or (pa.types.is_struct(column.type) and {part.name for part in column.type} == VECTOR):
-        return _dense(batch, name, before, width)
+        return _dense(batch, name, first_row, width)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         raise InputError(f"column {name!r}: expected {EXPECTED}, got strings; KeyHasher makes keys of them")
-    return read_numbers(batch, name, before).astype(np.float32)
+    return read_numbers(batch, name, first_row).astype(np.float32)
 
 
-def _integers(column: Any, name: str, before: int, width: int | None) -> np.ndarray[Any, Any]:
-    _refuse_nulls(column, name, before)
+def _integers(column: Any, name: str, first_row: int, width: int | None) -> np.ndarray[Any, Any]:
+    _refuse_nulls(column, name, first_row)
     lengths = list_lengths(column)
     expected = int(lengths[0]) if width is None and len(lengths) else width
     if (other := np.flatnonzero(lengths != expected)).size:
         raise InputError(
-            f"column {name!r}, row {before + other[0]}: expected an array of {expected} numbers, as rows before have, "
-            f"got {lengths[other[0]]}; raggedCols takes arrays of any lengths"
+            f"column {name!r}, row {first_row + other[0]}: expected an array of {expected} numbers, as rows before "
+            f"have, got {lengths[other[0]]}; raggedCols takes arrays of any lengths"
         )
     flat = column.flatten()
     if flat.null_count:
         entry = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False)))
-        raise InputError(f"column {name!r}, row {before + entry // max(expected or 1, 1)}: null in the array")
+        raise InputError(f"column {name!r}, row {first_row + entry // max(expected or 1, 1)}: null in the array")
     values: np.ndarray[Any, Any] = flat.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return values.reshape(len(lengths), expected or 0)
 
 
-def _dense(batch: pa.RecordBatch, name: str, before: int, width: int | None) -> np.ndarray[Any, Any]:
-    entries = read_features(batch, name, np.dtype(np.float32), before, width)
+def _dense(batch: pa.RecordBatch, name: str, first_row: int, width: int | None) -> np.ndarray[Any, Any]:
+    entries = read_features(batch, name, np.dtype(np.float32), first_row, width)
     size = entries.size or width or 0
     if len(entries.values) == batch.num_rows * size:
         return entries.values.reshape(batch.num_rows, size)
@@ -153,10 +146,10 @@ def _dense(batch: pa.RecordBatch, name: str, before: int, width: int | None) -> 
     return dense
 
 
-def _refuse_nulls(column: Any, name: str, before: int) -> None:
+def _refuse_nulls(column: Any, name: str, first_row: int) -> None:
     if column.null_count:
         row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-        raise InputError(f"column {name!r}, row {before + row}: expected {EXPECTED}, got null")
+        raise InputError(f"column {name!r}, row {first_row + row}: expected {EXPECTED}, got null")
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -21,7 +21,7 @@ Mode = Literal["none", "sum", "mean"]
 
 
 class RemoteEmbedding(torch.nn.Module):
-    """``nn.Embedding`` and ``nn.EmbeddingBag`` over an ``EmbeddingTable``, which is on the servers with its optimizer.
+    """``nn.Embedding`` and ``nn.EmbeddingBag`` with an ``EmbeddingTable``, which is on the servers with its optimizer.
 
     ``forward`` pulls each distinct key of a batch once. ``backward`` sums the gradients of each key and pushes them,
     and the servers take the optimizer's step in the same request. The module has no parameters of its own: neither
@@ -60,7 +60,7 @@ class RemoteEmbedding(torch.nn.Module):
         self.table = table
         self.mode = mode
         self.wait = wait
-        self._ahead: _Batch | None = None
+        self._prefetched: _Batch | None = None
 
     def forward(self, keys: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
         """Return vectors of keys, or of bags of keys.
@@ -75,8 +75,8 @@ class RemoteEmbedding(torch.nn.Module):
             float32 of shape ``keys.shape + (k,)``, or (bags, k).
 
         Raises:
-            DTypeError, ShapeError, OutOfRangeError, UsageError: naming what was expected and what came. The backward
-                pass raises OutOfRangeError if a gradient is not finite; then nothing has been pushed.
+            DTypeError, ShapeError, OutOfRangeError, UsageError: an argument is invalid. The backward pass raises
+                OutOfRangeError if a gradient is not finite; then nothing has been pushed.
         """
         if isinstance(keys, Bags):
             if offsets is not None:
@@ -101,9 +101,9 @@ class RemoteEmbedding(torch.nn.Module):
             keys: the keys for ``forward``.
         """
         keys = keys.values if isinstance(keys, Bags) else keys
-        self._check(keys, None, None, is_ahead=True)
-        self._ahead = _Batch(keys.clone())
-        self.table.prefetch(self._ahead.distinct)
+        self._check(keys, None, None, is_prefetch=True)
+        self._prefetched = _Batch(keys.clone())
+        self.table.prefetch(self._prefetched.distinct)
 
     def flush(self) -> None:
         """Wait until all gradients of ``wait=False`` are applied; raise the first error among them."""
@@ -113,22 +113,22 @@ class RemoteEmbedding(torch.nn.Module):
         return f"{self.table!r}, mode={self.mode!r}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ahead": None}
+        return {**self.__dict__, "_prefetched": None}
 
     def _batch(self, keys: Any) -> _Batch:
-        ahead, self._ahead = self._ahead, None
-        return ahead if ahead is not None and torch.equal(ahead.keys, keys) else _Batch(keys)
+        prefetched, self._prefetched = self._prefetched, None
+        return prefetched if prefetched is not None and torch.equal(prefetched.keys, keys) else _Batch(keys)
 
     def _push(self, distinct: Int64s, gradients: Array) -> None:
         self.table.pushDistinct(distinct, gradients, wait=self.wait)
 
-    def _check(self, keys: Any, offsets: Any, weights: Any, is_ahead: bool = False) -> None:
+    def _check(self, keys: Any, offsets: Any, weights: Any, is_prefetch: bool = False) -> None:
         if not isinstance(keys, torch.Tensor) or keys.dtype != torch.int64:
             got = keys.dtype if isinstance(keys, torch.Tensor) else type(keys).__name__
             raise DTypeError(f"keys: expected a tensor of int64, got {got}")
         if keys.device.type != "cpu":
             raise DTypeError(f"keys: expected a tensor on the CPU, got one on {keys.device}")
-        if is_ahead:
+        if is_prefetch:
             return
         if self.mode == "none" and offsets is not None:
             raise UsageError("offsets: mode 'none' has no bags; use 'sum' or 'mean'")
@@ -155,7 +155,7 @@ class _Batch:
     def sums(self, gradients: Array, mode: Mode, offsets: Any) -> Array:
         """Return the summed gradient of each distinct key: float32 of shape (u, k).
 
-        ``gradients`` have the shape ``keys.shape + (k,)`` for mode "none", else (bags, k).
+        ``gradients``: shape ``keys.shape + (k,)`` for mode "none", else (bags, k).
         """
         gradients, inverse = readable(gradients), readable(self.inverse.reshape(-1).numpy())
         k = gradients.shape[-1]
@@ -177,8 +177,7 @@ class _Lookup(torch.autograd.Function):
     def forward(ctx: Any, _anchor: Any, module: RemoteEmbedding, batch: _Batch, mode: Mode | None, offsets: Any) -> Any:
         """Return the vectors of all keys or bags; with ``mode`` None, of the distinct keys.
 
-        Args:
-            _anchor: an empty tensor that requires a gradient, so that the result requires one.
+        ``_anchor``: an empty tensor that requires a gradient, so that the result requires one.
         """
         ctx.module, ctx.batch, ctx.mode, ctx.offsets = module, batch, mode, offsets
         rows = torch.from_numpy(module.table.pullDistinct(batch.distinct))

@@ -60,7 +60,7 @@ class TorchEstimator(TorchSettings, TrainingEstimator, Estimator["TorchModel"]):
     clock, each worker takes one step with a minibatch of its own.
     """
 
-    # Type checkers make ``__init__`` of these, and of the settings.
+    # From these fields and the settings, type checkers derive ``__init__``.
     modelFn: Function = positional(kw_only=False)
     lossFn: Function = positional(kw_only=False)
     outputFn: Function | None = positional(kw_only=False, default=None)
@@ -226,7 +226,7 @@ class TorchModel(TorchSettings, ByName, Model):
 
 def _inputs(params: Any) -> tuple[str, ...]:
     if not params.isDefined(params.inputCols) or not params.getInputCols():
-        raise InputError("inputCols: expected the names of the columns that the module gets, and it is not set")
+        raise InputError("inputCols: expected the names of the module's input columns, but it is not set")
     inputs = tuple(params.getInputCols())
     if unknown := [name for name in params.getRaggedCols() if name not in inputs]:
         raise InputError(f"raggedCols: expected some of inputCols, {', '.join(inputs)}, got {unknown[0]!r}")
@@ -234,10 +234,9 @@ def _inputs(params: Any) -> tuple[str, ...]:
 
 
 def _numbers(frame: DataFrame, name: str) -> Column:
-    """Return a column as arrays if it has vectors: Arrow reads these faster."""
-    return (
-        vector_to_array(column(name), "float32") if isinstance(field(frame, name).dataType, VectorUDT) else column(name)
-    )
+    """Return a column; one of vectors is converted to arrays, which Arrow reads faster."""
+    has_vectors = isinstance(field(frame, name).dataType, VectorUDT)
+    return vector_to_array(column(name), "float32") if has_vectors else column(name)
 
 
 def _predictor(module: Any, output_fn: Function | None, columns: tuple[tuple[str, ...], ...], kind: str) -> Any:
@@ -264,7 +263,7 @@ MANIFEST, STATE = "module.json", "state_dict.pt"
 
 
 def save_module(path: str, module: Any, record: Mapping[str, Any]) -> None:
-    """Write a module to a new folder, with a record for ``load_module``; the manifest comes last."""
+    """Write a module, and a record for ``load_module``, to a new folder. The manifest is written last."""
     fs, root = resolve_url(path, "path")
     if fs.exists(root):
         raise UsageError(f"{path}: there is something already; save to a new folder")
@@ -286,9 +285,9 @@ def save_module(path: str, module: Any, record: Mapping[str, Any]) -> None:
 
 
 def load_module(path: str, make: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the module that ``save_module`` wrote, and its record. Its tables are created anew on the fleet.
+    """Return the module that ``save_module`` wrote, with new tables on the fleet, and its record.
 
-    ``make`` returns a module with the same parameters and remote embeddings; the tables that it makes are replaced.
+    ``make`` returns a module with the same parameters and remote embeddings; its tables are replaced.
     """
     fs, root = resolve_url(path, "path")
     manifest = read_json(fs, f"{root}/{MANIFEST}", FORMAT)
@@ -312,6 +311,6 @@ def load_module(path: str, make: Callable[[], Any]) -> tuple[Any, dict[str, Any]
         part.table = loaded[folder]
     try:
         module.load_state_dict(torch.load(io.BytesIO(data), weights_only=True))
-    except RuntimeError as error:  # torch's for other names and shapes
+    except RuntimeError as error:  # torch raises it for other names and shapes
         raise UsageError(f"{path}: modelFn makes another module than was saved: {error}") from error
     return module, manifest

@@ -21,7 +21,7 @@ REMOTE = "remote"
 
 
 class RemoteOptimizer(torch.optim.Optimizer):
-    """Keeps the dense parameters of a module and the optimizer's state on the servers, which take each ``step``.
+    """A PyTorch optimizer whose dense parameters and state are on the servers, which take each ``step``.
 
     Example::
 
@@ -127,11 +127,11 @@ class RemoteOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group. Only the constructor does so; raise UsageError later."""
         if self._remote is not None:
-            raise UsageError("add_param_group: the servers hold the groups that the optimizer was made with")
+            raise UsageError("add_param_group: groups cannot be added after the optimizer was made")
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return scalars, and parameters and state as the servers hold them, for ``load_state_dict``."""
+        """Return the scalars, and the parameters and state on the servers, for ``load_state_dict``."""
         names = (WEIGHT, *STEPS[self.optimizer][1])
         remote = [
             {name: torch.from_numpy(vector.pull()) for name, vector in zip(names, group.vectors, strict=True)}
@@ -209,7 +209,7 @@ class _RemoteGroup:
                 flat[begin : begin + param.numel()] = param.grad.detach().reshape(-1).numpy()
             begin += param.numel()
         if begin != flat.size:
-            raise ShapeError(f"expected parameters of {flat.size} numbers in all, as the servers hold, got {begin}")
+            raise ShapeError(f"expected parameters of {flat.size} numbers in all, as on the servers, got {begin}")
         if not np.isfinite(flat).all():
             raise DivergedError("a gradient of the dense parameters is not finite: lower lr, or clip gradients")
         return flat

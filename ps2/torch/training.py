@@ -28,9 +28,9 @@ class TorchOptions:
     """The options of a training.
 
     Attributes:
-        inputs: names of the columns that the module gets, one tensor for each.
-        ragged: names of those inputs whose arrays have any lengths.
-        label: name of the column that the loss gets.
+        inputs: names of the input columns; the module gets one tensor for each.
+        ragged: names of the inputs whose arrays can have any lengths.
+        label: name of the column with the labels.
         batch: the maximum number of rows of a minibatch.
         staleness: the number of clocks that a worker may be ahead of the slowest one.
         seed: seed of the order of rows and of dropout, in [0, 2**63).
@@ -48,7 +48,7 @@ class TorchOptions:
 
     @property
     def first(self) -> int:
-        """The first clock with a minibatch. In the clocks before it, the workers report how many rows they have."""
+        """The first clock with a minibatch. In the clocks before it, the workers report their numbers of rows."""
         return self.staleness + 1
 
 
@@ -70,13 +70,7 @@ class TrainedModule:
 def train(
     ps: Any, frame: Any, workers: int | None, program: ModuleProgram, on_step: Callable[[StepReport], None]
 ) -> TrainedModule:
-    """Train a module on the servers of a context.
-
-    Raises:
-        InputError: a row cannot be used.
-        DivergedError: the loss is not finite.
-        SlotsError, WorkerError...: the errors of ``ps.run``.
-    """
+    """Train a module on the servers of a context. DivergedError: the loss is not finite."""
     options, record = program.options, Record(on_step, Words("minibatch", "loss"))
     record.completed = "all epochs are done"
     driver = _Driver(options, record)
@@ -100,10 +94,10 @@ def train(
 
 @dataclass(frozen=True, eq=False)
 class ModuleProgram:
-    """The worker's program; picklable.
+    """The program of a worker; picklable.
 
     Attributes:
-        optimizer: optimizer of the module's dense parameters; None: it has no dense parameters.
+        optimizer: the optimizer of the module's dense parameters; None: it has no dense parameters.
         loss: called with the module's output and the labels; returns the mean loss of the rows.
     """
 
@@ -163,7 +157,7 @@ class ModuleProgram:
 
 
 def output_width(output: Any, rows: int) -> int | None:
-    """Return w for an output of shape (rows, w), None for one of shape (rows,); InputError: it is another one."""
+    """Return w for an output of shape (rows, w), None for shape (rows,); InputError: it has another shape."""
     if not isinstance(output, torch.Tensor) or output.dim() not in (1, 2) or len(output) != rows:
         got = f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
         raise InputError(f"modelFn: expected a module that returns shape ({rows},) or ({rows}, width), got {got}")
@@ -176,14 +170,14 @@ def remote_embeddings(module: Any) -> list[tuple[str, RemoteEmbedding]]:
 
 
 class _Order:
-    """The order in which a worker uses its rows; it differs between epochs, and is the same in every attempt."""
+    """The random order in which a worker uses its rows: another order in each epoch, equal in all attempts."""
 
     def __init__(self, rows: int, seed: int, rank: int) -> None:
         self._rows, self._seed = rows, (seed, rank)
         self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
 
     def part(self, epoch: int, step: int, steps: int) -> Any:
-        """Return the row numbers of a minibatch, a tensor of int64: step ``step`` of the ``steps`` of an epoch."""
+        """Return the row numbers of the minibatch of a step, an int64 tensor. An epoch has ``steps`` steps."""
         if epoch != self._epoch:
             rng = np.random.default_rng((*self._seed, epoch))
             self._epoch, self._order = epoch, torch.from_numpy(rng.permutation(self._rows))

@@ -1,4 +1,4 @@
-"""Compile the kernels of ``ps2.torch`` (``python -m ps2.torch.warm``, without PyTorch); otherwise first use does."""
+"""Compiles the kernels of ``ps2.torch`` ahead of their first use: ``python -m ps2.torch.warm``, without PyTorch."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from ps2.protocol.error_details import internal_error
 from ps2.protocol.framing import read, read_request, written_by_pieces
 from ps2.protocol.messages import Reply, Request, may_be_plain
 from ps2.transport.acceptor import BACKLOG, Acceptor, AuthenticatedPeer, listen_tcp, send_final
-from ps2.transport.connection import Carried, Connection, carried
+from ps2.transport.connection import Carried, carried
 from ps2.transport.handshake import accept
 from ps2.transport.idle_connections import IdleConnectionPoller, has_input
 from ps2.transport.proof import Tokens
@@ -256,7 +256,8 @@ class DataServer:
                     return False  # the token was replaced: the client reconnects with the current token
                 self._busy += 1
             try:
-                _send(connection, self._run(request, peer))
+                for views in written_by_pieces(self._run(request, peer)):
+                    send_all(connection, views)
             finally:
                 del request  # free the arrays before ``release`` counts their memory as free
                 with self._idle:
@@ -304,8 +305,3 @@ def _listen_unix(name: str) -> socket.socket | None:
         listener.close()
         return None
     return listener
-
-
-def _send(connection: Connection, parts: ReplyParts) -> None:
-    for views in written_by_pieces(parts):
-        send_all(connection, views)

@@ -151,7 +151,8 @@ class ConnectionPool:
                 connection = self._connect_to(peer, family, data_address)
             except OSError as error:
                 log.info("no data connection to %r: %s", data_address, error)
-                reasons.append(f"{_address_name(family, data_address)}: {error.strerror or error}")
+                name = "Unix socket" if family == socket.AF_UNIX else f"data port {data_address[1]}"
+                reasons.append(f"{name}: {error.strerror or error}")
             else:
                 self._connected_before.add(address)
                 return connection
@@ -193,10 +194,6 @@ def connection_name(connection: Connection) -> bytes:
     plain = connection.plain if isinstance(connection, TlsConnection) else connection
     assert isinstance(plain, PlainSocket)
     return plain.name
-
-
-def _address_name(family: int, data_address: Any) -> str:
-    return "Unix socket" if family == socket.AF_UNIX else f"data port {data_address[1]}"
 
 
 def _is_open(connection: Connection) -> bool:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ps2 import DCV, DCVMatrix
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs" / "architecture").glob("*.md"))]
 FILES = [f"/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "ps2").rglob("*.py")]
@@ -40,6 +42,12 @@ def test_page_when_its_code_imports_names_then_they_exist(page):
     nodes = [node for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
     imports = [(node.module, alias.name) for node in nodes if node.module.startswith("ps2") for alias in node.names]
     assert [each for each in imports if each[1] not in names_of(each[0])] == []
+
+
+@pytest.mark.parametrize("kind", [DCV, DCVMatrix])
+def test_page_of_vectors_when_class_has_a_method_then_lists_it(kind):
+    words = set(re.findall(r"\w+", (ROOT / "docs" / "dcv.md").read_text()))
+    assert [name for name in dir(kind) if not name.startswith("_") and name not in words] == []
 
 
 def names_of(module):

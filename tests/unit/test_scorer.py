@@ -365,7 +365,7 @@ def test_lists_of_keys_then_scored_as_the_column(tmp_path, width):
 
 def test_lists_of_keys_when_the_model_has_values_then_refused(tmp_path):
     scorer = exported(tmp_path, Field.keys("ids", "amounts"))
-    with pytest.raises(UsageError, match=r"takes columns \(ids, amounts\), not lists of keys"):
+    with pytest.raises(UsageError, match=r"expected columns \(ids, amounts\), as dicts or an Arrow batch"):
         scorer.score([[2, 4]])
 
 
@@ -406,7 +406,7 @@ def test_column_when_missing_then_named(clicks):
 
 @pytest.mark.parametrize("rows", [[[3, 4, 1]], [[3, 4], [5, 6]], np.array([[3, 4, 1]])])
 def test_lists_when_model_takes_columns_then_refused(clicks, rows):
-    with pytest.raises(UsageError, match=r"takes columns \(user, item, price\), not lists of keys"):
+    with pytest.raises(UsageError, match=r"expected columns \(user, item, price\), as dicts or an Arrow batch"):
         clicks[1].score(rows)
 
 
