@@ -1,14 +1,14 @@
-"""Deferral of Ctrl-C and other signals whose handlers may raise, until an exception can do no harm.
+"""Deferral of Ctrl-C and other signals whose handlers can raise, until an exception can do no harm.
 
-Python runs signal handlers in the main thread between any two steps: also just after a lock was taken, or when half of
-a reply was read. While the main thread is inside ``SHIELD``, handlers are deferred until it leaves, or reaches a place
-where it may stop. So code that may take long calls ``check``, and waits by ``sleep``, ``wait_for`` and ``join``. The
+Python runs signal handlers in the main thread between any two instructions: even just after a lock was taken, or when
+half of a reply was read. While the main thread is inside ``SHIELD``, handlers are deferred until it leaves ``SHIELD``
+or calls ``check``. So code that can take long calls ``check``, and waits by ``sleep``, ``wait_for`` and ``join``. The
 handlers are the user's, an IPython kernel's or a test runner's. Outside of ``SHIELD`` they are installed unchanged.
 """
 
 from __future__ import annotations
 
-# The functions under those of ``signal``, which take ten times as long; a small call takes 30 us.
+# The functions that ``signal`` wraps in ones that take ten times as long. A small call of PS2 takes 30 us.
 import _signal  # type: ignore[import-not-found]
 import functools
 import os
@@ -22,9 +22,9 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Longest time for which a handler is deferred while the main thread waits.
+# The maximum time for which a handler is deferred while the main thread waits.
 POLL_S = 0.05
-# Signals for which programs have handlers that raise; SIGINT is restored last.
+# The signals for which programs have handlers that raise. The handler of SIGINT is restored last.
 SIGNALS = tuple(
     int(getattr(signal, name))
     for name in (
@@ -44,14 +44,14 @@ class Shield:
         self._main = threading.main_thread().ident
         self._depth = 0
         self._recorder = self._record
-        # The user's handlers by signal, while they are replaced.
+        # signal -> the user's handler, while it is replaced
         self._handlers: dict[int, Any] = {}
         self._pending: list[int] = []
 
     def __enter__(self) -> None:
         if threading.get_ident() == self._main:
             if not self._depth:
-                self._take()
+                self._replace()
             self._depth += 1
 
     def __exit__(
@@ -60,7 +60,7 @@ class Shield:
         if threading.get_ident() == self._main:
             self._depth = max(0, self._depth - 1)
             if not self._depth:
-                self._give_back()
+                self._restore()
 
     @property
     def is_up(self) -> bool:
@@ -74,18 +74,18 @@ class Shield:
                 pass
 
     def reset(self) -> None:
-        """Start over in a forked child, where this thread is the main thread."""
+        """Reset the state in a forked child, where this thread is the main thread."""
         self._main = threading.get_ident()
         self._depth = 0
         self._pending.clear()
-        self._give_back()
+        self._restore()
 
     def _record(self, number: int, frame: FrameType | None) -> None:
         if number not in self._pending:
             self._pending.append(number)
 
-    def _take(self) -> None:
-        """Replace the user's handlers: all of them, or none if a handler raises meanwhile."""
+    def _replace(self) -> None:
+        """Replace the user's handlers: all of them, or none if a handler raises during the replacement."""
         try:
             for number in SIGNALS:
                 handler = _signal.getsignal(number)
@@ -96,11 +96,11 @@ class Shield:
             self._main = 0
             self._handlers.clear()
         except BaseException:
-            self._give_back()
+            self._restore()
             raise
 
-    def _give_back(self) -> None:
-        """Restore the user's handlers and run those of signals that have arrived, even if one raises."""
+    def _restore(self) -> None:
+        """Restore the user's handlers and run the handlers of pending signals, even if one raises."""
         try:
             while self._handlers:
                 number, handler = next(reversed(self._handlers.items()))
@@ -111,7 +111,7 @@ class Shield:
                 signal.raise_signal(self._pending.pop(0))
         finally:
             if self._handlers or self._pending:
-                self._give_back()
+                self._restore()
 
 
 SHIELD = Shield()
@@ -131,7 +131,7 @@ class Opening:
         if threading.get_ident() == SHIELD._main and SHIELD._depth:
             self._depth, SHIELD._depth = SHIELD._depth, 0
             try:
-                SHIELD._give_back()
+                SHIELD._restore()
             except BaseException:
                 self.__exit__(None, None, None)
                 raise
@@ -141,9 +141,9 @@ class Opening:
     ) -> None:
         if self._depth:
             try:
-                SHIELD._take()
+                SHIELD._replace()
             except BaseException:
-                SHIELD._take()  # the handler of a pending signal is raising
+                SHIELD._replace()  # the error is that of a pending signal's handler
                 raise
             finally:
                 SHIELD._depth = self._depth
@@ -153,15 +153,15 @@ def shielded(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function that signal handlers must not interrupt."""
 
     @functools.wraps(function)
-    def whole(*args: P.args, **kwargs: P.kwargs) -> T:
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
         with SHIELD:
             return function(*args, **kwargs)
 
-    return whole
+    return call
 
 
 def sleep(seconds: float) -> None:
-    """Sleep; signal handlers can run meanwhile."""
+    """Sleep; signal handlers can run during the sleep."""
     end_s = time.monotonic() + seconds
     while (left_s := end_s - time.monotonic()) > 0:
         time.sleep(min(left_s, POLL_S) if SHIELD.is_up else left_s)
@@ -169,18 +169,18 @@ def sleep(seconds: float) -> None:
 
 
 def wait_for(changed: threading.Condition, predicate: Callable[[], object], timeout_s: float | None = None) -> bool:
-    """Wait like ``changed.wait_for``; the caller holds the condition. Signal handlers can run meanwhile."""
+    """Wait like ``changed.wait_for``; the caller holds the condition. Signal handlers can run while it waits."""
     if not SHIELD.is_up:
         return bool(changed.wait_for(predicate, timeout_s))
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
-    while not (fine := predicate()) and (end_s is None or time.monotonic() < end_s):
+    while not (result := predicate()) and (end_s is None or time.monotonic() < end_s):
         changed.wait(POLL_S if end_s is None else max(0.0, min(POLL_S, end_s - time.monotonic())))
         check()
-    return bool(fine)
+    return bool(result)
 
 
 def join(thread: threading.Thread, timeout_s: float | None = None) -> None:
-    """Wait for a thread's end; signal handlers can run meanwhile."""
+    """Wait for a thread's end; signal handlers can run while it waits."""
     if not SHIELD.is_up:
         thread.join(timeout_s)
         return

@@ -1,4 +1,4 @@
-"""What methods that plot need before matplotlib, an optional package, is there."""
+"""Helpers of methods that plot, without an import of matplotlib, which is optional."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from ps2.errors import ConfigError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Where a plot is written; None: nowhere.
+# The file of a plot; None: the plot is not written.
 PlotPath = str | os.PathLike[str] | None
 
 
 @contextmanager
 def needs_matplotlib(what: str) -> Iterator[None]:
-    """Turn a failed import of matplotlib into a ConfigError that names the extra to install.
-
-    Args:
-        what: the method or option that plots.
-    """
+    """Turn a failed import of matplotlib, by the method or option ``what``, into a ConfigError with advice."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -32,7 +28,7 @@ def needs_matplotlib(what: str) -> Iterator[None]:
 
 
 def saved(axes: Axes, path: PlotPath) -> Axes:
-    """Write the figure of a plot: PNG, or the format of the path's suffix (.svg, .pdf). Return the Axes."""
+    """Write the figure of a plot as PNG, or in the format of the path's suffix (.svg, .pdf). Return the Axes."""
     if path is not None:
         axes.figure.canvas.figure.savefig(path)
     return axes

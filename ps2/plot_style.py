@@ -22,17 +22,18 @@ WIDTH_IN, HEIGHT_IN, MARGIN_IN = 8.0, 4.5, 0.1
 # Okabe and Ito's palette, for colour-blind readers.
 BLUE, SKY, GREEN, ORANGE, PINK, GREY = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#999999"
 GRID, NOTE = "#DDDDDD", "#555555"
-# Points.
+# Font sizes, in points.
 TITLE, LABEL, TICK, SMALL = 11, 10, 9, 8
-# Inches: the height of a bar with its gap, and the height of what surrounds all bars.
+# The height of a bar with its gap, and the height of title, axis and margins, in inches.
 BAR_IN, AROUND_BARS_IN = 0.28, 1.2
-# A line through more points has no dots.
+# The maximum number of points of a line with dots.
 MAX_DOTS = 30
+# The maximum length of the name of a bar.
 NAME_CHARS = 40
 
 
 class PlotAxes(Axes):
-    """Axes of a figure of their own, without a window and pyplot; a notebook shows the figure."""
+    """Axes of a figure without a window and pyplot. A notebook shows the figure."""
 
     def _repr_png_(self) -> bytes:
         return png_of(self)
@@ -53,24 +54,17 @@ class Points:
     """Points of one colour.
 
     Attributes:
-        places: shape (n, 2).
-        label: in the legend; "": none.
+        label: the label in the legend; "": none.
+        positions: the coordinates, shape (n, 2).
     """
 
     label: str
-    places: Float64s
+    positions: Float64s
     color: str
 
 
 def axes_for(ax: Any, width_in: float = WIDTH_IN, height_in: float = HEIGHT_IN) -> Axes:
-    """Return the Axes to draw in: the caller's, or those of a new figure.
-
-    Args:
-        ax: the caller's matplotlib Axes; None: a new figure of the given size.
-
-    Raises:
-        ConfigError: ax is something else.
-    """
+    """Return ``ax``, or if it is None the Axes of a new figure; raise ConfigError if it is something else."""
     if ax is None:
         layout = ConstrainedLayoutEngine(w_pad=MARGIN_IN, h_pad=MARGIN_IN)
         figure = Figure(figsize=(width_in, height_in), dpi=DPI, layout=layout)
@@ -81,7 +75,6 @@ def axes_for(ax: Any, width_in: float = WIDTH_IN, height_in: float = HEIGHT_IN) 
 
 
 def png_of(axes: Axes) -> bytes:
-    """Return the figure of a plot as PNG."""
     buffer = io.BytesIO()
     axes.figure.canvas.figure.savefig(buffer, format="png")
     return buffer.getvalue()
@@ -100,9 +93,9 @@ def dress(axes: Axes, title: str, x: str, y: str, grid: Literal["x", "y"] | None
 
 
 def draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
-    """Draw lines over whole numbers, such as steps; short ones with a dot for each number."""
-    longest = max(len(line.x) for line in lines)
-    dots = "o" if longest <= MAX_DOTS else ""
+    """Draw lines over whole numbers, such as steps. Short lines have a dot for each number."""
+    max_length = max(len(line.x) for line in lines)
+    dots = "o" if max_length <= MAX_DOTS else ""
     for line in lines:
         axes.plot(line.x, line.y, color=line.color, label=line.label, linewidth=1.8, marker=dots, markersize=4)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
@@ -119,11 +112,11 @@ def draw_bars(axes: Axes, names: Sequence[str], shares: Float64s) -> None:
 
 
 def draw_points(axes: Axes, groups: Sequence[Points]) -> None:
-    """Draw groups of points, smaller ones the more there are, and a legend if groups have labels."""
-    count = sum(len(group.places) for group in groups)
+    """Draw groups of points, and a legend if groups have labels. The more points, the smaller they are."""
+    count = sum(len(group.positions) for group in groups)
     size = float(np.clip(40_000 / max(count, 1), 2, 30))
     for group in groups:
-        x, y = group.places.T
+        x, y = group.positions.T
         axes.scatter(x, y, s=size, color=group.color, alpha=0.7, linewidths=0, label=group.label or None)
     if any(group.label for group in groups):
         legend = axes.legend(frameon=False, fontsize=SMALL, loc="upper left", bbox_to_anchor=(1, 1))
@@ -131,15 +124,15 @@ def draw_points(axes: Axes, groups: Sequence[Points]) -> None:
             handle.set_sizes([30.0])  # type: ignore[union-attr]
 
 
-def label_points(axes: Axes, places: Float64s, names: Sequence[str], ring: bool) -> None:
-    """Write names beside their points, readable on other points; with rings that tell these points from others."""
+def label_points(axes: Axes, positions: Float64s, names: Sequence[str], ring: bool) -> None:
+    """Write names next to their points, with a white outline; if ``ring``, draw rings around these points."""
     if ring:
-        axes.scatter(places[:, 0], places[:, 1], s=40, facecolors="none", edgecolors="black", linewidths=1.0)
-    for place, name in zip(places, names, strict=True):
-        text = axes.annotate(name, place, xytext=(4, 4), textcoords="offset points", fontsize=SMALL)
+        axes.scatter(positions[:, 0], positions[:, 1], s=40, facecolors="none", edgecolors="black", linewidths=1.0)
+    for position, name in zip(positions, names, strict=True):
+        text = axes.annotate(name, position, xytext=(4, 4), textcoords="offset points", fontsize=SMALL)
         text.set_path_effects([withStroke(linewidth=2, foreground="white")])
 
 
 def shortened(name: str) -> str:
-    """Return a name that fits beside a bar."""
+    """Return a name cut to ``NAME_CHARS``."""
     return name if len(name) <= NAME_CHARS else f"{name[: NAME_CHARS - 3]}..."

@@ -14,27 +14,25 @@ if TYPE_CHECKING:
 # Called with the number of steps done, and texts, the most important one first.
 ShowProgress = Callable[[int, Sequence[str]], None]
 
-# Minimum width of a terminal for the bar; in a narrower one, the words take its place.
+# The minimum width of a terminal for the bar. In a narrower terminal, only the words are shown.
 WIDTH_WITH_BAR = 110
-# Characters of the bar, and of the time that has passed.
+# The widths of the bar, and of the elapsed time.
 BAR, CLOCK = 20, 7
-# A notebook gets a message for each change.
+# The minimum time between two changes in a notebook, as each change is a message.
 NOTEBOOK_INTERVAL_S = 0.2
 
 
 @contextmanager
 def progress_line(name: str, steps: int | None, first_words: str) -> Iterator[ShowProgress | None]:
-    """Show a line until the block ends; yield the function that changes it, or None if nobody would see the line.
+    """Show a line in the with-block; yield the function that changes the line. Outside of terminals, yield None.
 
-    Args:
-        steps: the maximum number of steps; None: unknown.
-        first_words: the words until the first change.
+    ``steps`` is the maximum number of steps, None if unknown; ``first_words`` are shown until the first change.
     """
     from rich.console import Console
 
     console = Console(stderr=True)
     if console.is_jupyter:
-        # Rich's own display would ask for ipywidgets, with a warning.
+        # Rich's own display would need ipywidgets.
         with _in_notebook(name, steps, first_words) as show:
             yield show
     elif console.is_terminal:
@@ -59,15 +57,15 @@ def _in_terminal(console: Console, name: str, steps: int | None, first_words: st
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     is_wide = console.width >= WIDTH_WITH_BAR
-    before = [TextColumn("{task.description}"), BarColumn(bar_width=BAR)] if is_wide else []
-    after = [TimeElapsedColumn()] if is_wide else []
+    bar = [TextColumn("{task.description}"), BarColumn(bar_width=BAR)] if is_wide else []
+    clock = [TimeElapsedColumn()] if is_wide else []
     width = console.width - (len(name) + BAR + CLOCK + 3 if is_wide else 0)
-    columns = *before, TextColumn("{task.fields[words]}", markup=False), *after
+    columns = *bar, TextColumn("{task.fields[words]}", markup=False), *clock
     with Progress(*columns, console=console, transient=True) as shown:
         task = shown.add_task(name, total=steps, words=first_words if is_wide else f"{name}: {first_words}")
 
-        def show(done: int, words: Sequence[str]) -> None:
-            shown.update(task, completed=done, words=join_fitting(words, width))
+        def show(step: int, words: Sequence[str]) -> None:
+            shown.update(task, completed=step, words=join_fitting(words, width))
 
         yield show
 
@@ -80,12 +78,12 @@ def _in_notebook(name: str, steps: int | None, first_words: str) -> Iterator[Sho
     shown_s = time.monotonic()
     line = display(_notebook_line(name, 0, steps, [first_words]), raw=True, display_id=True)
 
-    def show(done: int, words: Sequence[str]) -> None:
+    def show(step: int, words: Sequence[str]) -> None:
         nonlocal shown_s
         now_s = time.monotonic()
         if now_s - shown_s >= NOTEBOOK_INTERVAL_S:
             shown_s = now_s
-            line.update(_notebook_line(name, done, steps, words), raw=True)
+            line.update(_notebook_line(name, step, steps, words), raw=True)
 
     try:
         yield show
@@ -93,8 +91,8 @@ def _in_notebook(name: str, steps: int | None, first_words: str) -> Iterator[Sho
         line.update({"text/plain": "", "text/html": ""}, raw=True)
 
 
-def _notebook_line(name: str, done: int, steps: int | None, parts: Sequence[str]) -> dict[str, str]:
-    """Return the line in the forms that a notebook chooses from. It sets no colours, for light and dark pages."""
+def _notebook_line(name: str, step: int, steps: int | None, parts: Sequence[str]) -> dict[str, str]:
+    """Return the line in the formats of a notebook, without colours, which depend on the page's theme."""
     words = f"{name}: {', '.join(parts)}"
-    bar = "" if steps is None else f'<progress value="{done}" max="{steps}"></progress> '
+    bar = "" if steps is None else f'<progress value="{step}" max="{steps}"></progress> '
     return {"text/plain": words, "text/html": f"{bar}{escape(words)}"}

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     import rich.table
     from rich.console import Console
 
-# Pipes have no width: lines are neither wrapped nor cut.
+# The width of a pipe, so large that lines are neither wrapped nor cut.
 PIPE_COLUMNS = 10_000
-# Between two columns.
+# The number of blanks between two columns.
 GAP = 2
-# Minimum width of a folding column, if its text is that long.
+# The minimum width of a folding column, if its text is so long.
 FOLDED = 24
-# A notebook's page with tables of thousands of rows would be slow.
+# The maximum number of rows in a notebook, where long tables are slow.
 MAX_HTML_ROWS = 200
 
 
@@ -27,9 +27,10 @@ class Column:
     """A column of a table.
 
     Attributes:
-        folds: a terminal may break its text into lines.
-        max_width: the number of characters after which a terminal breaks the text; None: its own width decides.
-        min_width: the minimum width of a terminal that shows the column.
+        right: whether the text is aligned to the right.
+        folds: whether a terminal may break the text into lines.
+        max_width: the maximum width of the column in a terminal; None: the terminal's width.
+        min_width: the minimum width of a terminal for the column to be shown.
     """
 
     title: str
@@ -47,14 +48,13 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def __str__(self) -> str:
-        """The table in plain text, as wide as it has to be."""
         console = console_for(is_terminal=False)
         with console.capture() as captured:
             print_to_console(console, self)
         return captured.get().rstrip("\n")
 
     def html(self) -> str:
-        """The table in HTML. Cells are escaped; it sets no colours, so that it fits light and dark pages."""
+        """Return the table as HTML, with escaped cells, and without colours, which depend on the page's theme."""
         hidden = len(self.rows) - MAX_HTML_ROWS
         more = f'<tr><td colspan="{len(self.columns)}">and {hidden:,} more</td></tr>' if hidden > 0 else ""
         titles = [column.title for column in self.columns]
@@ -76,19 +76,19 @@ class Link:
     address: str
 
     def html(self) -> str:
-        """The link in HTML, escaped."""
+        """Return the link as HTML, escaped."""
         address = escape(self.address)
         return f'<p><a href="{address}" target="_blank">{address}</a></p>'
 
 
 def named_values(**values: object) -> Table:
-    """Return a table of names and values; those that are None are left out, and "_" in names becomes a blank."""
+    """Return a table of names and values. Values of None are left out, and "_" in names becomes a blank."""
     shown = [(name.replace("_", " "), str(value)) for name, value in values.items() if value is not None]
     return Table((Column(""), Column("", folds=True)), shown)
 
 
 def to_html(title: str, *parts: Table | Link | str) -> str:
-    """Return an object's HTML for a notebook: title, tables, links, paragraphs of text. Everything is escaped."""
+    """Return the HTML of an object for a notebook: its title, tables, links and paragraphs of text, all escaped."""
     shown = [f"<p>{escape(part)}</p>" if isinstance(part, str) else part.html() for part in parts if part]
     return f"<div><p><b>{escape(title)}</b></p>{''.join(shown)}</div>"
 
@@ -104,7 +104,7 @@ def console_for(is_terminal: bool) -> Console:
 
 
 def print_to_console(console: Console, table: Table) -> bool:
-    """Print a table; return whether all columns fit.
+    """Print a table; return whether all columns are shown.
 
     In a narrow terminal, further tables below show the other columns, each with the first column again.
     """
@@ -122,7 +122,7 @@ def print_to_console(console: Console, table: Table) -> bool:
 
 
 def split_columns(widths: Sequence[int], width: int) -> list[list[int]]:
-    """Split columns into tables that fit the width. The first column is in each table."""
+    """Split columns into tables that fit the width; return column numbers. The first column is in each table."""
     parts: list[list[int]] = [[0]]
     used = widths[0]
     for index, column_width in enumerate(widths[1:], 1):
@@ -135,9 +135,9 @@ def split_columns(widths: Sequence[int], width: int) -> list[list[int]]:
 
 
 def _min_width(column: Column, cells: Iterable[str]) -> int:
-    """Return the width that a column needs. A folding column may take more."""
-    whole = max(len(text) for text in (column.title, *cells))
-    return min(whole, max(len(column.title), column.max_width or FOLDED)) if column.folds else whole
+    """Return the minimum width of a column. A folding column can be wider."""
+    width = max(len(text) for text in (column.title, *cells))
+    return min(width, max(len(column.title), column.max_width or FOLDED)) if column.folds else width
 
 
 def _rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], console: Console) -> rich.table.Table:

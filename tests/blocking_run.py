@@ -44,7 +44,7 @@ class BlockingRun:
         return self._answer(self._requests.once(lease, *of), lease)
 
     def once_made(self, lease, *of):
-        return self._answer(self._requests.once_made(lease, *of), lease)
+        return self._answer(self._requests.publish_once(lease, *of), lease)
 
     def leave(self, lease, *of):
         return self._answer(self._requests.leave(lease, *of), lease)

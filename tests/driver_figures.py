@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps2.dashboard.figures import DriverFigures, RunFigures
 from ps2.dashboard.fleet_view import ServerHealth, fleet_view
+from ps2.dashboard.run_view import DriverFigures, RunFigures
 from ps2.dashboard.snapshot import CheckpointView, RunView, TrainingView
 from ps2.run.timeline import NAMES
 

@@ -537,7 +537,7 @@ class Worker:
 
     def barrier(self) -> None:
         self._pause()
-        self._prefetches.note_sync()
+        self._prefetches.record_sync()
 
     def prefetch(self, source: Any, indices: Any = None, ahead: int = 1, columns: Any = None) -> Prefetch:
         return self._prefetches.begin(source, indices, ahead, columns)

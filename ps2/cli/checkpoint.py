@@ -25,15 +25,15 @@ Examples:
   ps2 checkpoint ls hdfs://namenode/models/ads -o json
 
 \b
-Exit codes: 0 fine, 1 there is no such folder, or a manifest cannot be read.
+Exit codes: 0 done, 1 there is no such folder, or a manifest cannot be read.
 """
 VERIFY_EPILOG = """\b
 Examples:
-  ps2 checkpoint verify /data/checkpoints                        the newest complete one
+  ps2 checkpoint verify /data/checkpoints                        the newest complete checkpoint
   ps2 checkpoint verify /data/checkpoints/checkpoint-00000012-3f9a2c1d77ab
 
 \b
-Exit codes: 0 all files are what was saved, 1 one is not, or there is no complete checkpoint.
+Exit codes: 0 all files are as saved, 1 a file is not, or there is no complete checkpoint.
 """
 LS_COLUMNS = (
     Column("number", right=True),
@@ -62,7 +62,7 @@ def checkpoint() -> None:
 def ls(path: str, output: Format) -> None:
     """List the checkpoints in the folder PATH, the oldest first.
 
-    PATH is a path or a URL that fsspec knows, of a folder of checkpoints or of one of them.
+    PATH is a path or a URL of fsspec: a folder of checkpoints, or one checkpoint.
     """
     from ps2.storage import folders
 
@@ -85,7 +85,7 @@ def ls(path: str, output: Format) -> None:
 def verify(path: str, output: Format) -> None:
     """Read all files of a checkpoint, and compare them with what was saved.
 
-    PATH is the checkpoint's folder, or the folder of several: then it is the newest complete one.
+    PATH is the checkpoint's folder, or a folder of checkpoints, of which the newest complete one is verified.
     """
     from ps2.storage import folders
 
@@ -97,19 +97,19 @@ def verify(path: str, output: Format) -> None:
         {"name": file.name, "bytes": file.nbytes, "ok": file.problem is None, "problem": file.problem}
         for file in verified
     ]
-    bad = [file for file in verified if file.problem is not None]
+    num_bad = sum(file.problem is not None for file in verified)
     if output != "table":
         print_data(
-            {"path": url, "number": manifest.number, "step": manifest.step, "ok": not bad, "files": files}, output
+            {"path": url, "number": manifest.number, "step": manifest.step, "ok": not num_bad, "files": files}, output
         )
     else:
         rows = [[file.name, size(file.nbytes), _state(file.name, file.problem)] for file in verified]
         print_table(FILE_COLUMNS, rows)
-    if bad:
-        click.echo(f"ps2: {url}: {len(bad)} of {len(verified)} files cannot be used", err=True)
+    if num_bad:
+        click.echo(f"ps2: {url}: {num_bad} of {len(verified)} files cannot be used", err=True)
         sys.exit(EXIT_FAILURE)
     if output == "table":
-        click.echo(f"\n{url}: all {len(verified)} files, {size(manifest.nbytes)}, are what was saved")
+        click.echo(f"\n{url}: all {len(verified)} files, {size(manifest.nbytes)}, are as saved")
 
 
 def _record(folder: CheckpointFolder) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _row(record: Mapping[str, Any]) -> list[str]:
 
 
 def _state(name: str, problem: str | None) -> str:
-    """Return a problem without the folder, which is the same for all files."""
+    """Return "ok", or the problem without the folder, which is the same for all files."""
     if problem is None:
         return "ok"
     return problem.partition(f"/{name}: ")[2] or problem
@@ -171,7 +171,7 @@ def _state(name: str, problem: str | None) -> str:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Show progress on a terminal."""
+    """Show progress if stderr is a terminal; yield the function that adds verified bytes."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from ps2.coordinator.launchers.spark import ContainedServers, SparkLauncher
 
 POLL_S = 0.2
-# Log of a fleet in the background, in its folder.
+# The name of the log of a fleet in the background, in the fleet's folder.
 LOG = "launcher.log"
-# Time for 'ps2 stop' to end all servers, one by one.
+# The time for 'ps2 stop' to end all servers after the first one.
 STOP_TOGETHER_S = 10.0
-# Between two attempts to start a server.
+# The minimum time between two attempts to start a server.
 PAUSE_S = 2.0
 
 
 class StopRequest:
-    """Records that the user has asked for the end (Ctrl-C, SIGTERM, a closed terminal), without an interrupt.
+    """Records the user's request to stop (Ctrl-C, SIGTERM, a closed terminal), without an exception.
 
     Attributes:
-        received: True after any of these.
+        received: True after any of these signals.
         interrupted: True after Ctrl-C.
     """
 
     def __init__(self) -> None:
         self.received = self.interrupted = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # Under nohup the command outlives the terminal.
+            # With nohup, SIGHUP is ignored, so that the command outlives the terminal.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._record)
 
@@ -65,8 +65,8 @@ def run(
 
     Args:
         arguments: options of spark-submit.
-        token_file: the file that the token was read from; None: the token is new.
-        timeout_s: maximum time for all servers to start.
+        token_file: the file with the token; None: the token is new.
+        timeout_s: the maximum time for all servers to start.
         report_ready: called when the servers run, with the file for all later output; None: this command is in the
             foreground.
 
@@ -88,12 +88,12 @@ def run(
         contained = ContainedFleet(servers, arguments, name)
         undo.callback(contained.launcher.stop)
         addresses = contained.start(timeout_s, stop_request)
-        # The servers end with this process, on any host.
+        # The launcher's process stands for the servers, which are on other hosts and end with it.
         members = tuple(LaunchedServer(address, fleet.launcher) for _, address in sorted(addresses.items()))
         fleet = fleet.with_servers(members)
         locations = contained.launcher.hosts.locations()
-        texts = [locations.get(index, "") for index in range(len(members))]
-        lines = description(fleet, "in containers", texts, detached=report_ready is not None)
+        server_texts = [locations.get(index, "") for index in range(len(members))]
+        lines = description(fleet, "in containers", server_texts, detached=report_ready is not None)
         lines += [f"log     {fleet.folder / LOG}"] if report_ready is not None else []
         click.echo("\n".join([*lines, "", COPY_ADVICE]))
         if report_ready is not None:
@@ -104,7 +104,7 @@ def run(
 
 
 class ContainedFleet:
-    """Servers in containers, until the user or ``ps2 stop`` ends them. Dead servers are started again."""
+    """Servers in containers, until the user or ``ps2 stop`` ends them. Dead servers are restarted."""
 
     def __init__(self, servers: ContainedServers, arguments: Sequence[str], name: str) -> None:
         """``arguments``: options of spark-submit."""
@@ -114,14 +114,14 @@ class ContainedFleet:
         self.launcher: SparkLauncher = SparkLauncher(
             servers, Submission(arguments=tuple(arguments), name=f"ps2 fleet {name}")
         )
-        self._tried_s: dict[int, float] = {}
+        self._start_attempts_s: dict[int, float] = {}  # index -> the time of the last restart
 
     def start(self, timeout_s: float, stop_request: StopRequest) -> dict[int, str]:
         """Start all servers, and wait until they listen; return their addresses by index.
 
         Raises:
-            LaunchError: a server does not start, or all take too long; names the cluster's reason.
-            KeyboardInterrupt: the user has asked for the end.
+            LaunchError: a server does not start, or not all start in time; the message has the cluster's reason.
+            KeyboardInterrupt: the user has requested the stop.
         """
         for index in range(self.launcher.servers):
             self.launcher.start(index, "")
@@ -139,7 +139,7 @@ class ContainedFleet:
         return addresses
 
     def watch(self, stop_request: StopRequest, fleet: LaunchedFleet) -> None:
-        """Restart dead servers until the user asks for the end, or 'ps2 stop' was called."""
+        """Restart dead servers until the user requests the stop, or 'ps2 stop' has ended all servers."""
         addresses, stopping_s = self.launcher.hosts.addresses(), 0.0
         while not stop_request.received:
             ended = self.launcher.poll()
@@ -147,7 +147,7 @@ class ContainedFleet:
             if len(stopped) == self.launcher.servers:
                 click.echo("the fleet was stopped")
                 return
-            # After the first stopped server, wait: 'ps2 stop' is stopping the others.
+            # After the first stopped server, wait for the others, which 'ps2 stop' is ending.
             stopping_s = (stopping_s or time.monotonic()) if stopped else 0.0
             if not stopping_s or time.monotonic() - stopping_s > STOP_TOGETHER_S:
                 self._restart(ended)
@@ -157,9 +157,9 @@ class ContainedFleet:
     def _restart(self, ended: Mapping[int, str | None]) -> None:
         now_s = time.monotonic()
         for index, reason in ended.items():
-            if now_s - self._tried_s.get(index, -PAUSE_S) >= PAUSE_S:
-                self._tried_s[index] = now_s
-                click.echo(f"server {index} is started again: {reason}", err=True)
+            if now_s - self._start_attempts_s.get(index, -PAUSE_S) >= PAUSE_S:
+                self._start_attempts_s[index] = now_s
+                click.echo(f"server {index} is restarted: {reason}", err=True)
                 self.launcher.start(index, "")
 
     def _record_addresses(self, addresses: dict[int, str], fleet: LaunchedFleet) -> dict[int, str]:

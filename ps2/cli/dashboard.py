@@ -17,12 +17,12 @@ Examples:
   ps2 dashboard --fleet host1:7070,host2:7070 --token-file fleet.token
 
 \b
-The link lets one browser in. Runs and trainings are on the page of the fleet's driver, ps.dashboardUrl.
-docs/dashboard.md describes both.
+The link admits one browser. Runs and trainings are on the page of the fleet's driver, ps.dashboardUrl.
+docs/dashboard.md describes both pages.
 
 \b
 Exit codes: 0 ended by SIGTERM or Ctrl-C, 2 an option is wrong, 4 there is no such fleet,
-6 the token is not the fleet's.
+6 the fleet has another token.
 """
 
 
@@ -43,7 +43,7 @@ def dashboard(which: Which, listen: str) -> None:
     from ps2.dashboard.page_server import PageServer
 
     target = find_target(which)
-    ask_all(target, lambda control, address: control.hello(address), target.addresses)  # a wrong token ends here
+    ask_all(target, lambda control, address: control.hello(address), target.addresses)  # raises for a wrong token
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

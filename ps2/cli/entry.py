@@ -1,4 +1,4 @@
-"""Entry point of the ``ps2`` command, which can be interrupted from its first moment on."""
+"""Entry point of the ``ps2`` command, which handles signals from the start."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import os
 import signal
 import sys
 
-# Exit code of a process that a signal has ended, as shells report it.
+# The exit code that shells report for a process that SIGTERM has ended.
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 def main() -> None:
     """Run the command line (``ps2.cli.main``).
 
-    What a command imports takes a second. The first process of a container is not ended by SIGTERM unless it has a
-    handler, so one that came meanwhile would be lost, and the container killed some time later. A server has nothing
-    yet to bring to safety: it ends as one that was told to.
+    The imports of a command take a second. The first process of a container ignores SIGTERM unless it has a handler, so
+    a SIGTERM in that second would be lost, and the container would be killed later. A server that ends so early has no
+    data to save, so its exit code is 0.
     """
     is_server = sys.argv[1:2] == ["server"]
     if is_server or os.getpid() == 1:

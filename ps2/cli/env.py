@@ -1,4 +1,4 @@
-"""``ps2 env``: shell variables by which a job attaches to a launched fleet."""
+"""``ps2 env``: the shell variables with which a job attaches to a launched fleet."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ADDRESSES_VARIABLE = "PS2_FLEET"
 @click.command(epilog=EPILOG)
 @click.option("--name", metavar="NAME", help="A fleet that 'ps2 launch' started here  [default: default].")
 def env(name: str | None) -> None:
-    """Print what a job needs to attach to a launched fleet, for a shell to evaluate.
+    """Print the variables with which a job attaches to a launched fleet, for a shell to evaluate.
 
-    PS2_FLEET has the servers' addresses, PS2_TOKEN_FILE the file with their token, PS2_TLS_* certificates, if any.
+    PS2_FLEET has the servers' addresses, PS2_TOKEN_FILE the file with their token, PS2_TLS_* the certificates, if any.
     """
     from ps2.cli.state import DEFAULT_NAME, find
 

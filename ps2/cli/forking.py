@@ -1,7 +1,7 @@
 """A fork server: ``python -m ps2.cli.forking PARENT`` imports a server's modules once, and forks servers on request.
 
 The imports of NumPy, numba and gRPC take a second of a core. A fork starts in milliseconds and shares their memory.
-This process has one thread, so a fork never happens in the middle of another thread's work.
+This process has only one thread, so that forks are safe.
 
 A request is a line of JSON on stdin, and so is its answer on stdout. ``{"start": ...}`` returns the pid of a new
 server, or the reason why there is none; ``{"ended": pid}`` returns the exit code of an ended server.
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import ps2.client.network
-import ps2.server.process  # noqa: F401 - the modules of servers
+import ps2.server.process  # noqa: F401 - forked servers use these modules
 from ps2.cli.main import main
 from ps2.ops.kernels import total
 from ps2.ops.modules import GROUP
@@ -42,10 +42,10 @@ def fork_request(parent: int) -> dict[str, Any] | None:
         request = json.loads(line)
         answer: dict[str, object] = {}
         if "ended" in request:
-            with suppress(ChildProcessError):  # the child of an earlier fork server, which was killed
+            with suppress(ChildProcessError):  # an earlier fork server, which was killed, had forked the process
                 answer = {"code": os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])}
         else:
-            # Servers look for packages' operations on their driver's path, and find them read here.
+            # Read the packages' operations on the driver's path before the fork, once for all servers.
             sys.path[:] = request["start"]["path"]
             entries_of(GROUP)
             try:
@@ -60,15 +60,9 @@ def fork_request(parent: int) -> dict[str, Any] | None:
 
 
 def become(arguments: list[str], environment: dict[str, str], path: list[str], folder: str, log: str) -> None:
-    """Turn this process into the ``ps2`` command with these arguments, in a session of its own.
-
-    Args:
-        path: the import path.
-        folder: the working folder.
-        log: an existing file for the output.
-    """
+    """Turn this process into the ``ps2`` command, in its own session. ``log`` is an existing file for the output."""
     os.setsid()
-    # If the log is missing, its folder is being removed: another server has noticed that the driver has ended.
+    # Do not create the log: if it is missing, the driver has ended, and its folder is being removed.
     null, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY)
     for source, target in ((null, 0), (file, 1), (file, 2)):
         os.dup2(source, target)
@@ -79,7 +73,7 @@ def become(arguments: list[str], environment: dict[str, str], path: list[str], f
     os.chdir(folder)
     sys.path[:] = path
     sys.argv = ["ps2", *arguments]
-    if os.path.exists("/proc/self/comm"):  # the name that tools show
+    if os.path.exists("/proc/self/comm"):  # the process's name, which tools show
         with open("/proc/self/comm", "w") as name:
             name.write("ps2-server")
     try:
@@ -87,7 +81,7 @@ def become(arguments: list[str], environment: dict[str, str], path: list[str], f
     except SystemExit as end:
         sys.stdout.flush()
         sys.stderr.flush()
-        # Python would take apart all objects, whose memory this process shares with the fork server: 0.15 s of a core.
+        # Python would free all objects, which takes 0.15 s of a core, as it copies memory shared with the fork server.
         os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
 
 

@@ -1,4 +1,4 @@
-"""``ps2 k8s``: the Kubernetes objects of a fleet; ``deploy/kubernetes/base`` holds them, too."""
+"""``ps2 k8s``: the Kubernetes objects of a fleet, which are also in ``deploy/kubernetes/base``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Examples:
   ps2 k8s render --servers 8 --memory 8g --image registry/ps2:0.1.0 | kubectl apply -f -
   ps2 k8s render --servers 8 --memory 8g --image registry/ps2:0.1.0 --namespace ml --tls-secret ps2-tls
 """
-# Names of Services, with room for the suffixes of a StatefulSet's pod labels.
+# The names of Services, short enough for the suffixes of a StatefulSet's pod labels.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 Object = dict[str, Any]
@@ -24,15 +24,16 @@ Object = dict[str, Any]
 GRPC_PORT = DEFAULT_PORT
 DATA_PORT = DEFAULT_PORT + 1
 METRICS_PORT = 9090
+PORTS = {"grpc": GRPC_PORT, "data": DATA_PORT, "metrics": METRICS_PORT}
 # The user of Spark's own images.
 USER = 185
 SECRETS = "/run/secrets/ps2"
 CERTIFICATES = "/run/secrets/ps2-tls"
 READY_PATH = "/ready"
 SCRATCH = "/tmp"
-# Time for a pod to hand its shards over before it ends. The kubelet waits a little longer.
+# The seconds for a pod to hand its shards over before it ends; and of the kubelet, which waits a little longer.
 DRAIN_S, GRACE_S = 110, 120
-# Compiled kernels: in the image, and the folder that servers read and write.
+# The folders of compiled kernels: in the image, and the writable folder of servers.
 COMPILED, KERNELS = "/opt/ps2/kernels", f"{SCRATCH}/kernels"
 
 
@@ -46,14 +47,14 @@ def check_name(context: click.Context, option: click.Parameter, text: str | None
 
 
 def check_namespace(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Check the name of a namespace that is not the fleet's (RFC 1123)."""
+    """Check the name of a namespace as Kubernetes does (RFC 1123)."""
     if text is not None and NAMESPACE.fullmatch(text) is None:
         raise click.BadParameter(f"expected at most 63 lower-case letters, digits and '-', got {text!r:.100}")
     return text
 
 
 def check_image(context: click.Context, option: click.Parameter, text: str) -> str:
-    """Check that an image reference has no blanks; registries check the rest."""
+    """Check only that an image reference has no blanks, as registries check it."""
     if not text or text.startswith("-") or any(letter.isspace() for letter in text):
         raise click.BadParameter(f"expected an image such as registry/ps2:0.1.0, got {text!r:.100}")
     return text
@@ -117,11 +118,11 @@ class FleetSettings:
         servers: the number of pods, at least one.
         memory_bytes: the memory of a pod; arrays take up to 80% of it.
         cores: the cores of a pod.
-        name: the name of the objects, and of the headless Service at the end of the pods' names.
+        name: the name of the objects, also of the headless Service in the pods' host names.
         namespace: the objects' namespace; None: kubectl's.
-        token_secret: a Secret with the key ``token``, without which pods do not start.
-        tls_secret: a Secret as cert-manager makes them (tls.crt, tls.key, ca.crt); None serves without TLS.
-        monitoring_namespace: namespace whose pods may reach the metrics; None: only pods of the fleet's namespace may.
+        token_secret: the Secret with the key ``token``, without which pods do not start.
+        tls_secret: the Secret with tls.crt, tls.key and ca.crt, as cert-manager makes them; None: no TLS.
+        monitoring_namespace: another namespace whose pods may read the metrics; None: only those of the fleet's may.
     """
 
     image: str
@@ -136,13 +137,13 @@ class FleetSettings:
 
     @property
     def addresses(self) -> list[str]:
-        """``host:port`` of each server, for drivers in the same namespace."""
+        """The ``host:port`` of each server, for drivers in the same namespace."""
         return [f"{self.name}-{index}.{self.name}:{GRPC_PORT}" for index in range(self.servers)]
 
 
 def manifests(fleet: FleetSettings) -> list[Object]:
     """Return the objects of a fleet, in the order in which they are applied."""
-    # Without a driver no pod is ready, and then no pod blocks the draining of a node.
+    # AlwaysAllow, as without a driver no pod is ready, and nodes could not be drained.
     budget = {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": _selector(fleet)}
     stateful_set = {
         "serviceName": fleet.name,
@@ -175,34 +176,27 @@ def _selector(fleet: FleetSettings) -> Object:
     return {"matchLabels": _labels(fleet)}
 
 
-def _ports() -> dict[str, int]:
-    return {"grpc": GRPC_PORT, "data": DATA_PORT, "metrics": METRICS_PORT}
-
-
 def _service(fleet: FleetSettings) -> Object:
-    # Drivers also call servers that are not ready, by name, and judge for themselves.
     return {
         "clusterIP": "None",
+        # Drivers also call servers that are not ready, by name.
         "publishNotReadyAddresses": True,
         # Names resolve to addresses of all families that the cluster has.
         "ipFamilyPolicy": "PreferDualStack",
         "selector": _labels(fleet),
-        "ports": [{"name": name, "port": port, "targetPort": name} for name, port in _ports().items()],
+        "ports": [{"name": name, "port": port, "targetPort": name} for name, port in PORTS.items()],
     }
 
 
 def _network_policy(fleet: FleetSettings) -> Object:
-    """Allow pods of this namespace everything, and those of the monitoring namespace the metrics."""
-    allowed: list[Object] = [{"from": [{"podSelector": {}}], "ports": [_port(name) for name in _ports()]}]
+    """Allow pods of this namespace all ports, and pods of the monitoring namespace the metrics."""
+    ports = [{"protocol": "TCP", "port": name} for name in PORTS]
+    allowed: list[Object] = [{"from": [{"podSelector": {}}], "ports": ports}]
     if fleet.monitoring_namespace is not None:
         # Kubernetes gives each namespace this label.
         monitoring = {"matchLabels": {"kubernetes.io/metadata.name": fleet.monitoring_namespace}}
-        allowed.append({"from": [{"namespaceSelector": monitoring}], "ports": [_port("metrics")]})
+        allowed.append({"from": [{"namespaceSelector": monitoring}], "ports": [{"protocol": "TCP", "port": "metrics"}]})
     return {"podSelector": _selector(fleet), "policyTypes": ["Ingress"], "ingress": allowed}
-
-
-def _port(name: str) -> Object:
-    return {"protocol": "TCP", "port": name}
 
 
 def _pod(fleet: FleetSettings) -> Object:
@@ -262,9 +256,9 @@ def _container(fleet: FleetSettings) -> Object:
             {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
             {"name": "NUMBA_CACHE_DIR", "value": KERNELS},
         ],
-        "ports": [{"name": name, "containerPort": port} for name, port in _ports().items()],
-        # Imports take seconds on a slow node; the other probes start later. A pod is ready when it has its shards, so a
-        # rolling update waits until the driver has recovered one pod before it replaces the next.
+        "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
+        # Imports take seconds on a slow node; the other probes begin after the startup probe. A pod is ready when it
+        # has its shards, so a rolling update replaces the next pod only when the driver has recovered the last one.
         "startupProbe": {**_probe(fleet), "periodSeconds": 2, "failureThreshold": 60},
         "readinessProbe": {"httpGet": {"port": "metrics", "path": READY_PATH}, "periodSeconds": 2},
         "livenessProbe": {**_probe(fleet), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
@@ -291,7 +285,7 @@ def _arguments(fleet: FleetSettings) -> list[str]:
 
 
 def _probe(fleet: FleetSettings) -> Object:
-    """A probe of gRPC's health service, which needs no token. Kubernetes' own gRPC probes do not support TLS."""
+    """Return a probe of gRPC's health service, which needs no token; with TLS, which that probe lacks, of the port."""
     return {"tcpSocket": {"port": "grpc"}} if fleet.tls_secret is not None else {"grpc": {"port": GRPC_PORT}}
 
 

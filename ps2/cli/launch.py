@@ -45,15 +45,15 @@ EPILOG = """\b
 Examples:
   ps2 launch --servers 2                                  two servers on 127.0.0.1:7070 and :7071, until Ctrl-C
   ps2 launch --servers 4 --detach --memory-limit 8g       in the background, until 'ps2 stop'
-  ps2 launch --servers 2 --detach --name ads --port 7170  a second fleet beside it
+  ps2 launch --servers 2 --detach --name ads --port 7170  a second fleet on this host
   ps2 launch --servers 1 --host :: --token-file fleet.token --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem
   ps2 launch --on spark --servers 8 --memory 4g -- --master yarn --queue servers --archives env.tar.gz#environment
 
 \b
-Exit codes: 0 they run (--detach), or were stopped, 1 one died, 130 Ctrl-C.
+Exit codes: 0 the servers run (--detach) or were stopped, 1 a server died, 130 Ctrl-C.
 """
 MAX_SERVERS = 256
-# Share of the machine's memory for all servers together. The rest is Spark's.
+# The share of the machine's memory for all servers together. The rest is for Spark.
 MEMORY_SHARE = 0.8
 START_POLL_S = 0.05
 WATCH_POLL_S = 0.2
@@ -65,8 +65,8 @@ WATCH_POLL_S = 0.2
     type=click.Choice(["local", "spark"]),
     default="local",
     show_default=True,
-    help="Where the servers run: on this host, or in containers of a cluster, as a Spark application that is submitted "
-    "with the options after '--'.",
+    help="Where the servers run: on this host, or in containers of a cluster, as a Spark application submitted with "
+    "the options after '--'.",
 )
 @click.option("--servers", type=click.IntRange(1, MAX_SERVERS), default=2, show_default=True, help="Number of servers.")
 @click.option("--detach", is_flag=True, help="Return once the servers run; 'ps2 stop' ends them.")
@@ -80,27 +80,28 @@ WATCH_POLL_S = 0.2
     metavar="HOST",
     callback=parse_host,
     help="Host by which drivers reach the servers, or containers this process  [default: --host; for 0.0.0.0 and :: "
-    "this host's name, or an address of it].",
+    "this host's name, or one of its addresses].",
 )
 @click.option(
     "--port",
     type=click.IntRange(1, MAX_PORT),
     default=DEFAULT_PORT,
     show_default=True,
-    help="Port of the first server; the next one has the next port.",
+    help="Port of the first server; each further server has the next port.",
 )
 @click.option(
     "--data-port",
     type=click.IntRange(1, MAX_PORT),
     metavar="BASE",
-    help="Port of the first server for data connections; the next one has the next port  [default: any free ports].",
+    help="Port of the first server for data connections; each further server has the next port  [default: any free "
+    "ports].",
 )
 @click.option(
     "--ports",
     callback=parse_ports,
     default="0",
     metavar="FIRST-LAST",
-    help="With --on spark: this process listens on the first free port of these  [default: any].",
+    help="With --on spark: this process listens on the first free port of this range  [default: any].",
 )
 @click.option(
     "--token-file",
@@ -116,13 +117,13 @@ WATCH_POLL_S = 0.2
     "memory_limit",
     type=parse_bytes,
     metavar="BYTES",
-    help="Most that each server's arrays may take  [default: its share of 80% of the memory; with --on spark 1g].",
+    help="Memory limit of each server's arrays  [default: an equal share of 80% of the memory; with --on spark 1g].",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(1, MAX_PORT),
     metavar="BASE",
-    help="Port of the first server for Prometheus; the next one has the next port  [default: no metrics].",
+    help="Port of the first server for Prometheus; each further server has the next port  [default: no metrics].",
 )
 @ops_option
 @click.option("--name", default="default", show_default=True, help="Name of the fleet.")
@@ -132,7 +133,7 @@ WATCH_POLL_S = 0.2
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --on spark: longest time for the cluster to give all containers.",
+    help="With --on spark: maximum time for the cluster to start all containers.",
 )
 @click.argument("submit", nargs=-1, type=click.UNPROCESSED, metavar="[-- SPARK-SUBMIT-OPTIONS]")
 def launch(
@@ -166,7 +167,7 @@ def launch(
         for option, value in (("--metrics-port", metrics_port), ("--data-port", data_port)):
             if value is not None:
                 raise ConfigError(f"{option}: servers in containers choose their ports when they start")
-        # Forks, so it comes before the first thread.
+        # This forks, so it comes before the first thread.
         report_ready = go_to_background() if detach else None
         from ps2.cli.contained import run
         from ps2.coordinator.launchers.containers.submission import DEFAULT_MEMORY_BYTES
@@ -184,7 +185,7 @@ def launch(
     if submit:
         raise ConfigError(f"{' '.join(submit)}: options of spark-submit go with --on spark")
     if ports != ANY_PORT:
-        raise ConfigError("--ports goes with --on spark: --port and --data-port say which those of servers are")
+        raise ConfigError("--ports goes with --on spark: --port and --data-port set the ports of servers on this host")
     host = host or loopback_host()
     _check_ports(servers, {"--port": port, "--data-port": data_port, "--metrics-port": metrics_port})
     if token_file is not None:
@@ -228,13 +229,13 @@ def launch(
 
 
 def _check_not_replaced(name: str) -> None:
-    """Raise LaunchError if servers that something else started have replaced those of the fleet, which have ended."""
+    """Raise LaunchError if the fleet's servers have ended, and another launcher has replaced them."""
     from ps2.cli.state import command, find
 
     try:
         fleet = find(name)
         running = replaced_servers(fleet, read_token(fleet.token_file), fleet.tls)
-    except (UnavailableError, AuthError):  # there is no such fleet, or nobody can reach it
+    except (UnavailableError, AuthError):  # there is no such fleet, or it cannot be reached
         return
     if running:
         raise LaunchError(
@@ -244,7 +245,7 @@ def _check_not_replaced(name: str) -> None:
 
 
 def _check_ports(servers: int, first: Mapping[str, int | None]) -> None:
-    """Raise ConfigError if ports overlap or exceed the last one. ``first``: the first port by option, or None."""
+    """Raise ConfigError if ports overlap or exceed ``MAX_PORT``. ``first``: the first port by option, or None."""
     first_ports = {option: port for option, port in first.items() if port is not None}
     for option, port in first_ports.items():
         if port + servers - 1 > MAX_PORT:
@@ -255,7 +256,7 @@ def _check_ports(servers: int, first: Mapping[str, int | None]) -> None:
 
 
 def _wait_answering(fleet: LaunchedFleet, processes: ServerProcesses, stop_request: StopRequest) -> None:
-    """Wait until every server answers with the pid of its process; raise LaunchError if one ends, or takes too long."""
+    """Wait until each server answers with the pid of its process; raise LaunchError if one ends, or takes too long."""
     timeout_s = FleetConfig().start_timeout_s
     deadline_s = time.monotonic() + timeout_s
     waiting = dict(enumerate(fleet.servers))
@@ -275,7 +276,7 @@ def _wait_answering(fleet: LaunchedFleet, processes: ServerProcesses, stop_reque
 
 
 def _watch(fleet: LaunchedFleet, processes: ServerProcesses, stop_request: StopRequest) -> None:
-    """Wait until the user asks for the end, or 'ps2 stop' was called; raise LaunchError if a server died."""
+    """Wait until the user requests the stop, or 'ps2 stop' has ended all servers; raise LaunchError if one died."""
     stopping_s: float | None = None
     while not stop_request.received:
         codes = [processes.exit_code(index) for index in range(len(fleet.servers))]
@@ -311,34 +312,31 @@ def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -
     return "\n".join(lines)
 
 
-OUT, ERR = 1, 2
-
-
 def go_to_background() -> Callable[[Path], None]:
-    """Fork: the process that was called waits, and the other one returns. Call it while there is one thread.
+    """Fork: the parent waits, and the child returns. Call it while there is one thread.
 
     Returns:
-        The function that ends the wait when the fleet runs: it takes the file for all later output. The waiting process
-        then exits with 0; if the other one ends before, with its exit code.
+        The function that ends the parent's wait when the fleet runs; its argument is the file for all later output. The
+        parent then exits with 0. If the child ends earlier, the parent exits with the child's exit code.
     """
-    reading, writing = os.pipe()
+    reader, writer = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(writing)
-        is_ready = os.read(reading, 1) != b""
+        os.close(writer)
+        is_ready = os.read(reader, 1) != b""
         sys.exit(0 if is_ready else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    os.close(reading)
+    os.close(reader)
 
     def report_ready(log: Path) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        # The process leaves the terminal: its signals and its files.
+        # Leave the terminal, with its signals and its files.
         os.setsid()
         with open(os.devnull) as null, open(log, "a") as file:
             os.dup2(null.fileno(), 0)
-            for number in (OUT, ERR):
+            for number in (1, 2):
                 os.dup2(file.fileno(), number)
-        os.write(writing, b"+")
-        os.close(writing)
+        os.write(writer, b"+")
+        os.close(writer)
 
     return report_ready

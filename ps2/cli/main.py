@@ -31,7 +31,7 @@ from ps2.version import __version__
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="ps2")
 def cli() -> None:
-    """PS2: a parameter server that runs beside Apache Spark."""
+    """PS2: a parameter server for Apache Spark."""
 
 
 @cli.group()
@@ -66,12 +66,12 @@ def main() -> None:
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
-    # A command that is through returns nothing; --help and the like return their code.
+    # A finished command returns None; options such as --help return their exit code.
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _hinted(error: click.NoSuchOption) -> click.NoSuchOption:
-    """Return the error with the most similar option: by the option's name, or by the name of the param that it sets."""
+    """Return the error with the most similar option as a hint, by the names of options and of the params they set."""
     from ps2.name_hints import nearest
 
     options = [] if error.ctx is None else [each for each in error.ctx.command.params if isinstance(each, click.Option)]

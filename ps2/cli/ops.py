@@ -27,7 +27,7 @@ COLUMNS = (
     Column("dtypes", folds=True),
     Column("what it does", folds=True, min_width=120),
 )
-# Operations that do not work on all dtypes work on these.
+# Short forms of some tuples of dtypes.
 SHORT_DTYPES = {("float32", "float64", "int32", "int64"): "any", ("float32", "float64"): "floats"}
 PAGE_INDENT = 12
 
@@ -44,7 +44,7 @@ def ops(name: str | None, output: Format) -> None:
         if output != "table":
             print_data({"operations": [_record(op) for op in operations]}, output)
         elif not print_table(COLUMNS, [_row(op) for op in operations]):
-            click.echo("\n'ps2 ops NAME' tells what an operation does")
+            click.echo("\n'ps2 ops NAME' describes an operation")
     elif output != "table":
         print_data(_record(lookup(name)), output)
     else:

@@ -18,7 +18,7 @@ Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-# Environment variable, value and help by the end of the option's name.
+# The suffix of the option's name -> the environment variable, metavar and help.
 TLS_OPTIONS = {
     "cert": (CERT_VARIABLE, "FILE", "Certificate of this process, and intermediate ones (PEM)."),
     "key": (KEY_VARIABLE, "FILE", "Its private key (PEM), readable by the owner only."),
@@ -28,14 +28,14 @@ TLS_OPTIONS = {
 
 
 def add_options(command: Command, options: Sequence[Decorator]) -> Command:
-    """Add options to a command; its help shows them in this order."""
+    """Add options to a command; the help shows them in this order."""
     for option in reversed(options):
         command = option(command)
     return command
 
 
 class FiniteRange(click.FloatRange):
-    """A range without NaN, which is neither below nor above any bound, and without infinity."""
+    """A range without NaN, which click accepts because it is not below or above a bound, and without infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -45,39 +45,39 @@ class FiniteRange(click.FloatRange):
 
 
 def parse_bytes(text: str) -> int:
-    """Read a number of bytes: 1500000000, 1500m, 8g."""
+    """Parse a number of bytes: 1500000000, 1500m, 8g."""
     number = text.strip().lower().removesuffix("b").removesuffix("i")
     digits = number.rstrip("kmgt")
     unit = number[len(digits) :]
     if unit not in UNITS or not digits.isdecimal() or not digits.strip("0"):
         raise click.BadParameter(f"expected a positive number of bytes such as 8g or 500m, got {text!r}")
-    # Python reads very long numbers slowly.
+    # Check the length first, as Python parses very long numbers slowly.
     if len(digits) > len(str(MAX_BYTES)) or int(digits) * UNITS[unit] > MAX_BYTES:
         raise click.BadParameter(f"expected at most {MAX_BYTES:,} bytes, got {text!r:.100}")
     return int(digits) * UNITS[unit]
 
 
 def parse_ports(context: click.Context, option: click.Parameter, text: str) -> range:
-    """Parse a port, or the first and the last port of a range."""
+    """Parse a port, or a range FIRST-LAST."""
     return ports_of(text, option.opts[0])
 
 
 def parse_listen(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Check the address to listen at before other options."""
+    """Check the address to listen at, before other options are checked."""
     if text is not None:
         split_listen(text, option.opts[0])
     return text
 
 
 def parse_address(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Check the address to connect to before other options."""
+    """Check the address to connect to, before other options are checked."""
     if text is not None:
         split_address(text, option.opts[0])
     return text
 
 
 def parse_host(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Parse the advertised host; an IPv6 address may have brackets."""
+    """Parse the advertised host; an IPv6 address can have brackets."""
     host = None if text is None else host_of(text, option.opts[0])
     if host is not None and is_wildcard(host):
         raise ConfigError(f"{option.opts[0]}: expected a name or address that reaches this host, got {text}")
@@ -94,10 +94,9 @@ ops_option = click.option(
 
 
 def tls_arguments(environment: bool) -> list[Decorator]:
-    """Return the options of certificates, as the arguments ``tls_cert``, ``tls_key``, ``tls_ca`` and ``tls_name``.
+    """Return the options ``tls_cert``, ``tls_key``, ``tls_ca`` and ``tls_name``.
 
-    Args:
-        environment: True if each option has a variable as its default.
+    ``environment``: True if environment variables are their defaults.
     """
     options: list[Decorator] = []
     for name, (variable, metavar, text) in TLS_OPTIONS.items():
@@ -108,7 +107,7 @@ def tls_arguments(environment: bool) -> list[Decorator]:
 
 
 def tls_options(command: Command) -> Command:
-    """Add the options of certificates; the command gets one argument, ``tls``: TlsFiles, or None."""
+    """Add the options of certificates; the command gets them as one argument, ``tls``: TlsFiles or None."""
 
     @functools.wraps(command)
     def call(**arguments: Any) -> Any:
@@ -119,5 +118,5 @@ def tls_options(command: Command) -> Command:
 
 
 def tls_from_environment() -> TlsFiles | None:
-    """Return the files that environment variables name; None if they name none."""
+    """Return the certificates that environment variables name; None: they name none."""
     return tls_files(*(os.environ.get(variable) for variable, _, _ in TLS_OPTIONS.values()))

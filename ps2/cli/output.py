@@ -18,7 +18,7 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 4
 EXIT_UNAUTHENTICATED = 6
-# Exit code of a command that Ctrl-C has ended, as shells report it.
+# The exit code that shells report for a command that Ctrl-C has ended.
 EXIT_INTERRUPTED = 130
 
 format_option = click.option(
@@ -32,12 +32,11 @@ format_option = click.option(
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> bool:
-    """Print a table, coloured on terminals only; return whether all columns fit."""
+    """Print a table, with colours only on terminals; return whether all columns fit."""
     return print_to_console(console_for(sys.stdout.isatty()), Table(columns, [*rows]))
 
 
 def print_data(value: object, form: Format) -> None:
-    """Print a value as JSON or YAML."""
     if form == "yaml":
         import yaml
 
@@ -47,7 +46,6 @@ def print_data(value: object, form: Format) -> None:
 
 
 def exit_code(error: PS2Error) -> int:
-    """Return the exit code of an error."""
     if isinstance(error, AuthError):
         return EXIT_UNAUTHENTICATED
     if isinstance(error, (UnavailableError, DeadlineError)):

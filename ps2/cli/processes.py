@@ -1,4 +1,4 @@
-"""The server processes of ``ps2 launch`` on this host. They have no master; drivers attach to them."""
+"""The server processes of ``ps2 launch`` on this host. They have no coordinator until a driver attaches to them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ class ServerOptions:
     """The options of a fleet's servers.
 
     Attributes:
-        token_file: the file with the fleet's token.
-        memory_limit_bytes: the memory limit of each server.
         advertise: the host by which clients reach the servers; None: the host of ``listen``.
-        data_port: the data port of the first server, from which the others count up; None: any free ports.
-        metrics_port: the metrics port of the first server, from which the others count up; None: no metrics.
+        data_port: the data port of the first server; each further server has the next port; None: any free ports.
+        metrics_port: likewise for metrics; None: no metrics.
         ops: modules that declare operations.
         tls: the servers' certificates; None: no TLS.
         exit_with_parent: True if servers end with this process.
@@ -38,13 +36,10 @@ class ServerOptions:
 
 
 class ServerProcesses:
-    """One process per server, each in its own session: neither Ctrl-C nor a closed terminal reaches it."""
+    """A process for each server. Each has its own session, so Ctrl-C and a closed terminal do not reach it."""
 
     def __init__(self, listen: Sequence[str], folder: Path, options: ServerOptions) -> None:
-        """Args:
-        listen: ``host:port`` of each server.
-        folder: folder for their logs.
-        """
+        """``listen``: the ``host:port`` of each server; ``folder``: the folder for their logs."""
         self._listen = list(listen)
         self._folder = folder
         self._options = options
@@ -62,16 +57,16 @@ class ServerProcesses:
         return self._children[index].poll()
 
     def ending(self, index: int) -> str:
-        """Return why a server ended, and the tail of its log."""
+        """Return the reason of a server's end, and the last lines of its log."""
         return ending(self._children[index].wait(), last_lines(self._log(index)))
 
     def stop(self) -> None:
-        """End the servers; kill those that take too long."""
+        """Terminate the servers; kill those that take too long."""
         end(self._children)
         self.leave()
 
     def leave(self) -> None:
-        """Let the servers run on after this process ends."""
+        """Let the servers continue when this process ends."""
         self._forks.close()
 
     def _spawn(self, index: int) -> Child:
@@ -82,10 +77,9 @@ class ServerProcesses:
         ]
         if options.advertise is not None:
             arguments += ["--advertise", options.advertise]
-        if options.data_port is not None:
-            arguments += ["--data-port", str(options.data_port + index)]
-        if options.metrics_port is not None:
-            arguments += ["--metrics-port", str(options.metrics_port + index)]
+        for option, first_port in (("--data-port", options.data_port), ("--metrics-port", options.metrics_port)):
+            if first_port is not None:
+                arguments += [option, str(first_port + index)]
         for module in options.ops:
             arguments += ["--ops", module]
         if options.tls is not None:

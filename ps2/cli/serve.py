@@ -13,7 +13,7 @@ from ps2.errors import ConfigError
 from ps2.logs import JSON, JsonLog, log_format
 
 DEFAULT_LISTEN = "127.0.0.1:8501"
-# Proxies keep idle connections for 60 s, and answer 502 for a request that meets the end of one.
+# Longer than proxies keep idle connections (60 s): they answer 502 if this end closes a connection first.
 KEEP_ALIVE_S = 75
 EPILOG = """\b
 Examples:
@@ -39,14 +39,14 @@ Exit codes: 0 ended by SIGTERM or Ctrl-C, 1 the export cannot be used or the por
     metavar="HOST:PORT",
     default=DEFAULT_LISTEN,
     show_default=True,
-    help="Address to listen at; HOST:FIRST-LAST the first free port. Other hosts can reach it only with a token.",
+    help="Address to listen at; HOST:FIRST-LAST is the first free port. Other hosts can reach it only with a token.",
 )
 @click.option(
     "--token-file",
     type=click.Path(),
     envvar="PS2_SERVE_TOKEN_FILE",
     show_envvar=True,
-    help="File with the token that requests have to bring ('ps2 token new FILE' makes one).",
+    help="File with the token that requests need ('ps2 token new FILE' makes one).",
 )
 @click.option(
     "--refresh",
@@ -54,7 +54,7 @@ Exit codes: 0 ended by SIGTERM or Ctrl-C, 1 the export cannot be used or the por
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks for a newer export.",
+    help="Interval of checks for a newer export.",
 )
 @click.option(
     "--keep-alive",
@@ -62,9 +62,9 @@ Exit codes: 0 ended by SIGTERM or Ctrl-C, 1 the export cannot be used or the por
     default=KEEP_ALIVE_S,
     show_default=True,
     metavar="SECONDS",
-    help="A connection without a further request is closed after this time: longer than proxies keep it.",
+    help="Time after which an idle connection is closed; it should be longer than that of proxies.",
 )
-@click.option("--cache-dir", type=click.Path(), help="Local folder for files of an export that is elsewhere.")
+@click.option("--cache-dir", type=click.Path(), help="Local folder for the files of a remote export.")
 @click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Certificate of this endpoint (PEM): HTTPS.")
 @click.option("--tls-key", type=click.Path(), metavar="FILE", help="Its private key (PEM).")
 def serve(
@@ -78,7 +78,7 @@ def serve(
     tls_key: str | None,
 ) -> None:
     """Answer requests for scores of an exported model over HTTP, without Spark and servers."""
-    # The layers of a few rows are too small for several threads; requests have threads of their own.
+    # A few rows are too little work for several threads, and each request has its own thread.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ps2.serving import http
     from ps2.serving.scorer import Scorer
@@ -91,7 +91,7 @@ def serve(
     host, ports = split_listen(listen, "--listen")
     tokens = None if token_file is None else http.TokenFile(token_file)
     with http.listen(host, ports, tokens) as listener, Scorer(model, refreshS=refresh, cacheDir=cache_dir) as scorer:
-        # The HTTP server ends by itself, and then raises the signal again for the handler that was there before.
+        # The HTTP server handles the signals, and then raises them again for these handlers.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         server = http.http_server(http.ScoringService(scorer, tokens), keep_alive, certificate)

@@ -36,7 +36,7 @@ Examples:
     "--listen",
     callback=parse_listen,
     metavar="HOST:PORT",
-    help="Address to listen at; [::]:7070 is all addresses of this host, HOST:FIRST-LAST the first free port  "
+    help="Address to listen at; [::]:7070 is all addresses of this host, HOST:FIRST-LAST is the first free port  "
     f"[default: 127.0.0.1:{DEFAULT_PORT}; with --master a free port on 127.0.0.1].",
 )
 @click.option(
@@ -46,15 +46,15 @@ Examples:
     default="0",
     metavar="PORT",
     show_default=True,
-    help="Port for data connections, on the host of --listen; of FIRST-LAST the first free port; 0 is any. Clients "
-    "learn it by gRPC.",
+    help="Port for data connections, on the host of --listen; FIRST-LAST is the first free port, 0 is any free port. "
+    "Clients learn it by gRPC.",
 )
 @click.option(
     "--advertise",
     metavar="HOST",
     callback=parse_host,
     help="Host by which clients reach this server  [default: that of --listen; for 0.0.0.0 and :: this host's name, or "
-    "an address of it].",
+    "one of its addresses].",
 )
 @click.option(
     "--master",
@@ -76,21 +76,21 @@ Examples:
 @click.option("--insecure", is_flag=True, help="Serve without a token; on loopback only, and without users' functions.")
 @click.option("--no-udf", is_flag=True, help="Do not run users' functions (mapPartitions).")
 @click.option(
-    "--memory-limit", type=parse_bytes, metavar="BYTES", help="Most that arrays may take  [default: 80% of the memory]."
+    "--memory-limit", type=parse_bytes, metavar="BYTES", help="Memory limit of arrays  [default: 80% of the memory]."
 )
 @click.option(
     "--threads",
     type=click.IntRange(1, 1024),
     default=ServerConfig.threads,
     show_default=True,
-    help="gRPC requests served at once.",
+    help="Number of gRPC requests served at the same time.",
 )
 @click.option("--cores", type=click.IntRange(1), metavar="N", help="Cores that kernels may use  [default: all].")
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, MAX_PORT),
     metavar="PORT",
-    help="Port for Prometheus, on the host of --listen and without a token; 0 takes a free port, which is logged  "
+    help="Port for Prometheus, on the host of --listen and without a token; 0 is a free port, which is logged  "
     "[default: no metrics].",
 )
 @click.option(
@@ -99,8 +99,8 @@ Examples:
     default=ServerConfig.drain_s,
     show_default=True,
     metavar="SECONDS",
-    help="After SIGTERM, wait at most so long for the driver to make a checkpoint, or to have copies. A second SIGTERM "
-    "ends the server at once. Not with --master.",
+    help="After SIGTERM, wait at most this time for the driver to make a checkpoint, or to have copies. A second "
+    "SIGTERM ends the server at once. Not with --master.",
 )
 @ops_option
 @click.option("--exit-with-parent", type=int, metavar="PID", hidden=True)
@@ -156,7 +156,7 @@ def server(
         ops=ops,
         announce=announce,
         drain_s=drain,
-        # A pipe can be read only once.
+        # Read certificates from pipes now, as a pipe can be read only once.
         tls=tls if tls is None or tls.lasting else tls.current(),
     )
     token = None if token_file is None else watch_token_file(token_file)

@@ -1,4 +1,4 @@
-"""Launched fleets of this host: one folder per name, with ``fleet.json``, token and logs."""
+"""The launched fleets of this host. Each has a folder by its name, with ``fleet.json``, token and logs."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class LaunchedFleet:
     """A fleet that ``ps2 launch`` started on this host.
 
     Attributes:
-        name: unique among the fleets of this user.
+        name: the fleet's name, unique among the fleets of this user.
         host: the host of the fleet's processes.
-        run: the identity of this fleet among all fleets of its name.
-        launcher: the ``ps2 launch`` process; it lives as long as a fleet in the foreground.
+        run: a random id that distinguishes this fleet from earlier and later fleets of its name.
+        launcher: the ``ps2 launch`` process; a fleet in the foreground ends with it.
         token_file: the file with the fleet's token.
         tls: the certificates of the servers and of clients on this host; None: no TLS.
     """
@@ -69,7 +69,7 @@ class LaunchedFleet:
         return self.launcher.alive() or any(server.alive() for server in self.servers)
 
     def with_servers(self, servers: tuple[LaunchedServer, ...]) -> LaunchedFleet:
-        """Record the servers, on disk, too."""
+        """Return the fleet with these servers, and record it on disk."""
         fleet = replace(self, servers=servers)
         _write(fleet)
         return fleet
@@ -100,11 +100,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> LaunchedFleet:
-    """Return the fleet of a name.
-
-    Raises:
-        UnavailableError: there is none, or it is on another host.
-    """
+    """Return the fleet of a name; raise UnavailableError if there is none, or it is on another host."""
     fleet = _read(name)
     if fleet is None:
         other_names = ", ".join(f"--name {other}" for other in names())
@@ -115,8 +111,8 @@ def find(name: str) -> LaunchedFleet:
     if fleet.host != socket.gethostname():
         addresses = ",".join(server.address for server in fleet.servers)
         raise UnavailableError(
-            f"fleet {name!r} was launched on {fleet.host}; run this there, or give --fleet {addresses} --token-file "
-            f"{fleet.token_file}"
+            f"fleet {name!r} was launched on {fleet.host}; run this command there, or give --fleet {addresses} "
+            f"--token-file {fleet.token_file}"
         )
     return fleet
 
@@ -130,11 +126,7 @@ def other_servers(name: str) -> list[LaunchedServer]:
 
 
 def claim(name: str, launcher: ProcessId, token_file: Path | None, tls: TlsFiles | None = None) -> LaunchedFleet:
-    """Make the folder of a new fleet. A folder whose fleet has ended is emptied first.
-
-    Raises:
-        LaunchError: a fleet of that name runs.
-    """
+    """Make the folder of a new fleet, without the files of an ended one; raise LaunchError if one of its name runs."""
     folder = folder_of(name)
     fleet = LaunchedFleet(name, launcher, token_file or folder / "token", tls=tls)
     with _locked():
@@ -167,7 +159,7 @@ def command(verb: str, name: str) -> str:
 
 
 def description(fleet: LaunchedFleet, state: str, server_texts: Iterable[str], detached: bool) -> list[str]:
-    """Return lines that describe a running fleet, with the commands for it."""
+    """Return lines that describe a running fleet and the commands for it."""
     end = f"until '{command('stop', fleet.name)}'" if detached else "until Ctrl-C"
     servers = (f"  {server.address}  {text}" for server, text in zip(fleet.servers, server_texts, strict=True))
     return [
@@ -192,7 +184,7 @@ def _attaching(fleet: LaunchedFleet) -> str:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    """Lock a name: one process at a time claims or removes it."""
+    """Lock all folders: only one process at a time claims or removes a name."""
     root().mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(root() / ".lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -215,7 +207,7 @@ def _read(name: str) -> LaunchedFleet | None:
 
 
 def _check_current(record: dict[str, Any], file: Path) -> None:
-    """Raise InputError for a file of an earlier version, which identified processes by the system's clock."""
+    """Raise InputError for a file of an earlier version, which identified processes by the clock of the system."""
     processes = [record["launcher"], *(server["process"] for server in record["servers"])]
     if any("created_s" in process for process in processes):
         pids = ", ".join(str(pid) for pid in dict.fromkeys(process["pid"] for process in processes))

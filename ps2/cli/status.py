@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -23,17 +22,13 @@ Examples:
   ps2 status --fleet host1:7070,host2:7070 --token-file fleet.token
 
 \b
-Exit codes: 0 all servers answer, 4 one does not, or there is no such fleet, 6 the token is not the fleet's.
+Exit codes: 0 all servers answer, 4 a server does not, or there is no such fleet, 6 the fleet has another token.
 """
 ENDED = TransientError("its process has ended")
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """The status of one server, and the catalog that its driver has published (b"" if none)."""
-
-    status: ServerStatus
-    catalog: bytes
+# The status of one server, and the catalog that a driver has published to it (b"": none).
+Answer = tuple["ServerStatus", bytes]
 
 
 @click.command(epilog=EPILOG)
@@ -42,44 +37,42 @@ class _Answer:
 def status(which: Which, output: Format) -> None:
     """Show matrices, memory and operations of a fleet's servers."""
     target = find_target(which)
-    # This imports numba, which takes half a second, so it comes after the check that there is a fleet.
+    # After ``find_target``, because this imports numba, which takes half a second.
     from ps2.coordinator.fleet_status import fleet_status
     from ps2.dashboard.fleet_watcher import vector_names
 
     answers = _ask(target)
-    catalogs = [answer.catalog for answer in answers.values() if isinstance(answer, _Answer)]
-    fleet_status_now = fleet_status(
-        {address: answer.status if isinstance(answer, _Answer) else answer for address, answer in answers.items()},
-        vector_names(catalogs),
-    )
+    catalogs = [answer[1] for answer in answers.values() if isinstance(answer, tuple)]
+    statuses = {address: answer[0] if isinstance(answer, tuple) else answer for address, answer in answers.items()}
+    report = fleet_status(statuses, vector_names(catalogs))
     if output != "table":
-        print_data(fleet_status_now.as_data, output)
+        print_data(report.as_data, output)
     else:
-        for number, table in enumerate(fleet_status_now.tables):
+        for number, table in enumerate(report.tables):
             if number:
                 click.echo()
             print_table(table.columns, table.rows)
-    failed = [server for server in fleet_status_now.servers if server.error]
+    failed = [server for server in report.servers if server.error]
     if failed:
-        # The end of a failed call's message is the relevant part.
+        # Only the end of a failed call's message is relevant.
         missing = [f"{server.address}: {server.error.rsplit(': ', 1)[-1].strip(']')}" for server in failed]
-        has_ended = all(server.error == str(ENDED) for server in fleet_status_now.servers)
+        has_ended = all(server.error == str(ENDED) for server in report.servers)
         is_over = has_ended and target.launched is not None and not target.launched.alive()
         advice = "; 'ps2 launch' starts a new fleet" if is_over else ""
-        text = f"{len(missing)} of {len(fleet_status_now.servers)} servers unreachable: {'; '.join(missing)}{advice}"
+        text = f"{len(missing)} of {len(report.servers)} servers unreachable: {'; '.join(missing)}{advice}"
         click.echo(f"ps2: {text}", err=True)
         sys.exit(EXIT_UNREACHABLE)
 
 
-def _ask(target: NamedFleet) -> Mapping[str, _Answer | TransientError]:
-    """Ask every server, except those whose process has ended, unless another one of the fleet is in its place."""
+def _ask(target: NamedFleet) -> Mapping[str, Answer | TransientError]:
+    """Ask all servers, except those whose process has ended and was not replaced."""
     ended: set[str] = set()
     if target.launched is not None:
         ended = {server.address for server in target.launched.servers if not server.alive()}
         ended -= replaced_servers(target.launched, target.token, target.tls)
     answers = ask_all(
         target,
-        lambda control, address: _Answer(control.status(address), control.hello(address).catalog),
+        lambda control, address: (control.status(address), control.hello(address).catalog),
         [address for address in target.addresses if address not in ended],
     )
     return {address: ENDED if address in ended else answers[address] for address in target.addresses}

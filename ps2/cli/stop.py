@@ -24,8 +24,8 @@ Examples:
   ps2 stop --fleet host1:7070,host2:7070 --token-file fleet.token
 
 \b
-Exit codes: 0 all have ended, 1 one has not, 4 one cannot be reached, or there is no such fleet, 6 the token is not
-the fleet's.
+Exit codes: 0 all servers have ended, 1 one has not, 4 one cannot be reached, or there is no such fleet, 6 the fleet
+has another token.
 """
 END_TIMEOUT_S = 10.0
 KILL_TIMEOUT_S = 2.0
@@ -45,7 +45,7 @@ def stop(which: Which) -> None:
 
 
 def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
-    """End servers whose processes are known, of which one that does not listen gets a signal, and their successors."""
+    """End servers whose processes are known, and servers that replaced them. One that does not answer gets a signal."""
     from ps2.cli.state import remove
 
     replaced = replaced_servers(fleet, target.token, target.tls)
@@ -56,21 +56,21 @@ def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
             raise UnavailableError(f"{error}; the fleet's token stays in {fleet.folder}") from error
     elif not fleet.alive():
         remove(fleet)
-        click.echo(f"fleet {fleet.name!r} had ended before; removed its folder")
+        click.echo(f"fleet {fleet.name!r} had ended already; removed its folder")
         return
     running = {server.address: server.process for server in fleet.servers if server.alive()}
     for address, answer in ask_all(target, lambda control, address: control.stop(address), list(running)).items():
         if isinstance(answer, TransientError):
             running[address].send(signal.SIGTERM)
-    left = _left(list(running.values()), END_TIMEOUT_S)
-    # A launcher in the foreground ends with its servers. It gets a signal only if it has none.
-    if _left([fleet.launcher], LAUNCHER_TIMEOUT_S if running else 0):
+    alive = _wait_for_end(list(running.values()), END_TIMEOUT_S)
+    # A launcher in the foreground ends by itself when its servers have ended.
+    if _wait_for_end([fleet.launcher], LAUNCHER_TIMEOUT_S if running else 0):
         fleet.launcher.send(signal.SIGTERM)
-    left += _left([fleet.launcher], END_TIMEOUT_S)
-    for process in left:
+    alive += _wait_for_end([fleet.launcher], END_TIMEOUT_S)
+    for process in alive:
         click.echo(f"process {process.pid} did not end within {END_TIMEOUT_S:.0f} s: killed", err=True)
         process.send(signal.SIGKILL)
-    stuck = _left(left, KILL_TIMEOUT_S)
+    stuck = _wait_for_end(alive, KILL_TIMEOUT_S)
     if stuck:
         raise PS2Error(f"these processes do not end: {', '.join(str(process.pid) for process in stuck)}")
     remove(fleet)
@@ -79,7 +79,7 @@ def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
 
 
 def _stop_foreign(target: NamedFleet) -> None:
-    """End servers whose addresses are known, and not their processes."""
+    """End servers of which only the addresses are known."""
     answers = ask_all(target, _stop_and_wait, target.addresses)
     ended = [address for address, answer in answers.items() if answer is True]
     stuck = [address for address, answer in answers.items() if answer is False]
@@ -87,13 +87,13 @@ def _stop_foreign(target: NamedFleet) -> None:
     if ended:
         click.echo(f"stopped {', '.join(ended)}")
     if stuck:
-        raise PS2Error(f"still there after {END_TIMEOUT_S:.0f} s: {', '.join(stuck)}")
+        raise PS2Error(f"these servers still run after {END_TIMEOUT_S:.0f} s: {', '.join(stuck)}")
     if missing:
         raise UnavailableError(f"{len(missing)} of {len(answers)} servers unreachable: {'; '.join(missing)}")
 
 
 def _stop_and_wait(control: ServerControl, address: str) -> bool:
-    """Stop one server; return whether it has ended in time, or was replaced."""
+    """Stop one server; return whether it has ended in time (or was replaced)."""
     server_id = control.hello(address).server_id
     control.stop(address)
     deadline_s = time.monotonic() + END_TIMEOUT_S
@@ -107,9 +107,9 @@ def _stop_and_wait(control: ServerControl, address: str) -> bool:
     return False
 
 
-def _left(processes: list[ProcessId], timeout_s: float) -> list[ProcessId]:
-    """Wait for processes to end; return those that did not."""
+def _wait_for_end(processes: list[ProcessId], timeout_s: float) -> list[ProcessId]:
+    """Wait for processes to end; return those that are still alive."""
     deadline_s = time.monotonic() + timeout_s
-    while (left := [process for process in processes if process.alive()]) and time.monotonic() < deadline_s:
+    while (alive := [process for process in processes if process.alive()]) and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
-    return left
+    return alive

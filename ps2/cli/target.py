@@ -34,7 +34,7 @@ class NamedFleet:
 
 @dataclass(frozen=True)
 class Which:
-    """The options that name a fleet; None: not given."""
+    """The values of the options that name a fleet; None: not given."""
 
     fleet: str | None
     token_file: str | None
@@ -70,7 +70,7 @@ def find_target(which: Which) -> NamedFleet:
     """Return the fleet that the options name.
 
     Raises:
-        ConfigError: the options name a fleet in both ways, or an address is wrong.
+        ConfigError: the options name a fleet both by --fleet and by --name, or an address is malformed.
         UnavailableError: no fleet of that name was launched here.
         AuthError: the token cannot be read.
     """
@@ -100,7 +100,7 @@ def find_target(which: Which) -> NamedFleet:
 
 @contextmanager
 def controlled(token: str | None, tls: TlsFiles | None) -> Iterator[ServerControl]:
-    """Open control calls to servers."""
+    """Open connections for control calls to servers."""
     from ps2.client.network import FleetNetwork
     from ps2.rpc.control import ServerControl
 
@@ -114,12 +114,11 @@ def controlled(token: str | None, tls: TlsFiles | None) -> Iterator[ServerContro
 def ask_all(
     target: NamedFleet, ask: Callable[[ServerControl, str], T], addresses: Sequence[str]
 ) -> dict[str, T | TransientError]:
-    """Ask all servers at the same time. The result has the error of each that does not answer.
+    """Call ``ask`` for all servers at the same time. The result has the errors of those that do not answer.
 
     Raises:
         PS2Error: a server refused; the message starts with its address.
     """
-
     from ps2.transport.concurrent_calls import call_concurrently
 
     def attempt(control: ServerControl, address: str) -> T | TransientError:
@@ -138,10 +137,10 @@ def ask_all(
 
 
 def replaced_servers(fleet: LaunchedFleet, token: str | None, tls: TlsFiles | None) -> set[str]:
-    """Return the addresses where a server answers with the fleet's token, but the process launched there has ended.
+    """Return the addresses at which a server accepts the fleet's token, but is not the launched process.
 
-    A server that takes connections but does not answer in time, such as a stopped process, counts: it may be the
-    fleet's. Servers of other fleets launched on this host, which may share the token, do not count.
+    A server that accepts connections but does not answer in time, such as a stopped process, counts, as it can belong
+    to the fleet. Servers of other fleets launched on this host, which can have the same token, do not count.
     """
     from ps2.cli.state import other_servers
     from ps2.transport.concurrent_calls import call_concurrently
@@ -163,7 +162,7 @@ def replaced_servers(fleet: LaunchedFleet, token: str | None, tls: TlsFiles | No
 
     with controlled(token, tls) as control:
         answers = call_concurrently(ended, is_replaced)
-    return {address for address, is_replaced_there in zip(ended, answers, strict=True) if is_replaced_there}
+    return {address for address, replaced in zip(ended, answers, strict=True) if replaced}
 
 
 def _hint(error: PS2Error, target: NamedFleet) -> str:

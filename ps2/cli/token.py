@@ -14,18 +14,18 @@ from ps2.errors import ConfigError
 
 EPILOG = """\b
 Examples:
-  ps2 token new fleet.token       make one, for --token-file of servers and tokenFile of drivers
-  ps2 token rotate fleet.token    a new one beside it: both are accepted; copy the file to all hosts
-  ps2 token retire fleet.token    the one before is not accepted any more; copy the file again
-  ps2 token show fleet.token      how many there are, and fingerprints to compare hosts by; never a token itself
+  ps2 token new fleet.token       make a token, for --token-file of servers and tokenFile of drivers
+  ps2 token rotate fleet.token    add a new token: both are accepted; copy the file to all hosts
+  ps2 token retire fleet.token    remove the old token; copy the file again
+  ps2 token show fleet.token      the number of tokens, and their fingerprints, to compare hosts; never a token itself
 
 \b
 Servers read their file again within a second of a change. Drivers read it when they start, so retire the old token when
-those that began before the rotation have ended. docs/security.md tells more.
+all drivers that started before the rotation have ended. docs/security.md has the details.
 
 \b
-Exit codes: 0 done, 2 the file will not do (it exists, holds two tokens already, or others can read it), 6 there is no
-token in it.
+Exit codes: 0 done, 2 the file cannot be used (it exists, has two tokens already, or others can read it), 6 the file has
+no token.
 """
 FINGERPRINT_CHARS = 12
 
@@ -46,19 +46,19 @@ def new(file: Path, output: Format) -> None:
         write_token(file, new_token())
     except FileExistsError:
         raise ConfigError(f"{file} exists; 'ps2 token rotate {file}' replaces a token") from None
-    _tell(file, output, "made")
+    _report(file, output, "made")
 
 
 @token.command(epilog=EPILOG)
 @file_argument
 @format_option
 def rotate(file: Path, output: Format) -> None:
-    """Put a new token into FILE, before the present one. Both are accepted until 'ps2 token retire'."""
+    """Add a new token to FILE, before the present token. Both are accepted until 'ps2 token retire'."""
     tokens = read_token(file).split()
     if len(tokens) > 1:
-        raise ConfigError(f"{file} holds two tokens already; end that rotation first, by 'ps2 token retire {file}'")
+        raise ConfigError(f"{file} has two tokens already; end that rotation first, by 'ps2 token retire {file}'")
     replace_token(file, f"{new_token()}\n{tokens[0]}")
-    _tell(file, output, "rotated")
+    _report(file, output, "rotated")
 
 
 @token.command(epilog=EPILOG)
@@ -69,7 +69,7 @@ def retire(file: Path, output: Format) -> None:
     tokens = read_token(file).split()
     if len(tokens) > 1:
         replace_token(file, tokens[0])
-    _tell(file, output, "retired" if len(tokens) > 1 else "unchanged")
+    _report(file, output, "retired" if len(tokens) > 1 else "unchanged")
 
 
 @token.command(epilog=EPILOG)
@@ -77,10 +77,10 @@ def retire(file: Path, output: Format) -> None:
 @format_option
 def show(file: Path, output: Format) -> None:
     """Show how many tokens FILE has, and their fingerprints."""
-    _tell(file, output, "unchanged")
+    _report(file, output, "unchanged")
 
 
-def _tell(file: Path, output: Format, change: str) -> None:
+def _report(file: Path, output: Format, change: str) -> None:
     fingerprints = [hashlib.sha256(line.encode()).hexdigest()[:FINGERPRINT_CHARS] for line in read_token(file).split()]
     record: dict[str, Any] = {"file": str(file), "done": change, "fingerprints": fingerprints}
     if output != "table":

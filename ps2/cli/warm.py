@@ -1,7 +1,7 @@
 """Compile the kernels of all families, unless numba's cache already holds them (``python -m ps2.cli.warm``).
 
-A kernel that is not compiled yet takes seconds at its first use. Several processes share the work, and each compiles
-functions that its kernels have in common only once.
+A kernel that is not compiled yet takes seconds at its first use. Several processes share the work by modules, whose
+kernels share functions.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ps2.cgroups import usable_cores
 
 ROOT = Path(ps2.__file__).parent
 FAST_PATH = "ps2.server.fast_path_compiled"
-# The modules that take longest.
+# The modules that take the longest time.
 FIRST = ("ps2.algorithms.trees.warm", "ps2.ops.warm", "ps2.algorithms.embeddings.warm", FAST_PATH)
 
 
 def warmers() -> list[str]:
-    """Return the modules that compile kernels, long ones first."""
+    """Return the modules that compile kernels, those that take long first."""
     sizes = {
         ".".join(file.relative_to(ROOT.parent).with_suffix("").parts): file.stat().st_size
         for folder in ("algorithms", "data", "torch")

@@ -16,7 +16,6 @@ from ps2.coordinator.checkpoints import Checkpoint
 from ps2.coordinator.fleet import Fleet
 from ps2.coordinator.recovery import Recovery, RecoveryLog
 from ps2.dashboard.event_log import EventLog
-from ps2.dashboard.figures import NO_COUNTS, DriverFigures, RunFigures, added
 from ps2.dashboard.fleet_view import (
     CatalogMatrix,
     ServerHealth,
@@ -25,7 +24,7 @@ from ps2.dashboard.fleet_view import (
     operation_views,
     vectors_view,
 )
-from ps2.dashboard.run_view import RunWatcher
+from ps2.dashboard.run_view import NO_COUNTS, DriverFigures, RunFigures, RunWatcher, added
 from ps2.dashboard.snapshot import (
     CheckpointView,
     HistoryView,
@@ -83,7 +82,7 @@ class DriverWatcher:
 
     def record_run(self, call: Callable[[], T], worker_fn: Callable[..., object]) -> T:
         """Run workers by ``call``; record the outcome in the history, even if no worker started."""
-        fit = TRAININGS.under_way
+        fit = TRAININGS.active_name
         name = f"workers of {fit}" if fit else getattr(worker_fn, "__qualname__", type(worker_fn).__qualname__)
         current = HistoryView("run", name, time.time(), None, "", "")
         began_s, runs_before = time.monotonic(), self._runs

@@ -154,7 +154,7 @@ class Steps:
         epoch, cut = run.epoch, run.cut()
         first = cut.first if step is None else step
         try:
-            return self._checkpoints.take(path, first, epoch, lambda folder: run.note_cut(folder, cut), cut.saved())
+            return self._checkpoints.take(path, first, epoch, lambda folder: run.add_cut(folder, cut), cut.saved())
         except RecoveryError as error:
             if run.epoch != epoch:
                 raise RolledBack("the fleet rolled back to a checkpoint", min(run.applied())) from error
@@ -172,7 +172,7 @@ class Steps:
         with run.holding_calls() as is_free:
             epoch, cut = run.epoch, run.cut()
             # The checkpoint may hold a part of a running call of ``onClock``, and lacks what that call returns.
-            on_complete = (lambda folder: run.note_cut(folder, cut)) if is_free else None
+            on_complete = (lambda folder: run.add_cut(folder, cut)) if is_free else None
             return self._checkpoints.hand_over(addresses, cut.first, epoch, on_complete, cut.saved())
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Access to the page: a link's token admits one browser, which gets a cookie for later requests. Pure."""
+"""Access to the page: the token in a link admits one browser, which gets a cookie for later requests. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NONCE_CHARS = 22
 class BrowserSessions:
     """The sessions of one page. Thread-safe.
 
-    A cookie holds a random number and its MAC, so there is no table of sessions that could grow.
+    A cookie is a random number and its MAC, so there is no table of sessions that could grow.
     """
 
     def __init__(self, secret: str, token: str | None = None) -> None:
         """Args:
-        secret: the key of the cookies' signatures; pages with one secret accept each other's cookies.
-        token: the token of all links; None: each link has its own token, which admits once.
+        secret: the key of the cookies' MACs; pages with the same secret accept each other's cookies.
+        token: the token of all links; None: each link has its own token, which admits one browser.
         """
         self._key = secret.encode()
         self._fixed = token
@@ -29,11 +29,11 @@ class BrowserSessions:
 
     @property
     def token(self) -> str:
-        """The token of the next link; the same one until somebody has used it."""
+        """The token of the next link. It changes when it has been used."""
         return self._fixed or self._current
 
     def admit(self, token: str) -> str | None:
-        """Return a cookie for a valid token, or None. A token that admits once is invalid afterwards."""
+        """Return a cookie for a valid token, or None. The token of a link is then invalid, unless it is fixed."""
         with self._lock:
             if not hmac.compare_digest(token.encode(), self.token.encode()):
                 return None

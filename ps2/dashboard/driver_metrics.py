@@ -1,6 +1,6 @@
 """A driver's metrics for Prometheus, from the data of the live page. See docs/metrics.md.
 
-Labels are ranks and words of a fixed list, never names that users choose.
+Labels are ranks or words of fixed lists, never names that users choose.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ps2.dashboard.figures import DriverFigures
+from ps2.dashboard.run_view import DriverFigures
 from ps2.dashboard.snapshot import TrainingView
 from ps2.run.timeline import CATEGORIES
 
-# Number of ranks with figures of their own. The others share one label, so that ``sum()`` stays right.
+# The number of ranks with their own label. The other ranks share one label, so that ``sum()`` is right.
 MAX_RANKS = 512
 OTHERS = "others"
 SERVER_STATES = ("running", "silent", "recovering", "lost")
@@ -33,7 +33,7 @@ class DriverCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         figures = self._read()
-        yield InfoMetricFamily("ps2_driver", "Which driver this is", value=dict(figures.info))
+        yield InfoMetricFamily("ps2_driver", "The driver's identity", value=dict(figures.info))
         yield from _fleet_metrics(figures)
         yield from _run_metrics(figures)
         yield from _rank_metrics(figures)
@@ -48,16 +48,16 @@ def category_metric(category: str) -> str:
 def _fleet_metrics(figures: DriverFigures) -> Iterator[Metric]:
     servers = GaugeMetricFamily("ps2_fleet_servers", "Servers by state", labels=["state"])
     yield _by_word(servers, SERVER_STATES, figures.fleet.states)
-    yield _gauge("ps2_fleet_memory_bytes", "Memory taken on all servers", figures.memory_bytes)
-    yield _gauge("ps2_fleet_memory_limit_bytes", "Most memory on all servers", figures.memory_limit_bytes)
+    yield _gauge("ps2_fleet_memory_bytes", "Memory used on all servers", figures.memory_bytes)
+    yield _gauge("ps2_fleet_memory_limit_bytes", "Memory limit of all servers", figures.memory_limit_bytes)
     recoveries = CounterMetricFamily("ps2_fleet_recoveries", "Recoveries of lost servers", labels=["source"])
     yield _by_word(recoveries, SOURCES, figures.recoveries)
     yield CounterMetricFamily("ps2_fleet_rollbacks", "Rollbacks of the whole fleet", figures.rollbacks)
     yield CounterMetricFamily("ps2_checkpoints", "Complete checkpoints", figures.checkpoints)
     for name, text, field in (
-        ("timestamp_seconds", "When the newest checkpoint was complete", "at_s"),
+        ("timestamp_seconds", "Time at which the newest checkpoint was complete", "at_s"),
         ("duration_seconds", "Time that the newest checkpoint took", "seconds"),
-        ("pause_seconds", "Longest time that a server held requests", "pause_s"),
+        ("pause_seconds", "Maximum time for which a server delayed requests", "pause_s"),
         ("size_bytes", "Size of the newest checkpoint", "bytes"),
     ):
         yield _gauge(f"ps2_checkpoint_{name}", text, getattr(figures.checkpoint, field, None))
@@ -67,7 +67,7 @@ def _fleet_metrics(figures: DriverFigures) -> Iterator[Metric]:
 def _run_metrics(figures: DriverFigures) -> Iterator[Metric]:
     yield CounterMetricFamily("ps2_runs", "Runs that have begun", figures.runs)
     run, ranks = figures.run or (None, None)
-    yield GaugeMetricFamily("ps2_run_active", "1 while a run is under way", int(run is not None and not run.is_over))
+    yield GaugeMetricFamily("ps2_run_active", "1 while a run is active", int(run is not None and not run.is_over))
     workers = GaugeMetricFamily("ps2_run_workers", "Workers of the run by state", labels=["state"])
     yield _by_word(workers, WORKER_STATES, {} if run is None else run.states)
     spread = limit = slow = seconds = None
@@ -76,16 +76,16 @@ def _run_metrics(figures: DriverFigures) -> Iterator[Metric]:
         slow, seconds = len(run.stragglers), run.seconds
     yield _gauge("ps2_run_staleness", "Clocks between the first and the last worker", spread)
     yield _gauge("ps2_run_staleness_limit", "Clocks that a worker may be ahead of the last one", limit)
-    yield _gauge("ps2_run_stragglers", "Workers whose clocks take much longer than others'", slow)
+    yield _gauge("ps2_run_stragglers", "Workers whose clocks take much longer than the median", slow)
     yield _gauge("ps2_run_duration_seconds", "Time since the run began", seconds)
 
 
 def _rank_metrics(figures: DriverFigures) -> Iterator[Metric]:
     clocks = [] if figures.run is None else figures.run[1].clocks
-    yield _by_rank(GaugeMetricFamily("ps2_run_clock", "Clock that a worker is in", labels=["rank"]), clocks, min)
+    yield _by_rank(GaugeMetricFamily("ps2_run_clock", "Current clock of a worker", labels=["rank"]), clocks, min)
     counters = [
-        ("ps2_run_clocks", "Clocks that a worker has ended"),
-        ("ps2_run_lost_attempts", "Attempts of a worker that were lost"),
+        ("ps2_run_clocks", "Clocks that a worker has finished"),
+        ("ps2_run_lost_attempts", "Lost attempts of a worker"),
         *((category_metric(category.name), f"Time of a worker: {category.meaning}") for category in CATEGORIES),
     ]
     for column, (name, text) in enumerate(counters):
@@ -95,20 +95,20 @@ def _rank_metrics(figures: DriverFigures) -> Iterator[Metric]:
 
 def _training_metrics(training: TrainingView | None) -> Iterator[Metric]:
     for name, text, field in (
-        ("step", "Steps that the training has done", "step"),
-        ("steps", "Most steps that it does", "steps"),
-        ("loss", "What it minimises", "value"),
-        ("validation", "The same of rows for validation", "validation"),
-        ("duration_seconds", "Time since it began", "seconds"),
-        ("step_duration_seconds", "Time of its last step", "step_s"),
-        ("remaining_seconds", "Time left, if all steps take as long", "left_s"),
-        ("rows_per_second", "Rows in each second", "rows_per_s"),
+        ("step", "Number of the training's last step", "step"),
+        ("steps", "Maximum number of steps", "steps"),
+        ("loss", "Objective that is minimised", "value"),
+        ("validation", "Objective on the rows for validation", "validation"),
+        ("duration_seconds", "Time since the training began", "seconds"),
+        ("step_duration_seconds", "Time of the last step", "step_s"),
+        ("remaining_seconds", "Estimated time until the last step", "left_s"),
+        ("rows_per_second", "Rows per second", "rows_per_s"),
     ):
         yield _gauge(f"ps2_training_{name}", text, getattr(training, field, None))
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:
-    """Return a gauge, which has no value if ``value`` is None."""
+    """Return a gauge. It has no sample if ``value`` is None."""
     gauge = GaugeMetricFamily(name, text, labels=[])
     if value is not None:
         gauge.add_metric([], value)

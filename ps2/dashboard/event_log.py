@@ -11,7 +11,7 @@ from ps2.dashboard.snapshot import EventView
 from ps2.run.worker_log import WORKERS
 
 MAX_EVENTS = 500
-# The logger of lost servers. The coordinator adds these events itself, with or without a warning.
+# The logger of lost servers, whose warnings are ignored, because the coordinator adds these events itself.
 LOST_SERVERS = "ps2.coordinator.server_registry"
 MAX_CHARS = 400
 LOGGER = "ps2"
@@ -40,7 +40,7 @@ class EventLog(logging.Handler):
         super().close()
 
     def add(self, kind: str, text: str, at_s: float | None = None) -> None:
-        """Add an event; ``at_s``: its time, if not now."""
+        """Add an event; ``at_s``: its time; None: now."""
         with self._events_lock:
             self._counts[kind] += 1
             self._events.append(EventView(time.time() if at_s is None else at_s, kind, text[:MAX_CHARS]))
@@ -52,19 +52,18 @@ class EventLog(logging.Handler):
             return shown, self._counts.total() - len(shown)
 
     def counts(self) -> dict[str, int]:
-        """Return the number of events of each kind."""
         with self._events_lock:
             return dict(self._counts)
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name != LOST_SERVERS:
             self.add(KINDS.get(record.name, "warning"), record.getMessage())
-        # A program without handlers of its own gets its warnings on stderr, as it would without this handler.
-        is_logged = record.name == WORKERS  # the worker has logged it
-        if logging.lastResort is not None and not is_logged and not self._has_others(record.name):
+        # Without other handlers, print warnings on stderr, as logging would do without this handler.
+        is_logged = record.name == WORKERS  # the worker has logged the line
+        if logging.lastResort is not None and not is_logged and not self._has_other_handlers(record.name):
             logging.lastResort.handle(record)
 
-    def _has_others(self, name: str) -> bool:
+    def _has_other_handlers(self, name: str) -> bool:
         logger: logging.Logger | None = logging.getLogger(name)
         while logger is not None:
             if any(not isinstance(handler, EventLog) for handler in logger.handlers):

@@ -1,26 +1,42 @@
-"""Servers, operations and matrices for the page: the servers' reports, and pure functions of these and the catalog."""
+"""Servers, operations and matrices for the page: the servers' reports, and pure functions of reports and catalog."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
+from typing import Any
 
 from ps2.dashboard.snapshot import FleetView, MatrixView, OperationView, ServerView, VectorsView
 from ps2.matrix.partition import DTYPES, MatrixSpec
 from ps2.rpc.server_status import MatrixStatus, OperationStatus, ServerStatus
 
-# Maximum lengths of tables; the page tells the number of rows left out.
+# The maximum lengths of tables. The page shows the number of rows left out.
 MAX_SERVERS = 128
 MAX_OPERATIONS = 40
 MAX_MATRICES = 100
 MAX_NAMES = 6
-# Maximum age of a report for the current state.
+# The maximum age of a report that describes the current state.
 STALE_S = 5.0
-# Servers continue to report for this long after the last request.
+# The fields of ``ServerView`` that are fields of ``ServerStatus``.
+STATUS_FIELDS = (
+    *("uptime_s", "memory_bytes", "memory_limit_bytes", "rss_bytes", "waiting", "failed", "connections"),
+    *("copies_bytes", "backup", "behind", "node"),
+)
+# The fields of ``ServerView`` that are rates, and their counters in ``ServerStatus``.
+RATES = {
+    "requests_per_s": "requests",
+    "bytes_in_per_s": "bytes_in",
+    "bytes_out_per_s": "bytes_out",
+    "lock_wait": "lock_wait_s",
+}
+# The fields of ``FleetView`` that are sums over its servers.
+SUMS = ("memory_bytes", "memory_limit_bytes", *RATES, "copies_bytes")
+# The time for which servers report after the last request.
 REQUESTED_S = 5.0
 
 
@@ -29,17 +45,17 @@ class ServerReport:
     """A server's status, its time of arrival, and the previous status of the same process (None: there is none)."""
 
     status: ServerStatus
-    at_s: float
-    before: ServerStatus | None = None
+    arrived_s: float
+    previous: ServerStatus | None = None
 
     @property
     def interval_s(self) -> float:
-        """Seconds between the two, by the server's own clock; 0 without a previous status."""
-        return 0.0 if self.before is None else self.status.uptime_s - self.before.uptime_s
+        """The seconds between the two statuses, by the server's clock; 0 without a previous status."""
+        return 0.0 if self.previous is None else self.status.uptime_s - self.previous.uptime_s
 
 
 class ServerReports:
-    """The last two reports of each server, by index, which come with heartbeats while somebody looks. Thread-safe."""
+    """The last two reports of each server, by index. Servers send them with heartbeats while requested. Thread-safe."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -48,7 +64,7 @@ class ServerReports:
         self._requested_until_s = 0.0
 
     def request(self) -> None:
-        """Ask the servers to report from their next heartbeats on, for a few seconds."""
+        """Request reports with the servers' next heartbeats, for ``REQUESTED_S``."""
         self._requested_until_s = self._now_s() + REQUESTED_S
 
     @property
@@ -56,16 +72,16 @@ class ServerReports:
         return self._now_s() < self._requested_until_s
 
     def add(self, index: int, status: ServerStatus) -> None:
-        """Add a report; the previous one gives the rates, unless it is old or of another process."""
+        """Add a report. Rates need the previous report, unless it is old or from another process."""
         now_s = self._now_s()
         with self._lock:
             last = self._reports.get(index)
             is_same = last is not None and last.status.server_id == status.server_id
-            is_recent = last is not None and now_s - last.at_s < 2 * REQUESTED_S
-            before = last.status if last is not None and is_same and is_recent else None
-            if before is not None and status.uptime_s <= before.uptime_s:
+            is_recent = last is not None and now_s - last.arrived_s < 2 * REQUESTED_S
+            previous = last.status if last is not None and is_same and is_recent else None
+            if previous is not None and status.uptime_s <= previous.uptime_s:
                 return  # an older report that arrived late
-            self._reports[index] = ServerReport(status, now_s, before)
+            self._reports[index] = ServerReport(status, now_s, previous)
 
     def all(self) -> dict[int, ServerReport]:
         with self._lock:
@@ -74,7 +90,7 @@ class ServerReports:
 
 @dataclass(frozen=True)
 class ServerHealth:
-    """A server's health; ``why`` is the reason that it is lost or being replaced, None if it is neither."""
+    """A server's health; ``why`` is the reason for its loss or replacement, None if it is neither."""
 
     index: int
     server_id: str
@@ -90,7 +106,7 @@ class CatalogMatrix:
 
     Attributes:
         rows: the number of rows in use.
-        owners: the index of the server of each partition.
+        owners: the index of each partition's server.
         names: the names of its vectors.
     """
 
@@ -104,45 +120,30 @@ class CatalogMatrix:
 def fleet_view(
     health: Sequence[ServerHealth], reports: Mapping[int, ServerReport], now_s: float, silent_after_s: float = STALE_S
 ) -> FleetView:
-    """Return all servers.
-
-    Args:
-        now_s: the time, by the clock of the reports.
-        silent_after_s: the time without a sign of life after which a server is silent.
-    """
-    servers = [_server(one, reports.get(one.index), now_s, silent_after_s) for one in health]
+    """Return the servers and their sums. A server counts as silent ``silent_after_s`` after its last heartbeat."""
+    servers = [_server(each, reports.get(each.index), now_s, silent_after_s) for each in health]
     worst_first = sorted(servers, key=lambda server: (server.state == "running", server.index))
     return FleetView(
         servers=len(servers),
         running=sum(server.state == "running" for server in servers),
-        memory_bytes=sum(server.memory_bytes or 0 for server in servers),
-        memory_limit_bytes=sum(server.memory_limit_bytes or 0 for server in servers),
-        requests_per_s=sum(server.requests_per_s or 0.0 for server in servers),
-        bytes_in_per_s=sum(server.bytes_in_per_s or 0.0 for server in servers),
-        bytes_out_per_s=sum(server.bytes_out_per_s or 0.0 for server in servers),
-        lock_wait=sum(server.lock_wait or 0.0 for server in servers),
-        copies_bytes=sum(server.copies_bytes or 0 for server in servers),
+        **{name: sum(getattr(server, name) or 0 for server in servers) for name in SUMS},
         states=Counter(server.state for server in servers),
         shown=tuple(sorted(worst_first[:MAX_SERVERS], key=lambda server: server.index)),
     )
 
 
 def operation_views(reports: Iterable[ServerReport]) -> tuple[tuple[OperationView, ...], int]:
-    """Sum the operations over all servers; return the slowest in total, and the number of those left out."""
+    """Sum the operations over all servers; return those with the most seconds, and the number of those left out."""
     sums: dict[str, list[float]] = {}
     for report in reports:
-        before = {} if report.before is None else {operation.name: operation for operation in report.before.operations}
+        previous = {} if report.previous is None else {each.name: each for each in report.previous.operations}
+        interval_s = report.interval_s or math.inf
         for operation in report.status.operations:
-            earlier = before.get(operation.name, OperationStatus(operation.name, 0, 0, 0.0, 0))
-            interval_s = report.interval_s
-            per_s, busy = (
-                ((operation.count - earlier.count) / interval_s, (operation.seconds - earlier.seconds) / interval_s)
-                if interval_s
-                else (0.0, 0.0)
-            )
-            numbers = (operation.count, operation.failures, operation.seconds, operation.keys, per_s, busy)
-            before_sums = sums.get(operation.name, [0.0] * 6)
-            sums[operation.name] = [total + number for total, number in zip(before_sums, numbers, strict=True)]
+            earlier = previous.get(operation.name, OperationStatus(operation.name, 0, 0, 0.0, 0))
+            rates = (operation.count - earlier.count) / interval_s, (operation.seconds - earlier.seconds) / interval_s
+            numbers = (operation.count, operation.failures, operation.seconds, operation.keys, *rates)
+            totals = sums.get(operation.name, [0.0] * 6)
+            sums[operation.name] = [total + number for total, number in zip(totals, numbers, strict=True)]
     views = [
         OperationView(name, int(count), int(failures), seconds, seconds / count if count else 0.0, int(keys), *rates)
         for name, (count, failures, seconds, keys, *rates) in sums.items()
@@ -154,17 +155,15 @@ def operation_views(reports: Iterable[ServerReport]) -> tuple[tuple[OperationVie
 def vectors_view(
     matrices: Sequence[CatalogMatrix], servers: int, reports: Mapping[int, ServerReport], begin: int = 0, find: str = ""
 ) -> VectorsView:
-    """Return a page of the matrices, those with the most bytes first.
+    """Return a page of the matrices with the text ``find`` in a vector's name or in their id, the largest first.
 
-    Args:
-        begin: number of the first matrix on the page.
-        find: only matrices with this text in a vector's name, or in their id.
+    ``begin`` is the number of the first matrix on the page.
     """
-    on_servers: dict[int, list[MatrixStatus]] = {}
+    statuses: dict[int, list[MatrixStatus]] = {}
     for report in reports.values():
         for matrix_status in report.status.matrices:
-            on_servers.setdefault(matrix_status.matrix, []).append(matrix_status)
-    sizes = {matrix.id: _bytes(matrix, on_servers.get(matrix.id, ())) for matrix in matrices}
+            statuses.setdefault(matrix_status.matrix, []).append(matrix_status)
+    sizes = {matrix.id: _bytes(matrix, statuses.get(matrix.id, ())) for matrix in matrices}
     text = find.casefold()
     matching = [
         matrix
@@ -181,7 +180,7 @@ def vectors_view(
         found=len(matching),
         begin=begin,
         shown=tuple(
-            _matrix(matrix, sizes[matrix.id], on_servers.get(matrix.id, ()), servers) for matrix in largest[begin:]
+            _matrix(matrix, sizes[matrix.id], statuses.get(matrix.id, ()), servers) for matrix in largest[begin:]
         ),
     )
 
@@ -191,36 +190,20 @@ def _server(health: ServerHealth, report: ServerReport | None, now_s: float, sil
         state = "recovering" if health.is_recoverable else "lost"
     else:
         state = "silent" if health.silent_s > silent_after_s else "running"
-    plain = ServerView(health.index, health.address, state, health.why or "", health.silent_s)
-    if report is None or report.status.server_id != health.server_id or now_s - report.at_s > STALE_S:
-        return plain
-    status, before, interval_s = report.status, report.before, report.interval_s
-
-    def rate(name: str) -> float | None:
-        return None if before is None else (getattr(status, name) - getattr(before, name)) / interval_s
-
-    return replace(
-        plain,
-        uptime_s=status.uptime_s,
-        memory_bytes=status.memory_bytes,
-        memory_limit_bytes=status.memory_limit_bytes,
-        rss_bytes=status.rss_bytes,
-        requests_per_s=rate("requests"),
-        bytes_in_per_s=rate("bytes_in"),
-        bytes_out_per_s=rate("bytes_out"),
-        lock_wait=rate("lock_wait_s"),
-        waiting=status.waiting,
-        failed=status.failed,
-        connections=status.connections,
-        copies_bytes=status.copies_bytes,
-        backup=status.backup,
-        behind=status.behind,
-        node=status.node,
-    )
+    view = ServerView(health.index, health.address, state, health.why or "", health.silent_s)
+    if report is None or report.status.server_id != health.server_id or now_s - report.arrived_s > STALE_S:
+        return view
+    status, previous = report.status, report.previous
+    copied = {name: getattr(status, name) for name in STATUS_FIELDS}
+    rates: dict[str, Any] = dict.fromkeys(RATES)
+    if previous is not None:
+        counters = [(name, getattr(status, field) - getattr(previous, field)) for name, field in RATES.items()]
+        rates |= {name: difference / report.interval_s for name, difference in counters}
+    return replace(view, **copied, **rates)
 
 
 def _bytes(matrix: CatalogMatrix, statuses: Sequence[MatrixStatus]) -> int | None:
-    """Return the size of a matrix as its servers report it; before that, a dense matrix's size by its shape."""
+    """Return the size of a matrix by its servers' reports; without reports, a dense matrix's size by its shape."""
     if len(statuses) == len(set(matrix.owners)):
         return sum(status.bytes for status in statuses)
     spec = matrix.spec

@@ -1,4 +1,4 @@
-"""Snapshots of a fleet without its driver: the watcher asks each server once a second, while there are viewers."""
+"""Snapshots of a fleet without its driver. While there are viewers, the watcher asks each server once a second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ps2.storage.manifest import matrices_from_json
 from ps2.transport.concurrent_calls import call_concurrently
 from ps2.version import __version__
 
-# Interval of requests for the names of vectors, which change rarely.
+# The interval of requests for the names of vectors, which rarely change.
 NAMES_S = 10.0
 NOTE = "runs, trainings and recoveries are on the page of the fleet's driver (ps.dashboardUrl)"
 
@@ -42,14 +42,14 @@ class FleetWatcher:
         self._faults: dict[str, str | None] = dict.fromkeys(addresses)
         self._ids: dict[str, str] = {}
         self._names: Mapping[int, Sequence[str]] = {}
-        self._named_s = -NAMES_S
+        self._names_read_s = -NAMES_S
 
     def snapshot(self) -> bytes:
         """Ask all servers, and return the snapshot as JSON."""
         began_s = time.monotonic()
         call_concurrently(self._addresses, self._ask)
-        if began_s - self._named_s >= NAMES_S:
-            self._named_s = began_s
+        if began_s - self._names_read_s >= NAMES_S:
+            self._names_read_s = began_s
             answering = [address for address, fault in self._faults.items() if fault is None]
             names = vector_names(call_concurrently(answering, self._catalog))
             self._names = {id: sorted(rows) for id, rows in names.items()}
@@ -82,19 +82,19 @@ class FleetWatcher:
         )
 
     def vectors(self, begin: int, find: str) -> bytes:
-        """Return a part of the last snapshot's table of vectors, as JSON."""
+        """Return a page of the last snapshot's table of vectors, as JSON."""
         return to_json(vectors_view(self._matrices(), len(self._addresses), self._reports.all(), begin, find))
 
     def _ask(self, address: str) -> None:
-        index, before = self._addresses.index(address), self._faults[address]
+        index, previous_fault = self._addresses.index(address), self._faults[address]
         try:
             status = self._control.status(address)
         except TransientError as error:
             self._faults[address] = fault = str(error).removeprefix(f"{address}: ")
-            if before is None:
+            if previous_fault is None:
                 self._events.add("lost", f"server {index} ({address}) does not answer: {fault}")
             return
-        if before is not None:
+        if previous_fault is not None:
             self._events.add("recovery", f"server {index} ({address}) answers again")
         self._faults[address], self._answered_s[address], self._ids[address] = None, time.monotonic(), status.server_id
         self._reports.add(index, status)
@@ -121,7 +121,7 @@ class FleetWatcher:
 
 
 def vector_names(catalogs: Iterable[bytes]) -> Mapping[int, Mapping[str, int]]:
-    """Return each matrix's map from vector names to rows, from the newest catalog that a driver has published."""
+    """Return the rows of each matrix's vectors by name, from the newest catalog that a driver has published."""
     published = [json.loads(catalog) for catalog in catalogs if catalog]
     newest: Mapping[str, Any] = max(published, key=lambda catalog: catalog["number"], default={"matrices": []})
     return {matrix.id: matrix.names for matrix in matrices_from_json(newest["matrices"], "the driver's catalog")}

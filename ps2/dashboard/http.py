@@ -1,4 +1,4 @@
-"""The page over HTTP: files, one stream of snapshots, pages of the table of vectors. The first request loads it."""
+"""The HTTP application of the page: files, a stream of snapshots, and the table of vectors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ps2.dashboard.browser_sessions import BrowserSessions
 from ps2.dashboard.publisher import MAX_VIEWERS, SnapshotPublisher
 
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-# A viewer that takes no data for this long is gone, or asleep: its browser connects again when it wakes.
+# The time after which a viewer that receives no data is disconnected. Its browser connects again when it wakes up.
 SEND_S = 20.0
-# Milliseconds until a browser connects again.
+# The milliseconds after which a browser connects again.
 RETRY_MS = 1500
 MAX_FIND_CHARS = 200
 HEADERS = {
@@ -37,15 +37,15 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 LINK_USED = (
-    "This link has been used, or is of another driver. A browser that has opened the page before needs no new link: "
-    "open the address without the token. Else ask the driver, print(ps.dashboardUrl), or an open page: "
-    "'Link for another browser'."
+    "This link has been used, or belongs to another driver. A browser that has opened the page earlier needs no new "
+    "link: open the address without the token. Otherwise get a link from the driver, print(ps.dashboardUrl), or from "
+    "an open page: 'Link for another browser'."
 )
 NO_SESSION = (
-    "This browser has not been let in: open the link with the token that the driver printed, print(ps.dashboardUrl)."
+    "This browser has no access yet: open the link with the token that the driver printed, print(ps.dashboardUrl)."
 )
 REFUSED = "<!doctype html><title>PS2: refused</title><p>{}<p><a href='/'>Try again</a>"
-# The browser opens the page from here, not from where the link was clicked: only then does it send a strict cookie.
+# This document opens the page, because a browser sends a strict cookie only if the request comes from the same site.
 ADMITTED = (
     "<!doctype html><title>PS2</title><link rel='icon' href='/icon.svg'>"
     "<meta http-equiv='refresh' content='0;url=/'><a href='/'>Open the page</a>"
@@ -57,9 +57,9 @@ class PageResources:
     """The parts of the application.
 
     Attributes:
-        vectors: a function that returns a page of the table of vectors as JSON, for its first number and a search text.
-        hosts: the names that requests may use beside addresses; an attacker may make other names resolve to this host.
-        port: the page's port; it is part of the cookie's name, as all ports of a host share cookies.
+        vectors: a function that returns a page of the table of vectors as JSON, given its first number and a text.
+        hosts: the host names that requests may use. An attacker can make other names resolve to this host.
+        port: the page's port, which is part of the cookie's name, as all ports of a host share cookies.
     """
 
     publisher: SnapshotPublisher
@@ -74,7 +74,6 @@ class PageResources:
 
 
 def application(site: PageResources) -> ASGIApp:
-    """Return the ASGI application."""
     folder = files("ps2.dashboard") / "assets"
     assets = {f"/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(tuple(KINDS))}
     assets["/"] = assets["/index.html"]
@@ -108,7 +107,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 class _AccessMiddleware:
-    """Lets requests pass that name this host and come with a session; a link's token becomes one."""
+    """Passes requests that name this host and have a session; exchanges the token of a link for a session."""
 
     def __init__(self, site: PageResources, inner: ASGIApp) -> None:
         self._site = site
@@ -129,15 +128,13 @@ class _AccessMiddleware:
         await (self._inner if refused is None else refused)(scope, receive, with_headers)
 
     def _refused(self, request: HTTPConnection) -> Response | None:
-        """Return the answer of refusal or admission; None: the request may pass."""
+        """Return the response that refuses or admits the browser; None: the request may pass."""
         site = self._site
         host = _host(request.headers.get("host", ""))
         if not _is_address(host) and host not in site.hosts:
-            return PlainTextResponse(
-                f"The page is not known by the name {host[:200]!r}: use its address, or localhost.", 403
-            )
+            return PlainTextResponse(f"The page has no name {host[:200]!r}: use its address, or localhost.", 403)
         if request.headers.get("sec-fetch-site") == "cross-site" and request.url.path != "/":
-            return PlainTextResponse("Requests of other sites are refused.", 403)
+            return PlainTextResponse("Requests from other sites are refused.", 403)
         if site.sessions.knows(request.cookies.get(site.cookie, "")):
             return None
         token = request.query_params.get("token")
@@ -152,19 +149,19 @@ class _AccessMiddleware:
 
 
 class _EventStream:
-    """Server-sent events: each snapshot as one message, the newest only."""
+    """A stream of server-sent events: each snapshot is a message; a slow viewer misses snapshots."""
 
     def __init__(self, publisher: SnapshotPublisher) -> None:
         self._publisher = publisher
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._publisher.viewers >= MAX_VIEWERS:
-            busy = PlainTextResponse(f"{MAX_VIEWERS} browsers look at this page; close one of them.", 503)
+            busy = PlainTextResponse(f"{MAX_VIEWERS} browsers show this page; close one of them.", 503)
             return await busy(scope, receive, send)
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(_left(receive))
+        leaving = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -185,7 +182,7 @@ class _EventStream:
         await part(b"event: end\ndata: {}\n\n", more=False)
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

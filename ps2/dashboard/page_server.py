@@ -1,4 +1,4 @@
-"""The page's socket and thread. The first request imports the HTTP server; until then the page costs one socket."""
+"""The page's socket and thread. The HTTP server is imported only at the first request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LISTEN = "127.0.0.1:4070-4169"
 BACKLOG = 128
-# The maximum includes open streams.
+# The maximum number of connections, with open streams.
 MAX_CONNECTIONS = 400
 STOP_S = 5.0
 
@@ -46,11 +46,11 @@ class PageServer:
 
         Args:
             snapshot: returns the newest snapshot as JSON; called once a second while there are viewers.
-            vectors: returns a part of the table of vectors, as JSON.
-            listen: host and ports; the first free port is used, and any free one if all of these are taken.
+            vectors: returns a page of the table of vectors, as JSON.
+            listen: host and ports; the first free port is used, or any free port if all of them are in use.
 
         Raises:
-            LaunchError: the host is not this machine's.
+            LaunchError: the host is not an address of this machine.
         """
         self._sessions = sessions
         self._vectors = vectors
@@ -67,20 +67,20 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        """A link that lets one browser in."""
+        """A link that admits one browser."""
         return f"http://{self.address}/?token={self._sessions.token}"
 
     @property
     def description(self) -> str:
         """The line that announces the page, with its link."""
         first = self._ports[0]
-        port_note = "" if first in (self.port, 0) else f" (port {first} is taken)"
-        unencrypted = "" if is_loopback(self._host) else "; its data travel unencrypted"
-        return f"live page at {self.url}{port_note}{unencrypted}"
+        port_warning = "" if first in (self.port, 0) else f" (port {first} is taken)"
+        warning = "" if is_loopback(self._host) else "; its data travel unencrypted"
+        return f"live page at {self.url}{port_warning}{warning}"
 
     @property
     def address(self) -> str:
-        """``host:port``."""
+        """The page's ``host:port``."""
         host = socket.gethostname() if is_wildcard(self._host) else self._host
         return join_address(host, self.port)
 
@@ -117,7 +117,7 @@ class PageServer:
         site = PageResources(self._publisher, self._sessions, self._vectors, hosts, self.port)
         config = uvicorn.Config(
             application(site),
-            log_config=None,  # the program's own logging stays as it is
+            log_config=None,  # do not change the program's logging
             access_log=False,
             lifespan="off",
             server_header=False,

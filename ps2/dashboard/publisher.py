@@ -1,4 +1,4 @@
-"""One frame a second for all viewers. A slow viewer misses frames, and gets the newest one next: nothing queues."""
+"""One frame a second for all viewers. There is no queue: a slow viewer misses frames, and gets the newest one next."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MAX_VIEWERS = 100
 
 
 class SnapshotPublisher:
-    """Makes frames while there are viewers. Everything except ``close`` runs in one event loop."""
+    """Makes frames while there are viewers. All methods except ``close`` run in one event loop."""
 
     def __init__(self, make: Callable[[], bytes], period_s: float = PERIOD_S) -> None:
-        """``make``: returns the next frame; called in a separate thread, so it may be slow."""
+        """``make`` returns the next frame. It is called in a separate thread, so it can be slow."""
         self._make = make
         self._period_s = period_s
         self._frame: tuple[int, bytes] = (0, b"")
@@ -28,7 +28,7 @@ class SnapshotPublisher:
         self.is_closed = False
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """Yield the newest frame, and then each one that is the newest when the viewer is ready for it."""
+        """Yield the newest frame, each time the viewer is ready and there is a newer one."""
         self._loop = asyncio.get_running_loop()
         self.viewers += 1
         try:

@@ -1,41 +1,97 @@
-"""The state of a run for the page. Each look adds the new rows to the sums over the run."""
+"""The state of a run for the page, and the figures of a driver for its metrics. A view adds new records to sums."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ps2.array_types import Float64s
-from ps2.dashboard.figures import RunFigures
 from ps2.dashboard.series import ClockMeans
-from ps2.dashboard.snapshot import Bar, RunView, WorkerView
+from ps2.dashboard.snapshot import Bar, CheckpointView, FleetView, RunView, TrainingView, WorkerView
 from ps2.run.records import COLUMNS
 from ps2.run.state import RunState
 from ps2.run.timeline import NAMES, ROW_PARTS, by_category, discipline
 
-# Number of workers in the table and the chart: the busiest, and others at even distances.
+# The maximum number of workers in the table and the chart: the busiest, and others at even distances.
 MAX_SHOWN = 32
-# Maximum number of bars of one worker. If there are more clocks, consecutive ones share a bar.
+# The maximum number of bars of one worker. If there are more clocks, consecutive clocks share a bar.
 MAX_BARS = 40
+# The maximum number of a worker's newest rows that are read for the chart.
 MAX_TAIL = 2000
-# The approximate number of clocks in the chart, and the lengths that its window of time may have.
+# The approximate number of clocks in the chart, and the possible lengths of its window of time.
 CLOCKS_SHOWN = 12
 WINDOWS_S = (2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
-# Nobody waits longer for the end of a run.
+# A longer estimate of the remaining time is not shown.
 MAX_LEFT_S = 30 * 86400.0
-# Minimum duration of a straggler's clocks, as a multiple of the median.
+# The minimum duration of a straggler's clocks, as a multiple of the median.
 SLOW = 1.5
-# Weight of the newest clocks in the mean of recent ones.
+# The weight of the newest clocks in the moving average of clocks' durations.
 NEWEST = 0.3
 # Columns of a timeline's rows.
 CLOCK, BEGAN, OUTSIDE = (COLUMNS.index(name) for name in ("clock", "began", "outside"))
 # The categories of a clock's work and of its waits.
 BUSY = [NAMES.index(name) for name in ("compute", "pull", "push", "kernels")]
 WAITS = [NAMES.index(name) for name in ("wait", "onClock", "checkpoint", "coordinator")]
+
+NO_COUNTS: Float64s = np.zeros((0, 0))
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """The figures of a run by rank.
+
+    Attributes:
+        staleness: the run's staleness; None for ASP.
+        clocks: the current or last clock of each worker.
+        counts: shape (workers, 2 + categories): ended clocks, lost attempts, and seconds by category.
+    """
+
+    staleness: int | None
+    clocks: Sequence[int]
+    counts: Float64s
+
+
+@dataclass(frozen=True)
+class DriverFigures:
+    """The figures of a driver.
+
+    Attributes:
+        info: the labels of ``ps2_driver_info``.
+        memory_bytes, memory_limit_bytes: sums over all servers; None: no server has reported.
+        recoveries: the number of recoveries of lost servers, by the source of the data.
+        rollbacks: the number of rollbacks of the whole fleet.
+        checkpoints: the number of complete checkpoints; ``checkpoint`` is the newest.
+        runs: the number of runs that have begun.
+        run: the current or last run.
+        counts: the ``counts`` of ``RunFigures``, summed over all runs.
+        events: the number of events by kind.
+    """
+
+    info: Mapping[str, str]
+    fleet: FleetView
+    memory_bytes: int | None
+    memory_limit_bytes: int | None
+    recoveries: Mapping[str, int]
+    rollbacks: int
+    checkpoints: int
+    checkpoint: CheckpointView | None
+    runs: int
+    run: tuple[RunView, RunFigures] | None
+    counts: Float64s
+    training: TrainingView | None
+    events: Mapping[str, int]
+
+
+def added(first: Float64s, second: Float64s) -> Float64s:
+    """Return the sum of the counts of runs; a run with fewer workers has zeros for the others."""
+    total = np.zeros((max(len(first), len(second)), max(first.shape[1], second.shape[1])))
+    for counts in (first, second):
+        total[: counts.shape[0], : counts.shape[1]] += counts
+    return total
 
 
 @dataclass(frozen=True)
@@ -59,7 +115,7 @@ class _Reading:
 
 
 class RunWatcher:
-    """Looks at one run again and again."""
+    """Makes views of one run."""
 
     def __init__(self, run: RunState, number: int) -> None:
         workers = run.workers
@@ -68,11 +124,11 @@ class RunWatcher:
         self._rows_read = [0] * workers
         self._shown = list(range(min(workers, MAX_SHOWN)))
         self._series: dict[str, ClockMeans] = {}
-        self._looks: list[tuple[float, int]] = []
+        self._totals: list[tuple[float, int]] = []  # the time and the number of finished clocks at the last views
         self._sums: Float64s = np.zeros((workers, len(NAMES)))
         self._ends_s: Float64s = np.zeros(workers)
         self._clocks = np.zeros(workers, np.int64)
-        self._recent: Float64s = np.full(workers, np.nan)
+        self._recent: Float64s = np.full(workers, np.nan)  # the moving average of the seconds of a clock
         self._epoch = run.epoch
         self._entered: list[int] = [run.first] * workers
 
@@ -129,7 +185,7 @@ class RunWatcher:
         )
 
     def figures(self) -> RunFigures:
-        """Return the figures of all workers, as of the last view."""
+        """Return the figures of all workers at the time of the last view."""
         lost = [self.run.attempts_lost.get(rank, 0) for rank in range(self.run.workers)]
         counts = np.column_stack([self._clocks, lost, self._sums])
         return RunFigures(self.run.clocks.staleness, self._entered, counts)
@@ -147,7 +203,7 @@ class RunWatcher:
             if clocks.has_returned(rank):
                 live.append(("returned", "", now_s))
             elif rank in absent:
-                live.append(("no task", "Spark has not started its task yet, or starts it again", arrived_s))
+                live.append(("no task", "Spark has not started its task yet, or restarts it", arrived_s))
             elif rank in clocks.waiting:
                 needed = clocks.needed(clocks.waiting[rank])
                 is_called = clocks.finished >= needed
@@ -180,8 +236,8 @@ class RunWatcher:
         self._clocks += counts
         has_rows = counts > 0
         busy_s = np.bincount(ranks, seconds[:, BUSY].sum(axis=1), workers)[has_rows] / counts[has_rows]
-        before_s = np.where(np.isnan(self._recent[has_rows]), busy_s, self._recent[has_rows])
-        self._recent[has_rows] = before_s + NEWEST * (busy_s - before_s)
+        average_s = np.where(np.isnan(self._recent[has_rows]), busy_s, self._recent[has_rows])
+        self._recent[has_rows] = average_s + NEWEST * (busy_s - average_s)
 
     def _add_metrics(self, rows: NDArray[np.float64]) -> None:
         for number in np.unique(rows[:, 1]) if len(rows) else ():
@@ -190,7 +246,7 @@ class RunWatcher:
             series.add(metric_rows[:, 2].astype(np.int64), metric_rows[:, 3])
 
     def _choose(self, slowdowns: Float64s) -> None:
-        """Choose the workers to show at the next look: the slowest half, and others at even distances."""
+        """Choose the workers of the next view: the slowest ones, and others at even distances."""
         if self.run.workers <= MAX_SHOWN:
             return
         slowest = np.argsort(-np.nan_to_num(slowdowns), kind="stable")[: MAX_SHOWN // 2]
@@ -199,24 +255,24 @@ class RunWatcher:
         self._shown = sorted(map(int, [*slowest, *spread]))
 
     def _window(self) -> float:
-        """Return the length of the chart in seconds: several clocks of the slowest worker."""
+        """Return the length of the chart in seconds: about ``CLOCKS_SHOWN`` clocks of the slowest worker."""
         recent_s = self._recent[~np.isnan(self._recent)]
         waits_s = self._sums[:, WAITS].sum() / max(1, self._clocks.sum())
         span_s = CLOCKS_SHOWN * (float(recent_s.max()) + float(waits_s)) if len(recent_s) else 0.0
         return next((window_s for window_s in WINDOWS_S if window_s >= span_s), WINDOWS_S[-1])
 
     def _left(self, applied: Sequence[int], per_s: float) -> float | None:
-        """Return the time for the rest of the workers' loops; None: unknown, as for loops that ``STOP`` ends."""
+        """Return the seconds until the ends of the workers' loops; None: unknown, as for loops that ``STOP`` ends."""
         clocks = sum(max(0, self.run.until - clock) for clock in applied)
         if not clocks or clocks > MAX_LEFT_S * per_s:
             return None
         return clocks / per_s
 
     def _rate(self, now_s: float, total: int) -> float:
-        """Return the clocks in each second, over the last looks."""
-        self._looks = [*self._looks[-5:], (now_s, total)]
-        began_s, before = self._looks[0]
-        return (total - before) / (now_s - began_s) if now_s > began_s else 0.0
+        """Return the number of clocks per second, over the last views."""
+        self._totals = [*self._totals[-5:], (now_s, total)]
+        first_s, first_total = self._totals[0]
+        return (total - first_total) / (now_s - first_s) if now_s > first_s else 0.0
 
 
 def _bars(rows: NDArray[np.float64], from_s: float) -> tuple[Bar, ...]:
@@ -232,8 +288,8 @@ def _bars(rows: NDArray[np.float64], from_s: float) -> tuple[Bar, ...]:
     began_s, clocks = np.round(rows[starts, BEGAN], 4).tolist(), rows[lasts, CLOCK].astype(int).tolist()
     counts, outside = (lasts - starts + 1).tolist(), (rows[starts, OUTSIDE] != 0).tolist()
     return tuple(
-        Bar(at_s, clock, count, tuple(seconds), is_outside)
-        for at_s, clock, count, seconds, is_outside in zip(began_s, clocks, counts, parts, outside, strict=True)
+        Bar(bar_s, clock, count, tuple(seconds), is_outside)
+        for bar_s, clock, count, seconds, is_outside in zip(began_s, clocks, counts, parts, outside, strict=True)
     )
 
 

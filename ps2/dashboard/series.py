@@ -1,4 +1,4 @@
-"""Numbers by clock or step, of any length, thinned for a chart."""
+"""Series of numbers by clock or step, thinned for charts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from ps2.array_types import Float64s
 from ps2.dashboard.snapshot import Series
 
-# A chart has fewer pixels than a long run has clocks.
+# The maximum number of points of a chart.
 MAX_POINTS = 240
+# The number of significant digits.
 DIGITS = 6
 
 
@@ -25,7 +26,7 @@ class ClockMeans:
         self._used = 0
 
     def add(self, clocks: NDArray[np.int64], values: Float64s) -> None:
-        """Add values; NaN and infinity do not count."""
+        """Add values; ignore NaN and infinity."""
         positions = clocks - self._first
         is_counted = (positions >= 0) & np.isfinite(values)
         positions, values = positions[is_counted], values[is_counted]
@@ -39,7 +40,7 @@ class ClockMeans:
         np.add.at(self._counts, positions, 1)
 
     def roll_back(self, clock: int) -> None:
-        """Forget the clocks from ``clock`` on, which are repeated."""
+        """Forget the clocks from ``clock`` on, which will be repeated."""
         position = max(0, clock - self._first)
         self._sums[position:], self._counts[position:] = 0.0, 0
         self._used = min(self._used, position)
@@ -49,9 +50,9 @@ class ClockMeans:
         return thinned(name, logged + self._first, self._sums[logged] / self._counts[logged])
 
 
-def thinned(name: str, at: Sequence[float] | NDArray[np.int64], values: Sequence[float] | Float64s) -> Series:
-    """Return at most ``MAX_POINTS`` points, the lowest and the highest of each section, without NaN and infinity."""
-    x, y = np.asarray(at), np.asarray(values, np.float64)
+def thinned(name: str, steps: Sequence[float] | NDArray[np.int64], values: Sequence[float] | Float64s) -> Series:
+    """Return at most ``MAX_POINTS`` points: the lowest and the highest of each section, without NaN and infinity."""
+    x, y = np.asarray(steps), np.asarray(values, np.float64)
     x, y = x[np.isfinite(y)], y[np.isfinite(y)]
     if len(y) > MAX_POINTS:
         chosen: set[int] = {0, len(y) - 1}

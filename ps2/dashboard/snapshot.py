@@ -1,4 +1,4 @@
-"""The content of the page: an immutable snapshot of fleet and run, as plain data. Times are seconds, sizes bytes."""
+"""The content of the page: an immutable snapshot of fleet and run. Times are in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ class ServerView:
     """One server. Its numbers are None until it has reported.
 
     Attributes:
-        state: "running", "silent" (no sign of life for longer than usual), "recovering" (lost, and being brought back)
-            or "lost".
+        state: "running", "silent" (no heartbeat for longer than usual), "recovering" (lost, and being replaced) or
+            "lost".
         reason: the reason for the loss of the server, or "".
-        silent_s: the time since its last sign of life.
+        silent_s: the time since its last heartbeat.
         requests_per_s, bytes_in_per_s, bytes_out_per_s: the rates between its last two reports.
         lock_wait: the seconds per second for which requests waited for locks of shards, summed over requests.
         waiting: the number of requests that wait for a lock now.
+        failed: the number of failed requests.
         copies_bytes: the size of its copies of other servers' shards.
+        backup: the address of the server with the copies of its shards, or "".
         behind: the number of its shards whose copies are not up to date.
         node: the node of its container, or "".
     """
@@ -163,12 +165,13 @@ class RecoveryView:
 
 @dataclass(frozen=True)
 class Bar:
-    """Consecutive clocks of one worker, drawn as one: ``parts`` are seconds, in the order of ``ROW_ORDER``.
+    """Consecutive clocks of one worker, drawn as one bar.
 
     Attributes:
         began_s: the beginning, in seconds since the run began.
-        clock: the last clock.
-        outside: True for time between loops, or for reading rows.
+        clock: the last clock; ``clocks`` is their number.
+        parts: the seconds by category, in the order of ``ROW_ORDER``.
+        outside: True for the time between loops, or for reading rows.
     """
 
     began_s: float
@@ -188,12 +191,12 @@ class WorkerView:
         state: "working", "wait" (for others), "onClock" (for the driver's function), "no task" or "returned".
         why: the reason for waiting, or "".
         since_s: the beginning of the state, in seconds since the run began.
-        clocks: the number of clocks that it has ended; a repeated one counts again.
+        clocks: the number of clocks that it has finished; a repeated clock counts again.
         parts: the seconds by category (``ps2.run.timeline``).
         busy_s: the seconds of a recent clock without waiting; None before the first one.
         slowdown: ``busy_s`` divided by the median of all workers.
         failures: the number of failed attempts.
-        bars: its recent past; none if the chart does not show it.
+        bars: its recent clocks; empty if the chart does not show the worker.
         log: the URL of its executor's log; "": unknown.
     """
 
@@ -264,8 +267,8 @@ class TrainingView:
         unit, objective: the family's words for a step and for the objective.
         left_s: the seconds until the last step, at the mean time of the steps so far; None: unknown.
         state: "reading", "training", "done", or the error that ended it.
-        numbers: further values of this kind of training, after the last step.
-        series: objective, validation, seconds of a step, and the further values.
+        numbers: the family's own metrics after the last step.
+        series: the objective, validation, seconds of a step, and the family's metrics.
         value: the objective after the last step; ``validation`` likewise.
         step_s: the seconds of the last step.
     """
@@ -342,7 +345,7 @@ class Snapshot:
 
 
 def to_json(view: Any) -> bytes:
-    """Return a view as JSON; numbers that JSON does not have are null."""
+    """Return a view as JSON, with null for NaN and infinity."""
     return json.dumps(_plain(view), separators=(",", ":"), allow_nan=False).encode(errors="backslashreplace")
 
 

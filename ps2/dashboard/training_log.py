@@ -1,4 +1,4 @@
-"""The trainings of estimators, as their progress is reported: the current one, or the last one."""
+"""The log of trainings of estimators, by their reported progress."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ps2.dashboard.series import thinned
 from ps2.dashboard.snapshot import HistoryView, TrainingView
 
 MAX_HISTORY = 200
-# Steps of one training that are remembered; of more, every other one is dropped.
+# The maximum number of stored steps of one training. If there are more, every other one is dropped.
 MAX_STEPS = 20_000
 MAX_PARAMS, MAX_PARAM_CHARS = 40, 60
 MAX_OUTCOME_CHARS = 300
-# Charts of further values.
+# The maximum number of charts of a family's own metrics.
 MAX_NUMBERS = 6
 
 
@@ -55,7 +55,7 @@ class Step(Protocol):
 
 @dataclass
 class _Training:
-    """A training; ``points`` are number, objective, validation, seconds so far, and further values of each step."""
+    """A training; ``points`` are number, objective, validation, total seconds, and metrics of each step."""
 
     name: str
     steps: int
@@ -80,7 +80,7 @@ class TrainingLog:
     """Thread-safe. A process trains one model at a time.
 
     Attributes:
-        around: a function of name and steps that makes the context of each training; None: no context.
+        around: a function that returns a context for a training, given its name and steps; None: no context.
     """
 
     def __init__(self) -> None:
@@ -91,12 +91,12 @@ class TrainingLog:
 
     @contextmanager
     def training(self, name: str, steps: int, params: Mapping[str, object]) -> Iterator[Callable[[Step], None]]:
-        """Record a training under way; yield the function to call after each step."""
+        """Record a training in the with-block; yield the function to call after each step."""
         shown = tuple((key, _short(value)) for key, value in list(params.items())[:MAX_PARAMS])
         training = _Training(name, steps, shown, time.time(), time.monotonic())
         with self._lock:
             if self._current is not None:
-                self._current.points.clear()  # its chart has been replaced
+                self._current.points.clear()  # only the current training has charts
             self._current = training
             self._history.append(training)
 
@@ -117,13 +117,13 @@ class TrainingLog:
                 training.state, training.ended_s = outcome, time.monotonic()
 
     @property
-    def under_way(self) -> str:
-        """The name of the training under way; "" if there is none."""
+    def active_name(self) -> str:
+        """The name of the active training; "" if there is none."""
         training = self._current
         return training.name if training is not None and training.ended_s is None else ""
 
     def current(self) -> TrainingView | None:
-        """Return the training under way, or the last one."""
+        """Return the active training, or the last one."""
         with self._lock:
             training = self._current
             if training is None:
@@ -132,12 +132,12 @@ class TrainingLog:
             state, ended_s = training.state, training.ended_s
         seconds = (time.monotonic() if ended_s is None else ended_s) - training.began_s
         numbers = [number for number, *_ in points]
-        took_s = [after[3] - before[3] for before, after in pairwise(points)]
+        step_s = [point[3] - previous[3] for previous, point in pairwise(points)]
         series = [thinned("objective", numbers, [objective for _, objective, *_ in points])]
         if any(validation is not None for _, _, validation, *_ in points):
             measured = [(number, value) for number, _, value, *_ in points if value is not None]
             series.append(thinned("validation", [n for n, _ in measured], [value for _, value in measured]))
-        series.append(thinned("seconds of a step", numbers[1:], took_s))
+        series.append(thinned("seconds of a step", numbers[1:], step_s))
         names = list(points[-1][4])[:MAX_NUMBERS] if points else []
         for name in names:
             series.append(thinned(name, numbers, [metrics.get(name, float("nan")) for *_, metrics in points]))
@@ -160,7 +160,7 @@ class TrainingLog:
             series=tuple(series),
             value=None if last is None else last.objective,
             validation=None if last is None else last.validation,
-            step_s=took_s[-1] / (numbers[-1] - numbers[-2]) if took_s else None,
+            step_s=step_s[-1] / (numbers[-1] - numbers[-2]) if step_s else None,
         )
 
     def history(self) -> list[HistoryView]:
@@ -185,7 +185,7 @@ TRAININGS = TrainingLog()
 
 
 def failure_outcome(error: Exception) -> str:
-    """Return the outcome, for the history, of a run or a training that an error ended: its class and first line."""
+    """Return the outcome of a run or a training that an error ended: the error's class and first line."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:MAX_OUTCOME_CHARS]
 
 

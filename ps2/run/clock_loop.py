@@ -28,10 +28,12 @@ class RunRef:
     """Identifies the run of a task; travels in the task's closure and holds no secret.
 
     Attributes:
+        number: the number of the run in its fleet.
         staleness: the run's staleness; None for ASP.
+        first: the run's first clock.
         takes_reports: True if ``onClock`` takes the workers' reports.
         retries: True if Spark restarts a failed task.
-        log_format: the format of the workers' logs: that of the driver's.
+        log_format: the format of the workers' logs, which is that of the driver's log.
     """
 
     fleet: FleetRef
@@ -53,28 +55,26 @@ class RunRef:
 log = logging.getLogger(__name__)
 
 FOREVER = float("inf")
-# Logged numbers travel with the worker's next message to the driver, or in their own message if the last message is
-# this old.
+# If the worker's last message to the driver is older, logged numbers are sent at once instead of with the next message.
 LOG_INTERVAL_S = 1.0
 # The highest clock that a message can name.
 MAX_CLOCKS = 1 << 62
 
 
 class Inbox:
-    """The driver's messages up to the worker's clock. The newest came with the clock; older ones are fetched on use.
+    """The driver's ``count`` messages up to the worker's clock.
 
-    Attributes:
-        count: the number of these messages.
+    The newest message arrives with the clock; ``take`` fetches the older ones.
     """
 
     def __init__(self, control: RunControl) -> None:
         self._control = control
         self.count = 0
         self.newest: Any = None
-        self._read = 0  # how many ``take`` has returned
+        self._num_returned = 0  # the number of messages that ``take`` has returned
 
     def enter(self, entry: Entered) -> None:
-        """Take what came with a clock."""
+        """Record the newest message and the count that arrived with a clock."""
         if entry.message:
             self.newest = decode(entry.message)
         elif not entry.messages:
@@ -83,15 +83,15 @@ class Inbox:
 
     def restart(self) -> None:
         """Let the next ``take`` begin with the first message."""
-        self._read = 0
+        self._num_returned = 0
 
     def take(self) -> list[Any]:
         """Return the messages that have not been taken, the oldest first."""
-        missing = self.count - self._read
+        missing = self.count - self._num_returned
         messages = [self.newest] if missing == 1 else []
         if missing > 1:
-            messages = [decode(message) for message in self._control.messages(self._read, self.count)]
-        self._read = self.count
+            messages = [decode(message) for message in self._control.messages(self._num_returned, self.count)]
+        self._num_returned = self.count
         return messages
 
 
@@ -99,7 +99,7 @@ class ClockLoop:
     """The clocks of one attempt of a worker.
 
     Attributes:
-        clock: the clock that the worker is in; before the first one, or between two loops, the next one.
+        clock: the clock that the worker is in; outside of loops, the next clock.
         is_inside: True if the worker is in the body of a loop over clocks.
         restarts: the number of times that the worker has restarted its work after a rollback.
         turn: the rotation's turn in this clock, if any; its times are sent with those of the clock.
@@ -128,19 +128,22 @@ class ClockLoop:
         self._prepare(joined, 0, 0)
 
     def _prepare(self, joined: Joined, mutations: int, points: int) -> None:
-        """Prepare to enter the driver's clock, after some mutations and synchronisation points before the first one."""
+        """Prepare to enter the clock of ``joined``.
+
+        ``mutations`` and ``points`` are the numbers of mutations and synchronisation points before the first clock.
+        """
         self.clock = self.ref.first
         self.is_inside = False
         self._resume = joined.clock
-        self._left = False  # the loop was left within the clock that this still is in
-        self._ends_s = FOREVER  # of the clock's budget
-        # The first clock whose updates were not all on the servers at its end; None: all are.
-        self._open: int | None = None
+        self._left = False  # the worker left a loop inside a clock, and is still in that clock
+        self._budget_end_s = FOREVER  # the time at which the clock's budget is spent
+        # The first clock whose updates were not all on the servers when it ended; None: all updates are.
+        self._first_unapplied: int | None = None
         self.turn: Turn | None = None
-        self._number = points  # in this phase
+        self._num_points = points  # the synchronisation points of this phase
         self.reports: list[Report] = []
-        self._until = 0  # the loop ends before this clock
-        self._end = FOREVER  # the run ends before this clock
+        self._loop_end = 0  # the loop ends before this clock
+        self._run_end = FOREVER  # the run ends before this clock
         self.inbox.restart()
         self.ids.settled = 2 * joined.clock
         self.ids.enter(2 * self.ref.first, mutations)
@@ -151,8 +154,8 @@ class ClockLoop:
 
     @property
     def time_left_s(self) -> float:
-        """Seconds left of the clock's budget."""
-        return max(0.0, self._ends_s - time.monotonic())
+        """The seconds left of the clock's budget."""
+        return max(0.0, self._budget_end_s - time.monotonic())
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -167,10 +170,10 @@ class ClockLoop:
     def run_with_rollbacks(self, work: Callable[[], None]) -> None:
         """Run the worker's function; run it again from its beginning if a rollback made it fail.
 
-        A loop over clocks rolls back by itself, within its own clocks. A rollback makes work outside the loop fail, and
-        work that reads partly before and partly after the rollback.
+        A loop over clocks handles rollbacks to one of its own clocks itself. A rollback makes work outside the loop
+        fail, and work that reads partly before and partly after the rollback.
         """
-        mutations, points = self.ids.number, self._number
+        mutations, points = self.ids.number, self._num_points
         while True:
             epoch = self.ids.epoch
             try:
@@ -197,14 +200,14 @@ class ClockLoop:
         """Yield the clocks up to ``n``, each when the others allow it. ``budget_s`` None: the run decides."""
         if self.is_inside:
             raise UsageError("clocks: loops over clocks do not nest")
-        if self.clock >= min(n, self._end):
+        if self.clock >= min(n, self._run_end):
             return
         if self._resume > n:  # an earlier attempt has finished this loop
             self.clock = n
             self._begin(2 * n)
             return
         begin, restarts = self.clock, self.restarts
-        self._until = min(n, MAX_CLOCKS)
+        self._loop_end = min(n, MAX_CLOCKS)
         target = max(begin, self._resume)
         self._flush_for(target, is_last=False)
         times = self.lap()
@@ -212,35 +215,35 @@ class ClockLoop:
             entry = self._enter(target, times)
             if entry.clock != target and not begin <= entry.clock <= n:
                 raise RolledBack(
-                    f"the fleet rolled back to clock {entry.clock}, which is not of this loop: the worker's next "
-                    "attempt goes on from there",
+                    f"the fleet rolled back to clock {entry.clock}, which is not in this loop: the worker's next "
+                    "attempt resumes from there",
                     entry.clock,
                 )
             self.clock = entry.clock
-            if entry.clock >= min(n, self._end):
+            if entry.clock >= min(n, self._run_end):
                 break
             self._begin(2 * entry.clock + 1)
-            self._ends_s = time.monotonic() + (entry.budget_s if budget_s is None else budget_s)
+            self._budget_end_s = time.monotonic() + (entry.budget_s if budget_s is None else budget_s)
             self.is_inside = True
             try:
                 yield entry.clock
             except GeneratorExit:
-                # It may be a loop from before the work began again, whose frame was closed later.
+                # The loop can be one from before a restart, whose frame is closed only now.
                 self._left = self._left or restarts == self.restarts
                 raise
             finally:
                 if restarts == self.restarts:
                     self.is_inside = False
-                    self._ends_s = FOREVER
+                    self._budget_end_s = FOREVER
             target = entry.clock + 1
-            self._flush_for(target, is_last=target >= min(n, self._end))
+            self._flush_for(target, is_last=target >= min(n, self._run_end))
             times = self.lap()
-        if self.clock < n:  # the run has ended before ``n``, which was unknown when ``_flush_for`` was called
+        if self.clock < n:  # the run has ended before ``n``, which ``_flush_for`` did not know
             self._flush_for(self.clock, is_last=True)
         self._begin(2 * self.clock)
 
     def poll_progress(self, clock: int) -> None:
-        """Start reads for the next clock as soon as the other workers have come far enough."""
+        """Start reads for the next clock as soon as the other workers let this worker enter it."""
         if self._poller is not None:
             self._poller.enter(clock, self.ids.epoch)
 
@@ -249,12 +252,12 @@ class ClockLoop:
             self._poller.leave()
 
     def flush(self) -> None:
-        """Bring all changes to the servers."""
+        """Wait until all changes are on the servers."""
         with self.session.stopwatch.running("push"):
             self.session.dispatch.flush()
 
     def lap(self) -> ClockTimes:
-        """Return the times since the last lap. The wait for the next clock belongs to that clock."""
+        """Return the times since the last lap. The wait for a clock counts as part of that clock."""
         seconds, now_s = self.session.stopwatch.seconds, time.monotonic()
         self.session.stopwatch.reset()
         began_s, self._began_s = self._began_s, now_s
@@ -272,9 +275,8 @@ class ClockLoop:
         )
 
     def next_point(self) -> tuple[int, int]:
-        """Return phase and number of the next synchronisation point."""
-        self._number += 1
-        return self.ids.phase, self._number - 1
+        self._num_points += 1
+        return self.ids.phase, self._num_points - 1
 
     def take_metrics(self) -> list[Logged]:
         """Return what was logged since the last message to the driver."""
@@ -284,14 +286,14 @@ class ClockLoop:
 
     def _enter(self, clock: int, times: ClockTimes) -> Entered:
         """Wait until a clock may be entered. ``_flush_for`` has sent the changes that must be on the servers before."""
-        applied = clock if self._open is None else min(clock, self._open)
+        applied = clock if self._first_unapplied is None else min(clock, self._first_unapplied)
         epoch = self.ids.epoch
-        reports = [one for one in self.reports if one.clock < clock]
+        reports = [report for report in self.reports if report.clock < clock]
         with self.session.stopwatch.running("wait"):
             entry = self.control.arrive(
-                *(clock, applied, epoch, times, self.take_metrics()), self.inbox.count, reports, self._until
+                *(clock, applied, epoch, times, self.take_metrics()), self.inbox.count, reports, self._loop_end
             )
-        self.reports = [one for one in self.reports if one.clock >= clock]
+        self.reports = [report for report in self.reports if report.clock >= clock]
         self._split_wait(entry)
         self.session.resume(entry.epoch)
         if entry.epoch != epoch:
@@ -300,30 +302,32 @@ class ClockLoop:
             self.reports = []
             self.inbox.restart()
         self.inbox.enter(entry)
-        self._end = FOREVER if entry.end is None else entry.end
+        self._run_end = FOREVER if entry.end is None else entry.end
         self.ids.settled = 2 * min(applied, entry.clock)
         self.prefetches.enter(entry.clock, entry.horizon, entry.epoch)
         return entry
 
     def _split_wait(self, entry: Entered) -> None:
-        """Divide the wait for a clock, the only one of its lap, among workers, driver's calls and coordinator."""
+        """Divide the wait for a clock into waits for other workers, for calls in the driver, and the coordinator."""
         stopwatch = self.session.stopwatch
         stopwatch.move(entry.on_clock, "wait", to="on_clock")
         stopwatch.move(entry.checkpoint, "wait", to="checkpoint")
         stopwatch.move(max(0.0, stopwatch.seconds["wait"] - entry.others), "wait", to="coordinator")
 
     def _begin(self, phase: int) -> None:
-        if not (self._left and phase == self.ids.phase):  # a loop that goes on in a clock goes on counting
+        if not (self._left and phase == self.ids.phase):  # a loop that resumes in a clock continues the numbering
             self.ids.enter(phase)
-            self._number = 0
+            self._num_points = 0
         self._left = False
 
     def _flush_for(self, target: int, is_last: bool) -> None:
         """Wait until the servers have the changes that clock ``target`` needs, or all changes if ``is_last``."""
         if is_last:
             self.flush()
-            self._open = None
+            self._first_unapplied = None
             return
         staleness = self.ref.staleness
         with self.session.stopwatch.running("push"):
-            self._open = self.session.async_writer.flush_below(0 if staleness is None else target - staleness)
+            self._first_unapplied = self.session.async_writer.flush_below(
+                0 if staleness is None else target - staleness
+            )

@@ -1,4 +1,4 @@
-"""Clocks of one run's workers: which worker may enter which clock (BSP, SSP, ASP). Pure: events in, releases out.
+"""The clocks of a run's workers: which worker may enter which clock (BSP, SSP, ASP). Pure: events in, releases out.
 
 The guarantees (stale synchronous parallel; Xing et al., "Strategies and Principles of Distributed Machine Learning on
 Big Data", section 3.2), with staleness s, among workers that have not returned:
@@ -8,7 +8,7 @@ Big Data", section 3.2), with staleness s, among workers that have not returned:
   them;
 * s = 0 is BSP; without s (None, ASP) no worker ever waits.
 
-An event takes constant time, unless the lowest clock moves: then all waiting workers are checked.
+An event takes constant time unless the lowest clock changes: then all waiting workers are checked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_LIMIT = 2**62
 
 @dataclass(frozen=True)
 class Release:
-    """A worker that waited may enter a clock, and others let it enter clocks up to the ``horizon`` now."""
+    """A waiting worker may enter ``clock``; ``horizon`` is the highest clock that the others let it enter now."""
 
     rank: int
     clock: int
@@ -41,7 +41,7 @@ class Cut:
 
     Attributes:
         journal: the messages that ``onClock`` had returned.
-        reports: the reports of the clocks that ``onClock`` had not been called for, by clock and then by rank.
+        reports: the reports of the clocks for which ``onClock`` had not been called, by clock and then by rank.
     """
 
     applied: tuple[int, ...]
@@ -51,18 +51,18 @@ class Cut:
 
     @property
     def first(self) -> int:
-        """The clock that another driver goes on with: all workers have finished those below."""
+        """The clock from which another driver resumes: all workers have finished the clocks below."""
         return min(self.applied)
 
     def saved(self) -> bytes:
-        """Return what another driver needs, for a checkpoint: messages, and reports of the clocks below ``first``."""
+        """Return what a checkpoint stores for another driver: messages, and reports of the clocks below ``first``."""
         if self.called >= self.first:
             return self.journal.to_bytes()
         reports = [
-            (rank, one.clock, one.merge, one.value)
+            (rank, report.clock, report.merge, report.value)
             for clock, by_rank in sorted(self.reports.items())
-            for rank, own_reports in sorted(by_rank.items())
-            for one in own_reports
+            for rank, reports_of_rank in sorted(by_rank.items())
+            for report in reports_of_rank
             if clock < self.first
         ]
         pending = PendingReports(self.called, self.first, tuple(reports))
@@ -73,7 +73,7 @@ class Clocks:
     """Each worker is in a clock, or waits before one.
 
     Attributes:
-        entered: the clock that each rank is, or was last, in.
+        entered: the current or last clock of each rank.
         furthest: the highest clock that a worker has entered.
         applied: for each rank, the first clock whose updates are not all on the servers.
         called: the first clock for which ``onClock`` has not returned.
@@ -81,14 +81,14 @@ class Clocks:
     """
 
     def __init__(self, workers: int, staleness: int | None, first: int = 0, calls: bool = False) -> None:
-        """``calls``: True if ``onClock`` is called after each clock that all have finished."""
+        """``calls``: True if ``onClock`` is called after each clock that all workers have finished."""
         self.staleness = staleness
         self._calls = calls
         self.waiting: dict[int, int] = {}  # rank -> the clock that it waits before
         self._reset(Cut((first,) * workers, first))
 
     def call_from(self, called: int) -> None:
-        """Note, before any event, that an earlier driver's ``onClock`` was called for the clocks below one only."""
+        """Record, before any event, that an earlier driver called ``onClock`` only for the clocks below ``called``."""
         self._reset(Cut(tuple(self.applied), called))
 
     def _reset(self, cut: Cut) -> None:
@@ -105,17 +105,15 @@ class Clocks:
 
     @property
     def finished(self) -> int:
-        """The first clock that not all workers have finished; workers that have returned count, too."""
+        """The first clock that not all workers have finished, including workers that have returned."""
         return self._all.lowest
 
     @property
     def unfinished(self) -> int:
-        """Number of workers that have not returned."""
         return len(self.applied) - len(self._returned)
 
     @property
     def returned(self) -> list[int]:
-        """The ranks that have returned."""
         return sorted(self._returned)
 
     def has_returned(self, rank: int) -> bool:
@@ -124,8 +122,8 @@ class Clocks:
     def arrive(self, rank: int, clock: int, applied: int) -> list[Release]:
         """Let a worker wait to enter a clock. The event may repeat.
 
-        ``applied`` is the first clock of which it has updates that are not on the servers. A later attempt
-        passes clocks that an earlier one has finished, so this may be lower than before.
+        ``applied`` is the worker's first clock with updates that are not on the servers. It can be lower than in an
+        earlier attempt, because a new attempt repeats clocks.
         """
         if rank in self._returned:
             raise ProtocolError(f"rank {rank} before clock {clock}: it has returned")
@@ -136,11 +134,11 @@ class Clocks:
             raise ProtocolError(f"rank {rank} before clock {clock}: its updates of clock {applied} are not applied")
         self._move(rank, applied)
         self.waiting[rank] = clock
-        self._check_nobody_left_early()
+        self._check_no_early_return()
         return self._release(rank)
 
     def progress(self, rank: int, applied: int) -> list[Release]:
-        """Record how many clocks of a worker inside a clock are on the servers. The event may repeat, or come late."""
+        """Record that a worker's updates of the clocks below ``applied`` are on the servers. May repeat, or be late."""
         if rank in self._returned or applied <= self.applied[rank]:
             return []
         if applied > self.entered[rank]:
@@ -151,8 +149,7 @@ class Clocks:
     def leave(self, rank: int, clock: int) -> list[Release]:
         """Record that a worker has returned, so that others no longer wait for it. The event may repeat.
 
-        ``clock``: the last one that it was in, or waited for: its updates of the clocks below are on the
-        servers.
+        ``clock`` is its current clock; its updates of the clocks below are on the servers.
         """
         if rank in self._returned:
             return []
@@ -161,11 +158,11 @@ class Clocks:
         self._staying.remove(self.applied[rank])
         self._left_first = min(self._left_first, self.applied[rank])
         self.waiting.pop(rank, None)
-        self._check_nobody_left_early()
+        self._check_no_early_return()
         return self._release()
 
     def lose_attempt(self, rank: int) -> int:
-        """Record that an attempt has ended without a result; return the clock with which the next attempt begins."""
+        """Record that an attempt has ended without a result; return the first clock of the next attempt."""
         self.waiting.pop(rank, None)
         self.entered[rank] = self.applied[rank]
         return self.applied[rank]
@@ -179,15 +176,11 @@ class Clocks:
         return clock - (self.staleness or 0)
 
     def called_back(self, clock: int) -> list[Release]:
-        """Record that ``onClock`` has returned for a clock."""
         self.called = max(self.called, clock + 1)
         return self._release()
 
     def roll_back(self, cut: Cut) -> list[Release]:
-        """Roll back to a cut: all workers, including those that have returned, continue from there.
-
-        A waiting worker now waits for its clock of the cut.
-        """
+        """Roll back to a cut: all workers, including those that have returned, resume from their clocks in it."""
         self._reset(cut)
         self.bound = -1
         self.waiting = {rank: cut.applied[rank] for rank in self.waiting}
@@ -198,7 +191,7 @@ class Clocks:
         return self._bound(self._staying.lowest_without(self.applied[rank]))
 
     def _bound(self, lowest: int | None = None) -> int:
-        """Return the highest clock that may be entered, given the lowest clock of the workers that stay."""
+        """Return the highest clock that may be entered; ``lowest``: the lowest clock of the running workers."""
         if self.staleness is None:
             return NO_LIMIT
         lowest = self._staying.lowest if lowest is None else lowest
@@ -224,22 +217,22 @@ class Clocks:
             releases.append(Release(rank, clock, self.horizon(rank)))
         return releases
 
-    def _check_nobody_left_early(self) -> None:
+    def _check_no_early_return(self) -> None:
         if self.staleness is None or self._left_first >= self._furthest:
             return
         rank = next(rank for rank in self.returned if self.applied[rank] == self._left_first)
         raise WorkerError(
-            f"rank {rank} returned in clock {self._left_first}, and rank {self.applied.index(self._furthest)} has "
-            "finished it: that clock lacks a part. Give all workers the same number of clocks; to end early, let all "
-            "end in the same one (worker.once decides for all), or run with staleness=None"
+            f"rank {rank} returned in clock {self._left_first}, which rank {self.applied.index(self._furthest)} has "
+            "finished: the updates of that clock are incomplete. Give all workers the same number of clocks; to end "
+            "early, let all end in the same clock (worker.once decides for all), or run with staleness=None"
         )
 
 
 class _Tally:
-    """Counts workers by number, and knows the lowest number (NO_LIMIT if there is none)."""
+    """The number of workers at each clock, and the lowest such clock (NO_LIMIT if there are no workers)."""
 
-    def __init__(self, numbers: Iterable[int]) -> None:
-        self._counts: dict[int, int] = dict(Counter(numbers))
+    def __init__(self, clocks: Iterable[int]) -> None:
+        self._counts: dict[int, int] = dict(Counter(clocks))
         self.lowest = min(self._counts, default=NO_LIMIT)
 
     def move(self, old: int, new: int) -> None:
@@ -247,23 +240,23 @@ class _Tally:
         self.lowest = min(self.lowest, new)
         self.remove(old)
 
-    def remove(self, number: int) -> None:
-        self._counts[number] -= 1
-        if not self._counts[number]:
-            del self._counts[number]
-            if number == self.lowest:
+    def remove(self, clock: int) -> None:
+        self._counts[clock] -= 1
+        if not self._counts[clock]:
+            del self._counts[clock]
+            if clock == self.lowest:
                 self.lowest = min(self._counts, default=NO_LIMIT)
 
-    def lowest_without(self, number: int) -> int:
-        """Return the lowest number when one worker at ``number`` is left out."""
-        if number != self.lowest or self._counts[number] > 1:
+    def lowest_without(self, clock: int) -> int:
+        """Return the lowest clock of all workers but one, which is at ``clock``."""
+        if clock != self.lowest or self._counts[clock] > 1:
             return self.lowest
-        return min((other for other in self._counts if other != number), default=NO_LIMIT)
+        return min((other for other in self._counts if other != clock), default=NO_LIMIT)
 
 
-# Limit of the stored cuts. The fleet rolls back to one of the newest.
+# The maximum number of stored cuts. The fleet rolls back to one of the newest.
 MAX_CUTS = 100
-# Limit of rollbacks to one checkpoint. A run that never reaches the next one makes no progress.
+# The maximum number of rollbacks to one checkpoint. A run that never reaches the next one makes no progress.
 MAX_ROLLBACKS = 100
 
 
@@ -277,7 +270,7 @@ class CutLog:
     def __contains__(self, checkpoint: str) -> bool:
         return checkpoint in self._cuts
 
-    def note(self, checkpoint: str, cut: Cut) -> None:
+    def add(self, checkpoint: str, cut: Cut) -> None:
         self._cuts[checkpoint] = cut
         if len(self._cuts) > MAX_CUTS:
             del self._cuts[next(iter(self._cuts))]
@@ -291,7 +284,7 @@ class CutLog:
         if self._rollbacks[checkpoint] > MAX_ROLLBACKS:
             return RecoveryError(
                 f"run: servers were lost again and again: the fleet rolled back {self._rollbacks[checkpoint]} times to "
-                f"checkpoint {checkpoint} (clock {min(cut.applied)}), and the run never came to the next one; it goes "
-                f"on from the same one {MAX_ROLLBACKS} times at most"
+                f"checkpoint {checkpoint} (clock {min(cut.applied)}), and the run never reached the next checkpoint; "
+                f"a run resumes from one checkpoint at most {MAX_ROLLBACKS} times"
             )
         return cut

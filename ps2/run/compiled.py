@@ -1,8 +1,8 @@
 """Users' compiled functions (numba): how workers get them, and where their machine code is cached.
 
-Numba caches compiled functions (``cache=True``) by the path of their source. That suits installed modules. But Spark
-puts shipped files (``addPyFile``, ``--py-files``) into a new folder for each application. And numba's dispatchers are
-pickled by value, without their cache, even if their module could be imported.
+Numba caches compiled functions (``cache=True``) by the path of their source file. But Spark puts shipped files
+(``addPyFile``, ``--py-files``) into a new folder for each application. And numba's dispatchers are pickled by value,
+without their cache, even if their module could be imported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numba.misc import appdirs
 from ps2.client.stopwatch import Stopwatch
 from ps2.client.task import shipped_folder
 
-# Numba's event while it holds the lock of its compiler.
+# Numba's event for the time in which it holds the lock of its compiler.
 LOADING = "numba:compiler_lock"
 # Python files that Spark ships. YARN puts single files into a folder of their own.
 SHIPPED = ("*.py", "*.zip", "*.egg", "__pyfiles__/*.py")
@@ -35,7 +35,7 @@ SHIPPED = ("*.py", "*.zip", "*.egg", "__pyfiles__/*.py")
 def importable_name(function: Any, by_value: Collection[str]) -> str | None:
     """Return the name of a compiled function in its module if a worker can import it, else None.
 
-    ``by_value``: modules that are pickled with their code, submodules included.
+    ``by_value``: the modules that are pickled with their code, with their submodules.
     """
     compiled: bool = is_jitted(function)
     if not compiled or function.__module__ == "__main__":
@@ -58,7 +58,7 @@ def keep_compiled() -> None:
 
 
 class _KernelLoads(event.Listener):
-    """Counts the time in which numba loads functions from its cache, or compiles them."""
+    """Measures the time in which numba loads functions from its cache, or compiles them."""
 
     def __init__(self) -> None:
         self.stopwatch: Stopwatch | None = None
@@ -76,7 +76,7 @@ _kernel_loads = _KernelLoads()
 
 
 def measure_kernel_loads(stopwatch: Stopwatch) -> None:
-    """Count in a stopwatch how long numba loads and compiles functions."""
+    """Let a stopwatch measure the time in which numba loads and compiles functions."""
     if _kernel_loads.stopwatch is None:
         register: Any = event.register
         register(LOADING, _kernel_loads)
@@ -84,17 +84,17 @@ def measure_kernel_loads(stopwatch: Stopwatch) -> None:
 
 
 class ShippedLocator:
-    """Tells numba where to cache functions of shipped files: by the files' content, not by their path.
+    """Tells numba where to cache functions of shipped files: in a folder named by the content of all shipped files.
 
-    A compiled function contains the functions that it calls, and numba does not notice when those change. So the
-    content of all shipped files counts. Numba's own rules hold for installed modules that they import.
+    The content of all files counts, because a compiled function contains the functions that it calls, and numba does
+    not notice when those change.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, shipped: list[Path]) -> None:
-        """``name``: path of the function's file in the folder of shipped files."""
+        """``name``: the path of the function's file in the folder of shipped files."""
         self._line = function.__code__.co_firstlineno
-        holding = [(file.name, _digest(file, (stat := file.stat()).st_mtime_ns, stat.st_size)) for file in shipped]
-        self._stamp = hashlib.sha256(repr((name, holding)).encode()).hexdigest()
+        digests = [(file.name, _digest(file, (stat := file.stat()).st_mtime_ns, stat.st_size)) for file in shipped]
+        self._stamp = hashlib.sha256(repr((name, digests)).encode()).hexdigest()
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], file: str) -> ShippedLocator | None:
@@ -107,7 +107,7 @@ class ShippedLocator:
         locator = cls(function, os.path.relpath(file, folder), shipped)
         try:
             locator.ensure_cache_path()
-        except OSError:  # numba tries another place
+        except OSError:  # numba then uses another locator
             return None
         return locator
 

@@ -1,7 +1,7 @@
 """Spark's daemon of Python workers, with the imports that PS2's tasks need. Spark forks its workers from the daemon.
 
-Set ``spark.python.daemon.module`` to ``ps2.run.daemon`` before the SparkSession is made. Otherwise each worker spends
-one to two seconds of a core on imports in its first task. So does a worker that Spark starts after a failed task.
+Set ``spark.python.daemon.module`` to ``ps2.run.daemon`` before the SparkSession is made. Otherwise each new worker
+process spends one to two seconds of a core on imports.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ ARCHIVE = Path("pyspark", "python", "lib", "pyspark.zip")
 
 
 def prefer_installed(paths: list[str]) -> None:
-    """Let Python find the pyspark that pip has installed before Spark's archives of the same.
+    """Move the pyspark that pip has installed before Spark's archives of pyspark, which Spark puts first.
 
-    Spark puts its archives first. Each process compiles the modules that it imports from them: a second of a core.
+    Each process compiles the modules that it imports from an archive, which takes a second of a core.
     """
     for folder in [folder for folder in paths if str(Path(folder, ARCHIVE)) in paths]:
         home = str(Path(folder, "pyspark")) + os.sep
@@ -37,7 +37,7 @@ def serve() -> None:
     from ps2.ops.kernels import total
 
     total(np.ones(1))  # numba's first kernel in a process takes a third of a second
-    # A new worker invalidates every cached import path. An archive, read again for each package, would take 0.3 s.
+    # A new worker invalidates every cached import path. To read an archive again for each package would take 0.3 s.
     sys.path_importer_cache.clear()
     # After every task a worker collects garbage. Frozen objects are skipped.
     gc.collect()

@@ -56,25 +56,25 @@ from ps2.run.timeline import count, to_table
 
 log = logging.getLogger(__name__)
 
-# Other jobs may be about to give slots back.
+# The time for which a run waits for slots, because other jobs can be about to free theirs.
 SLOTS_TIMEOUT_S = 10.0
-# Wait for the run's tasks to end.
+# The time for which a run waits for its tasks to end.
 END_TIMEOUT_S = 10.0
-# Wait until the workers know that the run is over, before Spark cancels their tasks: that would end their Python
-# processes, and the next run would wait for new ones.
+# The time for workers to end by themselves before Spark cancels their tasks. Cancelling ends their Python processes,
+# and the next run would wait for new ones.
 NOTICE_S = 0.5
-# Wait for a run to end when its context is stopped.
+# The time for which ``Runs.stop`` waits for the run to end.
 STOP_TIMEOUT_S = 25.0
-# Wait for a server that is being replaced, to tell it that the run is over.
+# The time for which the end of a run waits for servers that are being replaced.
 FORGET_TIMEOUT_S = 5.0
 POLL_S = 0.5
-# Wait for Spark to say that it has cancelled the job, after a worker has failed.
+# The time for which a failed run waits for Spark's report that the job was cancelled.
 CANCELLED_S = 0.2
 
 
 @dataclass
 class _Events:
-    """The events of a run (see ``Listener``), queued for the driver's thread."""
+    """Queues the events of a run for the driver's thread; see ``Listener``."""
 
     queue: SimpleQueue[Callable[[], object]]
     on_due: Callable[[], object]
@@ -133,11 +133,11 @@ class Runs:
             self._one_at_a_time.release()
 
     def stop(self) -> None:
-        """End the run that is under way, and wait for that."""
+        """End the active run, and wait for its end."""
         self.is_stopped = True
         if (run := self.host.active.run) is not None:
             run.fail(StoppedError("this PS2Context was stopped"))
-        # ``onClock`` may stop its own run.
+        # ``onClock`` can stop its own run, and must not wait for itself.
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
         while self._thread is not threading.current_thread() and time.monotonic() < deadline_s:
             if self._one_at_a_time.acquire(timeout=INTERRUPT_S):
@@ -184,7 +184,7 @@ class _RunDriver:
         steps = self._host.steps
         steps.begin_run(self._run)
         try:
-            # The fleet may have rolled back before the line above.
+            # The fleet can have rolled back before ``begin_run``.
             self._run.epoch = max(self._run.epoch, self._host.session.epoch)
             self._before.lap("coordinator")
             steps.checkpoint_beginning()
@@ -226,7 +226,7 @@ class _RunDriver:
         finally:
             self._run.fail(StoppedError("the run is over"))
             self._closing.set()
-            with ExitStack() as ending:  # in reverse order, each of them even if another one raises
+            with ExitStack() as ending:  # callbacks run in reverse order, also if another one raises
                 ending.callback(self._run.lines.log_left_out)
                 ending.callback(self._run.lines.log)
                 ending.callback(self._forget, ref.series, number + 1)
@@ -235,7 +235,11 @@ class _RunDriver:
                     ending.callback(join, guard)
                 ending.callback(self._end_tasks)
         results = tuple(self._result(rank) for rank in range(self._job.workers))
-        self._record_endings()
+        with self._run.lock:
+            endings = self._run.spans.endings(self._run.clocks.applied, time.monotonic() - self._run.began_s)
+            for timeline, times in zip(self._run.timeline, endings, strict=True):
+                for each in times:
+                    timeline.append(each)
         return RunResult(
             results,
             time.monotonic() - self._run.began_s,
@@ -246,23 +250,14 @@ class _RunDriver:
             self._has_daemon,
         )
 
-    def _record_endings(self) -> None:
-        """Record the times of the workers since they had returned."""
-        run = self._run
-        with run.lock:
-            endings = run.spans.endings(run.clocks.applied, time.monotonic() - run.began_s)
-            for timeline, times in zip(run.timeline, endings, strict=True):
-                for each in times:
-                    timeline.append(each)
-
     def _result(self, rank: int) -> Any:
         try:
             return pickle.loads(self._run.results[rank])
-        except Exception as error:  # its class may raise anything
+        except Exception as error:  # unpickling runs the users' code
             raise WorkerError(f"run: what rank {rank} returned cannot be unpickled in the driver: {error!r}") from error
 
     def _guard(self, began_s: float) -> None:
-        """End the run after its deadline, or if it gets no slots. A thread does this, whatever ``onClock`` does."""
+        """End the run after its deadline, or if it gets no slots. Runs in its own thread, as ``onClock`` can block."""
         timeout_s = math.inf if self._options.timeout_s is None else self._options.timeout_s
         loop = GuardedLoop("ps2-run-guard")
         while self._run.error is None and not self._closing.wait(
@@ -296,10 +291,10 @@ class _RunDriver:
             if self._line is not None:
                 self._line.show()
         while self._run.error is None and not self._events.queue.empty():
-            self._events.queue.get()()  # last logged numbers
+            self._events.queue.get()()  # the last logged numbers
 
     def _watch_with_progress(self) -> None:
-        """Watch the run, with a line that shows its clocks if the caller wants one."""
+        """Watch the run; if the caller wants it, show a progress line."""
         if not self._options.progress:
             self._watch()
             return
@@ -323,10 +318,10 @@ class _RunDriver:
             if self._completes(epoch, lambda due=due: self._end_clock(*due)):  # type: ignore[misc]
                 run.called_back(clock)
             elif run.epoch == epoch:
-                return  # the run has ended, or is about to roll back; then it calls again
-        end, ending = options.on_end, run.end_due()
-        if end is not None and ending is not None and self._completes(ending, lambda: self._call_end(end)):
-            run.end_called(ending)
+                return  # the run has ended, or is about to roll back and to repeat the call
+        on_end, end_epoch = options.on_end, run.end_due()
+        if on_end is not None and end_epoch is not None and self._completes(end_epoch, lambda: self._call_end(on_end)):
+            run.end_called(end_epoch)
 
     def _end_clock(self, clock: int, epoch: int) -> None:
         on_clock = self._options.on_clock
@@ -339,20 +334,20 @@ class _RunDriver:
             elif returned is STOP:
                 self._run.publish(clock, epoch, None, stop=True)
             self._host.session.dispatch.flush()
-            self._run.note_call("on_clock", began_s)
+            self._run.record_call("on_clock", began_s)
         else:
             self._host.session.dispatch.flush()
         began_s = time.monotonic()
         if self._host.steps.end_clock(clock):
-            self._run.note_call("checkpoint", began_s)
+            self._run.record_call("checkpoint", began_s)
 
-    def _call_end(self, end: Callable[[], object]) -> None:
+    def _call_end(self, on_end: Callable[[], object]) -> None:
         began_s = time.monotonic()
-        _call_user(end)
-        self._run.note_call("on_clock", began_s)
+        _call_user(on_end)
+        self._run.record_call("on_clock", began_s)
 
     def _completes(self, epoch: int, call: Callable[[], object]) -> bool:
-        """Run a callback; return False if the fleet rolled back meanwhile, so that the callback does not count."""
+        """Run a callback; return False if the fleet rolled back during the call, so that the call does not count."""
         self._record_epoch(epoch)
         try:
             call()
@@ -365,7 +360,7 @@ class _RunDriver:
         return True
 
     def _record_epoch(self, epoch: int) -> None:
-        """Note that this run has handled the rollbacks up to an epoch: the session raises no RolledBack for them."""
+        """Tell the session that this run has handled all rollbacks up to an epoch, so that it raises no RolledBack."""
         with suppress(RolledBack):
             self._host.session.check_epoch((epoch, self._host.fleet.last_rollback[1]))
 
@@ -373,7 +368,7 @@ class _RunDriver:
         if self._run.error is not None:
             if isinstance(self._run.error, RolledBack):
                 self._run.error.step = self._host.fleet.last_rollback[1]
-            # To a task that Spark ends, its rows may end in an error.
+            # A task that Spark cancels can fail with an error of its own while it reads rows.
             if isinstance(self._run.error, WorkerError):
                 self._raise_if_stopped(self._job.join(CANCELLED_S))
                 raise worker_error(str(self._run.error))
@@ -400,14 +395,13 @@ class _RunDriver:
         raise WorkerError(f"run: {named} was lost, and Spark does not start it again: {words}{advice}") from None
 
     def _raise_if_stopped(self, failed: Exception | None) -> None:
-        """Raise StoppedError if Spark's application is over, or somebody cancelled the job."""
+        """Raise StoppedError if Spark's application is over, or the job was cancelled."""
         if self._spark.is_stopped():
             raise StoppedError(f"run: {self._spark.end_reason()}") from None
         if (reason := cancellation(failed)) is not None:
             raise StoppedError(f"run: Spark cancelled the job: {reason}") from None
 
     def _end_tasks(self) -> None:
-        """End the tasks that still run."""
         if not self._over and not self._spark.is_stopped():
             self._job.join(NOTICE_S)
             if not self._over:
@@ -415,13 +409,13 @@ class _RunDriver:
         self._job.join(END_TIMEOUT_S)
         if left := self._tasks.wait_for_end(END_TIMEOUT_S):
             log.warning(
-                "run: %d tasks have been told to end, and still run; Spark kills their Python workers after "
+                "run: %d tasks were told to end, but still run; Spark kills their Python workers after "
                 "spark.python.task.killTimeout",
                 left,
             )
 
     def _forget(self, series: str, below: int) -> None:
-        """Let servers and master forget the run's ids. They refuse later requests of the run."""
+        """Let servers and master forget the run's ids, and refuse later requests of the run."""
         deadline_s = time.monotonic() + FORGET_TIMEOUT_S
         waiting = self._host.fleet.present()
         while waiting:
@@ -443,6 +437,6 @@ class _RunDriver:
 
 
 def _call_user(function: Callable[..., object], *arguments: object) -> object:
-    """Call a user's function. Signal handlers may interrupt it anywhere."""
+    """Call a user's function, which signal handlers may interrupt anywhere."""
     with Opening():
         return function(*arguments)

@@ -1,4 +1,4 @@
-"""Draws the workers' times as a Gantt chart. Needs matplotlib, and no display."""
+"""Draws the workers' times as a Gantt chart. Needs matplotlib, but no display."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ Span = tuple[float, float]  # begin and end, in seconds
 
 MAX_LANES = 32
 WIDTH_IN = 12.0
-# Approximate width of a lane in pixels, and so the maximum number of columns of shares; and the rows in each.
+# The maximum number of columns of shares, about the width of a lane in pixels; and the minimum number of rows in each.
 COLUMNS = 1200
 COLUMN_ROWS = 2
-# Lanes with more rows are drawn as columns of shares instead of bars; lanes with fewer have lines between clocks.
+# If a lane has more rows, all lanes are drawn as columns of shares instead of bars.
 MAX_BARS = 150
+# If a lane has more rows, there are no lines between clocks.
 MAX_BORDERS = 80
-# Clocks are numbered in at most so many lanes, if a number has this share of the chart's width.
+# If there are more lanes, clocks have no numbers. A number needs this share of the chart's width.
 MAX_NUMBERED = 12
 NUMBER_SHARE = 0.016
-# Before the first clock and after the last one, the chart shows a margin of this share of the time between, or all of
-# it if that is not much longer.
+# Times before the first clock and after the last one, as shares of the time between: longer ones than LONG_MARGIN are
+# cut to MARGIN.
 MARGIN = 0.1
 LONG_MARGIN = 0.25
-# Waiting has the warm colours, and what comes before the work the pale ones.
+# Warm colours are waits; pale colours are times before and after the work.
 COLORS = {
     "compute": BLUE,
     "pull": SKY,
@@ -63,28 +64,25 @@ COLORS = {
     "spark": "#D9D9D9",
 }
 LABELS = {"outside": "outside of clocks"}
-# A chart names these only where there are any.
+# The legend always has these categories, and others only if they occur.
 ALWAYS = ("compute", "pull", "push", "wait", "onClock", "outside")
-HEIGHT = 0.8  # of a lane, in lanes
-# Below it, in a rotation, a band with the colours of the blocks, which repeat.
+# The height of a lane's bars, as a share of the lane.
+HEIGHT = 0.8
+# The height of the band below the bars, with the colours of a rotation's blocks; colours repeat.
 BAND = 0.08
 BLOCK_COLORS = colormaps["Set3"].colors  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class Bars:
-    """The bars of one rank: bar i is of the kind ``kinds[i]`` (see ``ORDER``) from ``begins[i]`` to ``ends[i]``."""
+    """The bars of one rank: bar i has the kind ``ORDER[kinds[i]]``, from ``begins[i]`` to ``ends[i]``."""
 
     kinds: NDArray[np.int64]
     begins: Floats
     ends: Floats
 
-    @property
-    def kinds_present(self) -> set[int]:
-        return set(self.kinds[self.ends > self.begins].tolist())
 
-
-# Order of shares, from the bottom of a lane to its top.
+# The order of shares, from the bottom of a lane to its top.
 ORDER = (
     *("compute", "kernels", "outside", "pull", "push", "connect", "imports", "spark"),
     *("coordinator", "checkpoint", "onClock", "wait"),
@@ -102,8 +100,9 @@ def draw(
     shown = [_within(tables[rank], clocks) for rank in ranks]
     if not any(map(len, shown)):
         raise ConfigError("plot: there is nothing to draw" + ("" if clocks is None else f" in clocks {clocks}"))
-    whole_s = _span(shown)
-    view_s = _view(whole_s, clocks_span(shown))
+    begin_s = min(float(table.began.min()) for table in shown if len(table))
+    rows_s = begin_s, max(float(ended(table).max()) for table in shown if len(table))
+    view_s = _view(rows_s, clocks_span(shown))
 
     height_in = 1.6 + max(0.28, 0.6 - 0.02 * len(ranks)) * len(ranks)
     axes = axes_for(ax, WIDTH_IN, height_in)
@@ -118,32 +117,28 @@ def draw(
             _draw_blocks(axes, lane, table)
             if max_rows <= MAX_BORDERS:
                 _draw_borders(axes, lane, table, min_gap_s)
-    note = ""
+    explanation = ""
     if max_rows > MAX_BARS:
-        note = "; heights are shares of the time"
+        explanation = "; heights are shares of the time"
     elif any((table.block >= 0).any() for table in shown):
-        note = "; numbers and bands: clock, block of a rotation"
-    dress(axes, _title(tables, staleness, len(ranks)), f"seconds since the run began{note}", "rank", grid="x")
+        explanation = "; numbers and bands: clock, block of a rotation"
+    dress(axes, _title(tables, staleness, len(ranks)), f"seconds since the run began{explanation}", "rank", grid="x")
     _set_scales(axes, ranks, view_s)
-    names_present = {ORDER[kind] for table in shown for kind in _bars(table).kinds_present}
+    names_present = {
+        ORDER[kind] for bars in map(_bars, shown) for kind in np.unique(bars.kinds[bars.ends > bars.begins])
+    }
     _add_legend(axes, [name for name in NAMES if name in ALWAYS or name in names_present], is_own=ax is None)
-    _label_cut_ends(axes, whole_s, view_s)
+    _label_cut_ends(axes, rows_s, view_s)
     _label_empty_lanes(axes, shown, view_s)
     return axes
 
 
-def _span(tables: Sequence[ClockTable]) -> Span:
-    """Return when the first row began and the last one ended."""
-    begin_s = min(float(table.began.min()) for table in tables if len(table))
-    return begin_s, max(float(ended(table).max()) for table in tables if len(table))
-
-
-def _view(whole_s: Span, clocks_s: Span | None) -> Span:
-    """Return the range of the axis: all, except for long times before and after the clocks."""
+def _view(rows_s: Span, clocks_s: Span | None) -> Span:
+    """Return the range of the axis. Long times before and after the clocks are cut to a margin."""
     if clocks_s is None or clocks_s[0] == clocks_s[1]:
-        return whole_s
+        return rows_s
     spent_s = clocks_s[1] - clocks_s[0]
-    begin_s, end_s = whole_s
+    begin_s, end_s = rows_s
     if clocks_s[0] - begin_s > LONG_MARGIN * spent_s:
         begin_s = clocks_s[0] - MARGIN * spent_s
     if end_s - clocks_s[1] > LONG_MARGIN * spent_s:
@@ -162,7 +157,7 @@ def _within(table: ClockTable, clocks: range | tuple[int, int] | None) -> ClockT
 
 
 def _bars(table: ClockTable) -> Bars:
-    """Return the bars of a lane in order of time. The parts of a row are ordered as in ``ROW_ORDER``."""
+    """Return the bars of a lane in order of time. Each row has a bar for each category, ordered as in ``ROW_ORDER``."""
     lengths = np.stack([table[kind] for kind in ROW_ORDER], axis=1)
     ends = table.began[:, None] + lengths.cumsum(axis=1)
     kinds = np.tile([ORDER.index(kind) for kind in ROW_ORDER], (len(table), 1))
@@ -179,7 +174,7 @@ def _draw_bars(axes: Axes, lane: int, bars: Bars) -> None:
 
 
 def _draw_boxes(axes: Axes, begins: Floats, ends: Floats, between: Span, colors: Any) -> None:
-    """Draw boxes of one height; ``colors``: one for all, or one for each."""
+    """Draw boxes of one height; ``colors``: one colour for all boxes, or a sequence of them."""
     low, high = (np.full(len(begins), y) for y in between)
     corners = np.stack([begins, low, begins, high, ends, high, ends, low], axis=1).reshape(-1, 4, 2)
     axes.add_collection(PolyCollection(list(corners), facecolors=colors, linewidths=0), autolim=False)
@@ -196,7 +191,7 @@ def _draw_blocks(axes: Axes, lane: int, table: ClockTable) -> None:
 
 
 def _draw_shares(axes: Axes, lane: int, bars: Bars, edges: Floats) -> None:
-    """Draw, between neighbouring edges, the share of time of each kind, stacked."""
+    """Draw stacked columns between neighbouring edges: the share of each kind in the column's time."""
     x = np.repeat(edges, 2)[1:-1]
     low = np.full(len(x), lane + HEIGHT / 2)  # the axis points down
     for kind, shares in zip(ORDER, _shares(bars, edges), strict=True):
@@ -206,11 +201,11 @@ def _draw_shares(axes: Axes, lane: int, bars: Bars, edges: Floats) -> None:
 
 
 def _shares(bars: Bars, edges: Floats) -> Floats:
-    """Return the share of time between neighbouring edges that the bars of each kind of ``ORDER`` cover."""
+    """Return the share of each kind in the time between neighbouring edges, shape (kinds, columns)."""
     if not len(bars.kinds):
         return np.zeros((len(ORDER), len(edges) - 1))
     lengths = bars.ends - bars.begins
-    # For each edge: the bar that it is in, or after, and how far.
+    # For each edge: the last bar that begins before the edge, and the time from its beginning, at most its length.
     bar = np.maximum(np.searchsorted(bars.begins, edges, side="right") - 1, 0)
     into = np.clip(edges - bars.begins[bar], 0.0, lengths[bar])
     until_edges = []
@@ -242,7 +237,7 @@ def _set_scales(axes: Axes, ranks: Sequence[int], view_s: Span) -> None:
 
 
 def _add_legend(axes: Axes, names: Sequence[str], is_own: bool) -> None:
-    """Add the legend below: of a figure of the chart's own, below everything; else below the axis's label."""
+    """Add the legend: below the figure if the chart has its own figure, else below the axis's label."""
     patches = [Patch(color=COLORS[name], label=LABELS.get(name, name)) for name in names]
     look = {"handles": patches, "ncols": min(len(patches), 8), "frameon": False, "fontsize": TICK}
     if is_own:
@@ -251,13 +246,13 @@ def _add_legend(axes: Axes, names: Sequence[str], is_own: bool) -> None:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), **look)
 
 
-def _label_cut_ends(axes: Axes, whole_s: Span, view_s: Span) -> None:
-    """Write, below the ends of the axis, the real beginning and end."""
+def _label_cut_ends(axes: Axes, rows_s: Span, view_s: Span) -> None:
+    """Write the real beginning and end below the ends of the axis, where the axis is cut."""
     cut_off = []
-    if whole_s[0] < view_s[0]:
-        cut_off.append((0, "left", f"◀ setup from {rounded(whole_s[0])} s"))
-    if whole_s[1] > view_s[1]:
-        cut_off.append((1, "right", f"outside of clocks until {rounded(whole_s[1])} s ▶"))
+    if rows_s[0] < view_s[0]:
+        cut_off.append((0, "left", f"◀ setup from {rounded(rows_s[0])} s"))
+    if rows_s[1] > view_s[1]:
+        cut_off.append((1, "right", f"outside of clocks until {rounded(rows_s[1])} s ▶"))
     for x, side, label in cut_off:
         axes.annotate(
             label, (x, 0), (0, -22), "axes fraction", "offset points", ha=side, va="top", fontsize=SMALL, color=NOTE
@@ -265,7 +260,7 @@ def _label_cut_ends(axes: Axes, whole_s: Span, view_s: Span) -> None:
 
 
 def _label_empty_lanes(axes: Axes, shown: Sequence[ClockTable], view_s: Span) -> None:
-    """Write why a lane is empty: its rank was in no clock, or in none of these."""
+    """Label the lanes whose ranks were in no clock, or in none of the shown clocks."""
     for lane, table in enumerate(shown):
         if table.outside.all() and not ((ended(table) > view_s[0]) & (table.began < view_s[1])).any():
             when = f", at work from {rounded(table.began[0])} to {rounded(ended(table)[-1])} s" if len(table) else ""

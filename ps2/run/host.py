@@ -16,11 +16,7 @@ Listener = Callable[[RunState], object]
 
 
 class ActiveRun:
-    """The run under way in a context, if any. The coordinator tells it when the whole fleet rolls back.
-
-    Attributes:
-        rollbacks: the number of rollbacks of runs with the fleet.
-    """
+    """The active run of a context, if any. ``rollbacks`` counts how often runs rolled back with the fleet."""
 
     def __init__(self) -> None:
         self._run: RunState | None = None
@@ -33,10 +29,10 @@ class ActiveRun:
 
     @run.setter
     def run(self, run: RunState | None) -> None:
-        before, self._run = self._run, run
+        ended, self._run = self._run, run
         for on_begin, on_end in self._listeners:
-            if before is not None:
-                on_end(before)
+            if ended is not None:
+                on_end(ended)
             if run is not None:
                 on_begin(run)
 
@@ -45,7 +41,7 @@ class ActiveRun:
         self._listeners.append((on_begin, on_end))
 
     def logged(self) -> dict[str, object]:
-        """Return the run's fields of a log line: its number, and the first clock that is not finished."""
+        """Return the run's fields for a log line: its number, and the first clock that is not finished."""
         run = self._run
         return {} if run is None else {"run": run.number, "clock": run.clocks.finished}
 
@@ -76,11 +72,11 @@ class FleetState(Protocol):
         """Return the address of each server that is not lost, by server id."""
 
     def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
-        """Forget the calls of stages, or runs, below a number."""
+        """Forget the calls of stages or runs whose number is below ``below``."""
 
 
 class StepLog(Protocol):
-    """Counts the steps of the driver's loop; each clock of a run is a step, too."""
+    """Counts the steps of the driver's loop. Each clock of a run is a step."""
 
     @property
     def by_clock(self) -> bool:
@@ -99,9 +95,9 @@ class RunHost:
     """What a run needs of the coordinator that starts it.
 
     Attributes:
-        active: holds the run for the coordinator.
+        active: where the coordinator finds the active run.
         binding: the addresses on which the run's server listens.
-        token: the secret that workers must prove to know.
+        token: the secret by which workers authenticate themselves.
     """
 
     session: Session

@@ -1,4 +1,4 @@
-"""The Spark job of a run: one stage whose tasks are the workers, over rows of Spark or of the driver's own memory."""
+"""The Spark job of a run, whose tasks are the workers. The rows are Spark's, or in the driver's memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from ps2.run.spark.backend_lookup import backend_of
 from ps2.run.spark.driver_rows import DriverRows, LocalData
 from ps2.run.task import Function, run_task
 
-# The program, for the children of multiprocessing.
+# The name of the main module in the children of multiprocessing.
 MAIN_ALIAS = "__mp_main__"
 
 
 def pickled(worker_fn: Callable[..., Any], read: Callable[..., Any] | None = None) -> Function:
-    """Pickle ``worker_fn`` and ``read``."""
     from pyspark import Broadcast, cloudpickle
 
     untyped: Any = cloudpickle
@@ -36,7 +35,7 @@ def pickled(worker_fn: Callable[..., Any], read: Callable[..., Any] | None = Non
         def reducer_override(self, obj: object) -> Any:
             if isinstance(obj, Broadcast):
                 broadcasts.append(obj)
-            # A string is pickled as a global to import, as other functions are.
+            # pickle stores a string as the name of a global to import.
             if (name := importable_name(obj, by_value)) is not None:
                 return name
             return super().reducer_override(obj)
@@ -45,11 +44,11 @@ def pickled(worker_fn: Callable[..., Any], read: Callable[..., Any] | None = Non
     check_call("run", worker_fn, "worker", "rows")
     if read is not None:
         check_call("run: read", read, "worker", "rows")
-    # If pyspark has made this alias (for pandas), pickle finds NumPy's functions in it, and no worker has it.
+    # pyspark can have made this alias (for pandas). pickle would name NumPy's functions by it, but workers lack it.
     alias = sys.modules.pop(MAIN_ALIAS, None)
     try:
         Pickler(code).dump((read, worker_fn))
-    except Exception as error:  # a closure may hold any object, which may raise anything
+    except Exception as error:  # a closure can hold any object, which can raise anything
         functions = worker_fn if read is None else (read, worker_fn)
         raise UsageError(f"run: {functions!r} cannot be pickled: {error}") from error
     finally:
@@ -80,21 +79,21 @@ def takes_reports(on_clock: Any) -> bool:
     except (TypeError, ValueError):  # not a function, or a built-in one
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(one.kind in positional and one.default is inspect.Parameter.empty for one in parameters) == 2
+    return sum(each.kind in positional and each.default is inspect.Parameter.empty for each in parameters) == 2
 
 
 class WorkerJob:
     """The Spark job whose tasks are the workers, and the thread that waits for it."""
 
     def __init__(self, spark: SparkBackend, data: Any, workers: int | None, slots: int) -> None:
-        """``workers``: None: one for each partition (or row in memory), at most ``slots``. Shuffles may run here."""
+        """Shuffles can run here. ``workers`` None: one for each partition (or row in memory), at most ``slots``."""
         self._spark = spark
         source = _source(spark, data)
         limit = slots if source.partitions is None else min(source.partitions, slots)
         requested = workers if workers is not None else max(1, limit)
         self._source = source if source.partitions == requested else source.repartition(requested)
         if self._source.partitions not in (requested, None):
-            raise UsageError(f"run: Spark made {self._source.partitions} rdd_partitions of the data, not {requested}")
+            raise UsageError(f"run: expected {requested} partitions of the data, Spark made {self._source.partitions}")
         self.workers = requested
         self._error: Exception | None = None
         self._tag: str | None = None
@@ -104,7 +103,7 @@ class WorkerJob:
         """Start the tasks; call ``ended`` when they have ended."""
         job: SparkJob = self._source.job(lambda rows: run_task(ref, function, rows))
         if job.tasks not in (self.workers, None):
-            raise UsageError(f"run: Spark made {job.tasks} tasks of {self.workers} rdd_partitions")
+            raise UsageError(f"run: expected a task for each of {self.workers} partitions, Spark made {job.tasks}")
 
         def run() -> None:
             try:
@@ -141,13 +140,13 @@ def _source(spark: SparkBackend, data: Any) -> RowSource:
                 "spark.read"
             )
     elif not hasattr(data, "mapPartitionsWithIndex"):
-        home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # there are other DataFrames
-        mend = "; make a list of its elements" if hasattr(data, "__iter__") else ""
-        raise ConfigError(f"run: expected {ACCEPTED}; got {home}{kind.__qualname__}{mend}")
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # other packages have DataFrames, too
+        advice = "; make a list of its elements" if hasattr(data, "__iter__") else ""
+        raise ConfigError(f"run: expected {ACCEPTED}; got {module}{kind.__qualname__}{advice}")
     if backend_of(data) != spark:
         raise ConfigError(
-            "run: the data are of another SparkSession than this PS2Context: call PS2Context.getOrCreate(spark) with "
-            "theirs first"
+            "run: the data belong to another SparkSession than this PS2Context: call PS2Context.getOrCreate(spark) "
+            "with their SparkSession first"
         )
     return spark.row_source(data)
 
@@ -184,7 +183,7 @@ class _Elements(LocalData):
         try:
             pickled: bytes = cloudpickle.dumps(self._elements[begin:end])
             return pickled
-        except Exception as error:  # an element may be any object, which may raise anything
+        except Exception as error:  # an element can be any object, which can raise anything
             raise self._pickle_error(begin, end) or UsageError(f"run: the data cannot be pickled: {error}") from error
 
     @staticmethod

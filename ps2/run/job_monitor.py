@@ -1,4 +1,4 @@
-"""Watches a run: do its workers, and the jobs that ``onClock`` starts, get task slots? And shows it in one line."""
+"""Checks that a run's workers, and the jobs that ``onClock`` starts, get task slots; shows a run in one line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from ps2.run.spark.errors import unreachable_driver
 from ps2.run.state import RunState
 from ps2.run.timeline import count, discipline, rounded
 
-# A rank has no task, and Spark is not starting one.
+# The run ends if a rank has had no task for this time in local mode, and Spark is not starting one.
 START_TIMEOUT_S = 30.0
 # The same on a cluster, where Spark may have to get executors first.
 EXECUTOR_TIMEOUT_S = 120.0
-# Spark's listeners may be late.
 CHECK_INTERVAL_S = 1.0
 POLL_S = 0.1
 
@@ -31,15 +30,15 @@ class WorkerTasks:
         self._spark = spark
         self._tag = tag
         self._run = run
-        self._since_s: float | None = None
+        self._wait = _SlotWait(spark)
         self._checked_s = 0.0
-        self._lost = self._checks = 0
+        self._num_lost = self._log_checks = 0
         self._has_logs = False
 
     def check(self) -> None:
         """Raise SlotsError if ranks have had no task for long and Spark is not starting one, else check the workers.
 
-        An earlier stage of the job (a shuffle) may take any time before the workers start.
+        An earlier stage of the job (a shuffle) can take any time before the workers start.
         """
         now_s = time.monotonic()
         if now_s - self._checked_s < CHECK_INTERVAL_S:
@@ -49,70 +48,59 @@ class WorkerTasks:
         self._find_logs()
         absent = self._run.absent()
         if len(absent) == self._run.workers and not self._run.failures:
-            # No worker has reached the driver. Spark would start their tasks again and again, with the same result.
+            # No worker has reached the driver. Spark would restart their tasks again and again, with the same result.
             for message in self._spark.failure_messages(self._tag):
                 if (error := unreachable_driver(message)) is not None:
                     raise error
-        if not absent or self.active() > self._run.attempts:
-            self._since_s = None
-            return
-        self._since_s = self._since_s or now_s
-        timeout_s = _timeout_s(self._spark)
-        if now_s - self._since_s > timeout_s:
+        if self._wait.is_too_long(bool(absent) and self.active() <= self._run.attempts):
             raise SlotsError(
                 f"run: {self._run.workers} workers need a task slot each, and Spark at {self._spark.master} has "
-                f"{self._spark.total_slots()}; ranks {absent} have had none for {timeout_s:.0f} s"
+                f"{self._spark.total_slots()}; ranks {absent} have had none for {self._wait.timeout_s:.0f} s"
             )
 
     def _find_logs(self) -> None:
-        """Note where the workers' executors keep their logs, once all workers are there, and after losses."""
-        lost_attempts = sum(self._run.attempts_lost.values())
-        if lost_attempts != self._lost:
-            self._lost, self._checks, self._has_logs = lost_attempts, 0, False
+        """Record where the workers' executors keep their logs, once all workers have tasks, and again after losses."""
+        num_lost = sum(self._run.attempts_lost.values())
+        if num_lost != self._num_lost:
+            self._num_lost, self._log_checks, self._has_logs = num_lost, 0, False
         if self._spark.is_local or self._has_logs or self._run.absent():
             return
-        self._checks += 1
-        if self._checks & (self._checks - 1):  # Spark's records of tasks may be late: look at each power of two
+        self._log_checks += 1
+        if self._log_checks & (self._log_checks - 1):  # Spark can record tasks late: look at checks 1, 2, 4, 8, ...
             return
         urls = self._spark.log_urls(self._tag)
         self._run.log_urls.update(urls)
         self._has_logs = len(urls) == self._run.workers
 
     def wait_for_end(self, timeout_s: float) -> int:
-        """Wait until no task runs any more; return how many still do."""
+        """Wait until no task of the job runs; return the number of those that still do."""
         deadline_s = time.monotonic() + timeout_s
-        while (left := self.active()) and time.monotonic() < deadline_s:
+        while (running := self.active()) and time.monotonic() < deadline_s:
             sleep(POLL_S)
-        return left
+        return running
 
     def active(self) -> int:
-        """Return how many tasks of the job run now."""
+        """Return the number of the job's running tasks."""
         return self._spark.running_jobs_and_tasks(self._tag)[1]
 
 
 class CallbackJobs:
-    """The Spark jobs that ``onClock`` starts. If the workers hold all slots, such a job would wait forever."""
+    """The Spark jobs that ``onClock`` starts. If the workers use all slots, such a job would wait forever."""
 
     def __init__(self, spark: SparkBackend, tag: str, workers: int) -> None:
         self._spark = spark
         self._tag = tag
         self._workers = workers
-        self._since_s: float | None = None
+        self._wait = _SlotWait(spark)
 
     def check(self) -> None:
         """Raise SlotsError if a job has had no task for long."""
         jobs, tasks = self._spark.running_jobs_and_tasks(self._tag)
-        if not jobs or tasks:
-            self._since_s = None
-            return
-        now_s = time.monotonic()
-        self._since_s = self._since_s or now_s
-        timeout_s = _timeout_s(self._spark)
-        if now_s - self._since_s > timeout_s:
+        if self._wait.is_too_long(bool(jobs) and not tasks):
             raise SlotsError(
-                f"run: onClock has started a Spark job that has had no task slot for {timeout_s:.0f} s: the "
+                f"run: onClock has started a Spark job that has had no task slot for {self._wait.timeout_s:.0f} s: the "
                 f"{self._workers} workers keep theirs, and Spark at {self._spark.master} has "
-                f"{self._spark.total_slots()}; give the run fewer workers, or do it in the workers"
+                f"{self._spark.total_slots()}; give the run fewer workers, or do the job's work in the workers"
             )
 
     def cancel(self) -> None:
@@ -120,24 +108,33 @@ class CallbackJobs:
             self._spark.cancel_jobs(self._tag)
 
 
-def _timeout_s(spark: SparkBackend) -> float:
-    return START_TIMEOUT_S if spark.is_local else EXECUTOR_TIMEOUT_S
+class _SlotWait:
+    """The time for which a task slot has been missing."""
+
+    def __init__(self, spark: SparkBackend) -> None:
+        self.timeout_s = START_TIMEOUT_S if spark.is_local else EXECUTOR_TIMEOUT_S
+        self._since_s: float | None = None
+
+    def is_too_long(self, is_missing: bool) -> bool:
+        """Record whether a slot is missing now; return whether it has been missing for more than ``timeout_s``."""
+        self._since_s = (self._since_s or time.monotonic()) if is_missing else None
+        return self._since_s is not None and time.monotonic() - self._since_s > self.timeout_s
 
 
 INTERVAL_S = 0.2
 
 
 class RunProgress:
-    """Shows a run now and then; its methods are called by one thread."""
+    """Shows a run in a progress line. Not thread-safe."""
 
     def __init__(self, line: ShowProgress, run: RunState, options: RunOptions, spark: SparkBackend) -> None:
         self._line, self._run, self._options = line, run, options
         self._hide_bar = spark.progress_bar_hider()
         self._shown_s = 0.0
-        self._began_s: float | None = None  # when workers were first seen in their clocks
+        self._began_s: float | None = None  # the first time at which a worker had finished a clock
 
     def show(self) -> None:
-        """Show the run as it is now, unless that was just done."""
+        """Show the run's present state, unless the last call was less than ``INTERVAL_S`` ago."""
         now_s = time.monotonic()
         if now_s - self._shown_s < INTERVAL_S:
             return
@@ -149,15 +146,15 @@ class RunProgress:
         if self._began_s is None:
             return
         newest = self._run.metrics[-1][1] if len(self._run.metrics) else None
-        took_s = now_s - self._began_s
-        words = describe(applied, self._run.first, self._options.staleness, took_s, newest)
+        elapsed_s = now_s - self._began_s
+        words = describe(applied, self._run.first, self._options.staleness, elapsed_s, newest)
         self._line(min(applied) - self._run.first, words)
 
 
 def describe(
     applied: Sequence[int], first: int, staleness: int | None, seconds: float, newest: Logged | None
 ) -> list[str]:
-    """Describe a run, the most important part first. ``applied``: for each rank, the first clock not finished."""
+    """Describe a run, the most important part first. ``applied``: the first unfinished clock of each rank."""
     lowest, highest = min(applied), max(applied)
     slowest = applied.index(lowest)
     return [

@@ -1,4 +1,4 @@
-"""The journal of a run: the messages that ``onClock`` has returned, from the first clock on."""
+"""The journal of a run: the messages that ``onClock`` has returned since the first clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ps2.errors import LimitError
 from ps2.protocol.journal_file import PendingReports, decode_journal, encode_journal
 
-# Limit of all messages of a run: the driver keeps them, and each checkpoint writes them.
+# The maximum size of all messages of a run. The driver keeps them, and each checkpoint contains them.
 LIMIT_BYTES = 1 << 30
 
 
@@ -25,15 +25,15 @@ class Journal:
     """The driver's messages to a run's workers. Immutable: adding a message returns another journal.
 
     Attributes:
-        stopped: None as long as the run goes on.
-        pending: for a journal from a checkpoint, the reports that ``onClock`` had not received yet; None: no reports.
+        stopped: None until ``onClock`` has returned STOP.
+        pending: in a journal from a checkpoint, the reports that ``onClock`` had not received yet; None: no reports.
     """
 
     count: int = 0
     nbytes: int = 0
     stopped: Stopped | None = None
     pending: PendingReports | None = None
-    # Shared by journals of one history: the first ``count`` are this one's.
+    # Later journals share the list; the first ``count`` entries belong to this journal.
     _entries: list[tuple[int, bytes]] = field(default_factory=list)
 
     @property
@@ -46,22 +46,22 @@ class Journal:
         nbytes = self.nbytes + len(message)
         if nbytes > LIMIT_BYTES:
             raise LimitError(
-                f"onClock: clock {clock}: the run's messages take {nbytes:,} bytes, and may take {LIMIT_BYTES:,}: "
-                "what is large belongs into vectors"
+                f"onClock: clock {clock}: expected at most {LIMIT_BYTES:,} bytes in all messages of the run, got "
+                f"{nbytes:,}: put large data into vectors"
             )
         entries = self._entries if len(self._entries) == self.count else self._entries[: self.count]
         entries.append((clock, message))
         return Journal(self.count + 1, nbytes, self.stopped, _entries=entries)
 
     def with_stop(self, clock: int, end: int) -> Journal:
-        """Add STOP, the first time."""
+        """Record the first STOP."""
         return self if self.stopped is not None else replace(self, stopped=Stopped(clock, end))
 
     def without_stop(self) -> Journal:
         return replace(self, stopped=None)
 
     def messages(self, begin: int = 0, end: int = sys.maxsize, limit_bytes: int = LIMIT_BYTES) -> list[bytes]:
-        """Return the messages with these numbers that fit the limit, and the first one in any case."""
+        """Return the messages with the numbers in [begin, end) that fit the limit, at least the first of them."""
         size = 0
         fitting: list[bytes] = []
         for _, message in self._entries[begin : min(end, self.count)]:
@@ -86,7 +86,7 @@ class Journal:
 
     @staticmethod
     def from_bytes(encoded: bytes, where: str) -> Journal:
-        """Decode what ``to_bytes`` has encoded. ``where`` names the file in errors."""
+        """Decode the result of ``to_bytes``. ``where`` names the file in errors."""
         entries, stopped, pending = decode_journal(encoded, where)
         nbytes = sum(len(message) for _, message in entries)
         return Journal(len(entries), nbytes, None if stopped is None else Stopped(*stopped), pending, entries)

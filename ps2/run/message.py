@@ -1,4 +1,4 @@
-"""What ``onClock`` may return: a ``Message`` to all workers, or ``STOP`` to end the run."""
+"""The return values of ``onClock``: a ``Message`` to all workers, or ``STOP`` to end the run."""
 
 from __future__ import annotations
 

@@ -12,16 +12,16 @@ from ps2.data.columns import as_arrow
 from ps2.errors import InputError
 from ps2.run.spark.driver_rows import LocalData
 
-# Rows of one batch: Spark's default.
+# The number of rows of a batch; Spark's default.
 BATCH_ROWS = 10_000
-# A vector of pyspark.ml, as Spark's DataFrames have it in Arrow.
+# The Arrow type of pyspark.ml's vectors in Spark's DataFrames.
 VECTOR_TYPE = pa.struct(
     [("type", pa.int8()), ("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float64()))]
 )
 
 
 class PandasRows(LocalData):
-    """The rows of a pandas DataFrame, as Arrow's stream of record batches."""
+    """The rows of a pandas DataFrame, serialized as an Arrow stream of record batches."""
 
     def __init__(self, frame: Any) -> None:
         columns = [_to_arrow(str(name), column) for name, column in frame.items()]
@@ -44,7 +44,7 @@ class PandasRows(LocalData):
 
 
 def _to_arrow(name: str, column: Any) -> Any:
-    """Return a column of pandas as an Arrow array of a type that Spark has, too: nulls for missing values."""
+    """Return a column as an Arrow array of a type that Spark has. Missing values become nulls."""
     try:
         array = _vectors(column)
         if array is None:
@@ -56,7 +56,7 @@ def _to_arrow(name: str, column: Any) -> Any:
 
 def _vectors(column: Any) -> Any:
     """Return a column of pyspark.ml's vectors as an Arrow array; None if the first value is something else."""
-    linalg = sys.modules.get("pyspark.ml.linalg")  # whoever has such vectors has loaded it
+    linalg = sys.modules.get("pyspark.ml.linalg")  # loaded if there are such vectors
     if linalg is None or column.dtype != object:
         return None
     values = column.dropna()

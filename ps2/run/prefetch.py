@@ -1,8 +1,8 @@
 """Background reads for this clock or a later one, while the worker computes (``worker.prefetch``).
 
-A read sees the updates that are applied when it is sent. All updates that a pull in clock t must see are applied when
-the driver lets the worker enter clock t. With each clock the driver sends the horizon: the highest clock that the other
-workers let this worker enter. A read for a later clock waits until the horizon reaches that clock.
+A read sees the updates that are applied when it is sent. The driver lets a worker enter clock t when all updates that a
+pull in clock t must see are applied. With each clock the driver sends the horizon: the highest clock that the other
+workers let this worker enter. So a read for a later clock waits until the horizon reaches that clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ps2.client.dispatch import Results
     from ps2.client.session import Session
 
-# Limit of one worker's concurrent reads, each in its own thread.
+# The maximum number of one worker's concurrent reads. Each has its own thread.
 MAX_READS = 16
 
 
@@ -54,10 +54,7 @@ class Prefetch:
     """A background read; ``worker.prefetch`` returns it."""
 
     def __init__(self, session: Session, view: Freshness, plan: Callable[[], Plan[Any]], clock: int) -> None:
-        """Args:
-        plan: makes the plan of the read.
-        clock: the clock that the read is for.
-        """
+        """``plan`` makes the plan of the read; ``clock`` is the clock for which the read is."""
         self.clock = clock
         self._session = session
         self._view = view
@@ -65,7 +62,7 @@ class Prefetch:
         self._plan = plan()
         self._sent: tuple[int, int] | None = None  # epoch and syncs when the read was sent
         self._reading: Future[None] | None = None
-        self._starting = threading.Lock()  # the progress poller may start the read
+        self._starting = threading.Lock()  # the thread of the progress poller can start the read
         self._is_closed = False
         self._outcome: tuple[Results, ReadYourWrites] | None = None
         self._error: Exception | None = None
@@ -154,7 +151,7 @@ class Prefetches:
             raise UsageError(f"prefetch: expected a DCV or a DCVMatrix, got {source!r}")
         if source._session is not self._session:
             raise UsageError(f"prefetch: {source!r} is of another context than this run")
-        # The caller may change its arrays.
+        # Copied, as the caller may change its arrays.
         indices, columns = (
             None if values is None else as_array(name, values).copy()
             for name, values in (("indices", indices), ("columns", columns))
@@ -170,9 +167,9 @@ class Prefetches:
         """Record that the worker enters a clock: start the reads for this clock, and drop those for earlier clocks."""
         with self._lock:
             self.view.clock, self.view.horizon, self.view.epoch = clock, horizon, epoch
-            for late in [prefetch for prefetch in self._open if prefetch.clock < clock]:
-                self._open.remove(late)
-                late.close()
+            for outdated in [prefetch for prefetch in self._open if prefetch.clock < clock]:
+                self._open.remove(outdated)
+                outdated.close()
             self._start()
 
     def allow(self, horizon: int, epoch: int) -> None:
@@ -188,7 +185,7 @@ class Prefetches:
             self._forget()
             self.view = view
 
-    def note_sync(self) -> None:
+    def record_sync(self) -> None:
         """Record that the worker has passed a barrier or a broadcast."""
         self.view.syncs += 1
 
@@ -220,19 +217,19 @@ def _pull(source: DCV | DCVMatrix, indices: Any, columns: Any) -> Plan[Any]:
     if indices is not None:
         return plans.pull_columns(target, indices)
     if source.isSparse:
-        raise UsageError("prefetch: a sparse vector needs indices: how much it holds is not known before")
+        raise UsageError("prefetch: expected indices, as the size of a sparse vector is not known before the read")
     return plans.pull(target, 0, target.spec.dim)
 
 
-# Interval at which a poller's thread checks whether its clock has ended.
+# The interval at which a poller's thread checks whether its clock has ended.
 CHECK_S = 0.1
 
 
 class ProgressPoller:
-    """Polls, while the worker computes, how far the other workers are, and reports what this worker has applied.
+    """Polls the progress of the other workers, and reports that of this worker, while the worker computes.
 
-    A worker does both when it arrives at a clock. With additions under way that is one clock too late for a worker that
-    prefetches (docs/decisions/0019). Each clock has its thread, which ends with the clock at the latest.
+    A worker also does both when it arrives at a clock, which is one clock too late for prefetches while additions are
+    in flight (docs/decisions/0019). Each clock has its own thread, which ends with the clock at the latest.
     """
 
     def __init__(self, control: RunControl, async_writer: AsyncWriter, prefetches: Prefetches) -> None:
@@ -251,11 +248,10 @@ class ProgressPoller:
         thread.start()
 
     def leave(self) -> None:
-        """Stop polling for this clock."""
         self._clock = -1
 
     def close(self) -> None:
-        """Wait until polling has ended. The server answers a worker that leaves at once."""
+        """Wait until polling has ended, which is soon: the server answers a leaving worker at once."""
         self.leave()
         for thread in self._threads:
             thread.join()
@@ -265,7 +261,7 @@ class ProgressPoller:
         while settled is None and self._clock == clock:
             settled = self._async_writer.has_settled_below(clock, CHECK_S)
         if settled is False:
-            return  # the worker learns of it when its clock ends
+            return  # the worker gets the error when its clock ends
         try:
             while self._clock == clock:
                 progress = self._control.poll_progress(clock, clock + 1, epoch)
@@ -275,4 +271,4 @@ class ProgressPoller:
                 if progress.horizon > clock:
                     return
         except PS2Error:
-            return  # the worker's own connection reports the error; reads begin a little later
+            return  # the worker's own connection reports the error

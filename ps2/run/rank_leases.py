@@ -16,7 +16,8 @@ class RankLease:
     Attributes:
         number: the number of the connection; a later connection has a larger number.
         wake: a function that tells the server to resume this attempt's coroutine.
-        revoked: True if the connection has ended, or the same attempt has come back on another one.
+        revoked: True if the connection has ended, or the same attempt has opened another connection.
+        leaving: True if the attempt has sent its result or its error.
     """
 
     rank: int
@@ -33,7 +34,7 @@ class RankLeases:
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._numbers = itertools.count(1)
-        self._held: dict[int, RankLease] = {}
+        self._by_rank: dict[int, RankLease] = {}
         self.waiting: list[RankLease] = []
 
     def new(self, rank: int, attempt: int, wake: Wake) -> RankLease:
@@ -42,39 +43,38 @@ class RankLeases:
 
     def is_free(self, lease: RankLease) -> bool:
         """Return whether the lease can be granted: the rank is free, or its attempt holds it on an older connection."""
-        held = self._held.get(lease.rank)
-        return held is None or (held.attempt == lease.attempt and held.number < lease.number)
+        current = self._by_rank.get(lease.rank)
+        return current is None or (current.attempt == lease.attempt and current.number < lease.number)
 
     def grant(self, lease: RankLease) -> None:
-        self._held[lease.rank] = lease
+        self._by_rank[lease.rank] = lease
 
     def revoke(self, lease: RankLease) -> bool:
         """End a lease; return whether it held the rank."""
         lease.revoked = True
         lease.wake()
-        if self._held.get(lease.rank) is not lease:
+        if self._by_rank.get(lease.rank) is not lease:
             return False
-        del self._held[lease.rank]
+        del self._by_rank[lease.rank]
         for waiting in self.waiting:
             waiting.wake()
         return True
 
     def holder(self, rank: int) -> RankLease | None:
-        return self._held.get(rank)
+        return self._by_rank.get(rank)
 
     @property
     def count(self) -> int:
-        """Number of attempts that hold a rank or wait for one."""
-        return len(self._held) + len(self.waiting)
+        """The number of attempts that hold a rank or wait for one."""
+        return len(self._by_rank) + len(self.waiting)
 
     def absent(self) -> list[int]:
-        """Return the ranks that no attempt holds."""
-        return [rank for rank in range(self._workers) if rank not in self._held]
+        return [rank for rank in range(self._workers) if rank not in self._by_rank]
 
     def wake(self, rank: int) -> None:
-        if rank in self._held:
-            self._held[rank].wake()
+        if rank in self._by_rank:
+            self._by_rank[rank].wake()
 
     def wake_all(self) -> None:
-        for lease in [*self._held.values(), *self.waiting]:
+        for lease in [*self._by_rank.values(), *self.waiting]:
             lease.wake()

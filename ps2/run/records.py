@@ -1,4 +1,4 @@
-"""A run's records of its workers: times and logged numbers, in arrays of bounded size."""
+"""The records of a run: its workers' times and logged numbers, in arrays of bounded size."""
 
 from __future__ import annotations
 
@@ -16,76 +16,47 @@ from ps2.rpc.run_control import ClockTimes, Logged
 
 log = logging.getLogger(__name__)
 
-# Limits of one run: 128 MiB of times for all workers together, and 32 MiB of metrics.
+# The maximum numbers of records of one run: 128 MiB of times for all workers together, and 32 MiB of metrics.
 MAX_TIMES = 1 << 20
 MAX_METRICS = 1 << 20
 
 
-# The stored fields of ``ClockTimes``, in their order in a row.
+# The stored fields of ``ClockTimes``, in the order of a row, and the types of those that are not floats.
 COLUMNS = (
     *("clock", "began", "compute", "pull", "push", "wait", "outside", "on_clock", "block", "left"),
     *("kernels", "checkpoint", "coordinator", "connect", "imports", "spark"),
 )
-_WHOLE = {"clock": int, "block": int, "outside": bool}
+_KINDS = {"clock": int, "block": int, "outside": bool}
 _values = attrgetter(*COLUMNS)
 
 
-class _Rows:
-    """Rows of numbers. When there are too many, the older half is dropped, and the log says so once."""
+class _Records(Sequence[Any]):
+    """Records, stored as rows of numbers. If there are too many, the older half is dropped, which the log says once.
+
+    Attributes:
+        dropped: the number of dropped records.
+    """
 
     def __init__(self, width: int, limit: int, noun: str) -> None:
-        self._width = width
-        self._limit = max(limit, 2)
-        self._noun = noun
+        self._width, self._limit, self._noun = width, max(limit, 2), noun
         self._numbers = array("d")
         self.dropped = 0
 
-    def __len__(self) -> int:
-        return len(self._numbers) // self._width
-
-    def append(self, row: Sequence[float]) -> None:
-        if len(self) == self._limit:
-            if not self.dropped:
-                log.warning("run: there are more than %d %s; only the newest are kept", self._limit, self._noun)
-            half = self._limit // 2
-            del self._numbers[: half * self._width]
-            self.dropped += half
-        self._numbers.extend(row)
+    @property
+    def added(self) -> int:
+        return self.dropped + len(self)
 
     def since(self, added: int) -> NDArray[np.float64]:
-        """Return a copy of the rows after the first ``added`` ones, dropped ones included: shape (rows, width)."""
+        """Return a copy of the rows after the first ``added`` ones, including dropped ones: shape (rows, width)."""
         begin = max(0, added - self.dropped)
         return np.array(self._numbers[begin * self._width :], np.float64).reshape(-1, self._width)
 
-    def __getitem__(self, index: int) -> Sequence[float]:
-        return self._numbers[index * self._width : (index + 1) * self._width]
-
-
-class _Records(Sequence[Any]):
-    """A view of ``_Rows`` as objects, made on access."""
-
-    _rows: _Rows
-
-    @property
-    def dropped(self) -> int:
-        """The number of dropped records, the oldest ones."""
-        return self._rows.dropped
-
-    @property
-    def added(self) -> int:
-        """The number of records that were ever added."""
-        return self._rows.dropped + len(self._rows)
-
-    def since(self, added: int) -> NDArray[np.float64]:
-        """Return the records after the first ``added`` ones, as numbers: a row for each."""
-        return self._rows.since(added)
-
     def tail(self, limit: int) -> NDArray[np.float64]:
-        """Return the newest records as numbers, at most ``limit``."""
-        return self._rows.since(self.added - limit)
+        """Return a copy of the newest rows, at most ``limit``."""
+        return self.since(self.added - limit)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._numbers) // self._width
 
     def __getitem__(self, index: Any) -> Any:
         indices = range(len(self))[index]
@@ -95,26 +66,38 @@ class _Records(Sequence[Any]):
     def _record(self, index: int) -> Any:
         """Return one record; the index is not negative."""
 
+    def _append(self, row: Sequence[float]) -> None:
+        if len(self) == self._limit:
+            if not self.dropped:
+                log.warning("run: there are more than %d %s; only the newest are kept", self._limit, self._noun)
+            half = self._limit // 2
+            del self._numbers[: half * self._width]
+            self.dropped += half
+        self._numbers.extend(row)
+
+    def _row(self, index: int) -> Sequence[float]:
+        return self._numbers[index * self._width : (index + 1) * self._width]
+
 
 class Timeline(_Records):
     """The ``ClockTimes`` of one worker, in the order in which its clocks ended."""
 
     def __init__(self, limit: int = MAX_TIMES) -> None:
-        self._rows = _Rows(len(COLUMNS), limit, "clocks of a worker")
+        super().__init__(len(COLUMNS), limit, "clocks of a worker")
 
     def append(self, times: ClockTimes) -> None:
-        self._rows.append(_values(times))
+        self._append(_values(times))
 
     def _record(self, index: int) -> ClockTimes:
-        row = zip(COLUMNS, self._rows[index], strict=True)
-        return ClockTimes(**{name: _WHOLE.get(name, float)(value) for name, value in row})
+        row = zip(COLUMNS, self._row(index), strict=True)
+        return ClockTimes(**{name: _KINDS.get(name, float)(value) for name, value in row})
 
 
 class Metrics(_Records):
     """Pairs (rank, ``Logged``), in order of arrival."""
 
     def __init__(self, limit: int = MAX_METRICS) -> None:
-        self._rows = _Rows(4, limit, "logged numbers")
+        super().__init__(4, limit, "logged numbers")
         self._names: dict[str, int] = {}
         self._by_number: list[str] = []
 
@@ -122,12 +105,12 @@ class Metrics(_Records):
         number = self._names.setdefault(metric.name, len(self._names))
         if number == len(self._by_number):
             self._by_number.append(metric.name)
-        self._rows.append((rank, number, metric.clock, metric.value))
+        self._append((rank, number, metric.clock, metric.value))
 
     def name(self, number: int) -> str:
-        """Return the name that has this number in the rows."""
+        """Return the metric's name for its number in the rows."""
         return self._by_number[number]
 
     def _record(self, index: int) -> tuple[int, Logged]:
-        rank, number, clock, value = self._rows[index]
+        rank, number, clock, value = self._row(index)
         return int(rank), Logged(self._by_number[int(number)], value, int(clock))

@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 def report(clock: int, value: object, merge: str) -> Report:
-    """Return a report that can be merged."""
+    """Return a report; raise UsageError if its value cannot be merged."""
     if merge not in MERGES:
         raise UsageError(f"report: merge: expected one of {', '.join(map(repr, MERGES))}, got {merge!r}")
     parts = value.items() if isinstance(value, dict) else [(None, value)]
@@ -36,19 +36,19 @@ def report(clock: int, value: object, merge: str) -> Report:
 
 
 class ReportLog:
-    """What workers reported, by clock and then by rank, until ``onClock`` has returned for the clock."""
+    """The workers' reports by clock and then by rank, kept until ``onClock`` has returned for the clock."""
 
     def __init__(self) -> None:
         self._reports: dict[int, dict[int, Sequence[Report]]] = {}
 
-    def note(self, rank: int, reports: Sequence[Report], called: int) -> None:
-        """Store a worker's reports of clocks from ``called`` on. A repeated clock replaces its reports."""
+    def add(self, rank: int, reports: Sequence[Report], called: int) -> None:
+        """Store a worker's reports of the clocks from ``called`` on. A repeated clock replaces its reports."""
         by_clock: dict[int, list[Report]] = {}
-        for one in reports:
-            by_clock.setdefault(one.clock, []).append(one)
-        for clock, own_reports in by_clock.items():
+        for report in reports:
+            by_clock.setdefault(report.clock, []).append(report)
+        for clock, clock_reports in by_clock.items():
             if clock >= called:
-                self._reports.setdefault(clock, {})[rank] = own_reports
+                self._reports.setdefault(clock, {})[rank] = clock_reports
 
     def clock_reports(self, clock: int) -> dict[int, Sequence[Report]]:
         return dict(self._reports.get(clock, {}))
@@ -57,21 +57,17 @@ class ReportLog:
         self._reports.pop(clock, None)
 
     def since(self, clock: int) -> dict[int, dict[int, Sequence[Report]]]:
-        """Return the reports of a clock and of all later ones."""
-        return {
-            reported_clock: dict(own_reports)
-            for reported_clock, own_reports in self._reports.items()
-            if reported_clock >= clock
-        }
+        """Return the reports of a clock and of all later clocks."""
+        return {reported: dict(by_rank) for reported, by_rank in self._reports.items() if reported >= clock}
 
     def resume(self, pending: PendingReports) -> None:
         """Take over the reports that an earlier driver's ``onClock`` has not received."""
         for rank, clock, merge, value in pending.reports:
-            own_reports = self._reports.setdefault(clock, {}).get(rank, ())
-            self._reports[clock][rank] = [*own_reports, Report(clock, merge, value)]
+            earlier = self._reports.setdefault(clock, {}).get(rank, ())
+            self._reports[clock][rank] = [*earlier, Report(clock, merge, value)]
 
     def restore(self, reports: Mapping[int, Mapping[int, Sequence[Report]]]) -> None:
-        self._reports = {clock: dict(own_reports) for clock, own_reports in reports.items()}
+        self._reports = {clock: dict(by_rank) for clock, by_rank in reports.items()}
 
 
 def merged(clock: int, reports: Mapping[int, Sequence[Report]]) -> list[Any]:
@@ -104,7 +100,7 @@ def _merged(clock: int, reports: Mapping[int, Report]) -> Any:
 def _merge(clock: int, merge: str, values: Mapping[int, Any]) -> Any:
     first, first_value = next(iter(values.items()))
     for rank, value in values.items():
-        if not _fits(merge, first_value, value):
+        if not _are_mergeable(merge, first_value, value):
             raise _differ(clock, first, rank, _form(first_value), _form(value))
     parts = list(values.values())
     if merge == "concat":
@@ -123,7 +119,7 @@ def _concatenated(parts: list[Any]) -> Any:
 
 
 def _largest(parts: list[Any]) -> Any:
-    """Return the largest number, or NaN if there is one, as NumPy does."""
+    """Return the largest number, or NaN if any is NaN, as NumPy does."""
     return next((part for part in parts if part != part), max(parts))
 
 
@@ -134,15 +130,15 @@ def _sum(clock: int, parts: list[Array]) -> Array:
     wide = np.dtype(np.uint64 if parts[0].dtype == np.uint64 else np.int64)
     total: Array = np.zeros(parts[0].shape, wide)
     for part in parts:
-        before, part = total, part.astype(wide)
-        total = before + part
-        wrapped = total < before if wide == np.uint64 else ((before ^ total) & (part ^ total)) < 0
-        if wrapped.any():
+        previous, part = total, part.astype(wide)
+        total = previous + part
+        overflows = total < previous if wide == np.uint64 else ((previous ^ total) & (part ^ total)) < 0
+        if overflows.any():
             raise WorkerError(f"report: clock {clock}: the sum of the workers' reports does not fit {wide}")
     return total
 
 
-def _fits(merge: str, first_value: Any, value: Any) -> bool:
+def _are_mergeable(merge: str, first_value: Any, value: Any) -> bool:
     if not isinstance(first_value, np.ndarray) or not isinstance(value, np.ndarray):
         return (isinstance(first_value, (int, float)) and isinstance(value, (int, float))) or type(value) is type(
             first_value

@@ -1,4 +1,4 @@
-"""The requests of a run's workers, as coroutines: each yields until its answer is known."""
+"""The requests of a run's workers, as coroutines. Each one yields until its answer is known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ps2.run.rank_leases import RankLease, Wake
 from ps2.run.state import Coroutine, RunState
 from ps2.run.sync_points import Point, where
 
-# ``poll_progress`` answers after this time at the latest.
+# The maximum time until ``poll_progress`` answers.
 PROGRESS_TIMEOUT_S = 1.0
 
 
@@ -37,10 +37,10 @@ class WorkerRequests:
             run.leases.waiting.remove(lease)
         if rank in run.results:
             return Joined(run.workers, 0, run.epoch, 0.0, done=True)
-        if (before := run.leases.holder(rank)) is not None:
-            run.release_rank(before)
+        if (previous := run.leases.holder(rank)) is not None:
+            run.release_rank(previous)
         run.leases.grant(lease)
-        run.failures.pop(rank, None)  # it has another attempt
+        run.failures.pop(rank, None)
         clock = run.clocks.applied[rank]
         now_s = time.monotonic() - run.began_s
         if (times := run.spans.joined(lease, clock, start, now_s)) is not None:
@@ -56,7 +56,7 @@ class WorkerRequests:
         reports: Sequence[Report] = (),
         until: int = 0,
     ) -> Coroutine[Entered]:
-        """Let a worker enter a clock once the others have come far enough. Its loop ends before the clock ``until``."""
+        """Let a worker enter a clock once the other workers allow it. The worker's loop ends before clock ``until``."""
         run = self._run
         yield from run.check(lease)
         rank = lease.rank
@@ -64,7 +64,7 @@ class WorkerRequests:
         if epoch != run.epoch:  # the fleet rolled back: the worker's changes since then are gone
             clock = applied = run.clocks.applied[rank]
         else:
-            run.report_log.note(rank, reports, run.clocks.called)
+            run.report_log.add(rank, reports, run.clocks.called)
         run.entries.pop(rank, None)
         run.arrived_s[rank] = time.monotonic()
         run.apply(lambda: run.clocks.arrive(rank, clock, applied))
@@ -74,9 +74,9 @@ class WorkerRequests:
     def poll_progress(
         self, rank: int, attempt: int, applied: int, clock: int, epoch: int, wake: Wake
     ) -> Coroutine[tuple[int, int]]:
-        """Record what a worker has applied inside its clock; return the last clock that it may enter, and the epoch.
+        """Record that a worker's updates below clock ``applied`` are on the servers; return its horizon, and the epoch.
 
-        Waits, for up to ``PROGRESS_TIMEOUT_S``, until the worker may enter ``clock``. A leaving worker does not wait.
+        Waits up to ``PROGRESS_TIMEOUT_S`` until the worker may enter ``clock``. A leaving worker does not wait.
         """
         run = self._run
         lease = run.leases.holder(rank)
@@ -101,14 +101,14 @@ class WorkerRequests:
         return run.clocks.horizon(rank), run.epoch
 
     def messages(self, lease: RankLease, begin: int, end: int, epoch: int) -> Coroutine[list[bytes]]:
-        """Return the driver's messages with these numbers: as many as fit one answer; none if they no longer exist."""
+        """Return the driver's messages with the numbers in [begin, end), as many of them as fit in one answer."""
         run = self._run
         yield from run.check(lease)
         journal = run.journal if epoch == run.epoch else run.journal_before
         return journal.messages(begin, end, LIMIT_BYTES)
 
     def barrier(self, lease: RankLease, point: Point, epoch: int) -> Coroutine[None]:
-        """Wait at a point until all workers have come there."""
+        """Wait at a point until all workers have reached it."""
         run = self._run
         yield from run.check(lease)
         if epoch != run.epoch:
@@ -127,11 +127,11 @@ class WorkerRequests:
             with run.failing():
                 has_value = run.points.request(lease.rank, point)
             if not has_value:
-                yield from run.block(lease, f"for a value that another one makes {where(point)}")
+                yield from run.block(lease, f"for a value that another worker makes {where(point)}")
         return run.points.value(point) if epoch == run.epoch else None
 
-    def once_made(self, lease: RankLease, point: Point, value: bytes, epoch: int) -> Coroutine[bytes]:
-        """Store the value that a worker has made for a point; return the value that counts, the first one."""
+    def publish_once(self, lease: RankLease, point: Point, value: bytes, epoch: int) -> Coroutine[bytes]:
+        """Store the value that a worker has made for a point, unless it has one; return the stored value."""
         run = self._run
         yield from run.check(lease)
         if epoch != run.epoch:
@@ -142,8 +142,8 @@ class WorkerRequests:
     def leave(self, lease: RankLease, clock: int, result: bytes, epoch: int) -> Coroutine[bool]:
         """Store a worker's result; wait until all workers, ``onClock`` and ``onEnd`` have returned.
 
-        Until then the fleet may roll back to a checkpoint, and a task that has ended could not continue from
-        there. Returns False if it did: the worker's next attempt repeats the lost clocks.
+        The task must not end earlier, because the fleet can still roll back to a checkpoint. Returns False if it did:
+        the worker's next attempt repeats the lost clocks.
         """
         run = self._run
         yield from run.check(lease)
@@ -152,7 +152,7 @@ class WorkerRequests:
         if lease.rank not in run.results:
             run.results[lease.rank] = result
             run.spans.left(lease.rank, time.monotonic() - run.began_s)
-        run.note_leaving(lease)
+        run.mark_leaving(lease)
         run.apply(lambda: run.clocks.leave(lease.rank, clock))
         yield from run.wait(lease, lambda: run.is_over or lease.rank not in run.results)
         return lease.rank in run.results

@@ -52,7 +52,7 @@ class RunResult(Sequence[Any]):
         return iter(self.results)
 
     def __eq__(self, other: object) -> bool:
-        """Compare the results like a list. Timings do not count."""
+        """Compare the results as lists. Timings do not count."""
         return list(self) == list(other) if isinstance(other, (RunResult, list)) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment] # as a list
@@ -85,15 +85,15 @@ class RunResult(Sequence[Any]):
         * ``block`` (int64): the block that the worker had in a rotation, or -1;
         * ``left``: the share of the block's work that was left for the next rotation.
 
-        The parts add up: the next row begins at the sum of ``began`` and all of them. A repeated clock, after a failed
-        task or a rollback, has a row for each time; the work of a killed attempt is unknown. Beyond a million rows of
-        all ranks together, the oldest are dropped.
+        The times add up: the next row begins at the sum of ``began`` and all of them. A clock that is repeated after a
+        failed task or a rollback has a row for each time; the work of a killed attempt is unknown. Beyond a million
+        rows of all ranks together, the oldest are dropped.
         """
         return tuple(rows(table, outside=False) for table in self._tables)
 
     @property
     def outside(self) -> tuple[ClockTable, ...]:
-        """The times of each rank outside of clocks; columns as in ``timeline``, and ``connect`` and ``spark``.
+        """The times of each rank outside of clocks. The columns are those of ``timeline``, ``connect`` and ``spark``.
 
         An attempt has rows for the time before it joined the run, for reading rows before the first clock, for the time
         between two loops, and for the time after the last loop, with its wait for the other workers. Two more rows
@@ -132,8 +132,8 @@ class RunResult(Sequence[Any]):
         """Return timeline and metrics as one pandas DataFrame.
 
         The columns are ``rank``, those of ``timeline``, and one for each metric, with the suffix ``_logged`` if its
-        name is one of the others. There is a row for each clock of each rank, ordered by rank and clock. Numbers that
-        were logged after the last clock have a row whose times are NaN.
+        name is also a column of ``timeline``. There is a row for each clock of each rank, ordered by rank and clock.
+        Numbers that were logged after the last clock have a row whose times are NaN.
         """
         import pandas as pd
 
@@ -157,28 +157,29 @@ class RunResult(Sequence[Any]):
         return frame.sort_values(["rank", "clock"], kind="stable", ignore_index=True)
 
     def summary(self) -> None:
-        """Print where the workers' time went, by category and by rank; and the ranks that others waited for most."""
+        """Print the workers' time by category and by rank, and for which ranks the others waited most."""
         print(summary(self._times))
 
     @property
     def shares(self) -> dict[str, float]:
         """The share of each category in the time of all workers, from the call of ``ps.run`` to its return.
 
-        They add up to 1. The categories are those of ``timeline``, and "outside": the function's own work outside of
-        clocks; "connect", "imports" and "spark": around the tasks; "other": what nobody measured.
+        They add up to 1. The categories are those of ``timeline``; "outside", the function's own work outside of
+        clocks; "connect", "imports" and "spark", times around the tasks; and "other", the unmeasured time.
         """
         return shares_by_category(self._times)
 
     def plot(
         self, path: PlotPath = None, clocks: range | tuple[int, int] | None = None, *, ax: Axes | None = None
     ) -> Axes:
-        """Draw a Gantt chart: a lane for each rank, a bar for whatever it did (Zhang et al., "MLlib*", Figure 2).
+        """Draw a Gantt chart: a lane for each rank with bars for its activities (Zhang et al., "MLlib*", Figure 2).
 
-        The parts of a clock are drawn in the order wait, onClock, pull, compute, push. If there are too many clocks for
-        bars, the heights in each column of pixels are the shares of that moment. The axis begins with the first task,
-        or shortly before the first clock if the setup was long, and ends likewise; a note below names the part that is
-        cut off. In a rotation, clocks also have the numbers of their blocks, and bands in the blocks' colours. A rank
-        is blank while it has no running task. With more than 32 ranks, the busiest and some others are shown.
+        The categories of a clock are drawn in the order wait, onClock, pull, compute, push. If there are too many
+        clocks for bars, each column of pixels shows the categories' shares of its time. The axis begins with the first
+        task, or shortly before the first clock if the setup was long, and ends likewise; labels below the axis name the
+        times that are cut off. In a rotation, clocks also have the numbers of their blocks, and bands in the blocks'
+        colours. A lane is blank while its rank has no running task. With more than 32 ranks, the busiest and some
+        others are shown.
 
         Args:
             path: the file that the chart is also written to: PNG, or the format of the suffix (.svg, .pdf).

@@ -1,8 +1,8 @@
-"""Model rotation: which worker has which block of a model when, and how long its turn lasts. Pure.
+"""Model rotation: the schedule of a model's blocks among workers, and the length of a turn. Pure.
 
 Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation", section IV. All workers evaluate
-the same schedule, so they agree without communication. Time control (section IV.D, ``budgetS="auto"``): all workers
-stop at the same time, late enough that computing hides the transfer of blocks, and that not too much is left over.
+the same schedule, so they agree without communication. Time control (section IV.D, ``budgetS="auto"``): all workers end
+a turn at the same time. The turn is long enough to hide the transfer of blocks, and to leave little work undone.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ps2.array_types import Float64s
 from ps2.errors import UsageError
 from ps2.number_checks import is_whole
 
-# No block, in a schedule.
+# The entry of a schedule for a turn without a block.
 IDLE = -1
-# Limit of the blocks: a rotation's schedule has arrays of this size.
+# The maximum number of blocks. The schedule of a rotation has arrays of this size.
 MAX_BLOCKS = 1 << 24
 
 
 @dataclass(frozen=True)
 class RotationSchedule:
-    """How blocks rotate among workers.
+    """The schedule by which blocks rotate among workers.
 
     Block b belongs to slice b mod ``slices``, and turns take the slices in order. So two turns with the same block are
-    at least ``slices`` apart, across rotations, too.
+    at least ``slices`` turns apart, also across rotations.
     """
 
     workers: int
@@ -41,18 +41,20 @@ class RotationSchedule:
             if not is_whole(value) or value < 1:
                 raise UsageError(f"rotate: {name}: expected a positive integer, got {value!r}")
         if self.blocks < self.slices:
-            raise UsageError(f"rotate: {self.blocks} blocks make no {self.slices} slices: at least one block in each")
+            raise UsageError(
+                f"rotate: blocks: expected at least one for each of {self.slices} slices, got {self.blocks}"
+            )
         if self.blocks > MAX_BLOCKS:
-            raise UsageError(f"rotate: blocks: at most {MAX_BLOCKS}, got {self.blocks}")
+            raise UsageError(f"rotate: blocks: expected at most {MAX_BLOCKS}, got {self.blocks}")
 
     @property
     def rounds(self) -> int:
-        """Turns that a rotation spends on one slice: the slice's blocks, but at least the number of workers."""
+        """The turns of a rotation for one slice: as many as the slice has blocks, but at least one for each worker."""
         return max(-(-self.blocks // self.slices), self.workers)
 
     @property
     def turns(self) -> int:
-        """Turns, and clocks, of a rotation."""
+        """The number of turns of a rotation; each is a clock."""
         return self.slices * self.rounds
 
     def orders(self, seed: int, rotation: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -67,7 +69,7 @@ class RotationSchedule:
         return orders
 
     def turns_of(self, seed: int, rotation: int, rank: int) -> NDArray[np.int64]:
-        """Return the blocks of one worker in a rotation, turn by turn; ``IDLE`` where it has none."""
+        """Return a worker's block in each turn of a rotation; ``IDLE``: it has none."""
         blocks = np.empty((self.rounds, self.slices), np.int64)
         for slice_, (slots, offsets) in enumerate(self.orders(seed, rotation)):
             blocks[:, slice_] = np.roll(slots, -offsets[rank])
@@ -82,24 +84,24 @@ def schedule(seed: int, rotation: int, workers: int, blocks: int, slices: int = 
         rotation: the number of the rotation, from 0.
 
     Returns:
-        Shape (turns, workers); -1 where a worker has no block. A row holds no block twice, a column each block once.
+        Shape (turns, workers); -1 where a worker has no block. A row has no block twice, a column has each block once.
 
     Raises:
-        UsageError: there are no such blocks or slices.
+        UsageError: an argument is out of range.
     """
     rotation_schedule = RotationSchedule(workers, blocks, slices)
     return np.stack([rotation_schedule.turns_of(seed, rotation, rank) for rank in range(workers)], axis=1)
 
 
-# The budget is computed from this many newest turns of each worker.
+# The number of newest turns of each worker from which the budget is computed.
 WINDOW = 16
-# The budget may give up this share of the best rate of work, to leave less work undone in a turn.
+# The share of the best rate of work that the budget may give up to leave less work undone.
 TOLERANCE = 0.05
-# Smallest share of a block's work that a turn does: as the mean of all workers, and for each worker.
+# The minimum share of a block's work that a turn does: the mean over all workers, and for each worker.
 MIN_SHARE, MIN_WORKER_SHARE = 0.25, 0.05
-# Fixed cost of a turn: entering a clock.
+# The fixed cost of a turn: entering a clock.
 ENTER_S = 1e-3
-# Limit of the number of budgets that are compared.
+# The maximum number of budgets that are compared.
 MAX_CANDIDATES = 64
 
 
@@ -107,24 +109,23 @@ class TurnBudget:
     """Records measured turns, and computes the budget of the next turn from them."""
 
     def __init__(self, workers: int) -> None:
-        # By rank and turn: seconds for all of the block's work, and seconds of the turn without work.
-        self._whole = np.zeros((workers, WINDOW))
-        self._other = np.zeros((workers, WINDOW))
+        # By rank and turn: the seconds for all work on the block, and the seconds of the turn without work.
+        self._block_s = np.zeros((workers, WINDOW))
+        self._other_s = np.zeros((workers, WINDOW))
         self._transfer_s = np.zeros(workers)
         self._count = np.zeros(workers, np.int64)
-        self._has_come = np.zeros(workers, bool)
+        self._has_ended_turn = np.zeros(workers, bool)
         self._seconds: float | None = math.inf  # None: to be computed
 
-    def note(self, rank: int, work_s: float, left: float, other_s: float, transfer_s: float) -> None:
-        """Note a turn that has ended; ``left`` is the share of the block's work that was not done.
+    def add(self, rank: int, work_s: float, left: float, other_s: float, transfer_s: float) -> None:
+        """Add a turn that has ended; ``left`` is the share of the block's work that was not done.
 
-        ``other_s`` excludes waiting for other workers; ``transfer_s`` is the time of background reads and
-        writes.
+        ``other_s`` excludes waiting for other workers; ``transfer_s`` is the time of background reads and writes.
         """
-        self._has_come[rank] = True
+        self._has_ended_turn[rank] = True
         if work_s > 0 and left < 1:
             slot = self._count[rank] % WINDOW
-            self._whole[rank, slot], self._other[rank, slot] = work_s / (1 - left), other_s
+            self._block_s[rank, slot], self._other_s[rank, slot] = work_s / (1 - left), other_s
             self._count[rank] += 1
         self._transfer_s[rank] = transfer_s
         self._seconds = None
@@ -135,33 +136,36 @@ class TurnBudget:
         if self._seconds is None:
             is_measured = np.arange(WINDOW) < self._count[:, None]
             self._seconds = math.inf
-            if self._has_come.all() and is_measured.any():
+            if self._has_ended_turn.all() and is_measured.any():
                 ranks = np.nonzero(is_measured)[0]
                 transfer_s = float(np.median(self._transfer_s))
-                self._seconds = best_budget(self._whole[is_measured], self._other[is_measured], ranks, transfer_s)
+                self._seconds = best_budget(self._block_s[is_measured], self._other_s[is_measured], ranks, transfer_s)
         return self._seconds
 
 
-def best_budget(whole_s: Float64s, other_s: Float64s, ranks: NDArray[np.int64], transfer_s: float) -> float:
+def best_budget(block_s: Float64s, other_s: Float64s, ranks: NDArray[np.int64], transfer_s: float) -> float:
     """Return the longest budget whose rate of work is close to the best rate.
 
-    With a budget B, a turn takes max(B, transfer) seconds. A worker works for B - rest seconds of it, or until its
-    block is done. So the measured turns give the rate of each B, in shares of blocks per second. Return the longest
-    B whose rate is at least 1 - ``TOLERANCE`` of the best rate. If that B leaves too much work undone
-    (``MIN_SHARE``, ``MIN_WORKER_SHARE``), return the shortest B that does not. All arrays have one entry a turn:
-    the seconds for all work on the block, the seconds without work, and the worker.
+    With a budget B, a turn takes max(B, transfer_s). A worker works for B - other_s of it, or until its block is done.
+    So the measured turns give the rate of each B, in shares of blocks per second. Return the longest B whose rate is at
+    least 1 - ``TOLERANCE`` of the best rate. If that B leaves too much work undone (``MIN_SHARE``,
+    ``MIN_WORKER_SHARE``), return the shortest B that does not.
+
+    Args:
+        block_s: the seconds for all work on the block, for each measured turn.
+        other_s, ranks: the seconds without work, and the worker, for each measured turn.
     """
-    ends = np.unique(whole_s + other_s)
+    ends = np.unique(block_s + other_s)
     if len(ends) > MAX_CANDIDATES:
         ends = np.quantile(ends, np.linspace(0, 1, MAX_CANDIDATES))
     budgets = np.maximum(np.concatenate([ends, [transfer_s]]), transfer_s)
     budgets.sort()
-    works = np.clip(budgets[:, None] - other_s, 0.0, whole_s)
-    shares = works / np.maximum(whole_s, np.finfo(float).tiny)
+    work_s = np.clip(budgets[:, None] - other_s, 0.0, block_s)
+    shares = work_s / np.maximum(block_s, np.finfo(float).tiny)
     rates = shares.mean(axis=1) / (budgets + ENTER_S)
     turns = np.bincount(ranks)
-    by_worker = np.stack([np.bincount(ranks, one) for one in shares])[:, turns > 0] / turns[turns > 0]
+    by_worker = np.stack([np.bincount(ranks, turn_shares) for turn_shares in shares])[:, turns > 0] / turns[turns > 0]
     is_enough = (shares.mean(axis=1) >= MIN_SHARE) & (by_worker.min(axis=1) >= MIN_WORKER_SHARE)
     best = int(np.flatnonzero(rates >= (1 - TOLERANCE) * rates.max())[-1])
-    # The share of done work never falls with B, and the largest B does all work.
+    # The share of done work never decreases with B, and the largest B does all work.
     return float(budgets[max(best, int(np.flatnonzero(is_enough)[0]))])

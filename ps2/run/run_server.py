@@ -29,19 +29,14 @@ from ps2.transport.worker_channel import LENGTH, framed
 
 log = logging.getLogger(__name__)
 
-# Limit of a message: a worker's result, or a value that it made for all, and the other fields.
+# The maximum size of a message: a worker's result, or the value of a point, and the other fields.
 MAX_BYTES = LIMIT_BYTES + (1 << 20)
 READ_BYTES = 1 << 16
 END_TIMEOUT_S = 5.0
 
 
 class WorkerConnection:
-    """A connection of one attempt of a worker: for its requests, or for its progress requests.
-
-    Attributes:
-        lease: the rank that the attempt holds, or waits for.
-        is_ending: the connection ends when all is sent.
-    """
+    """A connection of one attempt of a worker: for its requests, or for its progress requests."""
 
     def __init__(self, peer: AuthenticatedPeer, wake: Callable[[WorkerConnection], None]) -> None:
         self.plain, self.channel = peer.plain, peer.connection
@@ -49,7 +44,7 @@ class WorkerConnection:
         self.request: Coroutine[bytes] | None = None
         self.received = bytearray()
         self.unsent: list[memoryview] = []
-        self.is_ending = False
+        self.is_ending = False  # True if the connection ends when all data are sent
         self.is_woken = False
         self._wake = wake
 
@@ -61,7 +56,7 @@ class RunServer:
     """Listens at ``address`` until ``stop``."""
 
     def __init__(self, run: RunState, binding: Binding, token: str | None, wire: WireConfig) -> None:
-        """Start to listen. Without a token, on loopback only."""
+        """Start to listen; raise ConfigError if the address is not loopback and there is no token."""
         if token is None and not is_loopback(binding.host):
             raise ConfigError(f"bind: {binding.host} is not loopback, so a token is required")
         self._run = run
@@ -76,7 +71,7 @@ class RunServer:
         listener = listen_tcp(binding.host, binding.ports)
         self.address = join_address(binding.advertised, listener.getsockname()[1])
         self._selector = selectors.DefaultSelector()
-        # Sockets, not a pipe: a wake-up after the end gets an error, and never goes to a file with the old descriptor.
+        # Sockets, not a pipe: a wake-up after the end is an error, and never a write to a reused file descriptor.
         self._wakeup_reader, self._wakeup = socket.socketpair()
         self._wakeup_reader.setblocking(False)
         self._wakeup.setblocking(False)
@@ -90,7 +85,7 @@ class RunServer:
             raise
 
     def stop(self) -> None:
-        """End all connections. Requests under way get no answer."""
+        """End all connections. Pending requests get no answer."""
         self._acceptor.shut()
         self._end_thread()
         self._acceptor.join()
@@ -119,7 +114,7 @@ class RunServer:
                 self._wake_thread()
 
     def _wake_thread(self) -> None:
-        with suppress(OSError):  # full: a wake-up is on its way; or the server has ended
+        with suppress(OSError):  # the buffer is full, so a wake-up is pending; or the server has ended
             self._wakeup.send(b"!")
 
     # -- the thread ------------------------------------------------------------------------------------------------
@@ -159,12 +154,12 @@ class RunServer:
     def _register(self, connection: WorkerConnection) -> None:
         try:
             self._selector.register(connection.plain, selectors.EVENT_READ, connection)
-        except OSError as error:  # the system has no room for one more
+        except OSError as error:  # the system's limit of registered sockets
             log.warning("a worker's connection is refused: %s", error)
             close(connection.plain)
             return
         self._connections[connection.plain.fileno()] = connection
-        self._read(connection)  # TLS may have read on
+        self._read(connection)  # TLS can have read and buffered more data
 
     def _read(self, connection: WorkerConnection) -> None:
         buffer = bytearray(READ_BYTES)
@@ -183,19 +178,19 @@ class RunServer:
                 return
             connection.received += memoryview(buffer)[:size]
         if connection.request is not None and len(connection.received) > MAX_BYTES:
-            log.warning("a worker sends on while its request is not answered: its connection ends")
+            log.warning("a worker sends more data while its request is not answered: its connection ends")
             self._end(connection)
             return
         self._take_message(connection)
 
     def _take_message(self, connection: WorkerConnection) -> None:
-        """Handle the next message if it is complete and the one before is answered."""
+        """Handle the next message if it is complete and the previous one is answered."""
         received = connection.received
         if connection.request is not None or connection.is_ending or len(received) < LENGTH.size:
             return
         (size,) = LENGTH.unpack_from(received)
         if size > MAX_BYTES:
-            self._refuse(connection, LimitError(f"a message of {size:,} bytes: at most {MAX_BYTES:,} are read"))
+            self._refuse(connection, LimitError(f"expected a message of at most {MAX_BYTES:,} bytes, got {size:,}"))
             return
         if len(received) < LENGTH.size + size:
             return
@@ -205,24 +200,26 @@ class RunServer:
         self._resume(connection)
 
     def _resume(self, connection: WorkerConnection) -> None:
-        """Resume a request; answer it if it need not wait."""
+        """Resume a request; answer it if it does not wait."""
         if connection.request is None:
             return
         try:
             with self._run.lock:
-                look_s = next(connection.request)
+                resume_s = next(connection.request)
         except StopIteration as done:
             connection.request = None
             self._answer(connection, done.value)
             self._take_message(connection)
         except PS2Error as error:
             self._refuse(connection, error)
-        except Exception as error:  # a bug: the worker gets it, the log has the traceback, other workers go on
+        except (
+            Exception
+        ) as error:  # a bug: the worker gets the error, the log has the traceback, other workers continue
             log.exception("internal error")
             self._refuse(connection, internal_error(error))
         else:
-            if look_s is not None:
-                heapq.heappush(self._timers, (look_s, next(self._numbers), connection))
+            if resume_s is not None:
+                heapq.heappush(self._timers, (resume_s, next(self._numbers), connection))
 
     def _refuse(self, connection: WorkerConnection, error: PS2Error) -> None:
         connection.request = None
@@ -236,7 +233,7 @@ class RunServer:
     def _send(self, connection: WorkerConnection) -> None:
         if connection.plain.fileno() < 0:
             return
-        waited = bool(self._selector.get_key(connection.plain).events & selectors.EVENT_WRITE)
+        was_waiting = bool(self._selector.get_key(connection.plain).events & selectors.EVENT_WRITE)
         try:
             while connection.unsent:
                 send_some(connection.channel, connection.unsent, socket.MSG_DONTWAIT)
@@ -248,7 +245,7 @@ class RunServer:
             return
         if connection.is_ending and not connection.unsent:
             self._end(connection)
-        elif bool(connection.unsent) != waited:
+        elif bool(connection.unsent) != was_waiting:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
             self._selector.modify(connection.plain, events, connection)
 

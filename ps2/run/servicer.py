@@ -1,4 +1,4 @@
-"""Translates workers' messages: decode, call one method of the run, encode."""
+"""Translates workers' messages: each is decoded, passed to one method of the run, and answered with its result."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Answer = Coroutine[pb.CoordinatorMessage]
 
 
 class ClientConnection(Protocol):
-    """The connection that a message came on.
+    """The connection of a message.
 
     Attributes:
-        lease: the lease, which the first message sets. The server releases it when the connection ends.
+        lease: the worker's lease, which the first message sets. The server releases it when the connection ends.
     """
 
     lease: RankLease | None
@@ -61,7 +61,7 @@ class WorkerServicer:
         join = message.join
         if join.rank >= self._run.workers:
             raise OutOfRangeError(f"rank {join.rank}: this run has {self._run.workers} workers")
-        log.debug("rank %d: attempt %d has come, process %d on %s", join.rank, join.attempt, join.pid, join.host)
+        log.debug("rank %d: attempt %d has connected, process %d on %s", join.rank, join.attempt, join.pid, join.host)
         caller.lease = self._run.leases.new(join.rank, join.attempt, caller.wake)
         start = StartTimes(join.python_s, join.daemon_s, join.connect_s)
         joined = yield from self._requests.acquire_rank(caller.lease, start)
@@ -79,7 +79,7 @@ class WorkerServicer:
         lines = _lines(message)
         if times is not None or message.metrics or lines:
             metrics = [Logged(metric.name, metric.value, metric.clock) for metric in message.metrics]
-            self._run.note(lease, message.number, metrics, times, lines)
+            self._run.record(lease, message.number, metrics, times, lines)
         if ask == "arrive":
             arrive = message.arrive
             reports = [Report(report.clock, report.merge, report.value) for report in arrive.reports]
@@ -101,9 +101,9 @@ class WorkerServicer:
             value = yield from requests.once(lease, (message.once.phase, message.once.number), epoch)
             return pb.CoordinatorMessage(once=pb.OnceAnswer(make=value is None, value=value or b""))
         if ask == "once_made":
-            once_made = message.once_made
-            value = yield from requests.once_made(lease, (once_made.phase, once_made.number), once_made.value, epoch)
-            is_own = value == once_made.value
+            request = message.once_made
+            value = yield from requests.publish_once(lease, (request.phase, request.number), request.value, epoch)
+            is_own = value == request.value
             return pb.CoordinatorMessage(once=pb.OnceAnswer(make=is_own, value=b"" if is_own else value))
         if ask == "leave" and not message.leave.error:
             stays = yield from requests.leave(lease, message.leave.clock, message.leave.result, epoch)
@@ -128,7 +128,7 @@ def _lines(message: pb.WorkerMessage) -> LogLines:
 
 
 def _times(message: pb.WorkerMessage) -> ClockTimes | None:
-    """Return the clock's times if the message has them."""
+    """Return the clock's times, if the message has them."""
     part = message.leave if message.WhichOneof("ask") == "leave" else message.arrive
     if not part.HasField("times"):
         return None

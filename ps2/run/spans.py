@@ -1,4 +1,4 @@
-"""The driver's measurements of a run: its own work, and when workers came and went.
+"""The driver's measurements of a run: its own work, and when workers joined and returned.
 
 Times are in seconds since the run began, unless they are durations.
 """
@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from ps2.rpc.run_control import ClockTimes, StartTimes
 from ps2.run.rank_leases import RankLease
 
-# A worker rarely waits for more calls than that at once.
+# The maximum number of stored calls. A worker rarely waits for more at once.
 MAX_CALLS = 256
 
 Call = Literal["on_clock", "checkpoint"]
@@ -32,8 +32,8 @@ class Preparation:
 
     def lap(self, kind: Literal["spark", "coordinator", "checkpoint"]) -> None:
         """Count the time since the last lap."""
-        before_s, self.last_s = self.last_s, time.monotonic()
-        self.seconds[kind] = self.seconds.get(kind, 0.0) + self.last_s - before_s
+        lap_began_s, self.last_s = self.last_s, time.monotonic()
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + self.last_s - lap_began_s
 
 
 class _Span(NamedTuple):
@@ -49,7 +49,8 @@ class Spans:
     Attributes:
         before: the durations of the driver's work before it submitted the Spark job, by field of ``ClockTimes``.
         submitted_s: the time at which it submitted the job.
-        over_s: the time at which the last worker was released.
+        over_s: the time at which the last worker was released; None: workers still run.
+        ended_s: the time at which the Spark job had ended; None: it runs.
     """
 
     before: dict[str, float] = field(default_factory=dict)
@@ -64,11 +65,11 @@ class Spans:
         self._left_s: dict[int, float] = {}
 
     def called(self, call: Call, began_s: float, ended_s: float) -> None:
-        """Note what the driver has done between two clocks, or after the last one."""
+        """Record a call in the driver between two clocks, or after the last clock."""
         self._calls.append(_Span(call, began_s, ended_s))
 
     def calls_within(self, from_s: float, to_s: float) -> tuple[float, float]:
-        """Return the seconds that ``onClock`` and checkpoints took between two moments."""
+        """Return the seconds of ``onClock`` and of checkpoints between two times."""
         totals: dict[Call, float] = {"on_clock": 0.0, "checkpoint": 0.0}
         for call, began_s, ended_s in reversed(self._calls):
             if ended_s <= from_s:
@@ -77,41 +78,37 @@ class Spans:
         return totals["on_clock"], totals["checkpoint"]
 
     def joined(self, lease: RankLease, clock: int, start: StartTimes, now_s: float) -> ClockTimes | None:
-        """Return the times of a rank before its attempt has joined; None if this attempt had joined before.
+        """Return the times of a rank before its attempt joined; None if this attempt had joined already.
 
-        A Python process that is older than the job was there before: its imports cost this run nothing. Its daemon's
-        count if that was started for this run, too.
+        Imports count only in processes that were started for this run: the Python process, and perhaps its daemon.
         """
         rank = lease.rank
         if self._attempts.get(rank) == lease.attempt:
             return None
         is_first = rank not in self._attempts
         self._attempts[rank] = lease.attempt
-        before = self.before if is_first else {}
         waited_s = max(0.0, now_s - (self.submitted_s if is_first else self._released_s.get(rank, now_s)))
         connect_s = min(start.connect_s, waited_s)
         imports_s = max(age_s for age_s in (0.0, start.python_s, start.daemon_s) if age_s + connect_s <= waited_s)
         durations = {"imports": imports_s, "connect": connect_s, "spark": waited_s - imports_s - connect_s}
-        for name, seconds in before.items():
+        for name, seconds in (self.before if is_first else {}).items():
             durations[name] = durations.get(name, 0.0) + seconds
         began_s = max(0.0, now_s - sum(durations.values()))
         return _outside(clock, began_s, **durations)
 
     def released(self, rank: int, now_s: float) -> None:
-        """Note that a rank has lost its attempt."""
         self._released_s[rank] = now_s
 
     def left(self, rank: int, now_s: float) -> None:
-        """Note that a worker has returned."""
         self._left_s[rank] = now_s
 
     def roll_back(self) -> None:
-        """The workers' results are gone with the fleet's changes."""
+        """Record a rollback of the fleet, which drops the workers' results."""
         self._left_s.clear()
         self.over_s = None
 
     def endings(self, clocks: Sequence[int], now_s: float) -> list[list[ClockTimes]]:
-        """Return the times of each rank after it had returned, up to now; none if the run did not end by itself."""
+        """Return the times of each rank from its return up to now; none if the run did not end by itself."""
         if self.over_s is None or len(self._left_s) < len(clocks):
             return [[] for _ in clocks]
         last_s = max(self._left_s.values())

@@ -1,7 +1,7 @@
 """The state of one run: rank leases, clocks, synchronisation points, messages and reports. Thread-safe.
 
-No thread waits here. What a worker asks (``requests``) is a coroutine: it yields while it has to wait, and the server
-resumes it when it is woken.
+No thread waits here. A worker's request (``requests``) is a coroutine, which yields while it has to wait. The server
+resumes the coroutine when it is woken.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ T = TypeVar("T")
 MAX_LOST_ATTEMPTS = 100
 NO_LINES = LogLines()
 
-# A worker's request. The server resumes it, holding the run's lock, until it returns the answer. It yields to wait
-# until it is woken, or until a moment (``time.monotonic``) if it yields one.
+# A worker's request. The server resumes it with the run's lock held, until it returns the answer. It yields to wait
+# until it is woken; if it yields a time (of ``time.monotonic``), at most until that time.
 Coroutine = Generator[float | None, None, T]
 
-# Errors that every attempt would meet again.
+# Errors that every later attempt would raise again.
 FATAL: dict[str, type[PS2Error]] = {"InputError": InputError, "LimitError": LimitError}
 
 
 class Listener(Protocol):
-    """Receives the events of a run. It is called with the run's lock held, so it only records events."""
+    """Receives the events of a run. Its methods are called with the run's lock held, so they only record the events."""
 
     def clock_due(self) -> None: ...
     def logged(self, rank: int, metric: Logged) -> None: ...
@@ -52,14 +52,17 @@ class RunState:
     """The driver's record of a run.
 
     A worker sends its ``epoch`` with each request. A worker that does not know of a rollback yet finishes its clock as
-    usual, but it synchronises with no other worker, and its changes are dropped.
+    usual, but it does not synchronise with other workers, and its changes are dropped.
 
     Attributes:
+        first: the run's first clock.
         epoch: the number of the fleet's rollbacks to a checkpoint.
         calls_end: True if ``onEnd`` is called when all workers have returned, before their tasks may end.
         failures: the last error of each rank, as (clock, traceback).
         journal: the return values of ``onClock``.
+        number: the number of the run in its fleet.
         began_s: the time at which the run began (``time.monotonic``).
+        until: the highest end of a worker's loop: the first clock after it.
         lock: the lock that is held while a coroutine runs.
     """
 
@@ -85,48 +88,48 @@ class RunState:
         self.leases = RankLeases(self.workers)
         self.report_log = ReportLog()
         self.lines = RunLines()
-        self.log_urls: dict[int, str] = {}  # rank -> log of its executor, if Spark knows the URL
+        self.log_urls: dict[int, str] = {}  # rank -> URL of its executor's log, if Spark knows it
         self.turn_budget = TurnBudget(self.workers)
         self.cuts = CutLog()
         self.entries: dict[int, Entered] = {}
-        self.polling: dict[Wake, int] = {}  # rank by the wake of its progress request
-        self.blocked: dict[int, str] = {}  # rank -> what it waits for, other than a clock
-        self._noted: dict[int, int] = {}  # attempt -> its last message whose times and metrics are noted
-        self.arrived_s: dict[int, float] = {}  # rank -> when it asked to enter its clock
-        self.released_s: dict[int, float] = {}  # rank -> when it was let into its clock
-        # The newest attempts that have ended without a result, as (time since the epoch, rank, clock, why).
+        self.polling: dict[Wake, int] = {}  # the ``wake`` of a progress request -> rank
+        self.blocked: dict[int, str] = {}  # rank -> the reason of its wait, unless it waits for a clock
+        self._recorded: dict[int, int] = {}  # attempt -> the number of its last recorded message
+        self.arrived_s: dict[int, float] = {}  # rank -> the time at which it asked to enter its clock
+        self.released_s: dict[int, float] = {}  # rank -> the time at which it was allowed to enter its clock
+        # The newest attempts that have ended without a result, as (time since the epoch, rank, clock, reason).
         self.lost_attempts: deque[tuple[float, int, int, str]] = deque(maxlen=MAX_LOST_ATTEMPTS)
-        self.attempts_lost: dict[int, int] = {}  # their number, by rank
-        # clock -> when all workers had finished the clocks below it; dropped once onClock has returned for those.
+        self.attempts_lost: dict[int, int] = {}  # rank -> the number of its lost attempts
+        # clock -> the time at which all workers had finished the clocks below; dropped when onClock has returned.
         self._finished_s: dict[int, float] = {}
         self._due_announced: int | None = None
-        self._calling: int | None = None
-        self._caller = 0  # the thread of this call
-        self._requested: list[tuple[str | None, int | None]] = []  # checkpoints that this call has asked for
-        self._holding = 0
+        self._calling: int | None = None  # the clock for which onClock runs
+        self._caller = 0  # the thread that calls onClock
+        self._requested: list[tuple[str | None, int | None]] = []  # the checkpoints that this call has requested
+        self._num_holding = 0  # the number of open ``holding_calls`` blocks
         self._end_announced = self._end_called = False
         self.error: PS2Error | None = None  # the reason of the run's end
         self.is_paused = False
         self.journal_before = self.journal  # the journal of the previous epoch
 
     def resume(self, journal: Journal) -> None:
-        """Continue, before any event, from the journal of an earlier driver, or of an earlier run.
+        """Resume, before any event, from the journal of an earlier driver or an earlier run.
 
-        The earlier workers may have finished clocks for which ``onClock`` was not called. It is called for them now.
+        If its workers had finished clocks for which ``onClock`` was not called, it is called for them now.
         """
         self.journal, pending = journal.before(self.first), journal.pending
         if pending is not None and pending.finished == self.first:
             self.clocks.call_from(pending.called)
             self.report_log.resume(pending)
 
-    # -- of the workers --------------------------------------------------------------------------------------------
+    # -- events of workers -----------------------------------------------------------------------------------------
 
     def release_rank(self, lease: RankLease) -> None:
         """Revoke the lease of an attempt whose connection has ended."""
         with self.lock:
-            held_rank = self.leases.revoke(lease)
+            had_rank = self.leases.revoke(lease)
             self._wake_polling(lease.rank)
-            if not held_rank:
+            if not had_rank:
                 return
             self.entries.pop(lease.rank, None)
             self.blocked.pop(lease.rank, None)
@@ -142,15 +145,15 @@ class RunState:
             self.clocks.lose_attempt(rank)
 
     def fail_attempt(self, lease: RankLease, clock: int, traceback: str, fatal: bool) -> None:
-        """Record the error of an attempt; ``traceback`` of a fatal error is "name: message"."""
+        """Record the error of an attempt; for a fatal error, ``traceback`` is "class: message"."""
         with self.lock:
-            self.note_leaving(lease)
+            self.mark_leaving(lease)
             self.failures[lease.rank] = clock, traceback
             if fatal:
                 name, _, message = traceback.partition(": ")
                 self.fail(FATAL.get(name, WorkerError)(message))
 
-    def note(
+    def record(
         self,
         lease: RankLease,
         number: int,
@@ -158,11 +161,11 @@ class RunState:
         times: ClockTimes | None,
         lines: LogLines = NO_LINES,
     ) -> None:
-        """Record the numbers, lines and clock's times of a worker's message, unless its ``number`` was recorded."""
+        """Record the metrics, log lines and times in a worker's message, unless the message ``number`` was recorded."""
         with self.lock:
-            if number <= self._noted.get(lease.attempt, 0):
+            if number <= self._recorded.get(lease.attempt, 0):
                 return
-            self._noted[lease.attempt] = number
+            self._recorded[lease.attempt] = number
             self.lines.add(lease.rank, lines)
             for metric in metrics:
                 self.metrics.append(lease.rank, metric)
@@ -171,34 +174,34 @@ class RunState:
                 self.timeline[lease.rank].append(times)
                 if times.block != IDLE:
                     other_s = max(0.0, times.pull + times.push + times.compute - times.work)
-                    self.turn_budget.note(lease.rank, times.work, times.left, other_s, times.transfer)
+                    self.turn_budget.add(lease.rank, times.work, times.left, other_s, times.transfer)
 
     # -- the driver's side -----------------------------------------------------------------------------------------
 
     def call_due(self) -> tuple[int, int] | None:
         """Return the clock for which ``onClock`` must be called now, and the epoch; ``called_back`` ends the call."""
         with self.lock:
-            may_call = self.error is None and not self.is_paused and not self._holding
+            may_call = self.error is None and not self.is_paused and not self._num_holding
             self._calling = self.clocks.due() if may_call else None
             self._caller, self._requested = get_ident(), []
             return None if self._calling is None else (self._calling, self.epoch)
 
     @contextmanager
     def holding_calls(self) -> Iterator[bool]:
-        """Let no call of ``onClock`` begin in the with-block; yield False if one is running, which goes on."""
+        """Let no call of ``onClock`` begin in the with-block; yield False if a call is running, which continues."""
         with self.lock:
-            self._holding += 1
+            self._num_holding += 1
             is_free = self._calling is None
         try:
             yield is_free
         finally:
             with self.lock:
-                self._holding -= 1
-                if not self._holding and self._calling is None and self.clocks.due() is not None:
+                self._num_holding -= 1
+                if not self._num_holding and self._calling is None and self.clocks.due() is not None:
                     self.listener.clock_due()
 
     def request_checkpoint(self, path: str | None, step: int | None) -> bool:
-        """Note a checkpoint that the running ``onClock`` asks for; return False if this thread is not in it."""
+        """Record a checkpoint that the running ``onClock`` requests; return False if this thread does not run it."""
         with self.lock:
             if self._calling is None or self._caller != get_ident():
                 return False
@@ -206,13 +209,13 @@ class RunState:
             return True
 
     def take_requested(self) -> list[tuple[str | None, int | None]]:
-        """Return path and step of the checkpoints that the last call of ``onClock`` has asked for."""
+        """Return path and step of the checkpoints that the last call of ``onClock`` has requested."""
         with self.lock:
             requested, self._requested = self._requested, []
             return requested
 
-    def note_call(self, call: Call, began_s: float) -> None:
-        """Record a call in the driver between two clocks, which began at ``began_s`` (``time.monotonic``)."""
+    def record_call(self, call: Call, began_s: float) -> None:
+        """Record a call in the driver that began at ``began_s`` (``time.monotonic``), between two clocks."""
         with self.lock:
             self.spans.called(call, began_s - self.began_s, time.monotonic() - self.began_s)
 
@@ -231,7 +234,7 @@ class RunState:
             return self.report_log.clock_reports(clock)
 
     def publish(self, clock: int, epoch: int, message: bytes | None, stop: bool = False) -> None:
-        """Record the return value of ``onClock`` in the journal. The caller calls ``called_back`` afterwards.
+        """Record the return value of ``onClock`` in the journal, before the caller calls ``called_back``.
 
         STOP ends the run: all workers' loops end before the first clock that no worker has entered.
         """
@@ -244,7 +247,7 @@ class RunState:
                 self.journal = self.journal.with_stop(clock, max(clock, self.clocks.furthest) + 1)
 
     def end_due(self) -> int | None:
-        """Return the epoch if ``onEnd`` must be called now. The caller calls ``end_called`` afterwards."""
+        """Return the epoch if ``onEnd`` must be called now; ``end_called`` records its return."""
         with self.lock:
             is_due = self._all_returned() and not self.is_over and self.error is None and not self.is_paused
             return self.epoch if is_due else None
@@ -254,10 +257,10 @@ class RunState:
         with self.lock:
             if epoch == self.epoch and not self.is_paused and self._all_returned():
                 self._end_called = True
-                self._let_go()
+                self._release_all()
 
     def fail(self, error: PS2Error) -> None:
-        """End the run. Every waiting worker gets the error, and so does each later request."""
+        """End the run. All waiting workers and all later requests get the error."""
         with self.lock:
             if self.error is None:
                 self.error = error
@@ -277,33 +280,31 @@ class RunState:
 
     @property
     def attempts(self) -> int:
-        """Number of running attempts, including those that wait for a rank."""
         with self.lock:
             return self.leases.count
 
     def pause(self) -> None:
-        """Hold all workers until ``roll_back``. Some may already know of the rollback, and have stopped working."""
+        """Let all workers wait until ``roll_back``."""
         with self.lock:
             self.is_paused = not self.is_over
 
     def applied(self) -> list[int]:
-        """Return, by rank, the number of clocks whose changes are all on the servers."""
+        """Return, by rank, the first clock whose changes are not all on the servers."""
         with self.lock:
             return list(self.clocks.applied)
 
     def cut(self) -> Cut:
-        """Return the state of the clocks at this moment; a call of ``onClock`` that ends now counts as finished."""
+        """Return the present state of the clocks; a running call of ``onClock`` counts as finished."""
         with self.lock:
             called = self.clocks.called if self._calling is None else self._calling + 1
             return Cut(tuple(self.clocks.applied), called, self.journal, self.report_log.since(called))
 
-    def note_cut(self, checkpoint: str, cut: Cut) -> None:
-        """Record the cut that belongs to a checkpoint."""
+    def add_cut(self, checkpoint: str, cut: Cut) -> None:
         with self.lock:
-            self.cuts.note(checkpoint, cut)
+            self.cuts.add(checkpoint, cut)
 
     def roll_back(self, epoch: int, checkpoint: str) -> bool:
-        """Go back to a checkpoint with the fleet. One from before this run ends the run; return False then."""
+        """Roll back to a checkpoint with the fleet; return False if that ends the run, as it began later."""
         with self.lock:
             if self.error is not None or self.is_over:
                 return False
@@ -324,14 +325,14 @@ class RunState:
             self._wake_all()
             return True
 
-    # -- within ----------------------------------------------------------------------------------------------------
+    # -- internal, with the lock held ------------------------------------------------------------------------------
 
     def _all_returned(self) -> bool:
         """Return True if all workers and all calls of ``onClock`` have returned."""
         return len(self.results) == self.workers and self.clocks.due() is None
 
     def apply(self, event: Callable[[], Sequence[Release]]) -> None:
-        """Apply an event to the clocks, and wake everything that it releases."""
+        """Apply an event to the clocks, and wake the workers that it releases."""
         finished, bound = self.clocks.finished, self.clocks.bound
         with self.failing():
             releases = event()
@@ -342,15 +343,16 @@ class RunState:
             self._finished_s.update(dict.fromkeys(range(finished + 1, self.clocks.finished + 1), now_s))
         for release in releases:
             arrived_s = self.arrived_s[release.rank]
-            waits_s = max(arrived_s, self._finished_s.get(self.clocks.needed(release.clock), now_s))
-            on_clock_s, checkpoint_s = self.spans.calls_within(waits_s - self.began_s, now_s - self.began_s)
+            # From this time on, the worker has waited for the driver instead of other workers.
+            driver_wait_s = max(arrived_s, self._finished_s.get(self.clocks.needed(release.clock), now_s))
+            on_clock_s, checkpoint_s = self.spans.calls_within(driver_wait_s - self.began_s, now_s - self.began_s)
             stopped = self.journal.stopped
             self.entries[release.rank] = Entered(
                 *(release.clock, release.horizon, self.epoch, on_clock_s),
                 *(self.journal.count, self.journal.newest, None if stopped is None else stopped.end),
                 budget_s=self.turn_budget.seconds,
                 checkpoint=checkpoint_s,
-                others=waits_s - arrived_s,
+                others=driver_wait_s - arrived_s,
             )
             self.released_s[release.rank] = now_s
             self.leases.wake(release.rank)
@@ -360,20 +362,20 @@ class RunState:
             self._due_announced = due
             self.listener.clock_due()
         if self.is_over:
-            self._let_go()
+            self._release_all()
         elif self._all_returned() and not self._end_announced:
             self._end_announced = True
             self.listener.clock_due()
         self._check_deadlock()
 
-    def _let_go(self) -> None:
+    def _release_all(self) -> None:
         if self.spans.over_s is None:
             self.spans.over_s = time.monotonic() - self.began_s
         self._wake_all()
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """End the run if a worker makes a wrong call."""
+        """End the run if the with-block raises WorkerError."""
         try:
             yield
         except WorkerError as error:
@@ -387,7 +389,7 @@ class RunState:
         yield from self.wait(lease, lambda: lease.rank not in self.blocked)
 
     def unblock(self, ranks: Collection[int]) -> None:
-        # Not when the ranks resume: a released rank must not look as if it still waited.
+        # At once, not when the ranks resume: a released rank must not count as waiting.
         for rank in ranks:
             self.blocked.pop(rank, None)
             self.leases.wake(rank)
@@ -408,12 +410,12 @@ class RunState:
         if self.leases.holder(lease.rank) is not lease:
             raise StoppedError(f"another attempt holds rank {lease.rank}")
 
-    def note_leaving(self, lease: RankLease) -> None:
+    def mark_leaving(self, lease: RankLease) -> None:
         lease.leaving = True
         self._wake_polling(lease.rank)
 
     def _wake_polling(self, rank: int | None = None) -> None:
-        """Wake the progress requests of one rank, or of all."""
+        """Wake the progress requests of one rank, or of all ranks."""
         for wake, polling_rank in self.polling.items():
             if rank is None or polling_rank == rank:
                 wake()
@@ -423,7 +425,7 @@ class RunState:
         self.leases.wake_all()
 
     def _check_deadlock(self) -> None:
-        """End a run in which all workers wait for each other, or one waits for a worker that has returned."""
+        """End the run if all workers wait for each other, or one waits for a worker that has returned."""
         waiting, unfinished = self.clocks.waiting, self.clocks.unfinished
         if self.error is not None or not self.blocked:
             return

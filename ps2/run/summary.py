@@ -15,8 +15,8 @@ from ps2.run.timeline import (
     ClockTable,
     WaitedFor,
     busy,
-    clocks_done,
     count,
+    count_clocks,
     discipline,
     ended,
     progress,
@@ -29,27 +29,22 @@ from ps2.text_tables import Column, Table
 
 MAX_RANKS = 32
 WIDTH = 80
-# Columns of the table by rank; "rest" is what makes them add up to the run's time.
+# The columns of the table by rank; "rest" is the run's remaining time.
 SHOWN = ("compute", "pull", "push", "wait", "onClock", "kernels", "outside")
 HEAD = f"{'rank':>4}{'clocks':>8}" + "".join(f"{name:>8}" for name in (*SHOWN, "rest"))
-# Categories that took less are not listed.
+# The minimum seconds of a listed category.
 SHOWN_S = 5e-5
-# Imports in the first task that take longer lead to the advice about the daemon.
+# The minimum seconds of imports in the first task for the advice about the daemon.
 LONG_IMPORTS_S = 0.5
 ADVICE = (
     "Python workers spent that on imports: set spark.python.daemon.module to ps2.run.daemon before the SparkSession "
-    "is made, and later ones are forks of a process that has imported all"
+    "is made, and later workers are forks of a process that has imported everything"
 )
 
 
 @dataclass(frozen=True)
 class RunTimes:
-    """The times of one run.
-
-    Attributes:
-        seconds: the seconds from the call of ``ps.run`` to its return.
-        has_daemon: True if Spark forks its Python workers from ``ps2.run.daemon``.
-    """
+    """The times of one run; ``has_daemon``: whether Spark forks its Python workers from ``ps2.run.daemon``."""
 
     tables: Sequence[ClockTable]
     seconds: float
@@ -58,38 +53,38 @@ class RunTimes:
 
 
 def shares_by_category(run: RunTimes) -> dict[str, float]:
-    """Return the share of each category in the time of all workers, and of "other"; they add up to 1."""
+    """Return the shares of the categories, and of "other", in the time of all workers; they add up to 1."""
     seconds = sum((table_seconds(table) for table in run.tables), np.zeros(len(NAMES)))
     measured = shares(seconds, run.seconds * len(run.tables))
     return dict(zip((*NAMES, OTHER.name), measured.tolist(), strict=True))
 
 
 def summary(run: RunTimes) -> str:
-    """Return the text."""
     tables = run.tables
     shown = some_ranks(tables, MAX_RANKS)
-    header, whole = _header(run)
+    header, duration = _header(run)
+    fits = len(header) + 2 + len(duration) <= WIDTH
     lines = [
-        *([f"{header}; {whole}"] if len(header) + 2 + len(whole) <= WIDTH else [*wrap(header, WIDTH), whole]),
+        *([f"{header}; {duration}"] if fits else [*wrap(header, WIDTH), duration]),
         "",
         "where the workers' time went, in seconds of all workers (or hours, h) and %:",
         *(f"{name:>13}{seconds:>9}{share:>7}  {meaning}" for name, seconds, share, meaning in _categories(run)),
         "",
         f"seconds by rank, of {_seconds(run.seconds)}:",
         HEAD,
-        *(_line(rank, run) for rank in shown),
+        *(f"{rank:>4}" + "".join(f"{cell:>8}" for cell in _cells(rank, run)) for rank in shown),
     ]
     if len(shown) < len(tables):
-        lines.append(f"      (the busiest and some more of {len(tables)} ranks)")
+        lines.append(f"      (the busiest and some others of {len(tables)} ranks)")
     lines += ["", *(line for remark in _remarks(run) for line in wrap(remark, WIDTH, subsequent_indent="  "))]
     return "\n".join(lines).rstrip()
 
 
 def summary_parts(run: RunTimes) -> list[str | Table]:
-    """Return the same for a notebook, as paragraphs and tables."""
+    """Return the summary for a notebook, as paragraphs and tables."""
     heads = [Column("of the workers' time"), Column("seconds", right=True), Column("%", right=True), Column("")]
     titles = ("rank", "clocks", *SHOWN, "rest")
-    ranks = [[str(rank), *_numbers(rank, run)] for rank in some_ranks(run.tables, MAX_RANKS)]
+    ranks = [[str(rank), *_cells(rank, run)] for rank in some_ranks(run.tables, MAX_RANKS)]
     return [
         "; ".join(_header(run)),
         Table(heads, [list(row) for row in _categories(run)]),
@@ -101,42 +96,37 @@ def summary_parts(run: RunTimes) -> list[str | Table]:
 
 def _header(run: RunTimes) -> tuple[str, str]:
     header = f"{count(len(run.tables), 'worker')}, {discipline(run.staleness)}: {progress(run.tables)}"
-    # Not part of the rate: it includes the start of Spark's tasks and the reading of rows.
+    # The rate excludes the start of Spark's tasks and the reading of rows; this time includes them.
     return header, f"{_seconds(run.seconds)} s from call to return"
 
 
 def _categories(run: RunTimes) -> list[tuple[str, str, str, str]]:
     """Return name, seconds, share and meaning of each category that took any time, and of "other"."""
     shares = shares_by_category(run)
-    whole_s = run.seconds * len(run.tables)
+    total_s = run.seconds * len(run.tables)
     return [
-        (one.name, _cell(shares[one.name] * whole_s), f"{100 * shares[one.name]:.1f}", one.meaning)
-        for one in (*CATEGORIES, OTHER)
-        if shares[one.name] * whole_s >= SHOWN_S or one is OTHER
+        (category.name, _cell(shares[category.name] * total_s), f"{100 * shares[category.name]:.1f}", category.meaning)
+        for category in (*CATEGORIES, OTHER)
+        if shares[category.name] * total_s >= SHOWN_S or category is OTHER
     ]
 
 
 def _remarks(run: RunTimes) -> list[str]:
     tables = run.tables
-    slow = [*_slowest(tables), *_most_waited_for(waited_for(tables, run.staleness))]
+    slow = [*_slowest(tables), *_longest_waits(waited_for(tables, run.staleness))]
     return [*_before_workers(run), *slow, *_repeated_clocks(tables), *_left(tables)]
 
 
-def _line(rank: int, run: RunTimes) -> str:
-    clocks, *seconds = _numbers(rank, run)
-    return f"{rank:>4}{clocks:>8}" + "".join(f"{cell:>8}" for cell in seconds)
-
-
-def _numbers(rank: int, run: RunTimes) -> list[str]:
-    """Return how many clocks a rank was in, its seconds in the columns that are shown, and the rest."""
+def _cells(rank: int, run: RunTimes) -> list[str]:
+    """Return a rank's cells: the number of its clocks, its seconds in the ``SHOWN`` categories, and the rest."""
     table = run.tables[rank]
     seconds = dict(zip(NAMES, table_seconds(table), strict=True))
     shown = [seconds[name] for name in SHOWN]
-    return [f"{clocks_done(table):,}", *map(_cell, (*shown, max(0.0, run.seconds - sum(shown))))]
+    return [f"{count_clocks(table):,}", *map(_cell, (*shown, max(0.0, run.seconds - sum(shown))))]
 
 
 def _before_workers(run: RunTimes) -> list[str]:
-    """Say what came before the last worker was at work: its first row."""
+    """Describe the time before the last worker began to work, which is its first row."""
     starts = [table[:1] for table in run.tables if len(table) and table.spark[0] > 0]
     if not starts:
         return []
@@ -171,7 +161,7 @@ def _slowest(tables: Sequence[ClockTable]) -> list[str]:
     ]
 
 
-def _most_waited_for(waits: WaitedFor) -> list[str]:
+def _longest_waits(waits: WaitedFor) -> list[str]:
     if not waits.times.any():
         return []
     rank = int(waits.seconds.argmax())
@@ -182,16 +172,12 @@ def _most_waited_for(waits: WaitedFor) -> list[str]:
 
 
 def _repeated_clocks(tables: Sequence[ClockTable]) -> list[str]:
-    again = sum(int((~table.outside).sum()) - clocks_done(table) for table in tables)
-    return (
-        [f"done again: {count(again, 'clock')}, by tasks that were started again or from a checkpoint on"]
-        if again
-        else []
-    )
+    repeated = sum(int((~table.outside).sum()) - count_clocks(table) for table in tables)
+    return [f"repeated: {count(repeated, 'clock')}, by restarted tasks or after a rollback"] if repeated else []
 
 
 def _left(tables: Sequence[ClockTable]) -> list[str]:
-    """Return the share of the turns' work that was left when time was up."""
+    """Return the share of the turns' work that was undone when the budgets were spent."""
     left = [table.left[table.block >= 0] for table in tables]
     if not any(turns.any() for turns in left):
         return []
@@ -204,11 +190,11 @@ def _left(tables: Sequence[ClockTable]) -> list[str]:
 
 
 def _cell(value: float) -> str:
-    """Format seconds in seven characters; long times as hours."""
+    """Format seconds in at most seven characters, long times as hours."""
     return _seconds(value) if value < 1e6 else f"{value / 3600:.0f}h"
 
 
 def _seconds(value: float) -> str:
-    """Format seconds with at least four digits, and never as a power."""
+    """Format seconds with at least four digits, without an exponent."""
     digits = 0 if value >= 1e4 else 4 if value < 1 else 3 if value < 10 else 2 if value < 100 else 1
     return f"{value:.{digits}f}"

@@ -1,18 +1,17 @@
 """Points where all workers synchronise: barriers (``worker.barrier``) and broadcasts (``worker.once``).
 
-Pure: each event returns the ranks that it releases. A passed barrier and a published value are kept as long as a later
-attempt of a worker may reach the same point again.
+Pure: each event returns the ranks that it releases. Passed barriers and published values are kept while a later attempt
+of a worker can reach the same point again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
 from ps2.errors import WorkerError
 
-# Phase (2 t before clock t, 2 t + 1 in it) and number in it; see Barrier in run.proto.
+# The phase (2 t before clock t, 2 t + 1 in it), and the point's number in the phase; see Barrier in run.proto.
 Point = tuple[int, int]
 
 
@@ -27,10 +26,7 @@ class _Barrier:
 
 @dataclass
 class _Broadcast:
-    """A value that one worker, the ``maker``, computes for all.
-
-    If its attempt ends, the rank's next attempt computes it.
-    """
+    """A value that one worker, the ``maker``, computes for all. If its attempt ends, its next attempt computes it."""
 
     waiting: set[int] = field(default_factory=set)
     maker: int | None = None
@@ -42,18 +38,16 @@ K = TypeVar("K", _Barrier, _Broadcast)
 
 
 class SyncPoints:
-    """All points of a run that a worker may still reach."""
+    """All points of a run that a worker can still reach."""
 
     def __init__(self, workers: int, first: int = 0) -> None:
-        """``first``: the run's first clock."""
         self._workers = workers
-        self._forgotten = first
+        self._first_clock = first  # points inside earlier clocks are forgotten
         self._phases: dict[int, dict[int, _Barrier | _Broadcast]] = {}
-        self.open_barriers: set[Point] = set()  # some workers have reached them, others have not
+        self.open_barriers: set[Point] = set()  # those that some workers have reached, but not all
         self._point_by_rank: dict[int, Point] = {}
 
     def __len__(self) -> int:
-        """Return how many points are known."""
         return sum(map(len, self._phases.values()))
 
     def arrive(self, rank: int, point: Point) -> set[int]:
@@ -90,7 +84,7 @@ class SyncPoints:
         return self._release(broadcast)
 
     def value(self, point: Point) -> bytes | None:
-        """Return the value of a point; None: not computed yet."""
+        """Return the value of a point; None: it is not computed yet."""
         phase, number = point
         sync = self._phases.get(phase, {}).get(number)
         return sync.value if isinstance(sync, _Broadcast) else None
@@ -107,9 +101,9 @@ class SyncPoints:
 
     def forget(self, clock: int) -> None:
         """Forget the points inside all clocks below ``clock``: no attempt reaches them again."""
-        for below in range(self._forgotten, clock):
-            self._phases.pop(2 * below + 1, None)
-        self._forgotten = max(self._forgotten, clock)
+        for earlier in range(self._first_clock, clock):
+            self._phases.pop(2 * earlier + 1, None)
+        self._first_clock = max(self._first_clock, clock)
 
     def roll_back(self, lowest: int, highest: int) -> set[int]:
         """Roll back to a cut whose workers were between these clocks; return all ranks that waited.
@@ -117,10 +111,11 @@ class SyncPoints:
         Points that the workers at the highest clock had passed are kept: the other workers reach them again.
         """
         self._phases = {phase: points for phase, points in self._phases.items() if phase <= 2 * highest}
-        self._forgotten = min(self._forgotten, lowest)
+        self._first_clock = min(self._first_clock, lowest)
         waited = set(self._point_by_rank)
-        for point in self._all():
-            point.waiting.clear()
+        for points in self._phases.values():
+            for point in points.values():
+                point.waiting.clear()
         self.open_barriers.clear()
         self._point_by_rank.clear()
         return waited
@@ -130,14 +125,10 @@ class SyncPoints:
         sync = self._phases.setdefault(phase, {}).setdefault(number, kind())
         if not isinstance(sync, kind):
             raise WorkerError(
-                f"rank {rank} calls worker.{kind.call}() {where(point)} where another one calls worker.{sync.call}(): "
+                f"rank {rank} calls worker.{kind.call}() {where(point)} where another calls worker.{sync.call}(): "
                 "all workers must make these calls in the same order"
             )
         return sync
-
-    def _all(self) -> Iterator[_Barrier | _Broadcast]:
-        for points in self._phases.values():
-            yield from points.values()
 
     def _wait(self, rank: int, point: Point, sync: _Barrier | _Broadcast) -> None:
         sync.waiting.add(rank)

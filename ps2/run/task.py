@@ -31,22 +31,22 @@ from ps2.run.spark.errors import MIN_WORKER_MEMORY, NO_ADDRESS_SPACE, failure_me
 from ps2.run.worker import Worker
 from ps2.run.worker_log import LineCollector
 
-# No task of a run has begun in this process.
+# True until a task of a run begins in this process.
 _is_fresh = True
 
 # Appended to the error of an attempt that ends because the fleet has rolled back.
 ROLLED_BACK = (
-    "The fleet had rolled back to a checkpoint, and this attempt cannot go on from there. The task's next one can, as "
-    "long as Spark allows one: spark.task.maxFailures limits that; in local mode the F of local[N,F] does, by default "
-    "1. With ps.run(..., read=) an attempt rolls back by itself.\n"
+    "The fleet had rolled back to a checkpoint, and this attempt cannot resume from there. The task's next attempt "
+    "can, if Spark allows one: the limit is spark.task.maxFailures, or in local mode the F of local[N,F], by default "
+    "1. With ps.run(..., read=) an attempt can resume by itself.\n"
 )
 
-# The stack of each later thread of a worker whose address space is limited; Linux reserves 8 MiB.
+# The stack size of each later thread of a worker whose address space is limited. Linux reserves 8 MiB by default.
 STACK_BYTES = 1 << 20
-# Appended to the error of an attempt that has no memory left; the limit is in bytes.
+# Appended to the error of an attempt that has no memory left.
 NO_MEMORY = (
-    "This Python worker could take no more memory: {limit}. Use more workers, so that each has fewer rows, or give "
-    "them more memory; rows may be in files, too (spill of linear models, worker.keep).\n"
+    "This Python worker could not allocate more memory: {limit}. Use more workers, so that each has fewer rows, or "
+    "give them more memory; rows can be in files, too (spill of linear models, worker.keep).\n"
 )
 
 
@@ -55,8 +55,8 @@ class Function:
     """The user's functions.
 
     Attributes:
-        code: the pickled pair of ``read`` (or None) and ``worker_fn``, unpickled where the task can report errors.
-        broadcasts: the broadcast variables in it. Spark sends those that it meets when it pickles the task.
+        code: the pickled pair of ``read`` (or None) and ``worker_fn``. The task unpickles it, and can report errors.
+        broadcasts: the broadcast variables in ``code``, for Spark to find them when it pickles the task.
     """
 
     code: bytes
@@ -89,7 +89,7 @@ def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
 
 
 def _python_ages_s() -> tuple[float, float]:
-    """Return the ages of this process and of its daemon; 0 if a task of a run has begun here before."""
+    """Return the ages of this process and of its daemon; 0 if an earlier task of a run has begun in this process."""
     global _is_fresh
     was_fresh, _is_fresh = _is_fresh, False
     return python_ages_s() if was_fresh else (0.0, 0.0)
@@ -97,14 +97,14 @@ def _python_ages_s() -> tuple[float, float]:
 
 @contextmanager
 def _logging(loop: ClockLoop) -> Iterator[None]:
-    """Send warnings that this process logs to the driver, and print all lines as the driver's are printed."""
+    """Send warnings that this process logs to the driver; print all lines in the driver's format."""
     thread = threading.get_ident()
 
     def send(logger: str) -> None:
-        """Send a user's line at once if the last message is old; PS2 may log anywhere, with any lock held."""
+        """Send a line of the user's code at once if the last message is old; PS2 can hold locks when it logs."""
         is_free = threading.get_ident() == thread and not loop.control.is_asking and not logger.startswith("ps2")
         if is_free and time.monotonic() - loop.last_message_s > LOG_INTERVAL_S:
-            with suppress(PS2Error):  # the next call raises it again
+            with suppress(PS2Error):  # the next request raises it again
                 loop.control.send_metrics(loop.take_metrics())
 
     def fields() -> dict[str, object]:
@@ -140,12 +140,12 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: boo
             loop.control.leave(pickled, loop.lap(), loop.take_metrics())
 
         if read is None:
-            finish(rows)  # Spark gives them once
+            finish(rows)  # Spark provides the rows only once, so the work cannot be repeated
         else:
             data = read(worker, rows)
             loop.run_with_rollbacks(lambda: finish(data))
     except _UnreadRowsError:
-        raise  # Spark knows why, and its error tells it
+        raise  # Spark's own error has the reason
     except (Exception, SystemExit) as error:
         for kind in (InputError, LimitError):
             if isinstance(error, kind):
@@ -156,7 +156,7 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: boo
             report += ROLLED_BACK
         if isinstance(error, MemoryError) or (_has_memory_limit() and NO_ADDRESS_SPACE.search(repr(error))):
             report += NO_MEMORY.format(limit=_memory_limit())
-        # The run or the driver may have ended, or this is a child process of the task: the error counts all the same.
+        # The report fails if the run or the driver has ended, or in a child process of the task.
         reported = False
         with suppress(PS2Error):
             loop.session.dispatch.check_process()
@@ -166,76 +166,72 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: boo
             loop.control.fail(report, times, fatal, loop.take_metrics())
             reported = True
         if reported and fatal:
-            # Spark would log the error for each worker, inside a stack of Java; the driver raises it.
+            # The driver raises the error. Spark would log it for each worker, inside a stack trace of Java.
             raise RunEndedError("the driver has the error that ends the run") from error
         raise
 
 
 def _has_memory_limit() -> bool:
-    """Return whether this process's address space is limited."""
     return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def _memory_limit() -> str:
-    """Say how much memory this process may take."""
+    """Describe the limit of this process's memory."""
     if not _has_memory_limit():
         return "the machine has none left"
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return (
         f"spark.executor.pyspark.memory, or another limit of its address space, allows {limit:,} bytes, and it needs "
-        f"{MIN_WORKER_MEMORY} at least, and what its rows take"
+        f"at least {MIN_WORKER_MEMORY} and the size of its rows"
     )
 
 
 class _FatalError(Exception):
-    """An error that every attempt would meet again: its class name and message."""
+    """An error that every later attempt would raise again; its text is "class: message"."""
 
 
 class _UnreadRowsError(Exception):
-    """A task's rows cannot be read, as what computes them has failed."""
+    """A task's rows cannot be read, because their computation has failed."""
 
 
 def _nonempty(rows: Iterator[Any], worker: Worker) -> Iterator[Any]:
-    """Return the rows. A worker without rows is an error: it would look like a worker that has finished."""
+    """Return the rows. A worker without rows is an error, because it would look like a worker that has finished."""
     from pyarrow import ArrowInvalid
 
     try:
         for first in (rows := iter(rows)):
             return itertools.chain([first], rows)
-    except ArrowInvalid as error:  # Spark has closed the stream before its first message
+    except ArrowInvalid as error:  # Spark has closed the stream of rows before its first message
         raise _UnreadRowsError("the rows were not computed") from error
     if worker.workers == 1:
-        raise _FatalError("InputError: the data have no rows, and a worker needs one at least")
+        raise _FatalError("InputError: the data have no rows: a worker needs at least one")
     raise _FatalError(
-        f"InputError: rank {worker.rank} of {worker.workers} has no rows: its rdd_partition is empty; use fewer "
-        "workers, or repartition the data"
+        f"InputError: rank {worker.rank} of {worker.workers} has no rows: its partition of the data is empty; use "
+        "fewer workers, or repartition the data"
     )
 
 
 def _pickled(result: Any, worker: Worker) -> bytes:
     try:
         pickled: bytes = cloudpickle.dumps(result)
-    except Exception as error:  # a result may hold anything, and each thing fails in its own way
+    except Exception as error:  # a result can hold any object, which can raise anything
         raise _FatalError(
             f"WorkerError: rank {worker.rank} returned what cannot be pickled: {type(result).__name__}: {error}"
         ) from error
     if len(pickled) > LIMIT_BYTES:
         raise _FatalError(
             f"LimitError: rank {worker.rank} returned {len(pickled)} bytes (pickled), and a result may have "
-            f"{LIMIT_BYTES}: keep what is large in a vector, or write it to a file and return its path"
+            f"{LIMIT_BYTES}: keep large data in a vector, or write them to a file and return its path"
         )
     return pickled
 
 
-# Fields of /proc/PID/stat after the name: the first is the state.
+# The index of the start time among the fields of /proc/PID/stat after the process's name.
 START_TICKS = 19
 
 
 def python_ages_s() -> tuple[float, float]:
-    """Return the seconds since this process was started, and since the Python process that forked it was, if any.
-
-    0.0 where the system does not say (Linux does).
-    """
+    """Return the ages of this process and of the Python process that forked it, if any; 0.0 if unknown (not Linux)."""
     parent = _stat(os.getppid())
     return _age_s(_stat(os.getpid())), _age_s(parent) if parent is not None and parent[0].startswith("python") else 0.0
 
@@ -248,10 +244,10 @@ def _age_s(stat: tuple[str, list[str]] | None) -> float:
 
 
 def _stat(pid: int) -> tuple[str, list[str]] | None:
-    """Return the name of a process, and the fields of /proc after it."""
+    """Return the name of a process, and the fields of /proc/PID/stat after the name."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            head, _, rest = file.read().rpartition(")")
+            head, _, fields = file.read().rpartition(")")
     except OSError:
         return None
-    return head.partition("(")[2], rest.split()
+    return head.partition("(")[2], fields.split()

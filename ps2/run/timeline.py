@@ -1,7 +1,7 @@
-"""The workers' times as tables, by category, and which ranks the others waited for. Pure.
+"""The workers' times as tables, by category, and the ranks for which the others waited. Pure.
 
-Each worker has the run's whole time, from the call of ``ps.run`` to its return. A worker's rows say what was measured
-of it. What nobody measured is "other", and is never spread over the categories.
+A worker's time is that of the run, from the call of ``ps.run`` to its return. The worker's rows have the measured
+times. The unmeasured time is the category "other", and is never distributed over the other categories.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ps2.array_types import Float64s
 from ps2.rpc.run_control import ClockTimes
 from ps2.run.records import COLUMNS
 
-# A table has a row for each period that a worker spent in a clock or between clocks, in order of time.
+# A table has a row for each period of a worker in a clock or between clocks, in order of time.
 ClockTable = Any  # np.recarray, whose columns numpy's types do not know
 IN_CLOCKS = ("compute", "pull", "push", "wait", "onClock", "checkpoint", "coordinator", "kernels", "imports")
 AROUND_TASKS = ("connect", "spark")
@@ -31,12 +31,11 @@ TIMES = attrgetter(*(name if name != "onClock" else "on_clock" for name in ALL_F
 
 
 def to_table(times: Iterable[ClockTimes]) -> ClockTable:
-    """Return one rank's times as a record array."""
     return np.array([*map(TIMES, times)], ALL_FIELDS).view(np.recarray)
 
 
 def rows(table: ClockTable, outside: bool) -> ClockTable:
-    """Return the rows inside clocks, or those outside, without the column ``outside``."""
+    """Return the rows inside clocks, or those outside of clocks, without the column ``outside``."""
     chosen = table[table.outside == outside]
     fields = OUTSIDE_FIELDS if outside else FIELDS
     short = np.empty(len(chosen), fields)
@@ -56,29 +55,29 @@ def waited(table: ClockTable) -> NDArray[np.float64]:
 
 
 def ended(table: ClockTable) -> NDArray[np.float64]:
-    """Return when each row ended, in seconds since the run began."""
+    """Return the end of each row, in seconds since the run began."""
     return np.asarray(table.began + waited(table) + busy(table) + table.connect + table.spark)
 
 
-def clocks_done(table: ClockTable) -> int:
-    """Return how many clocks a rank was in; a repeated clock counts once."""
+def count_clocks(table: ClockTable) -> int:
+    """Return the number of a rank's clocks; a repeated clock counts once."""
     clocks = table.clock[~table.outside]
     return len(clocks) if (np.diff(clocks) > 0).all() else len(np.unique(clocks))
 
 
 @dataclass(frozen=True)
 class WaitedFor:
-    """How long, and how often, the others waited for each rank."""
+    """The seconds and the number of times that the other ranks waited for each rank."""
 
     seconds: NDArray[np.float64]
     times: NDArray[np.int64]
 
 
 def waited_for(tables: Sequence[ClockTable], staleness: int | None) -> WaitedFor:
-    """Find the ranks that the others waited for.
+    """Return for which ranks the others waited.
 
-    A worker before clock t waits until the last worker ends clock t - staleness - 1. Longer waits, at barriers or for
-    the coordinator's answer, are not counted for that last worker.
+    A worker waits before clock t until the last worker ends clock t - staleness - 1. Waits at barriers and for the
+    coordinator's answer do not count.
     """
     seconds, times = np.zeros(len(tables)), np.zeros(len(tables), np.int64)
     clocks = np.concatenate([table.clock for table in tables])
@@ -89,23 +88,23 @@ def waited_for(tables: Sequence[ClockTable], staleness: int | None) -> WaitedFor
     last_rank = np.zeros(len(last_s), np.int64)
     for rank, table in enumerate(tables):
         inside = table[~table.outside]
-        own_s = np.full(len(last_s), -np.inf)
-        own_s[inside.clock - base] = ended(inside)  # the last time, if the clock was repeated
-        later = own_s > last_s
-        last_s[later], last_rank[later] = own_s[later], rank
+        rank_s = np.full(len(last_s), -np.inf)
+        rank_s[inside.clock - base] = ended(inside)  # the last end of a repeated clock
+        is_later = rank_s > last_s
+        last_s[is_later], last_rank[is_later] = rank_s[is_later], rank
     for rank, table in enumerate(tables):
         needed = table.clock - base - staleness - 1
         table, needed = table[needed >= 0], needed[needed >= 0]
         waited_s = np.clip(last_s[needed] - table.began, 0.0, table.wait)
         for_others = (waited_s > 0) & (last_rank[needed] != rank)
-        culprits = last_rank[needed][for_others]
-        seconds += np.bincount(culprits, waited_s[for_others], len(tables))
-        times += np.bincount(culprits, minlength=len(tables))
+        slow_ranks = last_rank[needed][for_others]
+        seconds += np.bincount(slow_ranks, waited_s[for_others], len(tables))
+        times += np.bincount(slow_ranks, minlength=len(tables))
     return WaitedFor(seconds, times)
 
 
 def clocks_span(tables: Sequence[ClockTable]) -> tuple[float, float] | None:
-    """Return when the first worker's first clock began and the last one's last clock ended; None without clocks."""
+    """Return the beginning of the first clock and the end of the last one, of all workers; None: no clocks."""
     inside = [table[~table.outside] for table in tables if not table.outside.all()]
     if not inside:
         return None
@@ -114,7 +113,7 @@ def clocks_span(tables: Sequence[ClockTable]) -> tuple[float, float] | None:
 
 def progress(tables: Sequence[ClockTable]) -> str:
     """Format the number of clocks and their rate: "30 clocks at 52.1 a second"."""
-    counts = [*map(clocks_done, tables)]
+    counts = [*map(count_clocks, tables)]
     lowest, highest, span_s = min(counts), max(counts), clocks_span(tables)
     if span_s is None:
         return "no clocks"
@@ -144,7 +143,7 @@ def count(number: int, noun: str) -> str:
 
 
 def rounded(value: float) -> str:
-    """Format a number with at least three digits, and never as a power."""
+    """Format a number with at least three digits, without an exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -179,7 +178,7 @@ CATEGORIES = (
 )
 OTHER = Category("other", "", "measured by nobody")
 NAMES = tuple(category.name for category in CATEGORIES)
-# The parts of a row in the order of time, as far as there is one. Compute of a row outside of clocks is "outside".
+# The categories within a row, about in order of time. The compute time of a row outside of clocks is "outside".
 ROW_ORDER = (
     *("spark", "imports", "connect", "wait", "onClock", "checkpoint", "coordinator"),
     *("kernels", "pull", "compute", "push"),
@@ -188,14 +187,14 @@ OUTSIDE = NAMES.index("outside")
 COMPUTE = NAMES.index("compute")
 
 _FIELDS = {category.name: COLUMNS.index(category.field) for category in CATEGORIES}
-# Where a row of ``Timeline.since`` has the parts in the order of ``ROW_ORDER``.
+# The columns of ``Timeline.since`` with the categories of ``ROW_ORDER``.
 ROW_PARTS = [_FIELDS[name] for name in ROW_ORDER]
 _OUTSIDE_COLUMN = COLUMNS.index("outside")
 _SHOWN = [_FIELDS[name] for name in NAMES]
 
 
 def by_category(rows: Float64s) -> Float64s:
-    """Return the seconds of rows of ``Timeline.since``, shape (n, len(COLUMNS)), by category: (n, len(CATEGORIES))."""
+    """Return the seconds by category, shape (n, len(CATEGORIES)), of rows of ``Timeline.since``."""
     seconds = rows[:, _SHOWN]
     is_outside = rows[:, _OUTSIDE_COLUMN] != 0
     seconds[is_outside, COMPUTE] = 0.0
@@ -204,7 +203,7 @@ def by_category(rows: Float64s) -> Float64s:
 
 
 def table_seconds(table: ClockTable) -> Float64s:
-    """Return a rank's seconds by category, and what nobody measured left out: shape (len(CATEGORIES),)."""
+    """Return a rank's measured seconds by category, shape (len(CATEGORIES),)."""
     inside = ~table.outside
     sums = {name: float(table[name].sum()) for name in NAMES if name != "outside"}
     sums["compute"] = float(table.compute[inside].sum())
@@ -212,14 +211,14 @@ def table_seconds(table: ClockTable) -> Float64s:
     return np.array([sums[name] for name in NAMES])
 
 
-def shares(seconds: Sequence[float] | Float64s, whole_s: float) -> Float64s:
-    """Return the share of each category, and of what nobody measured, in the whole; they add up to 1.
+def shares(seconds: Sequence[float] | Float64s, total_s: float) -> Float64s:
+    """Return the shares of the categories, and of the unmeasured time, in ``total_s``; they add up to 1.
 
-    Clocks of several machines may make the categories longer than ``whole_s``; then their sum is the whole.
+    With clocks of several machines, the categories can add up to more; then their sum is the total.
     """
     seconds = np.asarray(seconds, np.float64)
-    whole_s = max(whole_s, float(seconds.sum()))
-    if not whole_s:
+    total_s = max(total_s, float(seconds.sum()))
+    if not total_s:
         return np.append(np.zeros(len(seconds)), 1.0)
-    measured = seconds / whole_s
+    measured = seconds / total_s
     return np.append(measured, max(0.0, 1.0 - float(measured.sum())))

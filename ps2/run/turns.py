@@ -21,12 +21,12 @@ T = TypeVar("T")
 Fetch = Callable[[int], "Prefetch | Sequence[Prefetch]"]
 At = Callable[[int], "tuple[int, int] | None"]
 
-# Clocks of rotations that the caller schedules: they end with the run.
+# The end of rotations that the caller schedules, which end with the run.
 ENDLESS = 1 << 40
 
 
 class Rotating(Protocol):
-    """What a rotation needs of its worker."""
+    """The members of a worker that a rotation uses."""
 
     @property
     def rank(self) -> int: ...
@@ -37,15 +37,15 @@ class Rotating(Protocol):
 
 
 class Turn:
-    """A clock in which this worker alone has one block. Yielded by ``worker.rotate``.
+    """A clock in which only this worker has a certain block. Yielded by ``worker.rotate``.
 
     Attributes:
         block: the number of the block; -1 if ``at`` left the clock without one.
         rotation: the number of the rotation, from 0.
         number: the number of the turn in its rotation, from 0. Idle turns, which are not yielded, count.
-        isLast: True if this worker has no other turn in the rotation.
-        begin: the index of the first piece of work on the block, where this worker's last turn on it stopped.
-        left: the share of the pieces that was not done, as ``parts`` and ``done`` count it.
+        isLast: True if this worker has no further turn in the rotation.
+        begin: the index of the turn's first piece of work, where this worker's last turn on the block stopped.
+        left: the share of the pieces that was not done, by the counts of ``parts`` and ``done``.
         workS: the seconds from the beginning of the turn, or from the end of ``pull``, to the end of the last piece.
     """
 
@@ -91,10 +91,10 @@ class Turn:
     def parts(self, items: Sequence[T]) -> Iterator[T]:
         """Yield pieces of this worker's work on the block until the budget is spent, to the nearest piece.
 
-        A turn that ends late keeps all workers waiting. So no piece begins if less is left of the budget than half of
-        what this turn's pieces have taken on average. Begins where the worker's last turn on the block stopped. Yields
-        at least one piece, and each at most once. The rest comes first in the next rotation. The timeline records its
-        share.
+        All workers wait for a turn that ends late. So no piece begins if less of the budget is left than half of this
+        turn's mean time for a piece. The first piece is the one where the worker's last turn on the block stopped.
+        Yields at least one piece, and each at most once. The next rotation begins with the others; the timeline records
+        their share.
 
         Args:
             items: the pieces, the same in every rotation, such as batches of this worker's tokens of the block's words.
@@ -111,8 +111,9 @@ class Turn:
         """Record how much of the work on the block was done, for a caller that does not loop over ``parts``.
 
         Args:
-            count: pieces that were done, counted cyclically from ``begin``.
-            of: number of pieces, the same in every rotation. The next turn on the block begins after the last one done.
+            count: the number of pieces that were done, cyclically from ``begin``. The next turn on the block begins
+                after them.
+            of: the number of all pieces, the same in every rotation.
         """
         if not 0 <= count <= of:
             raise UsageError(f"turn.done: expected a count from 0 to {of}, got {count!r}")
@@ -153,11 +154,11 @@ class Rotations:
         self._rotations = rotations
         self._fetch = fetch
         self._begin = worker.clock
-        self._stops: dict[int, int] = {}  # block -> where this worker's last turn on it stopped
-        self._ahead: tuple[int, int, Any] = (-1, IDLE, None)  # clock and block, and the reads for it
+        self._stops: dict[int, int] = {}  # block -> the piece at which this worker's last turn on it stopped
+        self._ahead: tuple[int, int, Any] = (-1, IDLE, None)  # a clock, its block, and the reads of the block
         self._rotation = -1
-        self._blocks: NDArray[np.int64] = np.empty(0, np.int64)  # of that rotation, by turn
-        self._last = -1  # the last turn that has a block
+        self._blocks: NDArray[np.int64] = np.empty(0, np.int64)  # the rotation's blocks, by turn
+        self._last = -1  # the rotation's last turn that has a block
 
     @property
     def clocks(self) -> int:
@@ -170,7 +171,7 @@ class Rotations:
         """Return the turn of the entered clock, if any; request the block of the next turn."""
         scheduled = self._scheduled(clock)
         *requested, fetched = self._ahead
-        if requested != [clock, scheduled.block]:  # the first turn, or the fleet has rolled back, or the caller has
+        if requested != [clock, scheduled.block]:  # the first turn, or the first after a rollback or a change of ``at``
             fetched = self._request(scheduled.block)
         if clock + 1 < self.clocks:
             following = self._scheduled(clock + 1).block
@@ -208,6 +209,6 @@ def check_staleness(staleness: int | None, slices: int) -> None:
         limit = slices - 1
         raise UsageError(
             f"rotate: slices={slices}: expected a run with a staleness of at most {limit}, got staleness={staleness}: "
-            "a block would go to its next owner before its last one's changes are applied; "
+            "a block would go to its next owner before the changes of its last owner are applied; "
             f"ps.run(..., staleness={limit})"
         )

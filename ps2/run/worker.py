@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The budget of a rotation's turns with which the run decides.
+# The ``budgetS`` of rotations with which the run computes the budget.
 AUTO = "auto"
 
 
@@ -42,8 +42,8 @@ class Worker:
     random numbers from ``rng``, and let nothing depend on the time of day.
 
     Attributes:
-        rank: number of the worker, from 0, and of the rdd_partition whose rows it has.
-        workers: number of workers.
+        rank: the number of the worker, from 0, and of the Spark partition with its rows.
+        workers: the number of workers.
     """
 
     def __init__(self, loop: ClockLoop) -> None:
@@ -54,7 +54,7 @@ class Worker:
 
     @property
     def clock(self) -> int:
-        """The clock that the worker is in; before the first one, or between two loops, the next one."""
+        """The clock that the worker is in; outside of loops, the next clock."""
         return self._loop.clock
 
     def keep(
@@ -66,7 +66,7 @@ class Worker:
         dtype: Float = "float64",
         spill: SpillName = "auto",
     ) -> KeptRows:
-        """Read the rows of a DataFrame, and keep them in memory or, where they are too large for it, in a file.
+        """Read the rows of a DataFrame, and keep them in memory or, if they are too large, in a file.
 
         Example::
 
@@ -77,17 +77,18 @@ class Worker:
                     g += block.x.T @ slope(block.x @ w, block.y)
                 gradient.add(g, rows.keys)
 
-        Both forms have ``keys``, ``len``, ``blocks()`` (``LocalRows`` with all keys; one block of rows in memory) and
-        ``sample``. A file is on one of Spark's local disks, and ends with this process. See ``docs/ml.md``.
+        Both forms have ``keys``, ``len``, ``blocks()`` (``LocalRows`` with all keys; rows in memory are one block) and
+        ``sample``. A file is on one of Spark's local disks, and is deleted with this process. See ``docs/ml.md``.
 
         Args:
             batches: the batches that ``worker_fn`` receives.
             features, label, weight, dtype: the arguments of ``Rows.fromBatches``.
-            spill: "auto": in a file once rows exceed a quarter of the worker's memory; "always"; "never".
+            spill: whether rows are in a file: "auto" (if they exceed a quarter of the worker's memory), "always" or
+                "never".
 
         Raises:
             InputError: any error of ``Rows.fromBatches``.
-            ConfigError: ``spill`` or ``dtype`` is something else.
+            ConfigError: ``spill`` or ``dtype`` has another value.
             SpillError: the disk is full, or fails.
         """
         # Imported here, as scipy takes a quarter of a second to import.
@@ -99,20 +100,20 @@ class Worker:
     def clocks(self, n: int, budgetS: float | None = None) -> Iterator[int]:
         """Yield the clocks below ``n``, each when the other workers allow it (``staleness``).
 
-        When a clock ends, all changes of its body are on the servers. Additions with ``wait=False`` may take
+        When a clock ends, all changes of its body are on the servers. Additions with ``wait=False`` can take
         ``staleness`` clocks more (under ASP: any number), but not longer than the loop. Clocks count from the beginning
-        of the run, so a later loop goes on where this one ended. A task that is started again goes on with the first
-        clock that it had not finished. After the fleet rolled back to a checkpoint, the loop goes on with the first
-        clock that it does not hold.
+        of the run, so a later loop continues where this one ended. A restarted task resumes with the first clock that
+        it had not finished. After the fleet rolled back to a checkpoint, the loop resumes with the first clock that the
+        checkpoint does not contain.
 
         Args:
             n: the number of clocks, the same for all workers.
-            budgetS: seconds for the body of a clock, for ``within`` and ``timeLeft``. A slow machine does less then,
-                and the others need not wait (time control; Zhang et al., "Parallelizing Big Data Machine Learning
+            budgetS: the seconds for the body of a clock, for ``within`` and ``timeLeft``. A slow machine then does less
+                work, and the others need not wait (time control; Zhang et al., "Parallelizing Big Data Machine Learning
                 Algorithms with Model Rotation", section IV.D).
 
         Raises:
-            UsageError: loops nest, ``n`` is not an integer, or ``budgetS`` not a positive number.
+            UsageError: loops nest, ``n`` is not an integer, or ``budgetS`` is not a positive number.
             PS2Error: additions with ``wait=False`` failed; raised at the end of the clock at the latest.
         """
         if not is_whole(n):
@@ -130,13 +131,12 @@ class Worker:
         fetch: Fetch | None = None,
         at: At | None = None,
     ) -> Iterator[Turn]:
-        """Yield turns. In each turn this worker alone has one block of a model; in each rotation it has every block
-        once.
+        """Yield turns. In a turn only this worker has a certain block of a model; in a rotation it has each once.
 
         Model rotation (Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation"). The
-        caller defines what a block is; a turn changes its own block only. All changes of a block's last owner are
-        applied before the block can be read here. A turn is a clock. Its block follows from the run's seed and the
-        clock, so a task that is started again goes on with the turn that it had not finished.
+        caller defines the blocks; a turn changes only its own block. All changes of a block's last owner are applied
+        before this worker can read the block. A turn is a clock. Its block follows from the run's seed and the clock,
+        so a restarted task resumes with the turn that it had not finished.
 
         Example::
 
@@ -147,28 +147,28 @@ class Worker:
                 values = turn.pull()
                 table.add(columns=columns[turn.block], values=..., wait=False)
 
-        All workers must call it with the same arguments, at the same point. It waits for all once, as ``barrier`` does.
+        All workers must call it with the same arguments, at the same point. The first turn waits for all workers, as
+        ``barrier`` does.
 
         Args:
-            blocks: number of blocks, numbered from 0; with ``slices * worker.workers`` no worker idles. Block b belongs
-                to slice b mod ``slices``.
+            blocks: the number of blocks, numbered from 0; with ``slices * worker.workers`` no worker idles. Block b
+                belongs to slice b mod ``slices``.
             rotations: the number of times that every worker has every block.
-            slices: groups of blocks that take turns. The run needs a staleness of at most ``slices - 1``. With 2 slices
-                and a staleness of 1, one block's additions (``wait=False``) and the next block travel while the worker
-                computes on another one.
-            budgetS: seconds for each turn, for ``turn.parts`` and ``turn.expired`` (section IV.D). "auto": the run
-                decides, from the times of the last turns, when ``turn.parts`` or ``turn.done`` tell how much of a block
-                was done.
-            fetch: called with a block's number, one turn ahead; returns a result of ``worker.prefetch``, or several,
+            slices: the number of groups of blocks that take turns. The run needs a staleness of at most ``slices - 1``.
+                With 2 slices and a staleness of 1, one block's additions (``wait=False``) and the next block travel
+                while the worker computes on a third block.
+            budgetS: the seconds for each turn, for ``turn.parts`` and ``turn.expired`` (section IV.D). "auto": the run
+                computes it from the last turns, if ``turn.parts`` or ``turn.done`` record the share of work done.
+            fetch: called with a block's number, one turn ahead; returns one or several results of ``worker.prefetch``,
                 for ``turn.pull()``.
-            at: decides instead of ``rotations`` what a clock is for: called with a clock, it returns the numbers of a
-                rotation and of a turn in it, both from 0, or None for a clock without a turn. Every clock is yielded
-                then, until the run ends (``ps2.STOP``). All workers must return the same. It is called for the entered
-                clock first, where it may read ``messages``, and then for the next one.
+            at: a schedule instead of ``rotations``: called with a clock, it returns the numbers of a rotation and of a
+                turn in it, both from 0, or None for a clock without a turn. Then every clock is yielded, until the run
+                ends (``ps2.STOP``). All workers must return the same. It is called first for the entered clock, when it
+                may read ``messages``, and then for the next clock.
 
         Raises:
-            UsageError: arguments are wrong, or differ from other workers'; the run's staleness is too large; loops over
-                clocks nest.
+            UsageError: an argument is not allowed, or differs from other workers'; the run's staleness is too large;
+                loops over clocks nest.
         """
         schedule = RotationSchedule(self.workers, blocks, slices)
         if not is_whole(rotations) or rotations < 0:
@@ -210,13 +210,14 @@ class Worker:
                     loop.stop_polling()
 
     def within(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield items until the clock's budget is spent, at least one. No item is taken and then skipped.
+        """Yield items until the clock's budget is spent, at least one. All items that are taken are also yielded.
 
-        Workers get different amounts done, which the caller has to weigh, for example by dividing the sum of all
-        gradients by the number of rows in it.
+        Workers do different amounts of work, which the caller has to weigh: for example, divide the sum of all
+            gradients
+        by the number of their rows.
 
         Args:
-            items: such as batches of rows; without ``budgetS`` all are yielded.
+            items: the items, such as batches of rows; without ``budgetS`` all are yielded.
         """
         if not isinstance(items, Iterable):
             raise UsageError(f"within: expected an iterable, got {items!r}")
@@ -230,9 +231,9 @@ class Worker:
 
     @property
     def epoch(self) -> int:
-        """The number of rollbacks of the fleet to a checkpoint, up to the moment when this clock was entered.
+        """The number of rollbacks of the fleet to a checkpoint, up to the time when this clock was entered.
 
-        When it has grown, the model is that of the checkpoint; the worker's own variables are not.
+        When it has grown, the model is that of the checkpoint, but the worker's own variables are not.
         """
         return self._loop.ids.epoch
 
@@ -240,13 +241,13 @@ class Worker:
     def goesBack(self) -> bool:
         """True if the fleet has rolled back to a checkpoint, so that this clock or an earlier one will be repeated.
 
-        Reads return the checkpoint's values then, and changes are dropped.
+        Then reads return the checkpoint's values, and changes are dropped.
         """
         return self._loop.ids.seen > self._loop.ids.epoch
 
     @property
     def timeLeft(self) -> float:
-        """Seconds left of this clock's budget; infinite without one."""
+        """The seconds left of this clock's budget; infinite without a budget."""
         return self._loop.time_left_s
 
     def prefetch(self, source: DCV | DCVMatrix, indices: Any = None, ahead: int = 1, columns: Any = None) -> Prefetch:
@@ -260,16 +261,15 @@ class Worker:
                 gradient.add(..., wait=False)
 
         The result is never staler than a pull. The read is sent at once if all updates that a pull in its clock must
-        see are applied, or else as soon as that clock is entered. So a prefetch helps where workers may be ahead (SSP,
-        ASP). Under BSP it costs as much as a pull, except for ``ahead=0``. The result includes this worker's own
+        see are applied, or else as soon as that clock is entered. So a prefetch helps if workers may be ahead (SSP,
+        ASP). Under BSP it costs as much as a pull, except with ``ahead=0``. The result includes this worker's own
         changes.
 
         Args:
             source: a vector or a matrix; a sparse vector needs indices.
-            indices: the indices, as for ``pull``; for a matrix, its rows.
+            indices: the indices, as for ``pull``; of a matrix, the rows.
             columns: the columns of a matrix, as for ``pull``.
-            ahead: clocks from this one to the one that reads the result: 0 is this clock, 1 the next. An earlier clock
-                may read it, too.
+            ahead: the number of clocks until the result is read: 0 is this clock, 1 the next. It may be read earlier.
 
         Raises:
             UsageError, OutOfRangeError: the source cannot be read like this.
@@ -277,7 +277,7 @@ class Worker:
         return self._loop.prefetches.begin(source, indices, ahead, columns)
 
     def barrier(self) -> None:
-        """Wait until all workers that have not returned have called it, and all their changes are on the servers.
+        """Wait until all workers that have not returned have called this, and all their changes are on the servers.
 
         Raises:
             RunEndedError: the run has ended, because a worker failed or workers wait for each other forever.
@@ -286,17 +286,17 @@ class Worker:
         loop.flush()
         with loop.session.stopwatch.running("wait"):
             loop.control.barrier(*loop.next_point(), loop.take_metrics())
-        loop.prefetches.note_sync()
+        loop.prefetches.record_sync()
 
     def once(self, fn: Callable[[], T]) -> T:
         """Let one worker call a function; return its result in all workers.
 
-        The first worker that comes here calls the function. All workers must make such calls in the same order.
+        The first worker that calls ``once`` calls the function. All workers must make such calls in the same order.
         Example: ``weight = worker.once(make_weight)``.
 
         Args:
-            fn: its result is pickled, such as numbers, arrays and DCVs that it made. If its worker dies, that worker's
-                next attempt calls it.
+            fn: a function whose result can be pickled, such as numbers, arrays and DCVs. If the worker that calls it
+                dies, that worker's next attempt calls it.
 
         Raises:
             RunEndedError: the run has ended.
@@ -314,18 +314,17 @@ class Worker:
             new_value = fn()
             try:
                 value = cloudpickle.dumps(new_value)
-            except Exception as error:  # the result may hold any object, which may raise anything
+            except Exception as error:  # the result can hold any object, which can raise anything
                 raise UsageError(f"once: {fn!r} returned what cannot be pickled: {new_value!r}: {error}") from error
             with loop.session.stopwatch.running("push"):
                 loop.session.dispatch.flush()
                 value = loop.control.send_once(phase, number, value)
-        loop.prefetches.note_sync()
+        loop.prefetches.record_sync()
         result: T = cloudpickle.loads(value)
         return result
 
     def rng(self, *key: int) -> np.random.Generator:
-        """Return a random generator that is seeded by the run's seed, rank, clock and ``key``, equally in every
-        attempt.
+        """Return a random generator seeded by the run's seed, rank, clock and ``key``, the same in every attempt.
 
         The same call in the same clock returns the same numbers again. Several generators in one clock need different
         keys.
@@ -340,7 +339,7 @@ class Worker:
         """Send named numbers to the driver: ``worker.log(loss=0.3)``. They arrive while the job runs (``onLog``).
 
         They travel with the worker's next message to the driver: at the end of the clock, or at once if the last
-        message is a second ago. ``RunResult.metrics`` has them afterwards.
+        message was sent a second ago or earlier. ``RunResult.metrics`` returns them after the run.
 
         Raises:
             UsageError: a value is not a number.
@@ -358,13 +357,13 @@ class Worker:
         leaves before its end has no reports.
 
         Args:
-            value: a number or a NumPy array, or a dict of these that are merged by key.
-            merge: "sum": numbers, or arrays of equal shape (floats are added in float64, integers exactly in 64 bits);
-                "max": likewise, the maximum; "concat": arrays along their first axis, lists as one list; numbers become
-                a list.
+            value: a number or a NumPy array, or a dict of numbers and arrays, which are merged by key.
+            merge: "sum": the sum of numbers, or of arrays of equal shape (floats in float64, integers exactly in 64
+                bits); "max": likewise, the maximum; "concat": arrays along their first axis, lists as one list, numbers
+                as a list.
 
         Raises:
-            UsageError: the value cannot be merged like this, the worker is in no clock, or ``onClock`` takes no
+            UsageError: the value cannot be merged like this, the worker is not in a clock, or ``onClock`` takes no
                 reports.
             LimitError: the worker's reports of this clock take more than 64 MB.
         """
@@ -374,10 +373,10 @@ class Worker:
         if not self._loop.is_inside:
             raise UsageError("report: call it in a clock, within a loop over worker.clocks or worker.rotate")
         reports = [*self._loop.reports, report(self.clock, value, merge)]
-        if (size := sum(len(one.value) for one in reports)) > LIMIT_BYTES:
+        if (nbytes := sum(len(each.value) for each in reports)) > LIMIT_BYTES:
             raise LimitError(
-                f"report: the reports of clock {self.clock} take {size:,} bytes, and may take {LIMIT_BYTES:,}: what is "
-                "large belongs into vectors"
+                f"report: clock {self.clock}: expected reports of at most {LIMIT_BYTES:,} bytes, got {nbytes:,}: put "
+                "large data into vectors"
             )
         self._loop.reports = reports
 
@@ -385,8 +384,8 @@ class Worker:
     def message(self) -> Any:
         """The newest message that ``onClock`` had returned when this clock was entered, or None.
 
-        In clock t of a run with staleness s, it is of clock t - s - 1 or later; under BSP, of the clock before. It is
-        plain data with read-only arrays.
+        In clock t of a run with staleness s, ``onClock`` returned it for clock t - s - 1 or a later clock; under BSP,
+        for the previous clock. It is plain data with read-only arrays.
         """
         return self._loop.inbox.newest
 
@@ -400,17 +399,17 @@ class Worker:
         return self._loop.inbox.take()
 
 
-def _budget(call: str, value: object, others: str = "") -> float:
+def _budget(call: str, value: object, other_values: str = "") -> float:
     """Return a checked budget in seconds; infinite for None."""
     if value is None:
         return FOREVER
     if not is_number(value) or not value > 0:
-        raise UsageError(f"{call}: budgetS: expected a positive number of seconds{others}, got {value!r}")
+        raise UsageError(f"{call}: budgetS: expected a positive number of seconds{other_values}, got {value!r}")
     return float(value)
 
 
 def _number(name: str, value: object) -> float:
-    """Return a metric's value. Scalars and arrays without dimensions, as NumPy has them, are numbers, too."""
+    """Return a metric's value as a float. NumPy's scalars and arrays without dimensions are numbers, too."""
     if not isinstance(value, SupportsFloat) or isinstance(value, np.complexfloating) or getattr(value, "ndim", None):
         raise UsageError(f"log: {name}: expected a number, got {value!r}")
     return float(value)

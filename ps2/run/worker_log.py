@@ -1,4 +1,4 @@
-"""Warnings and errors that workers log: a limited number travels to the driver with the workers' messages."""
+"""Warnings and errors that workers log. A limited number of them travels to the driver with the workers' messages."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from contextlib import contextmanager
 
 from ps2.rpc.run_control import LogLine, LogLines
 
-# The driver's logger of what workers have logged.
+# The driver's logger of the workers' lines.
 WORKERS = "ps2.workers"
-# Limits of one attempt, and of all workers of a run. Further lines are only counted.
+# The maximum numbers of lines of one attempt, and of all workers of a run. Further lines are only counted.
 MAX_LINES = 100
 MAX_RUN_LINES = 400
+# The maximum length of a line.
 MAX_CHARS = 2000
 
 log = logging.getLogger(WORKERS)
 
 
 class LineCollector:
-    """Collects what one attempt of a worker logs, until ``take``.
+    """Collects the lines that one attempt of a worker logs, until ``take``.
 
-    No handler of the root logger: with one, ``logging.basicConfig`` of a user's function would change nothing.
+    This is not a handler of the root logger, because with a handler ``logging.basicConfig`` of a user's function would
+    have no effect.
     """
 
     def __init__(self, clock: Callable[[], int], on_line: Callable[[str], object] = lambda logger: None) -> None:
-        """``on_line`` is called with the name of a line's logger, in the thread that has logged it."""
+        """``on_line`` is called with the name of a line's logger, in the thread that logs the line."""
         self._clock = clock
         self._on_line = on_line
         self._lock = threading.Lock()
@@ -37,12 +39,12 @@ class LineCollector:
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Collect what any logger of this process logs within."""
-        before = logging.getLogRecordFactory()
+        """Collect the lines of all loggers of this process in the with-block."""
+        original = logging.getLogRecordFactory()
         is_open = True
 
         def make_record(*args: object, **kwargs: object) -> logging.LogRecord:
-            record = before(*args, **kwargs)
+            record = original(*args, **kwargs)
             if is_open and record.levelno >= logging.WARNING:
                 self._add(record)
             return record
@@ -52,8 +54,8 @@ class LineCollector:
             yield
         finally:
             is_open = False
-            if logging.getLogRecordFactory() is make_record:  # else somebody's is around this one
-                logging.setLogRecordFactory(before)
+            if logging.getLogRecordFactory() is make_record:  # else another factory wraps this one
+                logging.setLogRecordFactory(original)
 
     def take(self) -> LogLines:
         """Return the lines since the last call, and the number of lines beyond the limit."""
@@ -65,7 +67,7 @@ class LineCollector:
     def _add(self, record: logging.LogRecord) -> None:
         try:
             text = record.getMessage()
-        except Exception as error:  # arguments may raise anything; logging itself prints it
+        except Exception as error:  # arguments can raise anything, which logging itself prints
             text = f"{record.msg} ({type(error).__name__}: {error})"
         with self._lock:
             self._count += 1
@@ -91,7 +93,7 @@ class RunLines:
         self.left_out += lines.left_out + max(0, len(lines.lines) - capacity)
 
     def log(self) -> None:
-        """Log the lines in the driver, if anything there listens: they are in the executors' logs, too."""
+        """Log the lines in the driver if a handler exists; the executors' logs have all lines."""
         while self._lines:
             rank, line = self._lines.popleft()
             if log.hasHandlers():
@@ -100,4 +102,4 @@ class RunLines:
 
     def log_left_out(self) -> None:
         if self.left_out and log.hasHandlers():
-            log.warning("%d more lines of this run's workers are in the executors' logs alone", self.left_out)
+            log.warning("%d more lines of this run's workers are only in the executors' logs", self.left_out)

@@ -40,7 +40,7 @@ def many_of_all():
         run.leases.grant(lease)
         for clock in range(20):
             times = ClockTimes(clock, 0.4 * clock, 0.2 + rank / 5000, 0.05, 0.02, 0.03)
-            run.note(lease, clock + 1, [Logged("loss", 1 / (1 + clock), clock)], times)
+            run.record(lease, clock + 1, [Logged("loss", 1 / (1 + clock), clock)], times)
     watcher = RunWatcher(run, 0)
     watcher.view()
     return Snapshot(

@@ -333,7 +333,7 @@ def test_stop_when_servers_end_otherwise_then_cleans_up(shell, until):
     processes[1].kill()
     until(lambda: ended(processes[1]), "the server ended")
     result = shell.run("stop")
-    assert (result.returncode, "had ended before" in result.stdout) == (0, True)
+    assert (result.returncode, "had ended already" in result.stdout) == (0, True)
     assert not (shell.folder / "default").exists()
 
 

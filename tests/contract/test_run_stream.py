@@ -198,7 +198,7 @@ def test_leave_when_result_is_at_limit_then_arrives_whole(start, join):
 
 def test_leave_when_fleet_rolled_back_then_attempt_fails(start, join, pool, until):
     run, address = start(2)
-    run.note_cut("checkpoint", run.cut())
+    run.add_cut("checkpoint", run.cut())
     control = join(address, 0)
     ask = pool.submit(control.leave, b"")
     until(lambda: run.results, "rank 0 has returned")

@@ -42,7 +42,7 @@ class ControlInProcess:
     def arrive(self, clock, applied, epoch, times, metrics=(), messages=0, reports=(), until=0):
         self.arrivals.append((clock, applied))
         self.times.append(times)
-        self.run.note(self.lease, len(self.times), metrics, times)
+        self.run.record(self.lease, len(self.times), metrics, times)
         self.entry = self.run.arrive(self.lease, clock, applied, epoch)
         return self.entry
 

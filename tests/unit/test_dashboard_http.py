@@ -127,7 +127,7 @@ def test_files_when_asked_then_nothing_from_elsewhere_may_run(served):
 
 def test_request_of_another_site_when_it_comes_then_refused(served):
     status, text = served.get("/events", served.browser(), headers={"Sec-Fetch-Site": "cross-site"})
-    assert (status, text) == (403, "Requests of other sites are refused.")
+    assert (status, text) == (403, "Requests from other sites are refused.")
 
 
 def test_stream_when_read_then_snapshots_follow(served):

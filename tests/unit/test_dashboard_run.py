@@ -46,7 +46,7 @@ class Watched:
         self.notes += 1
         metrics = [Logged(name, value, clock) for name, value in logged.items()]
         times = ClockTimes(clock, 0.5 * clock, compute_s, 0.02, 0.03, 0.1)
-        self.run.note(self.leases[rank], self.notes, metrics, times)
+        self.run.record(self.leases[rank], self.notes, metrics, times)
 
     def arrive(self, rank, clock):
         self.run.arrived_s[rank] = time.monotonic()

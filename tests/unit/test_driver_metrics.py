@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
 from ps2.dashboard.driver_metrics import MAX_RANKS, DriverCollector, category_metric
-from ps2.dashboard.figures import NO_COUNTS, added
+from ps2.dashboard.run_view import NO_COUNTS, added
 from ps2.run.timeline import NAMES
 from tests.driver_figures import figures_of, run_of
 

@@ -65,5 +65,5 @@ def test_stop_when_returned_again_then_the_first_one_counts():
 
 def test_journal_when_it_grows_too_large_then_is_refused(monkeypatch):
     monkeypatch.setattr(journal, "LIMIT_BYTES", 2)
-    with pytest.raises(LimitError, match="clock 2: the run's messages take 3 bytes, and may take 2"):
+    with pytest.raises(LimitError, match="clock 2: expected at most 2 bytes in all messages of the run, got 3"):
         of(0, 1, 2)

@@ -73,7 +73,7 @@ def test_messages_when_fleet_rolls_back_then_later_ones_are_gone(two):
         two.arrive(0, clock)
         two.arrive(1, clock)
         if clock == 2:
-            two.run.note_cut("before b", two.run.cut())
+            two.run.add_cut("before b", two.run.cut())
         two.call(message)
     two.run.roll_back(1, "before b")
     assert messages(two, epoch=1) == [b"a"]
@@ -86,7 +86,7 @@ def test_messages_when_fleet_rolls_back_then_later_ones_are_gone(two):
 
 
 def test_message_when_fleet_rolled_back_during_call_then_none(two):
-    two.run.note_cut("beginning", two.run.cut())
+    two.run.add_cut("beginning", two.run.cut())
     two.arrive(0, 1)
     two.arrive(1, 1)
     clock, epoch = two.run.call_due()
@@ -116,7 +116,7 @@ def test_stop_when_a_worker_is_ahead_then_all_come_as_far():
 
 
 def test_stop_when_the_fleet_rolls_back_then_is_taken_back(two):
-    two.run.note_cut("beginning", two.run.cut())
+    two.run.add_cut("beginning", two.run.cut())
     two.arrive(0, 1)
     two.arrive(1, 1)
     two.call(stop=True)
@@ -140,7 +140,7 @@ def test_reports_when_attempt_restarts_then_count_once(two):
 
 def test_reports_when_fleet_rolls_back_then_those_of_cut_stay(two):
     two.arrive(0, 1, b"before the cut")
-    two.run.note_cut("within clock 0", two.run.cut())
+    two.run.add_cut("within clock 0", two.run.cut())
     two.arrive(1, 1, b"after it")
     two.call()
     assert two.run.reports(0) == {}
@@ -154,7 +154,7 @@ def test_reports_when_fleet_rolls_back_then_those_of_cut_stay(two):
 
 
 def test_reports_when_worker_missed_rollback_then_dropped(two):
-    two.run.note_cut("beginning", two.run.cut())
+    two.run.add_cut("beginning", two.run.cut())
     two.run.roll_back(1, "beginning")
     two.arrive(0, 1, b"of before", epoch=0)
     assert two.run.reports(0) == {}

@@ -80,7 +80,7 @@ def test_prefetch_when_fleet_rolled_back_then_is_pulled_again(prefetches, vector
 def test_prefetch_when_barrier_passed_then_is_pulled_again(prefetches, vector, other):
     ahead = sent(prefetches.begin(vector, None, 1))
     change(other, vector, 1)
-    prefetches.note_sync()
+    prefetches.record_sync()
     assert ahead.result().tolist() == [1.0] * 10
 
 

@@ -114,7 +114,7 @@ PINNED = [[2, 0], [1, 3], [0, 2], [3, 1]]
         (2, 4.0, 2, "blocks: expected a positive integer, got 4.0"),
         (2, 4, 0, "slices: expected a positive integer"),
         (2, True, 1, "blocks: expected a positive integer, got True"),
-        (2, 1, 2, "1 blocks make no 2 slices"),
+        (2, 1, 2, "at least one for each of 2 slices, got 1"),
         (2, 2**24 + 1, 2, "at most 16777216"),
     ],
 )

@@ -252,7 +252,7 @@ def test_summary_when_clocks_were_done_again_then_it_says_so(capsys):
     result_of(table, staleness=None).summary()
     out = capsys.readouterr().out
     assert "1 worker, ASP: 3 clocks" in out
-    assert "done again: 2 clocks" in out
+    assert "repeated: 2 clocks" in out
 
 
 def test_summary_when_there_was_no_clock_then_shows_rest(capsys):

@@ -108,9 +108,9 @@ def test_arrive_when_onclock_is_slow_then_its_wait_is_separate(start, monkeypatc
     until(lambda: len(workers.run.clocks.waiting) == 2, "rank 1 waits")
     assert workers.run.call_due() == (0, 0)
     now_s[0] = 5.0  # for onClock
-    workers.run.note_call("on_clock", 2.0)
+    workers.run.record_call("on_clock", 2.0)
     now_s[0] = 5.5
-    workers.run.note_call("checkpoint", 5.0)
+    workers.run.record_call("checkpoint", 5.0)
     now_s[0] = 5.75  # for nothing that was measured
     workers.run.called_back(0)
     waits = [entry.result(5) for entry in (early, late)]
@@ -179,7 +179,7 @@ def test_note_when_a_message_comes_twice_then_counts_once(start):
     workers = start(1)
     lease, metric = workers.leases[0], Logged("loss", 0.5, 0)
     for number in (1, 1, 2):
-        workers.run.note(lease, number, [metric], ClockTimes(0, 0, 0, 0, 0, 0))
+        workers.run.record(lease, number, [metric], ClockTimes(0, 0, 0, 0, 0, 0))
     assert list(workers.run.metrics) == workers.run.listener.metrics == [(0, metric)] * 2
     assert len(workers.run.timeline[0]) == 1 + 2  # the first is of before it has joined
 
@@ -224,7 +224,7 @@ def test_run_when_maker_returns_without_value_then_ends(start, until):
     until(lambda: 1 in blocked(workers), "rank 1 waits")
     workers.leave(0)
     assert workers.run.listener.ended.wait(5)
-    assert "rank 1 waits for a value that another one makes in clock 0" in str(workers.run.error)
+    assert "rank 1 waits for a value that another worker makes in clock 0" in str(workers.run.error)
 
 
 def test_run_when_the_other_one_is_between_attempts_then_goes_on(start, until):
@@ -352,7 +352,7 @@ def test_fail_when_workers_wait_anywhere_then_all_are_told(start, until):
 
 def test_roll_back_when_one_returned_then_is_told_and_expected(start, until):
     workers = start(2)
-    workers.run.note_cut("checkpoint", workers.run.cut())
+    workers.run.add_cut("checkpoint", workers.run.cut())
     ask = workers.leave(0)
     until(lambda: workers.run.results, "rank 0 has returned")
     workers.run.roll_back(1, "checkpoint")
@@ -372,7 +372,7 @@ def test_roll_back_when_workers_block_each_other_then_all_resume(start, until):
     workers = start(4, staleness=1)
     for rank in range(4):
         workers.arrive(rank, 1).result(5)
-    workers.run.note_cut("checkpoint", workers.run.cut())
+    workers.run.add_cut("checkpoint", workers.run.cut())
     assert workers.once(3, (3, 1)).result(5) is None
     waiting = [workers.arrive(0, 3), workers.barrier(1, (3, 0)), workers.once(2, (3, 1))]
     until(lambda: blocked(workers) == {0, 1, 2}, "three wait")
@@ -389,7 +389,7 @@ def test_roll_back_when_workers_block_each_other_then_all_resume(start, until):
 def test_roll_back_when_call_was_in_flight_then_is_made_again(start):
     workers = start(1, staleness=1, calls=True)
     workers.arrive(0, 1).result(5)
-    workers.run.note_cut("checkpoint", workers.run.cut())
+    workers.run.add_cut("checkpoint", workers.run.cut())
     assert workers.run.call_due() == (0, 0)
     workers.run.roll_back(1, "checkpoint")
     workers.run.called_back(0)
@@ -439,7 +439,7 @@ def test_cut_when_workers_are_ahead_then_next_driver_hears_it(start):
     lease = workers.leases
     for rank, clocks in ((0, 3), (1, 2)):
         reports = [Report(clock, "sum", b"%d" % rank) for clock in range(clocks)]
-        workers.run.report_log.note(rank, reports, 0)
+        workers.run.report_log.add(rank, reports, 0)
     for rank in range(2):
         workers.run.arrive(lease[rank], 2, 2, 0)
     assert workers.run.call_due() == (0, 0)
@@ -490,7 +490,7 @@ def test_ahead_when_fleet_rolled_back_then_ignores_report(start):
     workers = start(2, staleness=1)
     for rank in range(2):
         workers.run.arrive(workers.leases[rank], 1, 0, 0)
-    workers.run.note_cut("checkpoint", workers.run.cut())
+    workers.run.add_cut("checkpoint", workers.run.cut())
     workers.run.roll_back(1, "checkpoint")
     assert workers.run.poll_progress(0, 0, 1, 2, 0) == (1, 1)
     assert workers.run.applied() == [0, 0]
@@ -504,7 +504,7 @@ def test_ahead_when_another_attempt_holds_rank_then_is_refused(start):
 
 def test_roll_back_when_no_progress_then_ends_with_count(start):
     workers = start(1)
-    workers.run.note_cut("checkpoint-7", workers.run.cut())
+    workers.run.add_cut("checkpoint-7", workers.run.cut())
     went_on = [workers.run.roll_back(epoch, "checkpoint-7") for epoch in range(1, MAX_ROLLBACKS + 2)]
     assert went_on == [*[True] * MAX_ROLLBACKS, False]
     assert isinstance(workers.run.error, RecoveryError)
@@ -529,7 +529,7 @@ def test_leave_when_the_end_is_called_for_then_waits_for_that(start, until):
 def test_end_when_called_before_the_fleet_rolled_back_then_again(start, until):
     workers = start(1)
     workers.run.calls_end = True
-    workers.run.note_cut("checkpoint", workers.run.cut())
+    workers.run.add_cut("checkpoint", workers.run.cut())
     ask = workers.leave(0)
     until(lambda: workers.run.end_due() == 0, "it has returned")
     workers.run.pause()

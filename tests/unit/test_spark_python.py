@@ -78,7 +78,7 @@ def test_python_when_variable_is_empty_then_the_driver_s(elsewhere, tmp_path, mo
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("exit 0", "prints other things than .*: ''"),
+        ("exit 0", "prints additional text .*: ''"),
         (f'echo "Welcome to this place"; exec {sys.executable} "$@"', "prints other .*: 'Welcome to this place.*PYSP"),
         (r"printf '\351t\351\n'", "prints other .*: '\ufffdt\ufffd'"),
         (r"printf '\351t\351\n' >&2; exit 3", "cannot import ps2: \ufffdt\ufffd"),

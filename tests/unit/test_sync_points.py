@@ -57,7 +57,7 @@ def test_open_barriers_when_all_arrivals_are_gone_then_none(points):
 def test_barrier_when_another_calls_once_there_then_names_both(points):
     points.request(2, POINT)
     with pytest.raises(
-        WorkerError, match=r"rank 0 calls worker\.barrier\(\) in clock 1 where another one calls worker\.once"
+        WorkerError, match=r"rank 0 calls worker\.barrier\(\) in clock 1 where another calls worker\.once"
     ):
         points.arrive(0, POINT)
 
@@ -65,7 +65,7 @@ def test_barrier_when_another_calls_once_there_then_names_both(points):
 def test_once_when_another_is_at_barrier_there_then_names_both(points):
     points.arrive(2, POINT)
     with pytest.raises(
-        WorkerError, match=r"rank 0 calls worker\.once\(\) in clock 1 where another one calls worker\.barrier"
+        WorkerError, match=r"rank 0 calls worker\.once\(\) in clock 1 where another calls worker\.barrier"
     ):
         points.request(0, POINT)
 

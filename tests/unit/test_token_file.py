@@ -111,7 +111,7 @@ def test_ps2_token_when_file_is_unusable_then_changes_nothing(ps2, path, tmp_pat
     assert ps2("token", "rotate", path)[0] == 0
     both = path.read_text()
     code, _, err = ps2("token", "rotate", path)
-    assert (code, "holds two tokens already" in err, path.read_text()) == (2, True, both)
+    assert (code, "has two tokens already" in err, path.read_text()) == (2, True, both)
     path.chmod(0o644)
     code, _, err = ps2("token", "retire", path)
     assert (code, "chmod 600" in err) == (2, True)

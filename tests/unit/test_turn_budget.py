@@ -16,16 +16,16 @@ def told(wholes_s, transfer_s=0.0, rest_s=0.0, turns=4, budget_s=math.inf):
     for _ in range(turns):
         for rank, whole_s in enumerate(wholes_s):
             work_s = min(whole_s, budget_s)
-            budget.note(rank, work_s, 1 - work_s / whole_s, rest_s, transfer_s)
+            budget.add(rank, work_s, 1 - work_s / whole_s, rest_s, transfer_s)
     return budget.seconds
 
 
 def test_budget_when_a_worker_has_not_ended_a_turn_then_none():
     budget = TurnBudget(2)
     assert budget.seconds == math.inf
-    budget.note(0, 1.0, 0.0, 0.0, 0.0)
+    budget.add(0, 1.0, 0.0, 0.0, 0.0)
     assert budget.seconds == math.inf
-    budget.note(1, 1.0, 0.0, 0.0, 0.0)
+    budget.add(1, 1.0, 0.0, 0.0, 0.0)
     assert budget.seconds == pytest.approx(1.0)
 
 
@@ -63,15 +63,15 @@ def test_budget_when_speeds_change_then_forgets_old_turns():
     for whole_s in (1.0, 5.0):
         for _ in range(WINDOW):
             for rank in range(2):
-                budget.note(rank, whole_s, 0.0, 0.0, 0.0)
+                budget.add(rank, whole_s, 0.0, 0.0, 0.0)
         assert budget.seconds == pytest.approx(whole_s)
 
 
 def test_budget_when_a_worker_has_no_work_then_others_count():
     budget = TurnBudget(2)
-    budget.note(0, 0.0, 0.0, 0.0, 0.0)
+    budget.add(0, 0.0, 0.0, 0.0, 0.0)
     assert budget.seconds == math.inf
-    budget.note(1, 2.0, 0.0, 0.0, 0.0)
+    budget.add(1, 2.0, 0.0, 0.0, 0.0)
     assert budget.seconds == pytest.approx(2.0)
 
 
@@ -82,7 +82,7 @@ def test_budget_when_turns_differ_then_none_wastes_much():
     budget = TurnBudget(4)
     for turn in range(WINDOW):
         for rank in range(4):
-            budget.note(rank, wholes[rank, turn], 0.0, 0.1, 0.3)
+            budget.add(rank, wholes[rank, turn], 0.0, 0.1, 0.3)
 
     def done_a_second(budget_s):
         return (np.clip(budget_s - 0.1, 0, wholes) / wholes).mean() / max(budget_s, 0.3)

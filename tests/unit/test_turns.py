@@ -104,7 +104,7 @@ def test_rotate_when_fleet_rolls_back_then_turns_match_clocks(start_worker, vect
         result.append((worker.clock, turn.block))
         turn.pull()
         if worker.clock == 2 and not back:
-            control.run.note_cut("checkpoint", control.run.cut())
+            control.run.add_cut("checkpoint", control.run.cut())
         if worker.clock == 4 and not back:
             back.append(control.run.applied()[0])
             control.run.roll_back(1, "checkpoint")
@@ -151,7 +151,7 @@ def test_parts_when_budget_is_auto_then_run_decides(start_worker, clock_s):
             clock_s[0] += 1.0
         lefts.append(turn.left)
         if len(lefts) == 4:
-            control.run._run.turn_budget = SimpleNamespace(seconds=1.0, note=lambda *_: None)
+            control.run._run.turn_budget = SimpleNamespace(seconds=1.0, add=lambda *_: None)
     assert budgets[:5] == [math.inf, *[pytest.approx(4.0, rel=1e-2)] * 3, 1.0]
     assert lefts == [0.0] * 4 + [0.75] * 4
     assert [times.work for times in control.times[1:]] == [4.0] * 4 + [1.0] * 4
@@ -212,7 +212,7 @@ def test_done_when_it_is_more_than_there_is_then_it_is_refused(start_worker, cou
         (1, {"slices": 1}, "slices=1: expected a run with a staleness of at most 0, got staleness=1"),
         (1, {"rotations": -1}, "rotations: expected a number that is not negative, got -1"),
         (1, {"rotations": 1.5}, "rotations: expected a number"),
-        (1, {"blocks": 1}, "1 blocks make no 2 slices"),
+        (1, {"blocks": 1}, "at least one for each of 2 slices, got 1"),
         (1, {"at": 3}, "rotate: at: expected a function of a clock, got 3"),
         (1, {"budgetS": 0}, "rotate: budgetS: expected a positive number"),
         (1, {"budgetS": "some"}, "rotate: budgetS: expected a positive number of seconds, 'auto', got 'some'"),

@@ -155,7 +155,7 @@ def test_leave_when_loop_was_left_in_clock_then_worker_is_there(start, fleet, ve
 
 def test_additions_when_fleet_rolls_back_then_are_made_again(start, session, vector):
     worker, control = start(3)
-    control.run.note_cut("checkpoint", control.run.cut())
+    control.run.add_cut("checkpoint", control.run.cut())
     seen = []
     with session.async_writer.held([read_of(vector)]) as reading:  # nothing leaves before the fleet rolls back
         clocks = worker.clocks(4)

@@ -32,7 +32,7 @@ def run():
     """A run of one worker, whose first checkpoint is that of its beginning."""
     listener = SimpleNamespace(clock_due=lambda: None, logged=lambda *_: None, failed=lambda: None)
     run = BlockingRun(RunState(1, Clocks(1, 0), listener))
-    run.note_cut("beginning", run.cut())
+    run.add_cut("beginning", run.cut())
     return run
 
 

@@ -7,7 +7,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import click
@@ -21,8 +20,6 @@ from ps2.cli.training.options import RUN_OPTIONS, RunOptions, options_named, par
 from ps2.errors import ConfigError, RecoveryError
 
 D = TypeVar("D")
-
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Variant(NamedTuple):
@@ -70,9 +67,9 @@ class TrainingCommand(ABC, Generic[D]):
     estimator: ClassVar[str]
     settings: ClassVar[type[Settings]]
     choice: ClassVar[str] = ""
-    variants: ClassVar[Mapping[str, Variant]] = NOTHING
-    defaults: ClassVar[Mapping[str, Any]] = NOTHING
-    other_names: ClassVar[Mapping[str, str]] = NOTHING
+    variants: ClassVar[Mapping[str, Variant]] = {}
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    other_names: ClassVar[Mapping[str, str]] = {}
     file_text: ClassVar[str]
     examples: ClassVar[str]
     usage: ClassVar[str]
@@ -176,10 +173,9 @@ class TrainingCommand(ABC, Generic[D]):
         return f"ps2 train {self.name}"
 
     def new_estimator(self, **params: Any) -> Any:
-        """Return the estimator with the params of the command line, and ``params``.
+        """Return the estimator with the params of the command, and ``params``.
 
-        Raises:
-            ConfigError: the command line sets a param that only other estimators of the command have.
+        Raise ConfigError if the command line sets a param that only other estimators of the command have.
         """
         from ps2 import algorithms
 
@@ -251,11 +247,7 @@ class TrainingCommand(ABC, Generic[D]):
         return {os.path.join(self.run.plots, name): plot for name, plot in plots.items()}
 
     def _write_files(self, data: D, model: Any) -> Iterator[str]:
-        """Write the model, the other files and the plots; yield a line of text after each.
-
-        Raises:
-            RecoveryError: the file system cannot write a plot.
-        """
+        """Write the model, the other files and the plots; yield a line of text after each."""
         from ps2.algorithms.training.progress import say
         from ps2.storage.files import reason
 

@@ -116,11 +116,7 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
             self.format_of(path)
 
     def click_columns(self) -> ClickColumns:
-        """Return the columns to read.
-
-        Raises:
-            ConfigError: no columns are named, or a list is malformed.
-        """
+        """Return the columns to read; raise ConfigError if no columns are named, or a list is malformed."""
         from ps2.algorithms.text.clicks import ClickColumns
         from ps2.data.key_fields import suggested_cross
 
@@ -170,7 +166,6 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
         return estimator.fit(data.train.frame)
 
     def measure(self, model: Any, data: TrainAndTest) -> dict[str, Any] | None:
-        """Return measures on the test file."""
         from ps2.algorithms.text.measures import measure_clicks
 
         return None if data.test is None else measure_clicks(model, data.test)

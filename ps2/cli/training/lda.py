@@ -26,13 +26,7 @@ DEPENDENT = (
 
 @dataclass(frozen=True)
 class Corpus:
-    """The documents.
-
-    Attributes:
-        train: the documents to train on.
-        test: the held-out documents; None: there are none.
-        words: the words by id, from 0; None: there is no file of words.
-    """
+    """The documents to train on, the held-out documents, and the words by id from 0. None: there is no such file."""
 
     train: BagOfWords
     test: BagOfWords | None

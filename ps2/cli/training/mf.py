@@ -102,11 +102,7 @@ class MFCommand(TrainingCommand[TrainAndTest]):
             self.columns(path)
 
     def columns(self, path: str) -> CsvColumns | None:
-        """Return the columns of a CSV file; None: the file is text.
-
-        Raises:
-            ConfigError: options name columns, but the file is text.
-        """
+        """Return the columns of a CSV file; None: it is text. Raise ConfigError if options name columns of text."""
         from ps2.algorithms.text.paths import format_of
         from ps2.algorithms.text.tables import CsvColumns
 
@@ -149,7 +145,6 @@ class MFCommand(TrainingCommand[TrainAndTest]):
         return estimator.fit(frame)
 
     def measure(self, model: Any, data: TrainAndTest) -> dict[str, Any] | None:
-        """Return measures on the test file."""
         from ps2.algorithms.text.measures import measure_ratings
 
         return None if data.test is None else measure_ratings(model, data.test, self.is_implicit)

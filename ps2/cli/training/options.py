@@ -80,7 +80,6 @@ class RunOptions:
                 raise ConfigError(f"{self.output}: there is something already, which only --overwrite replaces")
 
     def conf(self) -> PS2Conf:
-        """Return the configuration of the context."""
         from ps2.coordinator.conf import PS2Conf
 
         credentials: dict[str, Any] = {
@@ -221,12 +220,9 @@ def _param_option(variants: Mapping[str, Setting[Any]], flag: str, defaults: Map
 
 
 def name_options(text: str, names: Mapping[str, str]) -> str:
-    """Return a setting's description in which the names of options replace those of params.
+    """Return a setting's description with the names of options, by the params' names, instead of those of params.
 
     A word is taken for a param's name if it has a capital letter or is followed by a value.
-
-    Args:
-        names: the names of the options, by the params' names.
     """
 
     def name_option(word: re.Match[str]) -> str:

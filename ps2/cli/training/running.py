@@ -24,11 +24,7 @@ INTERVAL_S = 10.0
 def in_spark(name: str, run: RunOptions, interrupt: Interrupt, work: Callable[[Any, int], None]) -> None:
     """Call ``work`` with a Spark session and the number of workers; print status lines on stderr.
 
-    The session and the fleet start before the call and end after it.
-
-    Args:
-        name: the name of the Spark application.
-        interrupt: the handler of Ctrl-C.
+    The session and the fleet start before the call and end after it. ``name`` is the name of the Spark application.
     """
     from ps2.algorithms.frame.dealing import check_workers
     from ps2.algorithms.frame.model_files import prepare_folder
@@ -62,9 +58,6 @@ class StatusLines(logging.Handler):
 
     The messages are those of ``ps2.algorithms.training.progress``. No line is printed while that module shows a live
     line in a terminal, or if the log is JSON, which contains the messages.
-
-    Args:
-        command: the command, such as "ps2 train lr".
     """
 
     def __init__(self, command: str) -> None:

@@ -7,14 +7,14 @@ const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 20;
 const COLOURS = 6;
 let charts = 0;
 
-// About ``most`` round numbers from low to high.
-function ticks(low, high, most) {
+// Returns about ``count`` round numbers from low to high.
+function ticks(low, high, count) {
   if (!(high > low)) return [low];
-  const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
+  const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
-  const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Number(at.toPrecision(12)));
-  return found;
+  const values = [];
+  for (let tick = Math.ceil(low / step) * step; tick <= high + step * 1e-9; tick += step) values.push(Number(tick.toPrecision(12)));
+  return values;
 }
 
 export class LineChart {
@@ -36,7 +36,7 @@ export class LineChart {
     new ResizeObserver(() => this.draw()).observe(this.svg);
   }
 
-  // ``series``: [{name, at, values}].
+  // ``series``: a list of {name, at, values}; ``at`` are the x values.
   fill(series) {
     this.series = series.filter((one) => one.values.length);
     show(this.node, this.series.length > 0);
@@ -79,8 +79,8 @@ export class LineChart {
       if (!legend.children[i]) legend.append(element("span", {}, element("i", { class: `b${i % COLOURS}` }), element("span")));
       text(legend.children[i].lastChild, `${one.name} ${value(one.values[one.values.length - 1])}`);
     });
-    const said = series.map((one) => `${one.name}: ${value(one.values[0])} to ${value(one.values[one.values.length - 1])}`).join("; ");
-    this.svg.setAttribute("aria-label", `${this.label} by ${this.x}. ${said}. Arrow keys read the values.`);
+    const ranges = series.map((one) => `${one.name}: ${value(one.values[0])} to ${value(one.values[one.values.length - 1])}`).join("; ");
+    this.svg.setAttribute("aria-label", `${this.label} by ${this.x}. ${ranges}. Arrow keys read the values.`);
   }
 
   point(x) {
@@ -111,7 +111,7 @@ export class LineChart {
     this.cross.setAttribute("x1", x);
     this.cross.setAttribute("x2", x);
     const lines = this.series.map((one) => {
-      const k = one.at.findIndex((mine) => mine >= at);
+      const k = one.at.findIndex((x) => x >= at);
       return `${one.name} ${value(one.values[k < 0 ? one.values.length - 1 : k])}`;
     });
     text(this.tip, [`${this.x} ${number(at)}`, ...lines].join("\n"));
@@ -121,10 +121,10 @@ export class LineChart {
   }
 }
 
-// The last values of a number that moves.
+// A line of the last values of a changing number.
 export class Sparkline {
-  constructor(most = 120) {
-    this.most = most;
+  constructor(maxLength = 120) {
+    this.maxLength = maxLength;
     this.values = [];
     this.path = shape("path", { class: "c0", fill: "none", "stroke-width": "1.5", "vector-effect": "non-scaling-stroke" });
     this.node = shape("svg", { viewBox: "0 0 120 24", preserveAspectRatio: "none", "aria-hidden": "true" }, this.path);
@@ -132,8 +132,8 @@ export class Sparkline {
 
   add(y) {
     this.values.push(y ?? 0);
-    if (this.values.length > this.most) this.values.shift();
-    const top = Math.max(...this.values, 1e-9), offset = this.most - this.values.length;
+    if (this.values.length > this.maxLength) this.values.shift();
+    const top = Math.max(...this.values, 1e-9), offset = this.maxLength - this.values.length;
     this.path.setAttribute("d", this.values.map((v, k) => `${k ? "L" : "M"}${offset + k} ${(22.5 - (21 * v) / top).toFixed(1)}`).join(""));
   }
 
@@ -143,7 +143,7 @@ export class Sparkline {
   }
 }
 
-// Shares of a whole, as one bar: [[class, share]].
+// A bar of shares that add up to 1, given as [[colour class, share]].
 export class Shares {
   constructor() {
     this.node = shape("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" });

@@ -1,25 +1,25 @@
-// Elements, and tables that change in place: focus, selection and scroll position stay when numbers move.
+// Elements, and tables that change in place: focus, selection and scroll position stay when numbers change.
 
 export function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children);
-  return made;
+  node.append(...children);
+  return node;
 }
 
 export function shape(tag, attributes = {}, ...children) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
 }
 
 export function text(node, words) {
-  const now = String(words);
-  if (node.textContent !== now) node.textContent = now;
+  const content = String(words);
+  if (node.textContent !== content) node.textContent = content;
 }
 
 export function className(node, name) {
@@ -30,19 +30,19 @@ export function show(node, visible) {
   if (node.hidden === visible) node.hidden = !visible;
 }
 
-// Facts: a list of [words, value]; the value is set in bold.
+// Fills a node with facts, a list of [words, value]; the value is bold.
 export function facts(node, pairs) {
   while (node.children.length > pairs.length) node.lastChild.remove();
   pairs.forEach(([words, value], i) => {
     if (!node.children[i]) node.append(element("span", {}, element("b"), document.createTextNode("")));
-    const [bold, rest] = node.children[i].childNodes;
+    const [bold, label] = node.children[i].childNodes;
     text(bold, value);
-    const said = ` ${words}`;
-    if (rest.data !== said) rest.data = said;
+    const content = ` ${words}`;
+    if (label.data !== content) label.data = content;
   });
 }
 
-// A cell whose words are a link to another site.
+// Fills a cell with a link to another site.
 function linked(cell, words, address, about) {
   if (!cell.firstElementChild) cell.replaceChildren(element("a", { target: "_blank", rel: "noreferrer", title: about }));
   const link = cell.firstElementChild;
@@ -50,8 +50,8 @@ function linked(cell, words, address, about) {
   text(link, words);
 }
 
-// A table in a box that scrolls. Columns are {name, of(row), number, wide, kind(row), link(row), about}; ``mark(row)`` names a row's
-// class.
+// A table in a scrolling box. Columns are {name, of(row), number, wide, kind(row), link(row), about}: ``of`` returns the text of a
+// cell, ``kind`` its class, ``link`` an address. ``mark(row)`` returns the class of a row.
 export class Table {
   constructor(label, columns, mark = () => "") {
     this.columns = columns;

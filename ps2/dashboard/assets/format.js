@@ -1,13 +1,13 @@
-// Numbers for people. null is a dash: it is not known.
+// Formats numbers as text. null is a dash: the number is unknown.
 
 const DASH = "–";
 
 export function bytes(n) {
   if (n === null || n === undefined) return DASH;
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-  let at = 0;
-  while (Math.abs(n) >= 1023.5 && at < units.length - 1) { n /= 1024; at += 1; }
-  return `${at && n < 99.95 ? n.toFixed(1) : Math.round(n)} ${units[at]}`;
+  let unit = 0;
+  while (Math.abs(n) >= 1023.5 && unit < units.length - 1) { n /= 1024; unit += 1; }
+  return `${unit && n < 99.95 ? n.toFixed(1) : Math.round(n)} ${units[unit]}`;
 }
 
 export function number(n) {
@@ -18,7 +18,7 @@ export function number(n) {
 
 const COMPACT = new Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 3 });
 
-// 5.69M for 5,690,319: where there is little room.
+// A short form for narrow columns: 5.69M for 5,690,319.
 export function compact(n) {
   return n === null || n === undefined ? DASH : COMPACT.format(n);
 }
@@ -43,13 +43,13 @@ export function span(s) {
   if (s < 1) return `${Number((s * 1e3).toPrecision(3))} ms`;
   if (s < 100) return `${s.toFixed(s < 10 ? 2 : 1)} s`;
   const two = (n) => String(n).padStart(2, "0");
-  const whole = Math.round(s);
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
-  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${two(Math.floor((whole % 3600) / 60))} min`;
-  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+  const seconds = Math.round(s);
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${two(seconds % 60)} s`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${two(Math.floor((seconds % 3600) / 60))} min`;
+  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
 }
 
-// Seconds in each second.
+// Seconds per second, such as the time in which requests waited.
 export function busy(s) {
   return s === 0 ? "0" : span(s);
 }
@@ -69,7 +69,7 @@ export function ago(s, now) {
   return passed < 100 ? `${passed} s ago` : `${span(passed)} ago`;
 }
 
-// A number of columns; near a large power of two, as that power.
+// A number of columns. A large power of two is written as a power.
 export function dim(n) {
   const power = Math.log2(n);
   return n >= 2 ** 40 && Math.abs(power - Math.round(power)) < 1e-9 ? `2^${Math.round(power)}` : number(n);

@@ -1,9 +1,9 @@
-// The workers' recent past on a canvas: a lane for each, which moves on between two snapshots.
+// A Gantt chart of the workers' recent past on a canvas. Between two snapshots, the time axis moves.
 
 import { element, show, text } from "./dom.js";
 import { span } from "./format.js";
 
-// The categories of a run's time, and the order of a bar's parts: those of ps2/run/timeline.py.
+// The categories of a run's time, and the order of the categories in a bar, as in ps2/run/timeline.py.
 export const CATEGORIES = [
   "compute", "pull", "push", "wait", "onClock", "checkpoint", "coordinator", "kernels", "outside", "connect", "imports", "spark", "other",
 ];
@@ -13,7 +13,7 @@ export const ROW_ORDER = [
 const LEFT = 46, AXIS = 18;
 const FRAME_MS = 100;
 
-// The height of a lane, and what is between two: many workers get narrow ones.
+// Returns the height of a lane, and of the gap between two lanes. The more workers, the narrower the lanes.
 function lanes(workers) {
   return workers > 20 ? [11, 2] : workers > 10 ? [14, 3] : [18, 4];
 }
@@ -34,7 +34,7 @@ export class Gantt {
 
   fill(run) {
     this.run = run;
-    this.came = performance.now();
+    this.arrivedMs = performance.now();
     const waits = run.shown.filter((worker) => worker.state === "wait").length;
     this.canvas.setAttribute("aria-label", `Gantt chart of ${run.shown.length} workers, the last ${run.window_s} s; ${waits} wait. The table below has the numbers.`);
     this.draw();
@@ -44,10 +44,10 @@ export class Gantt {
     if (this.run && !this.run.is_over && !document.hidden && !this.still.matches) this.draw();
   }
 
-  // Seconds since the run began, now; it stands still when no snapshot comes.
+  // Returns the present time in seconds since the run began. It stops if no snapshot arrives.
   now() {
     const { run } = this;
-    return run.is_over ? run.seconds : run.seconds + Math.min(1.5, (performance.now() - this.came) / 1000);
+    return run.is_over ? run.seconds : run.seconds + Math.min(1.5, (performance.now() - this.arrivedMs) / 1000);
   }
 
   draw() {
@@ -128,9 +128,9 @@ export class Gantt {
     const bar = worker && worker.bars.find((one) => one.began_s <= s && s < one.began_s + one.parts.reduce((a, b) => a + b, 0));
     show(this.tip, Boolean(worker) && x > LEFT);
     if (!worker) return;
-    const what = bar ? (bar.outside ? "outside of clocks" : bar.clocks > 1 ? `clocks up to ${bar.clock} (${bar.clocks} in one bar)` : `clock ${bar.clock}`) : `in clock ${worker.clock}: ${worker.state}`;
+    const activity = bar ? (bar.outside ? "outside of clocks" : bar.clocks > 1 ? `clocks up to ${bar.clock} (${bar.clocks} in one bar)` : `clock ${bar.clock}`) : `in clock ${worker.clock}: ${worker.state}`;
     const times = bar ? ROW_ORDER.map((kind, k) => [kind, bar.parts[k]]).filter(([, s]) => s > 0).map(([kind, s]) => `${kind} ${span(s)}`) : [worker.why].filter(Boolean);
-    text(this.tip, [`rank ${worker.rank}, ${what}`, ...times].join("\n"));
+    text(this.tip, [`rank ${worker.rank}, ${activity}`, ...times].join("\n"));
     this.tip.style.left = `${Math.max(0, Math.min(x + 12, box.width - this.tip.offsetWidth))}px`;
     this.tip.style.top = `${y + 14}px`;
   }

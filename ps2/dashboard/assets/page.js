@@ -1,4 +1,4 @@
-// Connects to the driver, and hands each snapshot to the panes.
+// Connects to the driver, and passes each snapshot to the panes.
 
 import { className, element, show, text } from "./dom.js";
 import { clockTime, span } from "./format.js";
@@ -10,7 +10,7 @@ import { Vectors } from "./vectors.js";
 
 const SILENT_MS = 4000;
 const AGAIN_MS = 2000;
-const RECENT_S = 60; // losses and recoveries stay at the top for so long
+const RECENT_S = 60; // the time for which losses and recoveries are shown at the top
 const STATES = { silent: "is silent", recovering: "is lost, and being brought back", lost: "is lost" };
 
 const byId = (id) => document.getElementById(id);
@@ -22,8 +22,8 @@ const panes = [
 ];
 
 let snapshot = null;
-let cameMs = performance.now();
-let ended = false; // the driver has said that it stops
+let arrivedMs = performance.now();
+let ended = false; // true after the driver's message that it stops
 let source = null;
 
 function say(kind, words, banner = "") {
@@ -43,7 +43,7 @@ function draw() {
 }
 
 function state() {
-  const silentMs = performance.now() - cameMs;
+  const silentMs = performance.now() - arrivedMs;
   if (ended) return say("bad", "stopped", "The driver has stopped its context. This is the last that was known; the page goes on when a driver listens here again.");
   if (silentMs > SILENT_MS) return say("bad", "no answer", `No answer from the driver for ${span(Math.round(silentMs / 1000))}. This is the last that was known; the page connects again by itself.`);
   if (!snapshot) return say("", "connecting");
@@ -63,13 +63,13 @@ function connect() {
     const next = JSON.parse(message.data);
     if (snapshot && snapshot.fleet_id !== next.fleet_id) tiles.clear();
     snapshot = next;
-    cameMs = performance.now();
+    arrivedMs = performance.now();
     ended = false;
     draw();
     state();
   };
   source.addEventListener("end", () => { ended = true; state(); again(); });
-  // A refusal closes the stream for good: ask why, and try again.
+  // A refused stream is closed and does not reconnect by itself: check for the reason, and connect again.
   source.onerror = () => { if (source.readyState === EventSource.CLOSED) again(); };
 }
 
@@ -81,14 +81,14 @@ function again() {
   setTimeout(async () => {
     waiting = false;
     const refused = await fetch("/events", { method: "HEAD" }).then((answer) => answer.status === 403, () => false);
-    if (refused) { ended = false; cameMs = -1e9; refusal(); }
+    if (refused) { ended = false; arrivedMs = -1e9; refusal(); }
     connect();
   }, AGAIN_MS);
 }
 
 function refusal() {
   clearInterval(ticking);
-  ticking = setInterval(() => { if (performance.now() - cameMs < SILENT_MS) { clearInterval(ticking); ticking = setInterval(state, 1000); } }, 1000);
+  ticking = setInterval(() => { if (performance.now() - arrivedMs < SILENT_MS) { clearInterval(ticking); ticking = setInterval(state, 1000); } }, 1000);
   say("bad", "another driver", "Another driver listens here now, and does not know this browser. Open the link that it has printed: print(ps.dashboardUrl).");
 }
 

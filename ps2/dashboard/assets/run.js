@@ -1,4 +1,4 @@
-// The current run, or the last one: facts, the moving Gantt chart, the workers, and what they log.
+// The current run, or the last one: facts, the moving Gantt chart, the workers, and their logged numbers.
 
 import { LineChart, Shares } from "./charts.js";
 import { Table, element, facts, show, text } from "./dom.js";
@@ -68,7 +68,7 @@ export class Run {
   }
 }
 
-// A chart for each series, in place.
+// Draws a chart for each series, and keeps the charts that exist.
 export function drawSeries(node, lines, series, x) {
   const names = new Set(series.map((one) => one.name));
   for (const [name, chart] of lines) {

@@ -1,4 +1,4 @@
-// The page in short: six numbers, with their recent past.
+// The summary at the top of the page: six numbers, with their recent past.
 
 import { className, element, text } from "./dom.js";
 import { bytes, number, percent, plural, rate, span } from "./format.js";

@@ -1,4 +1,4 @@
-// The table of matrices and their vectors. A snapshot has its first page; others are asked for.
+// The table of matrices and their vectors. A snapshot has its first page; other pages are requested.
 
 import { Table, element, show, text } from "./dom.js";
 import { bytes, dim, number, plural } from "./format.js";
@@ -34,22 +34,22 @@ export class Vectors {
     else this.look(this.begin);
   }
 
-  // Ask for a page; while one is under way, the newest wish waits.
+  // Requests a page. If the page changes during a request, another request follows.
   async look(begin) {
     this.begin = Math.max(0, begin);
     this.find = this.search.value;
     if (this.busy) return;
     this.busy = true;
-    const wish = `begin=${this.begin}&find=${encodeURIComponent(this.find.slice(0, 200))}`;
+    const query = `begin=${this.begin}&find=${encodeURIComponent(this.find.slice(0, 200))}`;
     try {
-      const answer = await fetch(`/vectors?${wish}`);
+      const answer = await fetch(`/vectors?${query}`);
       if (answer.ok) this.draw(await answer.json());
     } catch (error) {
-      if (!(error instanceof TypeError)) throw error; // the driver is gone: the page says so anyway
+      if (!(error instanceof TypeError)) throw error; // the driver cannot be reached, which the page shows
     } finally {
       this.busy = false;
     }
-    if (wish !== `begin=${this.begin}&find=${encodeURIComponent(this.search.value.slice(0, 200))}`) this.look(this.begin);
+    if (query !== `begin=${this.begin}&find=${encodeURIComponent(this.search.value.slice(0, 200))}`) this.look(this.begin);
   }
 
   draw(vectors) {

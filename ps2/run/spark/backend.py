@@ -1,8 +1,8 @@
-"""What PS2 needs of Spark in the driver's process, whichever way it reaches Spark.
+"""The interface by which a driver uses Spark.
 
-Two classes provide it: ``ClassicSpark`` has a SparkContext, whose Java process it may ask anything. ``ConnectSpark`` is
-a client of a Spark Connect server, and has Spark's public API alone. Nothing outside this package uses members of
-pyspark that are private, or that only one of the two has.
+Two classes implement it: ``ClassicSpark`` has a SparkContext, and calls its Java process. ``ConnectSpark`` is a client
+of a Spark Connect server, and has only Spark's public API. Other packages use no private members of pyspark, and none
+that only one of the two has.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class RowSource(Protocol):
 
     @property
     def partitions(self) -> int | None:
-        """Number of rdd_partitions; None: Spark does not say."""
+        """The number of Spark partitions; None: unknown."""
 
     def repartition(self, partitions: int) -> RowSource:
-        """Return the same rows in another number of rdd_partitions, by a shuffle."""
+        """Return the same rows in another number of Spark partitions, by a shuffle."""
 
     def job(self, work: Callable[[Any], int]) -> SparkJob:
-        """Return the job that calls ``work``, which can be pickled, with the rows of each rdd_partition."""
+        """Return the job that calls ``work``, which can be pickled, with the rows of each Spark partition."""
 
 
 class SparkJob(Protocol):
@@ -34,10 +34,10 @@ class SparkJob(Protocol):
 
     @property
     def tasks(self) -> int | None:
-        """Number of its tasks; None: Spark does not say."""
+        """The number of its tasks; None: unknown."""
 
     def run(self, tag: str) -> None:
-        """Run the job to its end under a tag, in any thread, with the local properties of the thread that made it."""
+        """Run the job to its end, with a tag and the local properties of the thread that created the job."""
 
 
 class Broadcast(Protocol):
@@ -51,15 +51,15 @@ class Broadcast(Protocol):
 
 
 class CheckpointFiles(Protocol):
-    """Small files of a streaming query's checkpoint."""
+    """The small files of a streaming query's checkpoint."""
 
     def exists(self, path: str) -> bool: ...
 
     def exists_uri(self, uri: str) -> bool:
-        """Return whether there is a file with this URI, whose special characters are escaped ("%20")."""
+        """Return whether a file with this URI exists. Special characters of the URI are escaped ("%20")."""
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of what a folder holds; none if there is no folder."""
+        """Return the names of the files in a folder; none if there is no folder."""
 
     def text(self, path: str) -> str:
         """Return the text of a file, UTF-8."""
@@ -69,9 +69,7 @@ class CheckpointFiles(Protocol):
 
 
 class SparkBackend(Protocol):
-    """The Spark application of this driver. Two of the same application are equal."""
-
-    # -- what it is ----------------------------------------------------------------------------------------------------
+    """The Spark application of this driver. Two objects of the same application are equal."""
 
     @property
     def context(self) -> Any:
@@ -83,11 +81,11 @@ class SparkBackend(Protocol):
 
     @property
     def master(self) -> str:
-        """URL of Spark's master, for messages."""
+        """The URL of Spark's master, for messages."""
 
     @property
     def application_id(self) -> str:
-        """Tells the stages of this application from those of others."""
+        """The application's id, which distinguishes its stages from those of other applications."""
 
     @property
     def is_local(self) -> bool:
@@ -95,7 +93,7 @@ class SparkBackend(Protocol):
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Settings ``spark.driver.host`` and ``spark.driver.bindAddress`` of the host that this driver runs on."""
+        """The settings ``spark.driver.host`` and ``spark.driver.bindAddress`` for this driver's host."""
 
     @property
     def shares_host(self) -> bool:
@@ -108,10 +106,10 @@ class SparkBackend(Protocol):
         """Return whether the application is over, or out of reach for good."""
 
     def end_reason(self) -> str:
-        """Say why the application is over, for a message."""
+        """Return the reason for the application's end, for a message."""
 
     def calling(self) -> AbstractContextManager[None]:
-        """Raise StoppedError instead of what Spark raises because the application is over."""
+        """Raise StoppedError instead of Spark's error if the application is over."""
 
     def check_alive(self) -> None:
         """Raise StoppedError if the application has ended or is unreachable, and no other call would report that."""
@@ -120,66 +118,63 @@ class SparkBackend(Protocol):
         """Let tasks on this host run with this process's Python; raise ConfigError if they cannot."""
 
     def start_python(self, access: str) -> threading.Thread | None:
-        """Start a local application's Python workers, once in its life; return the thread that waits for them."""
+        """Start a local application's Python workers, once for each application; return the thread that waits."""
 
     def python_error(self, message: str) -> ConfigError | None:
-        """Return an error if Spark's message says that tasks failed because of their interpreter."""
+        """Return an error if tasks failed because of their Python interpreter, according to Spark's message."""
 
     # -- the fleet in tasks --------------------------------------------------------------------------------------------
 
     def set_access(self, access: str) -> None:
-        """Give the tasks of later jobs the sealed secrets that open fleets."""
+        """Give the tasks of later jobs the sealed secrets of fleets."""
 
     def set_fleet(self, fleet: str | None) -> None:
         """Set the fleet (a ``FleetRef`` as text) of this thread's later jobs, for closures without a handle."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Set how often the fleet has rolled back, for this thread's later jobs."""
+        """Set the number of the fleet's rollbacks, for this thread's later jobs."""
 
     def mark_stopped(self, fleet_id: str) -> None:
         """Tell the tasks of later jobs that a fleet was stopped."""
 
     def status_tracker(self) -> Any:
-        """Return Spark's status tracker; None if Spark does not tell this driver which stages are over."""
+        """Return Spark's status tracker; None if this driver has none."""
 
     # -- task slots ----------------------------------------------------------------------------------------------------
 
     def total_slots(self) -> int:
-        """Return how many tasks Spark can run at once."""
+        """Return the number of tasks that Spark can run at once."""
 
     def retries_tasks(self) -> bool:
-        """Return whether Spark starts a failed task again; with a master ``local[n]`` it does not."""
+        """Return whether Spark restarts a failed task; with a master ``local[n]`` it does not."""
 
     def running_tasks(self) -> list[int]:
-        """Return how many tasks each executor runs now; zeros if Spark does not say."""
+        """Return the number of running tasks of each executor; zeros if unknown."""
 
     def has_active_jobs(self) -> bool:
-        """Return whether the application runs jobs now; False if Spark does not say."""
+        """Return whether the application runs jobs now; False if unknown."""
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
     def row_source(self, data: Any) -> RowSource:
-        """Return rows for workers; shuffles may run here.
-
-        Raise ConfigError for data that this application cannot run over.
-        """
+        """Return rows for workers; shuffles can run here. Raise ConfigError for data of another application."""
 
     def numbered(self, partitions: int) -> RowSource:
-        """Return a source whose n-th rdd_partition has a single row: n."""
+        """Return a source whose n-th Spark partition has a single row: n."""
 
     def cancel_jobs(self, tag: str) -> None:
         """Cancel the jobs with a tag."""
 
     def running_jobs_and_tasks(self, tag: str) -> tuple[int, int]:
-        """Return how many jobs with a tag run now, and how many tasks those have running."""
+        """Return the number of running jobs with a tag, and of their running tasks."""
 
     def failure_messages(self, tag: str) -> list[str]:
-        """Return the error messages of failed task attempts of jobs with a tag; none if Spark does not say."""
+        """Return the error messages of failed task attempts of jobs with a tag; empty if unknown."""
 
     def log_urls(self, tag: str) -> dict[int, str]:
-        """Return where executors keep the logs of running tasks of jobs with a tag, by rdd_partition.
+        """Return the URLs of the logs of running tasks of jobs with a tag, by Spark partition.
 
-        None for the tasks of which Spark does not say it: in local mode, with Spark Connect.
+        Tasks without a known URL are left out: in local mode, and with Spark Connect.
         """
 
     def job_tag(self, tag: str) -> AbstractContextManager[None]:
@@ -196,19 +191,19 @@ class SparkBackend(Protocol):
     # -- data ----------------------------------------------------------------------------------------------------------
 
     def with_fixed_plan(self, frame: Any) -> tuple[Any, int | None]:
-        """Return a DataFrame of the same rows whose number of rdd_partitions stays as it is, and that number.
+        """Return a DataFrame of the same rows with a fixed number of Spark partitions, and that number.
 
-        Its shuffles may run here. None: Spark does not say, and the DataFrame is the given one.
+        Shuffles can run here. None: the number is unknown, and the DataFrame is unchanged.
         """
 
     def set_partitions(self, frame: Any, partitions: int) -> None:
-        """State how many rdd_partitions a DataFrame has, so that ``row_source`` does not shuffle it again."""
+        """Declare a DataFrame's number of Spark partitions, so that ``row_source`` does not shuffle it again."""
 
     def estimated_bytes(self, frame: Any) -> int:
         """Return the size that Spark's optimizer estimates for a DataFrame, often too large."""
 
     def broadcast(self, value: Any) -> Broadcast:
-        """Share a value with tasks: it travels once to each executor."""
+        """Share a value with tasks. It travels once to each executor."""
 
     def progress_bar_hider(self) -> Callable[[], None]:
         """Return a function that hides Spark's own progress bar, which would overwrite a line in the terminal."""

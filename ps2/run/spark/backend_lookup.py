@@ -1,6 +1,6 @@
-"""Which way this process reaches Spark, by the objects of pyspark that it holds; and Spark's task slots.
+"""The Spark application of this process, found by objects of pyspark; and Spark's task slots.
 
-A Spark job without a free slot waits forever; only the driver's log says so.
+A Spark job without a free slot waits forever, which only the driver's log reports.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def backend_of(source: Any) -> SparkBackend:
 
 
 def active_backend() -> SparkBackend | None:
-    """Return the application that this process uses now, or None. Does not import pyspark unless it is loaded."""
+    """Return the application that this process uses now, or None. Does not import pyspark."""
     if "pyspark" not in sys.modules:
         return None
     from ps2.run.spark.classic import active_context
@@ -59,19 +59,19 @@ def active_session() -> Any:
 
 
 def with_python(source: T) -> T:
-    """Return a SparkSession or a DataFrame whose later Python functions run with this process's Python.
+    """Let later Python functions of a SparkSession or a DataFrame run with this process's Python; return the argument.
 
-    Everything here that runs Python in tasks outside ``ps.run`` begins with this, as there may be no PS2Context: it
-    surrounds each DataFrame that Python functions read, and each SparkSession that makes one of Python's objects.
+    PS2 calls this for all Python in tasks outside of ``ps.run``, as there may be no PS2Context: for each DataFrame that
+    Python functions read, and each SparkSession that makes a DataFrame of Python objects.
     """
     backend_of(source).configure_python()
     return source
 
 
 def in_one_wave(frame: Any) -> Any:
-    """Return rows for Python tasks in no more partitions than Spark can run tasks at once, where it knows that number.
+    """Coalesce a DataFrame for Python tasks to at most as many partitions as Spark has slots, if that is known.
 
-    A Python task takes some hundredths of a second however few rows it has: thousands of small ones take minutes.
+    A Python task takes some hundredths of a second even for few rows, so thousands of small tasks take minutes.
     """
     spark = backend_of(frame)
     slots = max_slots(spark) or (None if is_dynamic(spark) else spark.total_slots())
@@ -84,8 +84,8 @@ POLL_S = 0.2
 def wait_for_slots(spark: SparkBackend, count: int, timeout_s: float) -> None:
     """Wait until Spark has ``count`` free task slots, or raise SlotsError with both numbers.
 
-    Raise at once if Spark can never have that many. With dynamic allocation Spark gets executors when a job asks for
-    them, so this function does not wait.
+    Raise at once if Spark can never have so many. Does not wait with dynamic allocation, because Spark then starts
+    executors when a job needs them.
     """
     limit = max_slots(spark)
     if limit is not None and limit < count and is_dynamic(spark):
@@ -101,35 +101,35 @@ def wait_for_slots(spark: SparkBackend, count: int, timeout_s: float) -> None:
         if waited_s > timeout_s or (limit is not None and limit < count):
             raise SlotsError(
                 f"Spark at {spark.master} has {max(free, 0)} free task slots after {waited_s:.0f} s, and "
-                f"{count} are needed; give the application more cores, or end what runs there"
+                f"{count} are needed; give the application more cores, or end its other jobs"
             )
         sleep(POLL_S)
 
 
 def free_slots(spark: SparkBackend) -> int:
-    """Return how many more tasks Spark can start now."""
+    """Return the number of further tasks that Spark can start now."""
     return spark.total_slots() - sum(spark.running_tasks())
 
 
 def count_executors(spark: SparkBackend) -> int:
-    """Return how many processes run Spark's tasks now. In local mode that is one."""
+    """Return the number of processes that run Spark's tasks now: 1 in local mode."""
     return max(1, len(spark.running_tasks()))
 
 
 def cores_each(spark: SparkBackend, tasks: int) -> int:
-    """Return how many cores each task has if ``tasks`` tasks share the cluster."""
+    """Return the number of cores of each task if ``tasks`` tasks share the cluster."""
     return max(1, spark.total_slots() // tasks) * int(spark.setting("spark.task.cpus") or "1")
 
 
 def cores_of_one(spark: SparkBackend) -> int:
-    """Return how many cores the process has that one task runs in, if no other task runs there."""
+    """Return the number of cores of a task that runs alone in its process."""
     if spark.is_local:
         return spark.total_slots() * int(spark.setting("spark.task.cpus") or "1")
     return int(spark.setting("spark.executor.cores") or "1")
 
 
 def max_slots(spark: SparkBackend) -> int | None:
-    """Return how many slots Spark can ever have; None if that is unknown."""
+    """Return the maximum number of slots that Spark can get; None: unknown."""
     if spark.is_local:
         return spark.total_slots()
     executors = spark.setting("spark.dynamicAllocation.maxExecutors")

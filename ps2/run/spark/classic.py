@@ -1,13 +1,14 @@
-"""Spark with a SparkContext in this process: PySpark's public API, and what it does not have, from Spark's JVM."""
+"""Spark with a SparkContext in this process, through PySpark's public API and, where that has no call, Spark's JVM."""
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from ps2.client.task import ACCESS_VARIABLE, EPOCH_PROPERTY, FLEET_PROPERTY, STOPPED_PROPERTY
 from ps2.errors import ConfigError, PS2Error, StoppedError
@@ -16,18 +17,39 @@ from ps2.run.spark.backend import Broadcast
 from ps2.run.spark.files import HadoopFiles
 from ps2.run.spark.frames import RANK_SCHEMA, map_in_arrow, rank_of_batches
 
+T = TypeVar("T")
+
 MAX_TASKS = 2**31 - 1
-# Spark's progress bar comes back half a second after it was hidden.
+# Spark shows its progress bar again half a second after it was hidden.
 BAR_INTERVAL_S = 0.3
-# Limit of the ids of stopped fleets, which Spark sends with every task.
+# The maximum number of ids of stopped fleets, which Spark sends with every task.
 MAX_STOPPED_IDS = 50
 
 
 def active_context() -> Any:
-    """Return the process's SparkContext, or None."""
     from pyspark import SparkContext
 
     return SparkContext._active_spark_context
+
+
+def _unless_stopping(default: Any) -> Callable[[Callable[[Any, str], T]], Callable[[Any, str], T]]:
+    """Let a query of Spark return ``default`` if the SparkContext is stopped or stopping."""
+
+    def decorate(query: Callable[[Any, str], T]) -> Callable[[Any, str], T]:
+        @functools.wraps(query)
+        def call(spark: ClassicSpark, tag: str) -> T:
+            from py4j.protocol import Py4JError
+
+            try:
+                return default if spark.is_stopped() else query(spark, tag)
+            except (Py4JError, OSError):
+                if spark.is_stopped():
+                    return default
+                raise
+
+        return call
+
+    return decorate
 
 
 @dataclass(frozen=True)
@@ -52,7 +74,6 @@ class ClassicSpark:
 
     @property
     def is_local(self) -> bool:
-        """Whether tasks are threads of the driver's Java process."""
         return bool(self._scala.isLocal())
 
     @property
@@ -71,8 +92,7 @@ class ClassicSpark:
     def is_stopped(self) -> bool:
         """Return whether the SparkContext was stopped, or its Java process has ended.
 
-        A Ctrl-C inside a call to Java cuts that connection, so the first question may fail. py4j opens another
-        connection for the second one.
+        The first call can fail, because a Ctrl-C inside a call to Java closes that connection. py4j then opens another.
         """
         from py4j.protocol import Py4JError
 
@@ -92,7 +112,7 @@ class ClassicSpark:
             yield
         except PS2Error:
             raise
-        except Exception as error:  # of py4j or the operating system, if Java has ended
+        except Exception as error:  # py4j and the operating system raise different errors if Java has ended
             if self.is_stopped():
                 raise StoppedError(self.end_reason()) from None
             if (python_error := self.python_error(str(error))) is not None:
@@ -100,7 +120,7 @@ class ClassicSpark:
             raise
 
     def check_alive(self) -> None:
-        """Nothing: py4j raises at once if Java has ended."""
+        """Do nothing: py4j raises at once if Java has ended."""
 
     def configure_python(self) -> None:
         interpreter.save_address_space(self.context)
@@ -108,7 +128,7 @@ class ClassicSpark:
             interpreter.choose_python(self.context, import_folders(self.context))
 
     def start_python(self, access: str) -> threading.Thread | None:
-        is_first = ACCESS_VARIABLE not in self.context.environment  # no context of this application was there before
+        is_first = ACCESS_VARIABLE not in self.context.environment  # the application has had no PS2Context yet
         if not self.is_local or not is_first or not interpreter.fork_from_daemon(self.context):
             return None
         self.set_access(access)
@@ -116,8 +136,6 @@ class ClassicSpark:
 
     def python_error(self, message: str) -> ConfigError | None:
         return interpreter.python_error(self.context, message)
-
-    # -- the fleet in tasks --------------------------------------------------------------------------------------------
 
     def set_access(self, access: str) -> None:
         self.context.environment[ACCESS_VARIABLE] = access
@@ -135,8 +153,6 @@ class ClassicSpark:
     def status_tracker(self) -> Any:
         return self.context.statusTracker()
 
-    # -- task slots ----------------------------------------------------------------------------------------------------
-
     def total_slots(self) -> int:
         scala = self._scala
         return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
@@ -145,14 +161,12 @@ class ClassicSpark:
         return int(self._scala.taskScheduler().maxTaskFailures()) > 1
 
     def running_tasks(self) -> list[int]:
-        """Return how many tasks each executor runs now: the scheduler's count, as the status tracker may be late."""
+        """Return the number of running tasks of each executor, from the scheduler; the status tracker can be late."""
         running = self._scala.taskScheduler().runningTasksByExecutors().values().mkString(" ")
         return list(map(int, running.split()))
 
     def has_active_jobs(self) -> bool:
         return bool(self.context.statusTracker().getActiveJobsIds())
-
-    # -- jobs ----------------------------------------------------------------------------------------------------------
 
     def row_source(self, data: Any) -> RddRows | DataFrameRows:
         if hasattr(data, "mapInArrow"):
@@ -165,40 +179,31 @@ class ClassicSpark:
     def cancel_jobs(self, tag: str) -> None:
         self.context.cancelJobsWithTag(tag)
 
+    @_unless_stopping((0, 0))
     def running_jobs_and_tasks(self, tag: str) -> tuple[int, int]:
-        def query() -> tuple[int, int]:
-            scala, tracker = self._scala, self.context.statusTracker()
-            infos = [tracker.getJobInfo(job) for job in scala.statusTracker().getJobIdsForTag(tag)]
-            jobs = [job for job in infos if job is not None and job.status == "RUNNING"]
-            stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
-            # Here, too, the tracker's count is as old as the stage's last event.
-            scheduler = scala.taskScheduler()
-            sets = [scheduler.taskSetManagerForAttempt(s.stageId, s.currentAttemptId) for s in stages if s is not None]
-            return len(jobs), sum(tasks.get().runningTasks() for tasks in sets if tasks.isDefined())
+        scala, tracker = self._scala, self.context.statusTracker()
+        infos = [tracker.getJobInfo(job) for job in scala.statusTracker().getJobIdsForTag(tag)]
+        jobs = [job for job in infos if job is not None and job.status == "RUNNING"]
+        stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+        # From the scheduler, as the tracker's count is as old as the stage's last event.
+        scheduler = scala.taskScheduler()
+        sets = [scheduler.taskSetManagerForAttempt(s.stageId, s.currentAttemptId) for s in stages if s is not None]
+        return len(jobs), sum(tasks.get().runningTasks() for tasks in sets if tasks.isDefined())
 
-        counts: tuple[int, int] = self._unless_stopping(query, (0, 0))
-        return counts
-
+    @_unless_stopping([])
     def failure_messages(self, tag: str) -> list[str]:
-        def query() -> list[str]:
-            jobs = list(self._scala.statusTracker().getJobIdsForTag(tag))
-            return [message for _, message in failed_tasks(self.context, jobs)]
+        jobs = list(self._scala.statusTracker().getJobIdsForTag(tag))
+        return [message for _, message in failed_tasks(self.context, jobs)]
 
-        messages: list[str] = self._unless_stopping(query, [])
-        return messages
-
+    @_unless_stopping({})
     def log_urls(self, tag: str) -> dict[int, str]:
-        def query() -> dict[int, str]:
-            jobs = list(self._scala.statusTracker().getJobIdsForTag(tag))
-            running = [
-                (task.index(), task.executorLogs())
-                for task in _tasks(self.context, jobs, lambda stage: stage.numActiveTasks)
-                if task.status() == "RUNNING"
-            ]
-            return {index: logs.apply("stderr") for index, logs in running if logs.contains("stderr")}
-
-        urls: dict[int, str] = self._unless_stopping(query, {})
-        return urls
+        jobs = list(self._scala.statusTracker().getJobIdsForTag(tag))
+        running = [
+            (task.index(), task.executorLogs())
+            for task in _tasks(self.context, jobs, lambda stage: stage.numActiveTasks)
+            if task.status() == "RUNNING"
+        ]
+        return {index: logs.apply("stderr") for index, logs in running if logs.contains("stderr")}
 
     @contextmanager
     def job_tag(self, tag: str) -> Iterator[None]:
@@ -215,24 +220,20 @@ class ClassicSpark:
             if not self.is_stopped():
                 self.context.removeJobTag(tag)
 
-    # -- streams -------------------------------------------------------------------------------------------------------
-
     def start_query(self, writer: Any, handle: Callable[[Any, int], None]) -> Any:
         return writer.foreachBatch(handle).start()
 
     def checkpoint_files(self) -> HadoopFiles:
         return HadoopFiles(self.context)
 
-    # -- data ----------------------------------------------------------------------------------------------------------
-
     def with_fixed_plan(self, frame: Any) -> tuple[Any, int]:
         return with_fixed_plan(frame)
 
     def set_partitions(self, frame: Any, partitions: int) -> None:
-        """Nothing: Java knows."""
+        """Do nothing: Java knows the number."""
 
     def estimated_bytes(self, frame: Any) -> int:
-        """Return how many bytes Spark's optimizer expects of a DataFrame: exact for a cached one."""
+        """Return the size of a DataFrame by Spark's optimizer, which is exact for a cached one."""
         return int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
 
     def broadcast(self, value: Any) -> Broadcast:
@@ -256,17 +257,6 @@ class ClassicSpark:
     def _scala(self) -> Any:
         return self.context._jsc.sc()
 
-    def _unless_stopping(self, query: Callable[[], Any], default: Any) -> Any:
-        """Return the result of a call to Spark, or ``default`` if the SparkContext is stopped or stopping."""
-        from py4j.protocol import Py4JError
-
-        try:
-            return default if self.is_stopped() else query()
-        except (Py4JError, OSError):
-            if self.is_stopped():
-                return default
-            raise
-
 
 def is_context_stopped(spark_context: Any) -> bool:
     """Return whether a SparkContext was stopped; raise py4j's errors if its Java process does not answer."""
@@ -274,14 +264,14 @@ def is_context_stopped(spark_context: Any) -> bool:
 
 
 def failed_tasks(spark_context: Any, jobs: Iterable[int]) -> Iterator[tuple[int, str]]:
-    """Yield index and error message of each failed task attempt of some jobs."""
+    """Yield the index and the error message of each failed task attempt of these jobs."""
     for task in _tasks(spark_context, jobs, lambda stage: stage.numFailedTasks):
         if task.errorMessage().isDefined():
             yield task.index(), task.errorMessage().get()
 
 
 def _tasks(spark_context: Any, jobs: Iterable[int], num_tasks: Callable[[Any], int]) -> Iterator[Any]:
-    """Yield Java's records of the tasks of some jobs, for the stages whose ``num_tasks`` is not 0."""
+    """Yield Java's records of the tasks of these jobs, of the stages for which ``num_tasks`` is not 0."""
     tracker = spark_context.statusTracker()
     infos = [tracker.getJobInfo(job) for job in jobs]
     for stage in (stage for info in infos if info is not None for stage in info.stageIds):
@@ -292,15 +282,12 @@ def _tasks(spark_context: Any, jobs: Iterable[int], num_tasks: Callable[[Any], i
         yield from (tasks.apply(index) for index in range(tasks.size()))
 
 
-# -- jobs of workers -------------------------------------------------------------------------------------------------
-
-
 class RddJob:
-    """A job over an RDD whose closure is ready. PySpark notes the broadcast variables in it by thread."""
+    """A job over an RDD whose closure is pickled, because PySpark records its broadcast variables for this thread."""
 
     def __init__(self, spark: ClassicSpark, rdd: Any) -> None:
         self._spark, self._rdd = spark, rdd
-        self.tasks = int(rdd._jrdd.getNumPartitions())  # PySpark pickles the closure here
+        self.tasks = int(rdd._jrdd.getNumPartitions())  # ``_jrdd`` pickles the closure
         scala = spark._scala
         self._properties = scala.getLocalProperties().clone()  # pool, job group, description
 
@@ -344,8 +331,8 @@ class DataFrameRows:
 def repartition_by_record(rdd: Any, partitions: int) -> Any:
     """Return an RDD whose records are distributed one by one.
 
-    ``RDD.repartition`` distributes batches of ten: few records, such as blocks of rows, would all go to one partition.
-    The shuffle is the same, so Spark knows that its result depends on the records' order.
+    ``RDD.repartition`` distributes batches of ten records, so a few records would all go to one partition. The shuffle
+    is the same, so Spark knows that its result depends on the records' order.
     """
     from pyspark import RDD, serializers
 
@@ -356,11 +343,11 @@ def repartition_by_record(rdd: Any, partitions: int) -> Any:
 
 
 def with_fixed_plan(frame: Any) -> tuple[Any, int]:
-    """Return a DataFrame of the same rows whose plan is fixed, and how many rdd_partitions it has.
+    """Return a DataFrame of the same rows with a fixed plan, and its number of Spark partitions.
 
-    Under adaptive execution the number of partitions is known when the plan's shuffles have run. Another plan over the
-    same data, such as ``mapInArrow``, would run them again. So the result builds on the rows of the executed plan, as
-    ``DataFrame.localCheckpoint`` does, and stores nothing.
+    With adaptive execution, the number of partitions is known only after the plan's shuffles have run. Another plan
+    over the same data, such as ``mapInArrow``, would run them again. So the result builds on the rows of the executed
+    plan, as ``DataFrame.localCheckpoint`` does, but stores nothing.
     """
     from pyspark.sql import DataFrame
 
@@ -370,29 +357,24 @@ def with_fixed_plan(frame: Any) -> tuple[Any, int]:
     return DataFrame(same, session), rows.getNumPartitions()
 
 
-# -- the driver's process --------------------------------------------------------------------------------------------
-
-
 def import_folders(spark_context: Any) -> list[str]:
-    """Return where Spark's Python workers find files that the application ships."""
+    """Return the folders in which Spark's Python workers find files that the application ships."""
     root = spark_context._jvm.org.apache.spark.SparkFiles.getRootDirectory()
     return [root, *(f"{root}/{name}" for name in spark_context._python_includes)]
 
 
 def java() -> Any:
-    """Return py4j's view of Java's packages."""
     from pyspark import SparkContext
 
     return SparkContext._jvm
 
 
 def jvm_conf(conf: Any) -> Any:
-    """Return the Java object of a SparkConf."""
     return conf._jconf
 
 
 def terminate_jvm() -> None:
-    """End the Java process that this process has started, if any."""
+    """Terminate the Java process that this process has started, if any."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway

@@ -1,7 +1,7 @@
 """Spark as a client of a Spark Connect server: no SparkContext, no Java process, and no RDD.
 
-What a SparkContext would do: a file of the session ("artifact") brings tasks the access to the fleet, and large values;
-tags name jobs, and carry the fleet's epoch to their tasks; the server's reports of progress tell which jobs wait.
+Other means replace the SparkContext. Files of the session ("artifacts") bring tasks the access to the fleet, and large
+values. Tags name jobs, and carry the fleet's epoch to their tasks. The server's progress reports tell which jobs wait.
 """
 
 from __future__ import annotations
@@ -28,22 +28,21 @@ from ps2.run.spark.frames import RANK_SCHEMA, map_in_arrow, rank_of_batches
 from ps2.run.spark.relayed_batches import RelayedQuery
 from ps2.version import __version__
 
-# Spark Connect's clients since then have tags, files of a session and reports of progress for everything below.
+# The oldest version of Spark Connect with tags, files of a session and progress reports.
 OLDEST = (4, 0)
 DRIVER_HOST = "spark.driver.host"
-# The server is lost after so many seconds without an answer.
+# The server counts as lost after this time without an answer.
 LOST_S = 5.0
 RETRY_S = 0.25
-# Seconds for which the number of task slots is cached.
+# The time for which the number of task slots is cached.
 SLOTS_S = 10.0
-# Limit of the ids of stopped fleets.
 MAX_STOPPED_IDS = 50
-# More partitions than any cluster has cores: ``range`` makes one for each.
+# More rows than any cluster has cores.
 MANY = 1 << 20
 UNKNOWN_BYTES = 1 << 62
 STATISTICS = re.compile(r"Statistics\(sizeInBytes=([\d.]+(?:E\+?\d+)?) (\w+)")
 UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
-# The error of the server for a session that was released, or that it has forgotten.
+# The server's error for a session that was released or forgotten.
 SESSION_ENDED = re.compile(r"INVALID_HANDLE\.SESSION_(?:CLOSED|CHANGED|NOT_FOUND)")
 LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
@@ -69,7 +68,7 @@ class ConnectSpark:
         self._shared: dict[str, Any] = {"access": None, "fleet": None, "stopped": []}
         self._partitions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._slots: tuple[float, int] | None = None
-        self._jobs = _RunningJobs(session)
+        self.jobs = _RunningJobs(session)
         self._silent_since_s: float | None = None
         self._reached_s = -math.inf
         self._watch = CallWatch(self.check_alive)
@@ -96,15 +95,15 @@ class ConnectSpark:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Return this host's address as Spark's cluster sees it: that of the connection to the Connect server.
+        """Return this host's address for Spark's cluster: its address in the connection to the Connect server.
 
-        A server on this host says how its executors reach the host, unless the connection is a tunnel.
+        If the server is on this host, its setting is the address for executors, unless the connection is a tunnel.
         """
-        own = local_address(self._endpoint)
-        if is_loopback(own):
+        address = local_address(self._endpoint)
+        if is_loopback(address):
             server_setting = self.setting(DRIVER_HOST)
-            own = server_setting if server_setting is not None and _is_local_host(server_setting) else own
-        return {DRIVER_HOST: own}
+            address = server_setting if server_setting is not None and _is_local_host(server_setting) else address
+        return {DRIVER_HOST: address}
 
     @property
     def shares_host(self) -> bool:
@@ -124,7 +123,7 @@ class ConnectSpark:
         return self._end or "the SparkSession was stopped"
 
     def check_alive(self) -> None:
-        """Raise StoppedError if the server has not answered for some seconds. Its client would try for ten minutes."""
+        """Raise StoppedError if the server has not answered for ``LOST_S``. Its client would retry for ten minutes."""
         if self._end is not None:
             raise StoppedError(self._end)
         if is_reachable(self._endpoint):
@@ -140,17 +139,14 @@ class ConnectSpark:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Raise StoppedError instead of what Spark's client raises because the session is over.
-
-        Spark's client repeats a call to a server that is lost for ten minutes; this ends such a call much earlier.
-        """
+        """Raise StoppedError instead of Spark's error if the session is over, or the server is lost during a call."""
         self._wait_until_reachable()
         try:
             with self._watch.on():
                 yield
         except PS2Error:
             raise
-        except Exception as error:  # what a closed client raises depends on the call
+        except Exception as error:  # the error of a closed client depends on the call
             if self._end is None and SESSION_ENDED.search(str(error)) is not None:
                 self._close(
                     f"the session at the Spark Connect server {self._endpoint} has ended: it was stopped, or the "
@@ -161,37 +157,35 @@ class ConnectSpark:
             raise StoppedError(self.end_reason()) from None
 
     def _close(self, reason: str) -> None:
-        """Record why the session is over, and close its client, which ends calls that wait for the server."""
+        """Record the reason for the session's end, and close its client, which ends calls that wait for the server."""
         self._end = reason
         session = self._session()
         if session is not None:
             session.client.close()
 
     def _wait_until_reachable(self) -> None:
-        """Return when the server takes connections; raise StoppedError if it has ended, or does not for ``LOST_S``."""
+        """Wait until the server accepts connections; raise StoppedError after ``LOST_S``, or if the session is over."""
         while self._end is not None or time.monotonic() - self._reached_s > WATCH_S:
             self.check_alive()
             if self._silent_since_s is not None:
                 time.sleep(RETRY_S)
 
     def configure_python(self) -> None:
-        """Nothing: the server's host chooses the Python of its tasks. Spark compares the versions."""
+        """Do nothing: the server's host chooses the Python of its tasks. Spark compares the versions."""
 
     def start_python(self, access: str) -> None:
-        """Nothing: the Python workers are the server's."""
+        """Do nothing: the Python workers belong to the server."""
 
     def python_error(self, message: str) -> ConfigError | None:
         faults = {"No module named 'ps2'": "has no ps2", "PYTHON_VERSION_MISMATCH": "is of another version"}
-        fault = next((fault for sign, fault in faults.items() if sign in message), None)
+        fault = next((fault for text, fault in faults.items() if text in message), None)
         if fault is None:
             return None
         return ConfigError(
             f"the Python of tasks at {self.master} {fault}: this client has ps2 {__version__}; start the Connect "
-            "server with the environment variable PYSPARK_PYTHON naming a Python of this version that has this ps2 on "
+            "server with the environment variable PYSPARK_PYTHON set to a Python of this version that has this ps2 on "
             "all executors' hosts"
         )
-
-    # -- the fleet in tasks --------------------------------------------------------------------------------------------
 
     def set_access(self, access: str) -> None:
         if access == self._shared["access"]:
@@ -227,8 +221,6 @@ class ConnectSpark:
             with self.calling():
                 self.session.addArtifact(str(file), file=True)
 
-    # -- task slots ----------------------------------------------------------------------------------------------------
-
     def total_slots(self) -> int:
         now_s = time.monotonic()
         if self._slots is None or now_s - self._slots[0] > SLOTS_S:
@@ -242,7 +234,7 @@ class ConnectSpark:
         return int(self.setting("spark.task.maxFailures") or 4) > 1
 
     def running_tasks(self) -> list[int]:
-        """Return zeros: the server does not tell what executors do, only how many there have to be by its settings."""
+        """Return a zero for each executor of the server's settings: the server does not report running tasks."""
         cores = int(self.setting("spark.executor.cores") or 0)
         executors = int(self.setting("spark.executor.instances") or 0)
         if self.is_local:
@@ -261,7 +253,7 @@ class ConnectSpark:
         executors, cores = self.setting("spark.executor.instances"), self.setting("spark.executor.cores")
         if executors is not None and cores is not None:
             return int(executors) * (int(cores) // self._cpus)
-        # Spark makes one partition for each core, unless it is told otherwise.
+        # By default, ``range`` has one partition for each core.
         from pyspark.sql import functions as F
 
         with self.calling():
@@ -271,8 +263,6 @@ class ConnectSpark:
     @property
     def _cpus(self) -> int:
         return int(self.setting("spark.task.cpus") or 1)
-
-    # -- jobs ----------------------------------------------------------------------------------------------------------
 
     def row_source(self, data: Any) -> ConnectRows:
         return ConnectRows(self, data, self._partitions.get(data))
@@ -285,7 +275,7 @@ class ConnectSpark:
             self.session.interruptTag(tag)
 
     def running_jobs_and_tasks(self, tag: str) -> tuple[int, int]:
-        return self._jobs.counts(tag)
+        return self.jobs.counts(tag)
 
     def failure_messages(self, tag: str) -> list[str]:
         return []
@@ -298,29 +288,16 @@ class ConnectSpark:
         session = self.session
         session.addTag(tag)
         try:
-            with self._jobs.under(tag):
+            with self.jobs.under(tag):
                 yield
         finally:
             session.removeTag(tag)
-
-    def run(self, frame: Any, tags: set[str], tag: str) -> None:
-        """Compute a DataFrame under tags, and wait for its end."""
-        session = self.session
-        session.clearTags()
-        for one in (*tags, tag):
-            session.addTag(one)
-        with self._jobs.under(tag), self.calling():
-            frame.collect()
-
-    # -- streams -------------------------------------------------------------------------------------------------------
 
     def start_query(self, writer: Any, handle: Callable[[Any, int], None]) -> RelayedQuery:
         return RelayedQuery(writer, self, handle)
 
     def checkpoint_files(self) -> ClientFiles:
         return ClientFiles()
-
-    # -- data ----------------------------------------------------------------------------------------------------------
 
     def with_fixed_plan(self, frame: Any) -> tuple[Any, int | None]:
         return frame, self._partitions.get(frame)
@@ -329,7 +306,7 @@ class ConnectSpark:
         self._partitions[frame] = partitions
 
     def estimated_bytes(self, frame: Any) -> int:
-        """Return the bytes that the server's optimizer expects, by its explanation of the plan."""
+        """Return the size by the server's optimizer, read from the explanation of the plan."""
         match = STATISTICS.search(frame._explain_string(mode="cost"))
         if match is None or match[2] not in UNITS:
             return UNKNOWN_BYTES
@@ -345,17 +322,15 @@ class ConnectSpark:
     def progress_bar_hider(self) -> Callable[[], None]:
         return lambda: None
 
-    # -- the server ----------------------------------------------------------------------------------------------------
-
     @property
     def _endpoint(self) -> str:
-        """``host:port`` of the server, or what its client says instead."""
+        """The server's ``host:port``, or the host of a builder without an endpoint."""
         builder = self.session.client._builder
         return str(getattr(builder, "endpoint", builder.host))
 
 
 class ConnectRows:
-    """A DataFrame. Nobody says how many rdd_partitions it has, unless PS2 has made them."""
+    """A DataFrame. The number of its Spark partitions is known only if PS2 has made them."""
 
     def __init__(self, spark: ConnectSpark, frame: Any, partitions: int | None) -> None:
         self._spark, self._frame, self.partitions = spark, frame, partitions
@@ -369,7 +344,7 @@ class ConnectRows:
 
 
 class ConnectJob:
-    """The plan of a run's job, and the tags of the thread that made it."""
+    """The plan of a run's job, and the tags of the thread that created it."""
 
     tasks = None
 
@@ -377,11 +352,16 @@ class ConnectJob:
         self._spark, self._frame, self._tags = spark, frame, tags
 
     def run(self, tag: str) -> None:
-        self._spark.run(self._frame, self._tags, tag)
+        session = self._spark.session
+        session.clearTags()
+        for each in (*self._tags, tag):
+            session.addTag(each)
+        with self._spark.jobs.under(tag), self._spark.calling():
+            self._frame.collect()
 
 
 class _RunningJobs:
-    """The server's reports of running jobs, by the tag of their thread."""
+    """The number of running tasks of each job, from the server's reports, by the tag of the job's thread."""
 
     def __init__(self, session: Any) -> None:
         self._local = threading.local()
@@ -403,11 +383,9 @@ class _RunningJobs:
 
     def _report(self, *, inflight_tasks: int, done: bool, **_: object) -> None:
         tag = getattr(self._local, "tag", None)
-        if tag is None:
-            return
-        if done:
+        if tag is not None and done:
             self._tasks.pop(tag, None)
-        else:
+        elif tag is not None:
             self._tasks[tag] = inflight_tasks
 
 
@@ -425,5 +403,5 @@ def _check_version(session: Any) -> None:
     if version < OLDEST:
         raise ConfigError(
             f"Spark Connect {session.version}: PS2 needs a server of Spark {OLDEST[0]}.{OLDEST[1]} or later; with an "
-            "older one, make the SparkSession without remote()"
+            "older server, make the SparkSession without remote()"
         )

@@ -1,4 +1,4 @@
-"""Whether a Spark Connect server is there: its client would repeat calls to one that is not for ten minutes."""
+"""Checks that a Spark Connect server is reachable. Its client would retry calls to a lost server for ten minutes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ps2.config import split_address
 from ps2.errors import ConfigError, StoppedError
 
 CONNECT_S = 2.0
-# How often the server is looked for while a call is under way.
+# The interval between two checks of the server during a call.
 WATCH_S = 1.0
 
 
 def is_reachable(endpoint: str) -> bool:
-    """Return whether the server takes connections; True for an endpoint that is no host and port."""
+    """Return whether the server accepts connections; True for an endpoint that is not HOST:PORT."""
     try:
         address = split_address(endpoint, "remote")
     except ConfigError:
@@ -36,32 +36,32 @@ def local_address(endpoint: str) -> str:
 
 
 class CallWatch:
-    """Checks that the server is there while calls are under way."""
+    """Checks that the server is reachable during calls, in a thread."""
 
     def __init__(self, check: Callable[[], None]) -> None:
-        """check: raises StoppedError if the server is lost; it has ended the calls then."""
+        """``check`` ends all calls and raises StoppedError if the server is lost."""
         self._check = check
         self._lock = threading.Lock()
         self._calls = 0
-        self._done = threading.Event()
+        self._stopped = threading.Event()
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Check until the block ends."""
+        """Check until the with-block ends."""
         with self._lock:
             self._calls += 1
             if self._calls == 1:
-                self._done = threading.Event()
-                threading.Thread(target=self._run, args=(self._done,), name="ps2-connect", daemon=True).start()
+                self._stopped = threading.Event()
+                threading.Thread(target=self._run, args=(self._stopped,), name="ps2-connect", daemon=True).start()
         try:
             yield
         finally:
             with self._lock:
                 self._calls -= 1
                 if self._calls == 0:
-                    self._done.set()
+                    self._stopped.set()
 
-    def _run(self, done: threading.Event) -> None:
+    def _run(self, stopped: threading.Event) -> None:
         with suppress(StoppedError):
-            while not done.wait(WATCH_S):
+            while not stopped.wait(WATCH_S):
                 self._check()

@@ -1,4 +1,4 @@
-"""Data of the driver's own memory as a source of rows: each worker gets its part as a value that tasks share."""
+"""Data in the driver's memory as a source of rows. Each worker gets its part as a broadcast value."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class LocalData(ABC):
 
     @abstractmethod
     def serialized(self, begin: int, end: int) -> bytes:
-        """Return rows in an interval as ``read`` takes them."""
+        """Return the rows in [begin, end), in a form for ``read``."""
 
     @staticmethod
     @abstractmethod
     def read(part: bytes) -> Iterable[Any]:
-        """Return what a worker gets of a part."""
+        """Return the rows of a serialized part."""
 
     def parts(self, count: int) -> list[bytes]:
-        """Return equal parts, in order."""
+        """Return the rows as ``count`` serialized parts of equal sizes, in order."""
         bounds = [len(self) * part // count for part in range(count + 1)]
         return [self.serialized(bounds[part], bounds[part + 1]) for part in range(count)]
 
 
 @dataclass(frozen=True)
 class DriverRows:
-    """Rows in the driver's memory; each row could be an rdd_partition of its own."""
+    """Rows in the driver's memory as a ``RowSource``."""
 
     spark: SparkBackend
     data: LocalData
@@ -58,7 +58,7 @@ class DriverRows:
 
             context = TaskContext.get()
             assert context is not None
-            for _ in numbers:  # Spark keeps a Python worker that has read all its rows
+            for _ in numbers:  # Spark keeps a Python worker only if it has read all its rows
                 pass
             return work(_rows_of(read, shared[context.partitionId()]))
 
@@ -67,19 +67,19 @@ class DriverRows:
 
 @dataclass(frozen=True)
 class DriverRowsJob:
-    """A job over parts that tasks share; Spark may forget them when it has ended."""
+    """A job over broadcast parts, which are released when the job has ended."""
 
     spark: SparkBackend
-    over_numbers: SparkJob
+    job: SparkJob
     shared: list[Broadcast]
 
     @property
     def tasks(self) -> int | None:
-        return self.over_numbers.tasks
+        return self.job.tasks
 
     def run(self, tag: str) -> None:
         try:
-            self.over_numbers.run(tag)
+            self.job.run(tag)
         finally:
             if not self.spark.is_stopped():
                 for part in self.shared:
@@ -87,5 +87,5 @@ class DriverRowsJob:
 
 
 def _rows_of(read: Callable[[bytes], Iterable[Any]], part: Broadcast) -> Iterator[Any]:
-    """Yield the rows of a part. Reading begins with the first row, so that the task can report errors."""
+    """Yield the rows of a part. A generator, so that reading begins where the task can report errors."""
     yield from read(part.value)

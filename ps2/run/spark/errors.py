@@ -1,4 +1,4 @@
-"""What Spark's error messages say about a failed job: which task, and what its Python raised."""
+"""Parses Spark's error messages about a failed job: the failed task, and its Python error."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from ps2.errors import (
 
 log = logging.getLogger(__name__)
 
-# Limit of a quotation of Spark's words.
+# The maximum length of a quotation of Spark's message.
 MAX_CHARS = 300
 CANCELLED = re.compile(
     r"^: org\.apache\.spark\.SparkException: (?:\[\w+\] )?(Job \d+ cancelled.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
 )
-# Between the traceback of an error and the traceback of the error that it led to.
+# The text between the traceback of an error and the traceback of the error that it caused.
 LED_TO = re.compile(
     r"\n\n(?:The above exception was the direct cause of the following exception|"
     r"During handling of the above exception, another exception occurred):\n\n\Z"
 )
 RAISED = re.compile(r"^Traceback .*\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
 DISK_FULL = re.compile(r"java\.io\.IOException: (?:No space left on device|Disk quota exceeded)")
-# The error of Spark for a row that a prediction's expression rejects; the group is the expression's reason.
+# Spark's error for a row that a prediction's expression rejects; the group is the expression's reason.
 FAULTY_ROW = re.compile(
     r"(?:\[USER_RAISED_EXCEPTION\]|java\.lang\.RuntimeException:) (column .*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
 )
 UNREACHED = re.compile(rf"^{UnreachableError.__module__}\.{UnreachableError.__name__}: (.*)", re.MULTILINE)
 
-# An error for lack of address space has one of these texts.
+# The texts of errors for lack of address space.
 NO_ADDRESS_SPACE = re.compile(
     r"MemoryError|can't start new thread|error return without exception set|annot allocate memory|"
     r"failed to map segment|Python worker exited unexpectedly|Resource temporarily unavailable"
@@ -50,40 +50,40 @@ MIN_WORKER_MEMORY = "1g"
 
 
 def memory_advice(limit: str | None, message: str) -> str:
-    """Return what to add to the error of a worker that may have died for want of address space, or ""."""
+    """Return advice for the error of a worker that can have died for lack of address space, or ""."""
     if limit is None or NO_ADDRESS_SPACE.search(message) is None:
         return ""
     return (
         f"; spark.executor.pyspark.memory={limit}, divided by spark.executor.cores, limits the address space of each "
-        f"Python worker: it needs {MIN_WORKER_MEMORY} at least, and what its rows take"
+        f"Python worker: it needs at least {MIN_WORKER_MEMORY} and the size of its rows"
     )
 
 
 def cancellation(error: Exception | None) -> str | None:
-    """Return Spark's words if the job was cancelled: by its group or tag, or on Spark's web page."""
+    """Return Spark's message if the job was cancelled: by its group or tag, or on Spark's web page."""
     match = CANCELLED.search(str(error))
     return match[1] if match else None
 
 
 def failed_task(error: Exception | None) -> tuple[int | None, str]:
-    """Return the index of the task that Spark gave up, if Spark names it, and Spark's reason in one line."""
+    """Return the index of the failed task, if Spark names it, and Spark's reason in one line."""
     text = str(error)
     match = re.search(r"Job aborted due to stage failure: [^\n]*", text)
-    words = match[0] if match else " ".join(text.split("\n")[:2])
-    # If a worker cannot even start, such as without NumPy, only its Python says why.
+    reason = match[0] if match else " ".join(text.split("\n")[:2])
+    # If a worker cannot even start, for example without NumPy, only the Python error has the reason.
     if raised := outermost_error(text):
-        words = f"{words[: max(0, MAX_CHARS - len(raised) - 1)]} {raised}"
-    task = re.search(r"Task (\d+) in stage \S+ failed", words)
-    return int(task[1]) if task else None, words[:MAX_CHARS]
+        reason = f"{reason[: max(0, MAX_CHARS - len(raised) - 1)]} {raised}"
+    task = re.search(r"Task (\d+) in stage \S+ failed", reason)
+    return int(task[1]) if task else None, reason[:MAX_CHARS]
 
 
 def failure_message(rank: int, clock: int, traceback: str) -> str:
-    """Return the message of the error that ends a run because a worker failed: what it raised, then the traceback."""
+    """Return the message of the error that ends a run because a worker failed: the worker's error and traceback."""
     return f"run: rank {rank} failed in clock {clock}: {outermost_error(traceback) or 'see below'}\n{traceback}"
 
 
 def outermost_error(text: str) -> str | None:
-    """Return the error line of a text's first traceback, after all tracebacks that led to it."""
+    """Return the error line of the first traceback in a text, after the tracebacks of its causes."""
     last, text = None, text[max(0, text.find("Traceback")) :]
     for match in RAISED.finditer(text):
         if last is not None and not LED_TO.search(text[last.end() : match.start()]):
@@ -93,22 +93,22 @@ def outermost_error(text: str) -> str | None:
 
 
 def unreachable_driver(message: str) -> ConfigError | None:
-    """Return the run's error if a worker says that it could not reach the driver, else None."""
+    """Return the run's error if a worker could not reach the driver, else None."""
     match = UNREACHED.search(message)
     return ConfigError(f"run: {match[1]}") if match else None
 
 
 def error_class(name: str) -> type[PS2Error] | None:
-    """Return PS2's error class with this qualified name; None if it has none."""
-    module, _, own = name.rpartition(".")
-    cls = getattr(errors, own, None) if module == errors.__name__ else None
+    """Return PS2's error class with this qualified name, or None."""
+    module, _, class_name = name.rpartition(".")
+    cls = getattr(errors, class_name, None) if module == errors.__name__ else None
     return cls if isinstance(cls, type) and issubclass(cls, PS2Error) else None
 
 
 def worker_error(message: str) -> WorkerError:
     """Return the error that ends a run because a worker failed.
 
-    The traceback of an error of PS2's that no change of the worker's function helps against goes to the log.
+    For errors of PS2 that are not faults of the worker's function, the traceback goes to the log.
     """
     sentence = message.partition("\n")[0]
     match = re.fullmatch(r"(run: rank \d+ failed in clock \d+: )(\S+): (.*)", sentence)
@@ -121,9 +121,9 @@ def worker_error(message: str) -> WorkerError:
 
 @contextmanager
 def plain_job_errors() -> Iterator[None]:
-    """Raise what a task of a Spark job raised, if that is an error of PS2, as one sentence; the rest goes to the log.
+    """Raise an error of PS2 from a task of a Spark job as one sentence; the traceback goes to the log.
 
-    A row that cannot be predicted is an InputError, a full disk of Spark a SpillError.
+    A row that cannot be predicted becomes an InputError, a full disk of Spark a SpillError.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -142,5 +142,5 @@ def plain_job_errors() -> Iterator[None]:
         if cls is not None:
             raise cls(sentence) from None
         raise SpillError(
-            f"{failed_task(error)[1]}: a local disk of Spark is full: give it larger ones (spark.local.dir)"
+            f"{failed_task(error)[1]}: a local disk of Spark is full: use larger disks (spark.local.dir)"
         ) from None

@@ -1,4 +1,4 @@
-"""Files as Spark reads them, through Hadoop or, in a driver without Java, through fsspec; values that tasks share."""
+"""Files as Spark reads them, through Hadoop or, in a driver without Java, through fsspec; broadcast values in files."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ps2.storage.files import reported, resolve_url
 
 
 def escaped(path: str) -> str:
-    """Return the pattern of Hadoop that only this path matches; a comma in it does not separate paths, either."""
+    """Return a Hadoop pattern that matches only this path. Commas are escaped too, as they would separate paths."""
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", path).replace(",", r"{\,}")
 
 
 def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
-    """Return Hadoop's Path and FileSystem (Java objects) of a path as Spark reads it."""
+    """Return Hadoop's Path and FileSystem (Java objects) of a path."""
     jvm = spark_context._jvm
     location = jvm.org.apache.hadoop.fs.Path(path)
     system = location.getFileSystem(spark_context._jsc.hadoopConfiguration())
     if not path.isascii() and system.getUri().getScheme() == "file":
-        # Python takes UTF-8 in the locale C, and Java does not: to Java, there is no such file.
+        # In the locale C, Python encodes paths in UTF-8, but Java does not find such a file.
         encoding = jvm.java.lang.System.getProperty("sun.jnu.encoding")
         net = jvm.java.net
         if encoding is not None and net.URLDecoder.decode(net.URLEncoder.encode(path, encoding), encoding) != path:
             raise ConfigError(
-                f"path: expected one in the locale's encoding, {encoding} for Spark's Java, got {path!a}: set "
+                f"path: expected characters of the locale's encoding, {encoding} for Spark's Java, got {path!a}: set "
                 "LC_ALL=C.UTF-8"
             )
     return location, system
@@ -39,7 +39,7 @@ def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class HadoopFiles:
-    """Files as Spark's Java process sees them; see ``CheckpointFiles``. Hadoop keeps checksums beside local files."""
+    """Files as Spark's Java process sees them; see ``CheckpointFiles``."""
 
     context: Any
 
@@ -96,22 +96,22 @@ class ClientFiles:
         return content.decode()
 
     def delete(self, path: str) -> bool:
-        """Delete a file, and the checksum that Hadoop keeps beside it on local disks."""
+        """Delete a file, and its checksum, which Hadoop writes next to files on local disks."""
         fs, root = resolve_url(path)
         folder, _, name = root.rpartition("/")
         with reported(path, "deleting"):
-            for one in (root, f"{folder}/.{name}.crc"):
-                if fs.exists(one):
-                    fs.rm_file(one)
+            for file in (root, f"{folder}/.{name}.crc"):
+                if fs.exists(file):
+                    fs.rm_file(file)
             return not fs.exists(root)
 
 
-# Limit of the values in the memory of one Python worker.
+# The maximum number of broadcast values in the memory of one Python worker.
 MAX_VALUES = 4
 
 
 class BroadcastFile:
-    """A value in a file that Spark brings to each executor once. Pickled, it is the file's name."""
+    """A broadcast value in a file of the session, which Spark sends to each executor once. It pickles as its name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -119,7 +119,7 @@ class BroadcastFile:
 
     @classmethod
     def written(cls, folder: Path, name: str, value: Any) -> BroadcastFile:
-        """Write a value to a file in a folder."""
+        """Write a value to a file in a folder, to be uploaded."""
         (folder / name).write_bytes(cloudpickle.dumps(value))
         file = cls(name)
         file._value = (value,)
@@ -130,7 +130,7 @@ class BroadcastFile:
         return _read(self.name) if self._value is None else self._value[0]
 
     def unpersist(self) -> None:
-        """Nothing: files of a session go with it."""
+        """Do nothing: files of a session are deleted with the session."""
 
     def __reduce__(self) -> tuple[type[BroadcastFile], tuple[str]]:
         return BroadcastFile, (self.name,)
@@ -141,5 +141,5 @@ def _read(name: str) -> Any:
     from ps2.client.task import shipped_folder
 
     folder = shipped_folder()
-    assert folder is not None, "only tasks read what the driver shares"
+    assert folder is not None, "only tasks read broadcast values from files"
     return cloudpickle.loads(Path(folder, name).read_bytes())

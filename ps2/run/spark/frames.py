@@ -1,4 +1,4 @@
-"""DataFrames through Arrow, whichever way the driver reaches Spark."""
+"""Python functions of DataFrames through Arrow, with a SparkContext or Spark Connect."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterator[Any]], schema: Any) -> Any:
     """Return ``frame.mapInArrow(function, schema)``, for columns of any names if ``schema`` is a StructType.
 
-    PySpark looks the columns of the frame up by their names there, which fails for names with dots, and for names
-    that come twice. Of two new columns with one name, Spark's Java process reads one alone, and may end.
+    PySpark's ``mapInArrow`` looks the columns of the frame up by name, which fails for names with dots and for
+    duplicate names. If two new columns have the same name, Spark's Java process reads only one of them, and can crash.
     """
     from pyspark.sql.types import StructField, StructType
 
@@ -20,7 +20,7 @@ def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterator[Any]],
         return numbered.mapInArrow(lambda batches: function(_renamed(batches, names)), schema)
     new_names = _numbered_names(len(schema.fields))
     fields = zip(new_names, schema.fields, strict=True)
-    typed = StructType([StructField(name, one.dataType, one.nullable, one.metadata) for name, one in fields])
+    typed = StructType([StructField(name, field.dataType, field.nullable, field.metadata) for name, field in fields])
     result = numbered.mapInArrow(lambda batches: _renamed(function(_renamed(batches, names)), new_names), typed)
     return result.toDF(*schema.names)
 
@@ -32,7 +32,7 @@ def _numbered_names(count: int) -> list[str]:
 def _renamed(batches: Iterator[Any], names: list[str]) -> Iterator[Any]:
     import pyarrow as pa
 
-    # ``rename_columns`` came with pyarrow 16. A batch without columns has rows all the same.
+    # Not ``rename_columns``, which pyarrow has since 16. A batch without columns keeps its number of rows.
     return (pa.RecordBatch.from_arrays(batch.columns, names) if names else batch for batch in batches)
 
 

@@ -1,4 +1,4 @@
-"""The Python of Spark's tasks: it has the driver's version and the same ps2, and starts early, as imports take long."""
+"""The Python of Spark's tasks: the checks that it fits the driver's, and its early start, as imports take long."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from ps2.version import __version__
 log = logging.getLogger(__name__)
 
 VARIABLE = "PYSPARK_PYTHON"
-# The interpreter that pyspark takes without that variable: the first of the PATH.
+# The interpreter that pyspark uses without that variable, from the PATH.
 DEFAULT = "python3"
-# Python 3.11 and later: do not import from the current folder.
+# Since Python 3.11: do not import from the current folder.
 SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
 CHECK = "import sys, ps2; print('{}.{}'.format(*sys.version_info), ps2.__version__)"
 VERSIONS = re.compile(r"(\d+\.\d+) (\S+)")
 CHECK_TIMEOUT_S = 60.0
 MISSING = re.compile(r"No module named '(ps2|numpy|scipy|numba|pandas|pyarrow|grpc)'")
-# Spark has one daemon module for all interpreters of an application. PS2's would end the DataFrames that were made
-# before, whose rows another interpreter computes. So this program, which runs as the interpreter, chooses the module.
+# Spark has one setting of the daemon's module for all interpreters of an application. DataFrames that were made earlier
+# can use another interpreter, which may lack ps2. So this program, which runs as the interpreter, chooses the module.
 PROGRAM = "ps2-python"
 PROGRAM_TEXT = """\
 #!/bin/sh
@@ -39,41 +39,43 @@ PROGRAM_TEXT = """\
 exec {python} "$@"
 """
 MEMORY_SETTING = "spark.executor.pyspark.memory"
-# That setting limits a worker's address space, of which allocators reserve more than they use: Arrow's own one GiB, and
-# the C library's 64 MiB for each thread.
+# That setting limits a worker's address space, of which allocators reserve more than they use: Arrow's allocator 1 GiB,
+# and the C library's 64 MiB for each thread. These variables avoid it.
 SPARING = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
-# The interpreter of each SparkContext that was found to be right.
+# The checked interpreter of each SparkContext.
 _checked: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
-    """Let local tasks run with this interpreter, or check the one that the user has chosen.
+    """Let local tasks run with this interpreter, or check the interpreter that the user has chosen.
 
-    On a cluster, the driver learns of a wrong interpreter only from failed tasks: see ``python_error``. The first
-    of ``folders`` is this application's own. Raises ConfigError before anything has changed.
+    Raises ConfigError before anything has changed. On a cluster, only failed tasks show that an interpreter is wrong:
+    see ``python_error``. ``folders`` are import folders; the first one belongs to this application.
     """
     if not spark_context.master.startswith("local") or is_checked(spark_context):
         return
     chosen = os.environ.get(VARIABLE)
-    # Without the variable, or if it was set after the SparkContext was made, pyspark has taken its default. An empty
-    # variable names none, but pyspark takes it for a name.
+    # pyspark uses its default if the variable was not set when the SparkContext was made. It takes an empty variable
+    # for a name.
     is_default = not spark_context.pythonExec or spark_context.pythonExec == DEFAULT != chosen
     python = (chosen or sys.executable or DEFAULT) if is_default else spark_context.pythonExec
     environment = {**os.environ, **spark_context.environment}
     fault = _fault(python, environment, folders)
     hidden = hiding(os.getcwd()) if fault is not None else []
     if hidden and hasattr(sys.flags, "safe_path"):
-        # Spark starts the workers in this folder, which comes first in their import path.
+        # Spark starts the workers in the current folder, which comes first in their import path.
         fault = _fault(python, {SAFE_PATH_VARIABLE: "1", **environment}, folders)
         if fault is None:
             spark_context.environment.setdefault(SAFE_PATH_VARIABLE, "1")
             log.warning(
-                "%s in the current folder, %s, hides a module of Python's own: tasks import nothing from there",
+                "%s in the current folder, %s, hides a module of the standard library: tasks do not import from it",
                 hidden[0],
                 os.getcwd(),
             )
     if fault is not None:
-        cause = f"; {hidden[0]} in the current folder, {os.getcwd()}, hides a module of Python's own" if hidden else ""
+        cause = ""
+        if hidden:
+            cause = f"; {hidden[0]} in the current folder, {os.getcwd()}, hides a module of the standard library"
         raise _error(python, spark_context.master, f"{fault}{cause}")
     if is_default:
         spark_context.pythonExec = _program(folders[0], python) if _is_elsewhere(python) else python
@@ -81,25 +83,20 @@ def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
 
 
 def save_address_space(spark_context: Any) -> None:
-    """Let later tasks reserve less address space, if their workers' is limited, unless the user has said how much."""
+    """If Spark limits the workers' address space, let later tasks reserve less, unless the user has set variables."""
     if spark_context._conf.contains(MEMORY_SETTING):
         for name in SPARING.keys() - os.environ.keys():
             spark_context.environment.setdefault(name, SPARING[name])
 
 
 def is_checked(spark_context: Any) -> bool:
-    """Return whether ``choose_python`` has found the interpreter of tasks to be right."""
+    """Return whether ``choose_python`` has checked the present interpreter of tasks."""
     return _checked.get(spark_context) == spark_context.pythonExec
-
-
-def has_program(spark_context: Any) -> bool:
-    """Return whether tasks run with a program that chooses PS2's daemon for its own interpreter alone."""
-    return Path(spark_context.pythonExec).name == PROGRAM
 
 
 def python_error(spark_context: Any, message: str) -> ConfigError | None:
     """Return an error if tasks failed because of their interpreter."""
-    # One that was right failed for rows of Python objects that are older than the choice of it.
+    # If the chosen interpreter is right, the failed task had DataFrames that were made earlier, with the default one.
     python = DEFAULT if is_checked(spark_context) else spark_context.pythonExec
     missing = MISSING.search(message)
     if missing is not None:
@@ -114,17 +111,17 @@ def python_error(spark_context: Any, message: str) -> ConfigError | None:
 
 
 def _is_elsewhere(python: str) -> bool:
-    """Return whether pyspark's default interpreter is in another folder than this one. Links to it are not followed."""
+    """Return whether an interpreter is in another folder than pyspark's default one. Links are not followed."""
     default = shutil.which(DEFAULT)
     return default is None or Path(default).parent != Path(python).parent
 
 
 def _program(folder: str, python: str) -> str:
-    """Write a program that runs an interpreter, with PS2's daemon of workers in place of pyspark's; return its path."""
+    """Write a program that runs an interpreter with PS2's daemon instead of pyspark's; return the program's path."""
     program = Path(folder, PROGRAM)
     program.write_text(PROGRAM_TEXT.format(python=shlex.quote(python)))
     program.chmod(0o755)
-    # In a file system mounted with "noexec", nobody may run it.
+    # A file system mounted with "noexec" does not run programs.
     return str(program) if os.access(program, os.X_OK) else python
 
 
@@ -151,7 +148,7 @@ def _fault(python: str, environment: Mapping[str, str], folders: Sequence[str]) 
         return None
     other = VERSIONS.fullmatch(answer)
     if other is None:
-        return f"prints other things than it is asked for, which Spark cannot read: {answer!r:.100}"
+        return f"prints additional text when it starts, which Spark cannot read: {answer!r:.100}"
     return f"is Python {other[1]} with ps2 {other[2]}"
 
 
@@ -166,30 +163,29 @@ def _error(python: str, master: str, fault: str) -> ConfigError:
 
 
 DAEMON_SETTING = "spark.python.daemon.module"
-# It has imported what PS2's tasks need before it forks workers.
+# The daemon that imports what PS2's tasks need before it forks workers.
 DAEMON = "ps2.run.daemon"
 DESCRIPTION = "PS2 starts Spark's Python workers"
 
 
 def fork_from_daemon(spark_context: Any) -> bool:
-    """Let the Python workers of a local Spark be forks of PS2's daemon.
+    """Let the Python workers of a local Spark be forks of PS2's daemon; return False if the user has set another one.
 
-    Return False if the user has chosen another one. Spark's Java, which is this driver's, reads the setting before
-    it starts a worker. It is not needed where tasks' interpreter chooses the daemon itself.
+    Spark reads the setting each time it starts a worker. ``PROGRAM`` does not need it.
     """
-    if has_program(spark_context):
+    if Path(spark_context.pythonExec).name == PROGRAM:
         return True
-    settings = spark_context._conf  # that of the running application
+    settings = spark_context._conf  # the running application's settings
     if not settings.contains(DAEMON_SETTING):
         settings.set(DAEMON_SETTING, DAEMON)
     return bool(settings.get(DAEMON_SETTING) == DAEMON)
 
 
 def start_workers(spark_context: Any) -> threading.Thread | None:
-    """Start the daemon, a worker, and what Spark SQL needs for the first use of Python, by a job of one task.
+    """Run a job of one task, which starts the daemon, a worker, and Spark SQL's support of Python.
 
-    The environment of its task must be the one that later tasks have, as Spark keeps a daemon for each. Returns the
-    thread that waits for the job's end; None: other jobs run, or there is no SparkSession.
+    The task must have the environment variables of later tasks, as Spark has a daemon for each set of variables.
+    Returns the thread that waits for the job; None: other jobs run, or there is no SparkSession.
     """
     from pyspark.sql import SparkSession
 
@@ -197,7 +193,7 @@ def start_workers(spark_context: Any) -> threading.Thread | None:
     if session is None or spark_context.statusTracker().getActiveJobsIds():
         return None
     rows = session.range(0, 1, 1, 1).mapInArrow(_same, "id long")
-    # From here on it is Java alone, which raises py4j's errors if the application is stopped meanwhile.
+    # The thread only calls Java, which raises py4j's errors if the application is stopped.
     arguments = [spark_context._jsc, rows._jdf.queryExecution()]
     thread = threading.Thread(target=_start_python, args=arguments, name="ps2-python-workers", daemon=True)
     thread.start()
@@ -213,7 +209,7 @@ def _start_python(java_context: Any, execution: Any) -> None:
             execution.toRdd().count()
         finally:
             java_context.setJobDescription(None)
-    except (Py4JError, OSError) as error:  # Spark was stopped; or the first task meets the fault again, and reports it
+    except (Py4JError, OSError) as error:  # Spark was stopped, or the first task of a run will report the fault
         log.debug("%s: %s", DESCRIPTION, error)
 
 

@@ -1,4 +1,4 @@
-"""Calls to Spark's JVM for pyspark.ml's own models; a client of Spark Connect has none of them.
+"""Calls to Spark's JVM for pyspark.ml's own models. A client of Spark Connect has no JVM.
 
 They use private members of pyspark (``_jvm``, ``_jsc``, ``_java_obj``, ...), which a new version of Spark may change.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def jvm_context(what: str) -> Any:
-    """Return the process's SparkContext, for ``what``; raise ConfigError in a client of Spark Connect."""
+    """Return the SparkContext; raise ConfigError, about the caller ``what``, in a client of Spark Connect."""
     context = active_context()
     if context is None:
         raise ConfigError(
@@ -28,7 +28,7 @@ def jvm_context(what: str) -> Any:
 
 
 def io_error(spark_context: Any, error: Any) -> str | None:
-    """Return the innermost java.io.IOException of a pyspark error, in words; None if there is none."""
+    """Return the class and message of the innermost java.io.IOException of a pyspark error; None: there is none."""
     from py4j.java_gateway import is_instance_of
 
     java, message = getattr(error, "java_exception", None) or getattr(error, "_origin", None), None
@@ -40,7 +40,7 @@ def io_error(spark_context: Any, error: Any) -> str | None:
 
 
 def silence_jvm_shutdown(spark_context: Any) -> None:
-    """Keep pyspark quiet about the end of the JVM: a thread of its would print a traceback."""
+    """Prevent a thread of pyspark from printing a traceback when the JVM ends."""
     spark_context._accumulatorServer.handle_error = lambda request, address: None
 
 
@@ -62,7 +62,7 @@ def metrics_of(evaluator: Any, predictions: Any) -> Any:
 
 
 def lda_model(spark: Any, topics: Any, alpha: Any, beta: float, gamma_shape: float) -> tuple[Any, Any]:
-    """Return spark.mllib's LocalLDAModel and the session (Java objects). ``topics`` has shape (words, topics)."""
+    """Return spark.mllib's LocalLDAModel and the session (Java objects). ``topics`` has the shape (words, topics)."""
     context = jvm_context("toPyspark")
     mllib = context._jvm.org.apache.spark.mllib
     matrix = mllib.linalg.Matrices.fromML(_to_java(context, topics))
@@ -93,18 +93,18 @@ def word2vec_model(spark_context: Any, rows: Mapping[str, int], vectors: bytes) 
 
 
 def new_model(cls: type, uid: str, arguments: Sequence[Any], params: Params) -> Any:
-    """Return a model of pyspark.ml with the params and defaults that it shares with ``params``.
+    """Return a model of pyspark.ml with those params and defaults of ``params`` that it has.
 
-    ``arguments`` are those of the constructor of its Java class, after the uid.
+    ``arguments``: the arguments of its Java class's constructor after the uid.
     """
     from pyspark.ml.wrapper import JavaWrapper
 
     jvm_context("toPyspark")
     package = cls.__module__.replace("pyspark", "org.apache.spark")
     model = cls(JavaWrapper._new_java_obj(f"{package}.{cls.__name__}", uid, *arguments))
-    for values, put in ((params._defaultParamMap, model._setDefault), (params._paramMap, model._set)):
-        put(**{param.name: value for param, value in values.items() if model.hasParam(param.name)})
-    model._transfer_params_to_java()  # evaluate() asks Java alone
+    for values, set_params in ((params._defaultParamMap, model._setDefault), (params._paramMap, model._set)):
+        set_params(**{param.name: value for param, value in values.items() if model.hasParam(param.name)})
+    model._transfer_params_to_java()  # evaluate() reads Java's params
     return model
 
 

@@ -1,8 +1,9 @@
 """Streaming queries whose batches a client of Spark Connect handles in its own process.
 
-Spark calls the function of ``foreachBatch`` in a Python process beside the Connect server. What handles the batches may
-be in the client alone, such as PS2's coordinator. So the function asks the client, and waits for its answer: settings
-of the client's session carry both, as each side reaches the server already. The rows stay on the server.
+Spark calls the function of ``foreachBatch`` in a Python process on the Connect server's host. But the batches are
+handled in the client, where PS2's coordinator is. So the function sends a request to the client and waits for its
+answer. Both are settings of the client's session, because both sides are connected to the server. The rows stay on the
+server.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from ps2.errors import StoppedError, WorkerError
 log = logging.getLogger(__name__)
 
 POLL_S = 0.05
-# The function gives up after so many seconds without a sign of life of the client.
+# The function of ``foreachBatch`` fails after this time without a new answer of the client.
 SILENCE_S = 60.0
 WATCH_S = 0.5
-# Number of attempts to start a query.
+# The maximum number of attempts to start a query.
 STARTS = 5
 NOT_BEGUN = "Python worker failed to connect back"
 LOCAL_URL = "SPARK_CONNECT_LOCAL_URL"
@@ -39,7 +40,7 @@ class Ask:
 
     Attributes:
         relation: the server's name of the batch's DataFrame.
-        session: the session that the DataFrame belongs to; Spark 4.3 clones the client's for each query.
+        session: the session of the DataFrame; Spark 4.3 clones the client's session for each query.
     """
 
     id: str
@@ -50,9 +51,11 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """The client's repeated answer. ``beat`` differs each time.
+    """The client's answer, which it repeats with another ``beat`` while it is alive.
 
-    ``error`` is the reason why batch ``ask`` failed, or "".
+    Attributes:
+        ask: the id of the last handled request, or "".
+        error: the error of that batch, or "".
     """
 
     beat: int = 0
@@ -61,12 +64,12 @@ class Answer:
 
 
 class BatchRefusedError(Exception):
-    """The client could not handle a batch, or is gone; raised to Spark."""
+    """The client could not handle a batch, or does not answer. Spark gets this error."""
 
 
 @dataclass(frozen=True)
 class AskClient:
-    """The function of ``foreachBatch``."""
+    """The function of ``foreachBatch``. ``key`` is the prefix of the settings with request and answer."""
 
     session: str
     key: str
@@ -102,7 +105,7 @@ def _server_session(id: str) -> Any:
 
 
 class ConnectedSession(Protocol):
-    """A session of a Spark Connect server, and whether it lasts."""
+    """A session of a Spark Connect server, with checks that the server is reachable."""
 
     @property
     def session(self) -> Any:
@@ -112,11 +115,11 @@ class ConnectedSession(Protocol):
         """Raise StoppedError, and end calls that wait for the server, if the server is lost."""
 
     def calling(self) -> AbstractContextManager[None]:
-        """Raise StoppedError instead of what Spark's client raises because the session is over."""
+        """Raise StoppedError instead of Spark's error if the session is over."""
 
 
 class RelayedQuery:
-    """A StreamingQuery of Spark Connect, and the threads that handle its batches here. It has that object's members."""
+    """A StreamingQuery of Spark Connect whose batches are handled by threads of this process."""
 
     def __init__(self, writer: Any, spark: ConnectedSession, handle: Callable[[Any, int], None]) -> None:
         """Start the query; an error of ``handle`` fails it."""
@@ -147,7 +150,7 @@ class RelayedQuery:
             return self._query.exception()
 
     def processAllAvailable(self) -> None:
-        """Wait until the batches of all rows that the source has now are handled."""
+        """Wait until the batches of all present rows of the source are handled."""
         with self._spark.calling():
             self._query.processAllAvailable()
 
@@ -160,7 +163,7 @@ class RelayedQuery:
         try:
             with self._spark.calling():
                 ended = bool(self._query.awaitTermination(timeout))
-        except Exception:  # a failed query, or Spark's client gives up
+        except Exception:  # the query failed, or Spark's client stops to retry
             if self._loss is not None:
                 raise self._loss from None
             raise
@@ -170,8 +173,8 @@ class RelayedQuery:
         return ended
 
     def stop(self) -> None:
-        """Stop the query. The batch that is being handled ends first."""
-        self._closing.set()  # the next one is refused, so that the query does not wait for it
+        """Stop the query after the batch that is being handled."""
+        self._closing.set()  # the next batch is refused, so that the query does not wait for it
         with suppress(StoppedError), self._spark.calling():  # a query ends with its session
             self._query.stop()
         self._close()
@@ -209,9 +212,9 @@ class RelayedQuery:
                     self._answer_next()
                     self._closing.wait(POLL_S)
                 self._answer_next()
-        except StoppedError as error:  # who waits for the query gets it
+        except StoppedError as error:  # ``awaitTermination`` raises it
             self._loss = error
-        except Exception as error:  # of Spark's client, which has tried for long; the function gives up, too
+        except Exception as error:  # Spark's client stops to retry; the function of ``foreachBatch`` will fail, too
             log.warning("a streaming query's batches are not handled any more: %s", error)
 
     def _answer_next(self) -> None:
@@ -223,15 +226,15 @@ class RelayedQuery:
         self._publish()
 
     def _handle_request(self, ask: Ask) -> str:
-        """Handle a batch in a thread of its own while this one says that the client is alive; return what failed."""
+        """Handle a batch in a thread, while this thread repeats the answer; return the batch's error, or ""."""
         if self._closing.is_set():
-            return f"batch {ask.batch}: the query is to end"
+            return f"batch {ask.batch}: the query is being stopped"
         errors: list[str] = []
 
         def handle() -> None:
             try:
                 self._handle(self._batch_frame(ask), ask.batch)
-            except Exception as error:  # the function raises it beside the server
+            except Exception as error:  # the function of ``foreachBatch`` raises it
                 errors.append(str(error) or type(error).__name__)
 
         thread = threading.Thread(target=handle, name="ps2-batch", daemon=True)
@@ -247,20 +250,20 @@ class RelayedQuery:
 
     def _batch_frame(self, ask: Ask) -> Any:
         if ask.session != self._frames.session_id:
-            # A query that was started again has another session.
+            # A restarted query has another session.
             self._close_connection()
             frames = _connection_to(self._session, ask.session)
             with self._frames_lock:
-                # Nobody would close it then, and an open client calls the server when the program ends.
+                # Nothing would close the connection later, and an open client calls the server when the program ends.
                 if self._closing.is_set():
                     frames.client.close()
-                    raise StoppedError(f"batch {ask.batch}: the query is to end")
+                    raise StoppedError(f"batch {ask.batch}: the query is being stopped")
                 self._frames = frames
         return self._frames._create_remote_dataframe(ask.relation)
 
 
 def _start(writer: Any) -> Any:
-    """Start a query. Spark gives the function's process 10 s to begin, which are few on a busy host: try again."""
+    """Start a query, with retries: Spark waits only 10 s for the function's process, too short on a busy host."""
     from pyspark.errors import PySparkException
 
     for _ in range(STARTS):
@@ -269,10 +272,10 @@ def _start(writer: Any) -> Any:
         except PySparkException as error:
             if NOT_BEGUN not in str(error):
                 raise
-            log.warning("the Python process of a stream's batches began too slowly beside the Connect server")
+            log.warning("the Python process of a stream's batches started too slowly on the Connect server's host")
     raise WorkerError(
-        f"the Python process of a stream's batches did not begin within Spark's 10 s, {STARTS} times: the Connect "
-        "server's host is too busy, or its Python does not run (the server's log says more)"
+        f"the Python process of a stream's batches did not start within Spark's 10 s, {STARTS} times: the Connect "
+        "server's host is too busy, or its Python does not run (see the server's log)"
     )
 
 
