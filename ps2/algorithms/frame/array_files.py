@@ -1,4 +1,4 @@
-"""Arrays of a model, saved beside pyspark's metadata; the metadata list them with checksums. Reading needs no Spark."""
+"""Save and load a model's arrays. Pyspark's metadata list their files with checksums. Reading needs no Spark."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ps2.storage.files import reported, resolve_url, write
 
 A = TypeVar("A", bound="ArrayModel")
 
-# The key in the metadata, beside those that pyspark writes.
+# PS2's key in the metadata of pyspark.
 KEY = "ps2"
-# The maximum number of numbers of a model that travels inside the functions that use it; a larger one is broadcast.
+# The maximum number of values of a model that is pickled with the functions that use it. A larger model is broadcast.
 MAX_LIGHT = 1 << 14
 
 
@@ -54,14 +54,14 @@ def read_array(url: str, name: str, files: Mapping[str, Any]) -> npt.NDArray[Any
 
 
 def load_content(path: str) -> Any:
-    """Return PS2's part of a saved model's metadata, None if there is none; args and errors as of ``load_metadata``."""
+    """Return PS2's part of a saved model's metadata, None if there is none; raises like ``load_metadata``."""
     return load_metadata(path).get(KEY)
 
 
 def load_metadata(path: str) -> dict[str, Any]:
-    """Return a saved model's metadata, as pyspark writes them: class, paramMap and others; PS2's part is ``KEY``.
+    """Return a saved model's metadata as pyspark writes them: class, paramMap and others; PS2's part is ``KEY``.
 
-    Raise CheckpointMissingError without a model, and CheckpointCorruptError for metadata that cannot be read.
+    Raise CheckpointMissingError if there is no model, and CheckpointCorruptError for metadata that cannot be read.
     """
     fs, root = resolve_url(path, "path")
     with reported(root, "reading the metadata"):
@@ -80,7 +80,7 @@ def load_metadata(path: str) -> dict[str, Any]:
 
 @contextmanager
 def reading(path: str, content: Any, expected: str, what: str) -> Iterator[None]:
-    """Raise UsageError for another format than ``expected``; turn errors of reading into CheckpointCorruptError."""
+    """Raise UsageError unless the format is ``expected``; raise CheckpointCorruptError for errors in the block."""
     saved_format = content.get("format") if isinstance(content, dict) else None
     if saved_format != expected:
         raise UsageError(
@@ -97,7 +97,7 @@ def save_without_spark(
 ) -> None:
     """Write a model to a new folder, with metadata as pyspark writes them; raise UsageError if the folder exists.
 
-    ``write_content`` writes all else to a URL, and returns PS2's part of the metadata.
+    ``write_content`` writes everything else to a URL, and returns PS2's part of the metadata.
     """
     fs, root = resolve_url(path, "path")
     if fs.exists(root):
@@ -123,9 +123,9 @@ class ModelFiles:
 
     Attributes:
         format: the format, with its version.
-        what: the content in words, for errors.
-        arrays: the names of the arrays, each with the kinds of dtype that it may have, NumPy's letters. The file of an
-            array is NAME.npy.
+        what: a word for the content in errors.
+        arrays: the names of the arrays, each with its valid dtype kinds, NumPy's letters. The file of an array is
+            NAME.npy.
         values: the names of the other values, each with its conversion from JSON, which raises ValueError or TypeError
             for a wrong value.
     """
@@ -150,7 +150,7 @@ class ArrayModel:
 
     @property
     def is_light(self) -> bool:
-        """Whether the model may travel inside the function that uses it."""
+        """Whether the model is small enough to be pickled with the function that uses it."""
         return sum(getattr(self, name).size for name in self._FILES.arrays) <= MAX_LIGHT
 
     @classmethod
@@ -162,13 +162,13 @@ class ArrayModel:
 
         Raises:
             CheckpointMissingError: the folder holds no model.
-            UsageError: it is another model, or its version is unknown.
+            UsageError: the model is of another class, or its version is unknown.
             CheckpointCorruptError: the files do not match the metadata.
         """
         return cls.read(path, path, load_content(path))
 
     def save(self, path: str) -> None:
-        """Write the model to a new folder, local or a URL that fsspec knows; the public model reads it, too.
+        """Write the model to a new folder, local or a URL that fsspec knows. The public model can also read it.
 
         Raises:
             UsageError: the folder exists.
@@ -177,11 +177,11 @@ class ArrayModel:
         save_without_spark(path, self._MODEL_CLASS, self._params(), self.write)
 
     def _params(self) -> dict[str, Any]:
-        """Return the params that the public model has, as plain data."""
+        """Return the params of the public model as plain data."""
         return {}
 
     def _arrays_to_write(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays as the files hold them."""
+        """Return the arrays in the form in which they are written to files."""
         return {name: getattr(self, name) for name in self._FILES.arrays}
 
     def write(self, url: str) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class ArrayModel:
 
     @classmethod
     def read(cls: type[A], path: str, url: str, content: Any) -> A:
-        """Read what ``write`` wrote to a URL, for which the user gave a path; raises like ``load``."""
+        """Read what ``write`` wrote to a URL. ``path`` is the user's path, for errors; raises like ``load``."""
         make: Any = cls
         saved = cls._FILES
         with reading(path, content, saved.format, saved.what):
