@@ -1,7 +1,6 @@
-"""The public names of ``ps2.algorithms``, in one table: pyspark.ml's module, the defining module, its names.
+"""The public names of ``ps2.algorithms`` in one table: the module as in pyspark.ml, the defining module, its names.
 
-All names load on first use. They need pyspark, and other modules of the package do not; and a program pays only for the
-families that it trains.
+All names load on first use, so a program only imports pyspark, and the families, that it uses.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from ps2.lazy_names import lazy_names
 
 ROOT = "ps2.algorithms"
-# "": the names without pyspark, which only ps2.algorithms has.
+# "": the names that need no pyspark; only ``ps2.algorithms`` itself exports them.
 PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "": {
         "clusters.model": ("KMeansClusters",),
@@ -69,7 +68,7 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def exports(package: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
-    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a module; ``ps2.algorithms`` has all names."""
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a module; ``ps2.algorithms`` exports all names."""
     modules = {
         name: f"{ROOT}.{home}"
         for module, homes in PUBLIC_NAMES.items()

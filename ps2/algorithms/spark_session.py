@@ -25,9 +25,9 @@ STANDALONE = "spark://"
 CONNECT = "sc://"
 MASTER = re.compile(r"local(\[|$)|local-cluster\[|spark://|yarn$|k8s://")
 CONNECT_S = 5.0
-# How long a JVM gets to stop its Spark.
+# How long to wait for child processes, such as the JVM with Spark, to end.
 END_TIMEOUT_S = 3.0
-# The line in a Python traceback that names the error: not indented, "package.Class: text".
+# The line of a Python traceback with the error, which is not indented: "package.Class: text".
 ERROR_LINE = re.compile(r"^(?:\w+\.)*(\w+): (.*(?:\n(?!\n|\s+at ).*)*)", re.MULTILINE)
 
 
@@ -62,27 +62,20 @@ def get_or_create_session(master: str | None, name: str) -> Any:
 
 
 class Interrupt:
-    """Turns Ctrl-C in a command into one KeyboardInterrupt.
-
-    Attributes:
-        was_pressed: whether it was pressed.
-    """
+    """Turns Ctrl-C in a command into one KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.was_pressed = False
 
     def install(self) -> None:
-        """Install the handler; again after Spark has installed its own.
-
-        Spark's handler calls the JVM in the middle of another call to it.
-        """
+        """Install the handler. Call this again when Spark has installed its own, which interrupts calls to the JVM."""
         signal.signal(signal.SIGINT, self._handle)
 
     def _handle(self, *_: object) -> None:
         if self.was_pressed:
-            return  # it is ending
+            return  # the command is ending
         self.was_pressed = True
-        # py4j logs the interrupted call; on the way out, that is noise.
+        # py4j would log the interrupted call.
         logging.disable()
         warnings.simplefilter("ignore")
         sys.unraisablehook = lambda _: None
@@ -91,16 +84,14 @@ class Interrupt:
 
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """Let Ctrl-C end the command quietly with KeyboardInterrupt, and leave no process, not even a JVM that is
-    starting.
-    """
+    """Let Ctrl-C end the command quietly with KeyboardInterrupt, and end all child processes, even a starting JVM."""
     interrupt = Interrupt()
-    before = signal.getsignal(signal.SIGINT)
+    earlier_handler = signal.getsignal(signal.SIGINT)
     interrupt.install()
     try:
         yield interrupt
     except KeyboardInterrupt:
-        interrupt.was_pressed = True  # Spark's own handler was there for a moment
+        interrupt.was_pressed = True  # Spark's own handler was installed for a moment
         raise
     except BaseException as error:
         if not interrupt.was_pressed:
@@ -109,8 +100,8 @@ def interruptible() -> Iterator[Interrupt]:
     finally:
         if interrupt.was_pressed:
             _end_children()
-        signal.signal(signal.SIGINT, before)
-    if interrupt.was_pressed:  # and was lost where nothing can be raised
+        signal.signal(signal.SIGINT, earlier_handler)
+    if interrupt.was_pressed:  # the KeyboardInterrupt was raised where Python ignores errors
         raise KeyboardInterrupt
 
 
@@ -125,7 +116,7 @@ def silence_spark(spark: Any) -> None:
 
 
 def _end_children() -> None:
-    """End all processes that this one has started; Spark stops itself when its JVM gets SIGTERM."""
+    """End all child processes; Spark stops itself when its JVM receives SIGTERM."""
     import psutil
 
     children = psutil.Process().children(recursive=True)
@@ -152,23 +143,23 @@ def plain_errors() -> Iterator[None]:
 
 def _from_task(report: str) -> PS2Error:
     traceback = report[report.rfind("Traceback (most recent call last)") :]
-    found = ERROR_LINE.search(traceback)
-    if found is None:
+    match = ERROR_LINE.search(traceback)
+    if match is None:
         return OpError(f"Spark failed: {_first_line(report)}")
-    cls = getattr(errors, found[1], None)
+    cls = getattr(errors, match[1], None)
     if isinstance(cls, type) and issubclass(cls, PS2Error):
-        return cls(found[2].strip())
-    return OpError(f"a Spark task failed with {found[1]}: {found[2].strip()}")
+        return cls(match[2].strip())
+    return OpError(f"a Spark task failed with {match[1]}: {match[2].strip()}")
 
 
 def _first_line(report: str) -> str:
-    """Return the first line of a Java report that names the error; the other lines are the stack."""
+    """Return the line of a Java report with the error; the lines after it are the stack."""
     lines = [line.strip(": ") for line in report.splitlines() if not line.startswith("An error occurred while calling")]
-    return next((line for line in lines if line), "it does not say why")
+    return next((line for line in lines if line), "without a reason")
 
 
 def _check_master(master: str) -> None:
-    """Raise ConfigError for a master URL on which Spark cannot start; Spark itself reports that late and vaguely."""
+    """Raise ConfigError for a master URL with which Spark cannot start; Spark's own error is late and unclear."""
     if master.startswith(CONNECT):
         raise ConfigError(
             f"Spark's master: {master} is a Spark Connect server, and this command reads files through a SparkContext: "
@@ -185,7 +176,7 @@ def _check_master(master: str) -> None:
 
 
 def _check_listens(master: str) -> None:
-    """Raise ConfigError if nothing listens at any of a standalone cluster's masters."""
+    """Raise ConfigError unless one of a standalone cluster's masters accepts connections."""
     faults = []
     for address in master.removeprefix(STANDALONE).split(","):
         host, port = split_address(address, "Spark's master")
@@ -195,7 +186,7 @@ def _check_listens(master: str) -> None:
             faults.append(f"{address}: {error.strerror or error}")
         else:
             return
-    raise ConfigError(f"Spark's master {master} is not reached from {socket.gethostname()}: {'; '.join(faults)}")
+    raise ConfigError(f"Spark's master {master} cannot be reached from {socket.gethostname()}: {'; '.join(faults)}")
 
 
 def _check_java() -> None:

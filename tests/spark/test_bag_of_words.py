@@ -100,5 +100,5 @@ def test_read_when_there_is_no_file_then_says_so(spark, tmp_path):
 def test_vocabulary_when_size_differs_then_error_has_both_counts(spark, tmp_path):
     (tmp_path / "vocab").write_text("oak\nelm\nyew\n")
     assert read_vocabulary(spark, str(tmp_path / "vocab"), 3) == ["oak", "elm", "yew"]
-    with pytest.raises(InputError, match=r"vocab: expected 4 words, one a line, as many as documents have, got 3 lin"):
+    with pytest.raises(InputError, match=r"vocab: expected the 4 words of the documents, one per line, got 3 lin"):
         read_vocabulary(spark, str(tmp_path / "vocab"), 4)

@@ -44,8 +44,12 @@ WRONG = [
     ("ratings", "1 2 3 978\n", "^{path}: line 1: expected 'user item' or 'user item rating', got '1 2 3 978'"),
     ("ratings", "1::2::3\n1::2::x\n", "^{path}: line 2: rating: expected a number, got 'x'"),
     ("ratings", "1,2,3\n1,,2\n", "^{path}: line 2: item: expected an id, got an empty field in '1,,2'"),
-    ("ratings", "user item\n1 2\n2 3\n", "^{path}: expected integers, as other lines have, got first 'user item'"),
-    ("edges", "a,b\n\n2,3\n3,4\n", "^{path}: expected integers, as other lines have, got first 'a,b'"),
+    (
+        "ratings",
+        "user item\n1 2\n2 3\n",
+        "^{path}: expected integers, as other lines have, got the first line 'user ",
+    ),
+    ("edges", "a,b\n\n2,3\n3,4\n", "^{path}: expected integers, as other lines have, got the first line 'a,b'"),
     ("ratings", "# nothing\n", "^{path}: expected lines 'user item' or 'user item rating', got none"),
     ("table", 'user,item,rating,text\n1,2,3,"a\n4,5,1,b"\n', "^{path}: line 2: expected 4 fields"),
     ("clicks", 'label,site\n1,"a\n0,b"\n', "^{path}: line 2: expected 2 fields, as the first line has, got 1: "),
@@ -264,7 +268,7 @@ def test_a_path_when_it_begins_with_tilde_then_is_refused(spark):
 
 def test_a_file_when_its_name_is_a_pattern_then_error_writes_it(spark, tmp_path):
     (tmp_path / "a[1]").write_text("1 2\n")
-    with pytest.raises(InputError, match=r"no such file that this pattern matches; .* this name is (.*)$") as raised:
+    with pytest.raises(InputError, match=r"no such file that this pattern matches; .* this name, use (.*)$") as raised:
         tables.read_edges(spark, str(tmp_path / "a[1]"))
     assert tables.read_edges(spark, str(raised.value).rpartition(" ")[2]).rows == 1
 

@@ -57,7 +57,7 @@ def test_format_when_folder_then_is_its_files(tmp_path):
 
 
 def test_format_when_nothing_tells_then_option_is_named():
-    with pytest.raises(ConfigError, match="--format: expected csv, tsv, parquet"):
+    with pytest.raises(ConfigError, match="--format: expected csv, tsv or parquet"):
         format_of("clicks.txt")
 
 

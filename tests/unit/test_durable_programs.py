@@ -364,7 +364,7 @@ def test_resumed_program_when_task_differs_then_says_so():
 
     fleet = Fleet()
     fleet.run(Counting, clocks=3)
-    with pytest.raises(ReplayError, match="are asked for, not read"):
+    with pytest.raises(ReplayError, match="ask for settings that another driver may change"):
         fleet.run(Counting, options=Options(9))
 
 

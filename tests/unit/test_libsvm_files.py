@@ -23,8 +23,8 @@ FAULTS = {
     "1 -3:1": "index: expected an integer from 1 on, 9 at most, got '-3' in '-3:1'",
     "1 2.5:1": "index: expected an integer from 1 on, 9 at most, got '2.5' in '2.5:1'",
     "1 10:1": "index: expected an integer from 1 on, 9 at most, got '10' in '10:1'",
-    "1 5:1 5:2": "index: expected an integer above 5, the one before, and 9 at most, got '5' in '5:2'",
-    "1 5:1 3:2": "index: expected an integer above 5, the one before, and 9 at most, got '3' in '3:2'",
+    "1 5:1 5:2": "index: expected an integer above 5, the index before, and 9 at most, got '5' in '5:2'",
+    "1 5:1 3:2": "index: expected an integer above 5, the index before, and 9 at most, got '3' in '3:2'",
     f"1 {'7' * 50}:1": f"index: expected an integer from 1 on, 9 at most, got '{'7' * 40}...' in '{'7' * 40}...'",
 }
 

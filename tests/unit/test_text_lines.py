@@ -8,7 +8,7 @@ from ps2.algorithms.text.layouts import Layout
 from ps2.algorithms.text.tables import RATINGS
 from ps2.errors import InputError
 
-CUT = ": cut off what follows the third field"
+CUT = ": remove all fields after the third"
 
 
 @pytest.mark.parametrize("line", ["1 2 3", "ann\tfilm .5", "  a   b  -1e-3 ", "a b 7.", "# anything, said", "", "  "])

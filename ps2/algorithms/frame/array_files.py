@@ -1,4 +1,4 @@
-"""Arrays of a model, saved beside pyspark's metadata; the metadata list them with checksums. Reading needs no Spark."""
+"""Save and load a model's arrays. Pyspark's metadata list their files with checksums. Reading needs no Spark."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageErro
 from ps2.storage.arrays import npy
 from ps2.storage.files import reported, resolve_url, write
 
-A = TypeVar("A", bound="ArrayModel")
+A = TypeVar("A", bound="ArrayFiles")
 
-# The key in the metadata, beside those that pyspark writes.
+# PS2's key in the metadata of pyspark.
 KEY = "ps2"
-# The maximum number of numbers of a model that travels inside the functions that use it; a larger one is broadcast.
+# The maximum number of values of a model that is pickled with the functions that use it. A larger model is broadcast.
 MAX_LIGHT = 1 << 14
 
 
@@ -54,14 +54,14 @@ def read_array(url: str, name: str, files: Mapping[str, Any]) -> npt.NDArray[Any
 
 
 def load_content(path: str) -> Any:
-    """Return PS2's part of a saved model's metadata, None if there is none; args and errors as of ``load_metadata``."""
+    """Return PS2's part of a saved model's metadata, None if there is none; raises like ``load_metadata``."""
     return load_metadata(path).get(KEY)
 
 
 def load_metadata(path: str) -> dict[str, Any]:
-    """Return a saved model's metadata, as pyspark writes them: class, paramMap and others; PS2's part is ``KEY``.
+    """Return a saved model's metadata as pyspark writes them: class, paramMap and others; PS2's part is ``KEY``.
 
-    Raise CheckpointMissingError without a model, and CheckpointCorruptError for metadata that cannot be read.
+    Raise CheckpointMissingError if there is no model, and CheckpointCorruptError for metadata that cannot be read.
     """
     fs, root = resolve_url(path, "path")
     with reported(root, "reading the metadata"):
@@ -80,7 +80,7 @@ def load_metadata(path: str) -> dict[str, Any]:
 
 @contextmanager
 def reading(path: str, content: Any, expected: str, what: str) -> Iterator[None]:
-    """Raise UsageError for another format than ``expected``; turn errors of reading into CheckpointCorruptError."""
+    """Raise UsageError unless the format is ``expected``; raise CheckpointCorruptError for errors in the block."""
     saved_format = content.get("format") if isinstance(content, dict) else None
     if saved_format != expected:
         raise UsageError(
@@ -97,7 +97,7 @@ def save_without_spark(
 ) -> None:
     """Write a model to a new folder, with metadata as pyspark writes them; raise UsageError if the folder exists.
 
-    ``write_content`` writes all else to a URL, and returns PS2's part of the metadata.
+    ``write_content`` writes everything else to a URL, and returns PS2's part of the metadata.
     """
     fs, root = resolve_url(path, "path")
     if fs.exists(root):
@@ -119,13 +119,13 @@ def save_without_spark(
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a kind of ``ArrayModel``.
+    """The files of a kind of ``ArrayFiles``.
 
     Attributes:
         format: the format, with its version.
-        what: the content in words, for errors.
-        arrays: the names of the arrays, each with the kinds of dtype that it may have, NumPy's letters. The file of an
-            array is NAME.npy.
+        what: a word for the content in errors.
+        arrays: the names of the arrays, each with its valid dtype kinds, NumPy's letters. The file of an array is
+            NAME.npy.
         values: the names of the other values, each with its conversion from JSON, which raises ValueError or TypeError
             for a wrong value.
         optional: arrays that a model can lack, described like ``arrays``. An absent array has no file.
@@ -138,22 +138,13 @@ class ModelFiles:
     optional: Mapping[str, str] = field(default_factory=dict)
 
 
-class ArrayModel:
-    """A trained model as arrays, usable without Spark and servers; picklable.
+class ArrayFiles:
+    """Arrays and values that are written to a model's folder, and read from it without Spark.
 
-    The names in ``_FILES`` are attributes of the model, and arguments of its constructor.
+    The names in ``_FILES`` are attributes, and arguments of the constructor, unless the hooks convert them.
     """
 
-    # The name of the public model whose files these are.
-    _MODEL_CLASS: ClassVar[str]
     _FILES: ClassVar[ModelFiles]
-    # Whether features may be missing (NaN).
-    takes_missing: bool = False
-
-    @property
-    def is_light(self) -> bool:
-        """Whether the model may travel inside the function that uses it."""
-        return sum(getattr(self, name).size for name in self._FILES.arrays) <= MAX_LIGHT
 
     @classmethod
     def load(cls: type[A], path: str) -> A:
@@ -164,34 +155,28 @@ class ArrayModel:
 
         Raises:
             CheckpointMissingError: the folder holds no model.
-            UsageError: it is another model, or its version is unknown.
+            UsageError: the model is of another class, or its version is unknown.
             CheckpointCorruptError: the files do not match the metadata.
         """
         return cls.read(path, path, load_content(path))
 
-    def save(self, path: str) -> None:
-        """Write the model to a new folder, local or a URL that fsspec knows; the public model reads it, too.
-
-        Raises:
-            UsageError: the folder exists.
-            RecoveryError: the file system refuses.
-        """
-        save_without_spark(path, self._MODEL_CLASS, self._params(), self.write)
-
-    def _params(self) -> dict[str, Any]:
-        """Return the params that the public model has, as plain data."""
-        return {}
-
     def _arrays_to_write(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays as the files hold them."""
+        """Return the arrays in the form in which they are written to files."""
         return {name: getattr(self, name) for name in self._FILES.arrays}
 
     def _values_to_write(self) -> dict[str, Any]:
-        """Return the other values as the metadata hold them."""
-        return {name: getattr(self, name) for name in self._FILES.values}
+        """Return the other values in the form in which the metadata hold them."""
+        values = {name: getattr(self, name) for name in self._FILES.values}
+        return {name: value.to_json() if hasattr(value, "to_json") else value for name, value in values.items()}
 
     @classmethod
-    def _from_files(cls: type[A], arrays: dict[str, Any], values: dict[str, Any]) -> A:
+    def _arrays_to_read(cls, content: Any, values: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the names of the arrays to read, each with its valid dtype kinds."""
+        present = {name: kinds for name, kinds in cls._FILES.optional.items() if f"{name}.npy" in content["files"]}
+        return {**cls._FILES.arrays, **present}
+
+    @classmethod
+    def _from_files(cls: type[A], path: str, url: str, arrays: dict[str, Any], values: dict[str, Any]) -> A:
         """Return the model of these arrays and values; raise ValueError if they do not match."""
         make: Any = cls
         model: A = make(**arrays, **values)
@@ -204,17 +189,43 @@ class ArrayModel:
 
     @classmethod
     def read(cls: type[A], path: str, url: str, content: Any) -> A:
-        """Read what ``write`` wrote to a URL, for which the user gave a path; raises like ``load``."""
+        """Read what ``write`` wrote to a URL. ``path`` is the user's path, for errors; raises like ``load``."""
         saved = cls._FILES
         with reading(path, content, saved.format, saved.what):
             values = {name: convert(content[name]) for name, convert in saved.values.items()}
-            files, kinds = dict(content["files"]), {**saved.arrays, **saved.optional}
-            names = [*saved.arrays, *(name for name in saved.optional if f"{name}.npy" in files)]
-            arrays = {name: read_array(url, f"{name}.npy", files) for name in names}
+            kinds = cls._arrays_to_read(content, values)
+            arrays = {name: read_array(url, f"{name}.npy", dict(content["files"])) for name in kinds}
             for name, array in arrays.items():
                 if array.dtype.kind not in kinds[name]:
                     raise ValueError(f"{name}: dtype {array.dtype}")
         try:
-            return cls._from_files(arrays, values)
+            return cls._from_files(path, url, arrays, values)
         except ValueError as error:
             raise CheckpointCorruptError(f"{path}: {error}") from error
+
+
+class ArrayModel(ArrayFiles):
+    """A trained model as arrays, usable without Spark and servers; picklable."""
+
+    # The name of the public model whose files these are.
+    _MODEL_CLASS: ClassVar[str]
+    # Whether features may be missing (NaN).
+    takes_missing: bool = False
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the model is small enough to be pickled with the function that uses it."""
+        return sum(getattr(self, name).size for name in self._FILES.arrays) <= MAX_LIGHT
+
+    def save(self, path: str) -> None:
+        """Write the model to a new folder, local or a URL that fsspec knows. The public model can also read it.
+
+        Raises:
+            UsageError: the folder exists.
+            RecoveryError: the file system refuses.
+        """
+        save_without_spark(path, self._MODEL_CLASS, self._params(), self.write)
+
+    def _params(self) -> dict[str, Any]:
+        """Return the params of the public model as plain data."""
+        return {}

@@ -108,6 +108,7 @@ def _workers(spark: SparkBackend, survey: TableSurvey, requested_workers: int | 
 def deal_rows(frame: Any, loads: Mapping[int, Load], workers: int, cost: Column) -> DataFrame:
     """Return rows in one non-empty rdd_partition for each worker. There are at least as many rows as workers."""
     spark = backend_of(frame)
+    rows: DataFrame
     rows, partitions = spark.with_fixed_plan(frame)
     # With Spark Connect, a later plan over the same rows can cut them into other partitions. Then none is kept, and the
     # only merge is that of all partitions into one.
@@ -126,9 +127,8 @@ def deal_rows(frame: Any, loads: Mapping[int, Load], workers: int, cost: Column)
         # Spark would leave out a merge right below a shuffle, so a column is in between.
         return _send(rows.coalesce(1), F.pmod(F.monotonically_increasing_id(), F.lit(workers)), workers)
     if dealing == "keep" and is_fixed:
-        kept: DataFrame = rows
-        return kept
-    merges = workers == 1 or dealing == "coalesce" if is_fixed else workers == 1
+        return rows
+    merges = workers == 1 or (is_fixed and dealing == "coalesce")
     return rows.coalesce(workers) if merges else rows.repartition(workers)
 
 

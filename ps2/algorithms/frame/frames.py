@@ -37,18 +37,13 @@ def spark_calls(dataset: Any) -> Iterator[None]:
         yield
 
 
-def unwrapped(vectors: Column) -> Column:
-    """Return vectors as the structs in which Spark stores them: type, size, indices, values."""
-    return F.unwrap_udt(vectors)
-
-
 def for_arrow(vectors: Column) -> Column:
     """Return vectors as structs whose lists are never null; a null vector stays null.
 
     Spark (4.1 and later) asks Arrow after each row for the bytes of the batch. Arrow then fills the offsets of lists
     from the last list that is not null, so null indices of dense vectors cost the square of the number of rows.
     """
-    structs = unwrapped(vectors)
+    structs = F.unwrap_udt(vectors)
     # An SQL expression, as each Column that Python makes takes several calls to Java.
     return structs.withField("indices", F.coalesce(structs["indices"], F.expr("cast(array() as array<int>)")))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -160,7 +161,7 @@ class KeyHasher(HashedColumns, Transformer, MLReadable[Any], MLWritable):
         """
         hasher = self._prepared(dataset)
         rows = dataset.select(*(column(name) for name in hasher.columns))
-        named: DataFrame = map_in_arrow(with_python(rows), _namer(hasher), NAMES)
+        named: DataFrame = map_in_arrow(with_python(rows), partial(_name_keys, hasher), NAMES)
         return named.distinct()
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
@@ -178,9 +179,8 @@ class KeyHasher(HashedColumns, Transformer, MLReadable[Any], MLWritable):
         ]
         names = [field.name for field in new]
         check_new_columns(dataset, names, "the new column")
-        added: DataFrame = map_in_arrow(
-            with_python(dataset), _adder(hasher, names), StructType([*dataset.schema.fields, *new])
-        )
+        schema = StructType([*dataset.schema.fields, *new])
+        added: DataFrame = map_in_arrow(with_python(dataset), partial(_add_keys, hasher, names), schema)
         return added
 
     def _prepared(self, dataset: DataFrame) -> FieldHasher:
@@ -198,32 +198,24 @@ class KeyHasher(HashedColumns, Transformer, MLReadable[Any], MLWritable):
         return EstimatorReader(cls)
 
 
-def _adder(hasher: FieldHasher, names: list[str]) -> Callable[[Batches], Batches]:
-    """Return the function that adds keys and values in a task."""
-
-    def add(batches: Batches) -> Batches:
-        num_before = 0
-        for batch in batches:
-            rows = hasher.rows(batch, num_before)
-            num_before += batch.num_rows
-            offsets = pa.array(rows.indptr.astype("int32"))
-            new = [pa.ListArray.from_arrays(offsets, pa.array(values)) for values in (rows.keys, rows.values)]
-            yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=[*batch.schema.names, *names])
-
-    return add
+def _add_keys(hasher: FieldHasher, names: list[str], batches: Batches) -> Batches:
+    """Add keys and values to batches, in a task."""
+    num_before = 0
+    for batch in batches:
+        rows = hasher.rows(batch, num_before)
+        num_before += batch.num_rows
+        offsets = pa.array(rows.indptr.astype("int32"))
+        new = [pa.ListArray.from_arrays(offsets, pa.array(values)) for values in (rows.keys, rows.values)]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=[*batch.schema.names, *names])
 
 
-def _namer(hasher: FieldHasher) -> Callable[[Batches], Batches]:
-    """Return the function that names keys in a task."""
-
-    def name(batches: Batches) -> Batches:
-        seen: set[int] = set()
-        for batch in batches:
-            new = {key: names for key, names in hasher.inverse(batch).items() if key not in seen}
-            seen |= new.keys()
-            columns = [list(new), [field for field, _ in new.values()], [value for _, value in new.values()]]
-            types = (pa.int64(), pa.string(), pa.string())
-            arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, names=["key", "field", "value"])
-
-    return name
+def _name_keys(hasher: FieldHasher, batches: Batches) -> Batches:
+    """Return the names of the keys in batches, each key once, in a task."""
+    seen: set[int] = set()
+    for batch in batches:
+        new = {key: names for key, names in hasher.inverse(batch).items() if key not in seen}
+        seen |= new.keys()
+        columns = [list(new), [field for field, _ in new.values()], [value for _, value in new.values()]]
+        types = (pa.int64(), pa.string(), pa.string())
+        arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, names=["key", "field", "value"])

@@ -1,4 +1,4 @@
-"""Parameters of models of keys: which columns become keys, and how keys are learned from (docs/keys.md)."""
+"""Parameters of models of keys: the columns whose values become keys, and how to learn from keys (docs/keys.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CATEGORIES = "strings, integers or booleans, or arrays of them"
 
 
 def bucket_columns(value: Any) -> dict[str, list[float] | None]:
-    """Convert names of columns, or a dict from name to bounds, to a dict; bounds None: buckets by logarithm."""
+    """Convert names of columns, or a dict from name to bounds, to such a dict; None: intervals by logarithm."""
     from pyspark.ml.param import TypeConverters
 
     if not isinstance(value, Mapping):
@@ -113,7 +113,7 @@ class KeySettings(HashedColumnSettings):
 
 
 class LearningSettings(KeySettings, FleetSettings, WeightSettings):
-    """A training of keys' weights; admission, expiry and limit of keys."""
+    """A training of keys' weights, and the admission, expiry and maximum number of keys."""
 
     labelCol: Setting[str] = param("label", "the column of the labels, 0 or 1", option=None)
     predictionCol: Setting[str] = param("prediction", "the column of the predictions", option=None, in_model=True)

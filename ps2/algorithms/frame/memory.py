@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from typing import Any
 
 from ps2.errors import LimitError, PS2Error
 
 MORE_SERVERS = "start more servers, or with a larger memory limit"
-
-
-class Freeable(Protocol):
-    """A vector or matrix on the servers."""
-
-    def free(self) -> None:
-        """Free it."""
 
 
 def left_on(servers: Sequence[tuple[int, int]]) -> int:
@@ -39,7 +32,7 @@ def check_servers(what: str, needed_bytes: int, servers: Sequence[tuple[int, int
 
 
 @contextmanager
-def fitting_servers(what: str, vectors: Sequence[Freeable] = (), advice: str = MORE_SERVERS) -> Iterator[None]:
+def fitting_servers(what: str, vectors: Sequence[Any] = (), advice: str = MORE_SERVERS) -> Iterator[None]:
     """Explain a LimitError of servers that allocate vectors, and free the vectors that were allocated before.
 
     ``what`` is the beginning of the message: "sums of 800 bytes".
@@ -67,7 +60,7 @@ def check_driver(what: str, needed_bytes: int, left_bytes: int) -> None:
 
 
 @contextmanager
-def freed_on_failure(model: Freeable) -> Iterator[None]:
+def freed_on_failure(model: Any) -> Iterator[None]:
     """Free a named model if the block raises: it would stay on the fleet, and nobody else can free it."""
     try:
         yield

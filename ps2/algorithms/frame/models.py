@@ -273,10 +273,6 @@ class ClassifyingModel(FleetModel):
     def _outputs(self) -> list[tuple[str, str]]:
         return [(self.getOrDefault("rawPredictionCol"), "raw"), (self.getOrDefault("predictionCol"), "prediction")]
 
-    @property
-    def _score_column(self) -> str:
-        return self.getOrDefault("rawPredictionCol")
-
 
 class ProbabilityModel(ClassifyingModel):
     """Base class of classification models with probabilities; by default, a row has a margin for each class."""
@@ -293,10 +289,6 @@ class ProbabilityModel(ClassifyingModel):
     def _outputs(self) -> list[tuple[str, str]]:
         raw, prediction = super()._outputs()
         return [raw, (self.getOrDefault("probabilityCol"), "probability"), prediction]
-
-    @property
-    def _score_column(self) -> str:
-        return self.getOrDefault("probabilityCol")
 
     def _thresholds(self) -> tuple[float, ...] | None:
         """Return the thresholds that are set; raise UsageError unless there is one for each class."""

@@ -1,11 +1,12 @@
 """A training as a durable program: the driver's side is a generator that can be run again.
 
-Each ``yield`` is one clock of the workers, with their task. Its value is their merged report. The generator learns
-everything else by ``ask``. A journal records reports and answers. After a rollback of the fleet, and in another driver,
-the generator runs again from its start with the journal's answers, then continues where it was. So it may depend only
-on its settings and these answers: on no time, no random number without a seed, no attribute that it sets.
+Each ``yield`` is one clock of the workers, with their task. Its value is their merged report. The generator asks for
+everything else with ``ask``. A journal records reports and answers. After a rollback of the fleet, and in another
+driver, the generator runs again from its start with the journal's answers, then continues where it was. So it may
+depend only on its settings and these answers, but not on the time, random numbers without a seed, or attributes that it
+sets.
 
-Workers that may be ahead of each other do not wait for tasks: they have a loop of their own (``Program.loop``). The
+If workers can be ahead of each other, they do not wait for tasks, but have a loop of their own (``Program.loop``). The
 driver then yields ``NextClock()`` for each clock, or a subclass with a message for the workers.
 """
 
@@ -34,9 +35,9 @@ from ps2.run.message import STOP, Message, Stop
 
 T = TypeVar("T")
 
-# Fields of a message: the name of a task's class, and the task's fields.
+# The fields of a message with a task: the name of the task's class, and the task's fields.
 TASK, FIELDS = "task", "fields"
-# Fields of options that another driver may change.
+# The settings that another driver can change.
 CHANGEABLE = {"iterations", "maxIter", "name", "numServers", "numWorkers", "steps"}
 
 
@@ -49,9 +50,9 @@ class Task:
         Task.classes[f"{cls.__module__}:{cls.__qualname__}"] = cls
 
     def then(self, summarize: Callable[[Any], Any]) -> SummarizedTask:
-        """Let the journal record ``summarize(report)``, plain data, instead of the report, and the program receive it.
+        """Return the task with a function of its report, whose result, plain data, replaces the report in the journal.
 
-        It is called once, in the driver, and may change vectors on the servers.
+        The function is called once, in the driver, and can change vectors on the servers.
         """
         return SummarizedTask(self, summarize)
 
@@ -67,9 +68,9 @@ class Task:
 
 @dataclass(frozen=True)
 class NextClock(Task):
-    """The next clock of workers with a loop of their own. A subclass's fields are a message for them.
+    """The next clock of workers with a loop of their own. The fields of a subclass are a message for them.
 
-    With a staleness s, a worker in clock t has the message that follows clock t - s - 1, and perhaps later ones.
+    With a staleness s, a worker in clock t has the message that follows clock t - s - 1, and perhaps later messages.
     """
 
     def encodable(self) -> dict[str, Any]:
@@ -84,29 +85,30 @@ class SummarizedTask:
     summarize: Callable[[Any], Any]
 
 
-# A program's driver's side, or a part of it: it yields tasks, and returns a T.
+# The driver's side of a program, or a part of it: it yields tasks, and returns a T.
 Steps = Generator[Task | SummarizedTask, Any, T]
-# Does a task in a worker; the first argument is the ``ps2.Worker``. A worker that was started again calls the method
-# ``catch_up``, if there is one, with the tasks that it missed. Their reports and additions count already.
+# A function that does a task in a worker; the first argument is the ``ps2.Worker``. After a restart of the worker, its
+# method ``catch_up``, if it has one, is called with the tasks that the worker missed. Their effects count already.
 DoTask = Callable[[Any, Any], None]
 
 
 class Ask:
     """A program's questions: ``ask(question)`` calls the question once, and records the answer in the journal.
 
-    A question returns plain data. One that fails ends this run of the program, so a failure that the program can
-    survive is an answer. An action that must happen once, such as a change on the servers or a warning, is a question.
+    A question returns plain data. A question that raises an error ends this run of the program, so a failure that the
+    program can handle is an answer. An action that must happen once, such as a change on the servers or a warning, is a
+    question.
     """
 
     def __init__(self, journal: Journal, record: Record, matrices: list[Any], first_clock: int) -> None:
-        # ``matrices`` are the results of ``make`` in this driver.
+        # ``matrices`` are the earlier results of ``make`` in this driver.
         self._journal, self._record, self._first_clock = journal, record, first_clock
         self._matrices, self._next = matrices, 0
-        self.closed = ""  # the reason why no question can be asked; "": there is none
+        self.closed = ""  # why no question can be asked; "": one can be asked
 
     @property
     def clock(self) -> int:
-        """The run's clock that the next ``yield`` stands for, which a message may name."""
+        """The run's clock of the next ``yield``."""
         return self._first_clock + self._journal.clocks[self._journal.page]
 
     def __call__(self, question: Callable[[], T], is_setting: bool = False) -> T:
@@ -118,15 +120,15 @@ class Ask:
         return answer
 
     def setting(self, question: Callable[[], T]) -> T:
-        """Ask for a setting that another driver may change. One that resumes a finished program asks the last again."""
+        """Ask for a setting that another driver can change. To resume a finished program, it asks the last again."""
         return self(question, is_setting=True)
 
     def part(self, steps: Callable[[], Steps[T]]) -> Steps[T]:
-        """Run a part of the program, whose result is plain data. Once it has ended, replays jump over it.
+        """Run a part of the program, whose result is plain data. After its end, replays jump over the part.
 
         The part must not record steps, or change anything that the program reads later.
         """
-        self(lambda: None)  # a line of its own, so that no other part begins there
+        self(lambda: None)  # an answer of its own, so that no two parts begin at one position
         begin = self._journal.page, self._journal.line
         if (finished := self._journal.parts.get(begin)) is not None:
             result: T = self._journal.jump(finished)
@@ -135,7 +137,7 @@ class Ask:
         return result
 
     def make(self, make: Callable[[], T]) -> T:
-        """Make matrices that depend on an answer, or find those of an earlier driver: once in each driver.
+        """Make matrices that depend on an answer, or find those of an earlier driver. This happens once in each driver.
 
         A program makes other matrices in ``__init__``.
         """
@@ -149,14 +151,14 @@ class Ask:
         """Start to measure the first step's time."""
         self._record.start_timer()
 
-    # Each of the next three records one step: ``on_step`` is called once, by the driver that took the step.
+    # Each of the next three methods records one step. Only the driver that took the step calls ``on_step``.
 
     def record_step_and_check_stop(
         self, objective: float, metrics: Mapping[str, float], seconds: float | None = None
     ) -> bool:
         """Record the objective after a step; return whether ``on_step`` wants the training to end.
 
-        Without ``seconds``, the step has taken the time since the last one.
+        The default of ``seconds`` is the time since the last step.
         """
         is_earlier, record = self._journal.is_replaying, self._record
         duration_s = self(lambda: record.lap_s if seconds is None else seconds)
@@ -174,7 +176,7 @@ class Ask:
     def record_step(
         self, objective: float, rows: int, bytes: int, metrics: Mapping[str, float] | None = None, /, **amounts: float
     ) -> dict[str, float]:
-        """Record a step, and the objective of its rows at its beginning; return all metrics of the step.
+        """Record a step, and the objective of its rows at the step's beginning; return all metrics of the step.
 
         Args:
             objective: the objective; NaN: it is unknown.
@@ -224,16 +226,16 @@ class Program(ABC, Generic[T]):
         """Run the algorithm, in the driver. The return value goes to ``result``."""
 
     def worker(self) -> Callable[[Any], DoTask]:
-        """Return a picklable function that makes a worker of its rows; a program has this or a ``loop``."""
+        """Return a picklable function from a worker's rows to its ``DoTask``. A program has this or a ``loop``."""
         raise NotImplementedError("a program has a worker() or a loop()")
 
     def loop(self) -> Any:
-        """Return a picklable function of a worker and its rows: its loop from ``first_clock`` on."""
+        """Return a picklable function of a worker and its rows, which takes part in all clocks from ``first_clock``."""
         return WorkerLoop(self.worker())
 
     @abstractmethod
     def result(self, returned: Any) -> T:
-        """Read the result from the servers. It may be called again, after a rollback."""
+        """Read the result from the servers. This can be called again after a rollback."""
 
     @abstractmethod
     def free(self) -> None:
@@ -241,7 +243,7 @@ class Program(ABC, Generic[T]):
 
     @classmethod
     def train(cls, ps: Any, table: Table, plan: Any, on_step: Callable[[StepReport], None] = lambda step: None) -> T:
-        """Train on a table with a program that is made of a plan, a record and names; raises as ``run_program``."""
+        """Train on a table with a program made from a plan, a record and names; raises like ``run_program``."""
         make: Any = cls
         names = CheckpointNames.of(plan.name, ps)
         return run_program(ps, make(plan, Record(on_step), names), table, names)
@@ -270,7 +272,7 @@ class ProgramDriver(Generic[T]):
     always_replays = False
 
     def __init__(self, program: Program[T], names: CheckpointNames) -> None:
-        """Open the journal of an earlier driver, if there is one; raise ConfigError if it is of another training."""
+        """Open the journal of an earlier driver, if any; raise ConfigError if it belongs to another training."""
         self._program, self._names = program, names
         self._settings = program.settings()
         self._journal = Journal.of(names, self._settings, program.number)
@@ -279,7 +281,7 @@ class ProgramDriver(Generic[T]):
         self._matrices: list[Any] = []
         self._ask = Ask(self._journal, program.record, self._matrices, program.first_clock)
         self._steps: Steps[Any] | None = None
-        self._task: Task | SummarizedTask | None = None  # of the next clock; None: the program is over
+        self._task: Task | SummarizedTask | None = None  # the task of the next clock; None: the program has ended
         self._returned: Any = None
 
     def start(self) -> None:
@@ -296,7 +298,7 @@ class ProgramDriver(Generic[T]):
         return self._program.result(self._returned)
 
     def on_clock(self, clock: int, reports: Sequence[dict[str, Any]] = ()) -> Message | Stop | None:
-        """Do the driver's work after a clock, counted from the program's first one. A rollback repeats clocks."""
+        """Do the driver's work after a clock, counted from the program's first clock. A rollback repeats clocks."""
         page = bisect_left(self._journal.clocks, clock)
         is_idle = page == len(self._journal.clocks) or self._journal.clocks[page] > clock
         # After an idle clock, the program waits with the same task as before.
@@ -308,7 +310,7 @@ class ProgramDriver(Generic[T]):
         return STOP if self._task is None and not self._names.prefix else self._message()
 
     def on_run_clock(self, clock: int, reports: Sequence[dict[str, Any]]) -> Message | Stop | None:
-        """Do the driver's work after a clock of the run, counted from 0; those before the program's first are idle."""
+        """Do the driver's work after a clock of the run, counted from 0; clocks before the program's first are idle."""
         first = self._program.first_clock
         return self.on_clock(clock - first, reports) if clock >= first else self.message()
 
@@ -332,7 +334,7 @@ class ProgramDriver(Generic[T]):
         """Run the program again from its start."""
         self._ask.closed = "it is run again"
         if self._steps is not None:
-            with suppress(ReplayError):  # of a question in a ``finally``
+            with suppress(ReplayError):  # raised by a question in a ``finally``
                 self._steps.close()
         self._program.record.forget()
         program = self._program
@@ -341,7 +343,7 @@ class ProgramDriver(Generic[T]):
         self._send(None)
 
     def _advance(self, report: dict[str, Any]) -> None:
-        """Give the program the report that it waits for, or, in a replay, the one in the journal."""
+        """Give the program the report that it waits for; in a replay, the journal's report."""
         self._journal.turn_page()
         task = self._task
         if isinstance(task, SummarizedTask):
@@ -381,8 +383,8 @@ class ProgramDriver(Generic[T]):
                 self._journal.clocks[-1] += 1
         elif self._journal.page < last or not has_same_task:
             raise ReplayError(
-                "the program yields another task than the one that the earlier driver's workers have: "
-                "settings that another driver may change are asked for, not read"
+                "the program yields a task that differs from the task of the earlier driver's workers: "
+                "ask for settings that another driver may change, do not read them"
             )
         else:
             self._replace_lost_pages()
@@ -412,8 +414,8 @@ class ProgramDriver(Generic[T]):
 
 
 def run_program(ps: Any, program: Program[T], rows: Table | OwnRows, names: CheckpointNames) -> T:
-    """Run a program on the workers and servers of a context, or resume it; free its memory on the servers."""
-    driver = ProgramDriver(program, names)  # if it fails, the vectors of the other training stay
+    """Run or resume a program on the workers and servers of a context; free its memory on the servers at the end."""
+    driver = ProgramDriver(program, names)  # outside of ``try``: an error must not free the vectors of another training
     try:
         driver.start()
         if driver.is_over:

@@ -1,4 +1,4 @@
-"""Parameters that many families have. Those of pyspark.ml keep its names and types."""
+"""Parameters that several families have. Params of pyspark.ml keep their names and types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps2.algorithms.frame.settings import Check, Flexible, Setting, Settings, getter, param, setter
 
-# The check of the seconds of a turn: see ``seconds_or_auto``.
+# The check of the seconds of a turn, see ``seconds_or_auto``.
 TURN_SECONDS: Check = (
     lambda value: value == "auto" or (not isinstance(value, str) and 0 < value < math.inf),
     "a finite positive number of seconds, or 'auto'",
@@ -70,7 +70,7 @@ class FeatureSettings(FleetSettings):
 
 
 class ViaSettings(FleetSettings):
-    """Where a model lies whose training may do without servers."""
+    """Where to train a model whose training can run without servers."""
 
     via: Setting[str] = param(
         "auto",
@@ -115,7 +115,7 @@ class ClassifierSettings(LabelSettings):
 
 
 class ProbabilitySettings(ClassifierSettings):
-    """The columns of predictions of classes, and what the probabilities are compared with."""
+    """The columns of a classifier with probabilities, and the thresholds of these."""
 
     probabilityCol: Setting[str] = param(
         "probability", "the column for the probability of each class; empty: none", option=None, in_model=True
@@ -135,7 +135,7 @@ class ProbabilitySettings(ClassifierSettings):
 
 
 def seconds_or_auto(value: Any) -> float | str:
-    """Return seconds, which may be text, as a float, or "auto", which may be in any case."""
+    """Return seconds as a float, which can be given as text, or "auto", which can be in any case."""
     from pyspark.ml.param import TypeConverters
 
     try:

@@ -231,7 +231,8 @@ class BinaryClassificationSummary(ClassificationSummary):
     @property
     def scoreCol(self) -> str:
         """The name of the column of probabilities, or of raw predictions if the model has no probabilities."""
-        return self._model._score_column
+        has_probabilities = self._model.hasParam("probabilityCol")
+        return self._model.getOrDefault("probabilityCol" if has_probabilities else "rawPredictionCol")
 
     @cached_property
     def _curves(self) -> Any:

@@ -25,7 +25,6 @@ from pyspark.sql.types import (
     UserDefinedType,
 )
 
-from ps2.algorithms.frame.frames import unwrapped
 from ps2.algorithms.frame.labels import (
     Group,
     Labels,
@@ -254,7 +253,7 @@ def _as_stored(frame: DataFrame, columns: ColumnNames) -> list[Column]:
     stored = []
     for name in names_of(columns):
         is_vector = isinstance(field(frame, name).dataType, UserDefinedType)
-        stored.append(unwrapped(column(name)).alias(name) if is_vector else column(name))
+        stored.append(F.unwrap_udt(column(name)).alias(name) if is_vector else column(name))
     return stored
 
 
@@ -333,7 +332,7 @@ def _entries_of(frame: DataFrame, features: str | tuple[str, ...]) -> tuple[Colu
         name = quoted(features)
         size = F.expr(f"case when {name} is not null then size({name}) end")
         return size, size
-    vectors = unwrapped(column(features))
+    vectors = F.unwrap_udt(column(features))
     entries = F.size(vectors["values"])
     size = F.coalesce(vectors["size"], entries)
     return F.when(vectors.isNotNull(), entries), F.when(vectors.isNotNull(), size)

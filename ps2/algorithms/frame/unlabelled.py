@@ -11,7 +11,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 
-from ps2.algorithms.frame.frames import unwrapped
 from ps2.algorithms.frame.tables import (
     TableSurvey,
     column,
@@ -65,7 +64,7 @@ def _entry_sum(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
     elif isinstance(field(frame, features).dataType, ArrayType):
         entries = column(features).cast("array<double>")
     else:
-        entries = unwrapped(column(features))["values"]
+        entries = F.unwrap_udt(column(features))["values"]
 
     def magnitude(entry: Column) -> Column:
         return F.when(F.abs(entry) <= MAX_COUNT, F.abs(entry)).otherwise(1.0)

@@ -15,7 +15,6 @@ from pyspark.sql.types import ArrayType
 
 from ps2.algorithms.frame.dealing import Dealer
 from ps2.algorithms.frame.estimator import FleetEstimator, Job
-from ps2.algorithms.frame.frames import unwrapped
 from ps2.algorithms.frame.heads import VectorHead
 from ps2.algorithms.frame.models import FeatureModel
 from ps2.algorithms.frame.predict import rows_of
@@ -162,7 +161,7 @@ def _size(frame: DataFrame, names: tuple[str, str]) -> int:
         if isinstance(field(frame, name).dataType, ArrayType):
             size = F.when(value.isNotNull(), F.size(value))
         else:
-            parts = unwrapped(value)
+            parts = F.unwrap_udt(value)
             size = F.when(parts.isNotNull(), F.coalesce(parts["size"], F.size(parts["values"])))
         aggregates += [F.min(size).alias(f"min{number}"), F.max(size).alias(f"max{number}")]
         aggregates.append(F.sum(F.when(size.isNull(), 1).otherwise(0)).alias(f"nulls{number}"))

@@ -26,13 +26,13 @@ MAX_IN_RANGE = 10_000
 
 @dataclass(frozen=True)
 class ClickColumns:
-    """Columns of a model of clicks; lists hold names, ranges such as "c1..c26", and patterns such as "c*".
+    """The columns of a model of clicks. Lists contain names, ranges such as "c1..c26", and patterns such as "c*".
 
     Attributes:
-        label, weight: columns of numbers; ``weight`` None: all rows weigh 1.
+        label, weight: columns of numbers; ``weight`` None: all weights are 1.
         categories: columns of strings or integers.
-        numbers: columns of numbers that count by value.
-        buckets: columns of numbers that count by interval.
+        numbers: columns of numbers; each column is a key with these values.
+        buckets: columns of numbers whose intervals are keys.
         crosses: combinations of columns, each "a:b".
     """
 
@@ -44,7 +44,7 @@ class ClickColumns:
     crosses: tuple[str, ...] = ()
 
     def resolved(self, path: str, names: Sequence[str]) -> ClickColumns:
-        """Replace ranges and patterns by the names of a file's columns; raise InputError unless each is there once."""
+        """Replace ranges and patterns by the names of a file's columns; raise InputError unless each exists once."""
         roles = {self.label: "label", **({} if self.weight is None else {self.weight: "weight"})}
         lists = {"categories": self.categories, "numbers": self.numbers, "buckets": self.buckets}
         for name in (*roles, *self._crossed):
@@ -62,16 +62,16 @@ class ClickColumns:
 
     @property
     def texts(self) -> list[str]:
-        """The columns that are strings in text files: categories, also those that only crosses name."""
+        """The columns of strings in text files: categories, and other columns of crosses."""
         return [name for name in dict.fromkeys((*self.categories, *self._crossed)) if name not in self.values]
 
     @property
     def values(self) -> list[str]:
-        """Columns of numbers, the label first."""
+        """The columns of numbers, the label first."""
         return list(dict.fromkeys(filter(None, (self.label, self.weight, *self.numbers, *self.buckets))))
 
     def columns(self) -> tuple[Column, ...]:
-        """Return the columns of text files."""
+        """Return the columns to read from text files."""
         kinds = dict.fromkeys(self.values, OPTIONAL_NUMBER) | dict.fromkeys(self.texts, TEXT)
         kinds[self.label] = LABEL
         return tuple(Column(name, kind, title=f"column {name!r}") for name, kind in kinds.items())
@@ -79,7 +79,7 @@ class ClickColumns:
 
 @dataclass(frozen=True, eq=False)
 class ClickRows:
-    """The rows of a file, a folder or a glob; ``clicks`` have label 1."""
+    """The rows of a file, a folder or a glob. ``clicks`` is the number of rows with label 1."""
 
     path: str
     frame: Any
@@ -89,8 +89,8 @@ class ClickRows:
 
 
 def read(spark: Any, path: str, form: FormatName, columns: ClickColumns, names: Sequence[str] = ()) -> ClickRows:
-    """Read a file, or all files of a folder or glob; ``names``: those of all columns, if the first lines have none. An
-    error names the file and, for text, the number of the line."""
+    """Read a file, or all files of a folder or glob. ``names`` are the names of all columns if the files' first lines
+    do not have them. An error names the file and, for text, the number of the line."""
     with reading(spark, path):
         if form == "parquet":
             return _read_parquet(spark, path, columns)
@@ -101,10 +101,10 @@ def read(spark: Any, path: str, form: FormatName, columns: ClickColumns, names: 
 
 
 def format_of(path: str) -> FormatName:
-    """Return the format that the suffix of a path, or of a local folder's first file, tells; else raise ConfigError."""
+    """Return the format by the suffix of a path, or of a local folder's first file; raise ConfigError for others."""
     form = paths.format_of(path)
     if form is None:
-        raise ConfigError(f"--format: expected csv, tsv, parquet, as the name {path} does not tell it")
+        raise ConfigError(f"--format: expected csv, tsv or parquet, as the name {path} does not say")
     return form  # type: ignore[return-value]
 
 
@@ -126,17 +126,17 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def matching(path: str, patterns: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that names and patterns match, each once; raises InputError if one matches none."""
+    """Return the columns that names and patterns match, each once; raise InputError if one of them matches none."""
     matches: dict[str, None] = {}
     for pattern in patterns:
         if pattern in names or not set(pattern) & set("*?["):
             _check_name(path, pattern, names)
             matches[pattern] = None
             continue
-        matches_of_one = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-        if not matches_of_one:
+        by_pattern = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+        if not by_pattern:
             raise InputError(f"{path}: expected columns like {pattern!r}, got {', '.join(map(repr, names))}")
-        matches.update(dict.fromkeys(matches_of_one))
+        matches.update(dict.fromkeys(by_pattern))
     return tuple(matches)
 
 
@@ -146,28 +146,28 @@ def _check_name(path: str, name: str, names: Sequence[str]) -> None:
 
 
 def _read_parquet(spark: Any, path: str, columns: ClickColumns) -> ClickRows:
-    whole = spark.read.parquet(path)
-    columns = columns.resolved(path, whole.columns)
+    table = spark.read.parquet(path)
+    columns = columns.resolved(path, table.columns)
     names = dict.fromkeys([*columns.values, *columns.texts, *columns.categories])
-    frame = whole.select(*(F.col(f"`{name}`") for name in names))
+    frame = table.select(*(F.col(f"`{name}`") for name in names))
     label = F.col(f"`{columns.label}`").cast("double")
     is_wrong = ~F.coalesce(label.isin(0.0, 1.0), F.lit(False))
     rows, clicks, faults = frame.agg(F.count(F.lit(1)), F.sum(label), F.sum(is_wrong.cast("long"))).first()
     if not rows:
         raise InputError(f"{path}: expected rows, got none")
-    _check_files(spark, whole, list(names))
+    _check_files(spark, table, list(names))
     if faults:
         got = frame.where(is_wrong).select(f"`{columns.label}`").first()[0]
         raise InputError(f"{path}: column {columns.label!r}: expected labels 0 and 1, got {got} ({faults:,} rows)")
     return ClickRows(path, frame.withColumn(columns.label, label), columns, rows, int(clicks))
 
 
-def _check_files(spark: Any, whole: Any, names: Sequence[str]) -> None:
-    """Raise InputError if a Parquet file lacks a column: Spark takes its values as null."""
-    if len(whole.inputFiles()) == 1:
+def _check_files(spark: Any, table: Any, names: Sequence[str]) -> None:
+    """Raise InputError if a Parquet file lacks a column, as Spark would read null values for it."""
+    if len(table.inputFiles()) == 1:
         return
     values = [F.count(f"`{name}`").alias(str(index)) for index, name in enumerate(names)]
-    for file, *counts in whole.groupBy(F.input_file_name().alias("file")).agg(*values).collect():
+    for file, *counts in table.groupBy(F.input_file_name().alias("file")).agg(*values).collect():
         if 0 not in counts:
             continue
         columns = [name.lower() for name in spark.read.parquet(escaped(unquote(file))).columns]

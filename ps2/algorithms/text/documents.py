@@ -1,8 +1,8 @@
 """Documents in files of UCI's bag-of-words format; an error names the file and number of a malformed line.
 
 A file begins with three lines: the number of documents, of words in the vocabulary, and of lines that follow. Each
-further line is "document word count", with numbers from 1. Lines come to Python as Arrow batches and become arrays at
-once; consecutive lines of one document are a piece. Where Spark cuts a file inside a document, the document has
+further line is "document word count", with numbers from 1. Python reads lines in Arrow batches and converts them to
+arrays. Consecutive lines of one document are a piece. If Spark splits a file inside a document, the document has
 several pieces, which are joined by file and number.
 """
 
@@ -33,17 +33,17 @@ FIELDS = ("document", "word", "count")
 NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 # Spark's indices and counts have 32 bits.
 MAX_COUNT = 2**31 - 1
-# Takes the place of a document's number for lines of the head and for malformed lines.
+# Stand for a document's number in pieces of the head's lines, and of a file with malformed lines.
 HEAD_LINES, MALFORMED = 0, -1
 PIECES = "file bigint, block bigint, document bigint, words array<int>, counts array<double>"
-# Lines of files, "document word count", for each partition of the documents.
+# The number of lines "document word count" for each partition of the documents.
 PARTITION_LINES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class BagOfWords:
-    """Documents in Spark's cache: columns id (a document's number in its file) and features (vectors of pyspark.ml).
-    ``tokens`` is the sum of all counts, ``vocabulary`` the number of words."""
+    """Documents in Spark's cache, with columns id (the document's number in its file) and features (vectors of
+    pyspark.ml). ``tokens`` is the sum of all counts, ``vocabulary`` the number of words."""
 
     path: str
     frame: Any
@@ -53,27 +53,27 @@ class BagOfWords:
 
 
 def read(spark: Any, path: str, vocabulary: int | None = None) -> BagOfWords:
-    """Read a file, or all files of a folder or glob, and cache the documents. Each file has its own three lines. Raise
-    InputError for a malformed line, different vocabularies, or another one than expected (None: any)."""
+    """Read a file, or all files of a folder or glob, and cache the documents. Each file has its own first three lines.
+    Raise InputError for a malformed line, or if vocabularies differ in size from each other or from ``vocabulary``."""
     with reading(spark, path):
         lines = with_python(lines_of(spark, path))
-        # A file's number is shorter than its name on every line.
+        # A hash of the file's name takes less memory than the name in each row.
         located = lines.select(F.xxhash64("file").alias("file"), F.input_file_block_start().alias("block"), "line")
         pieces = located.mapInArrow(_parse, PIECES).persist()
         try:
             words, entries, tokens = _check(spark, path, lines, pieces)
             if vocabulary not in (None, words):
                 raise InputError(f"{path}: expected a vocabulary of {vocabulary:,} words, got one of {words:,}")
-            # A cached DataFrame keeps its partitions: Spark's 200 would be so many tasks of every later job.
+            # A cached DataFrame keeps its partitions: with Spark's default, each later job would have 200 tasks.
             parts = max(backend_of(spark).total_slots(), -(-entries // PARTITION_LINES))
-            whole = (
+            joined = (
                 pieces.where(F.col("document") > HEAD_LINES)
                 .repartition(parts, "file", "document")
                 .groupBy("file", "document")
                 .agg(*(F.flatten(F.collect_list(name)).alias(name) for name in ("words", "counts")))
             )
             schema = StructType([StructField("id", LongType()), StructField("features", VectorUDT())])
-            rows = with_python(whole).select("document", "words", "counts")
+            rows = with_python(joined).select("document", "words", "counts")
             frame = rows.mapInArrow(partial(_vectors, words), schema).persist()
             return BagOfWords(path, frame, frame.count(), words, tokens)
         finally:
@@ -83,11 +83,11 @@ def read(spark: Any, path: str, vocabulary: int | None = None) -> BagOfWords:
 def read_vocabulary(spark: Any, path: str, size: int) -> list[str]:
     """Read a vocabulary, one word per line; raise InputError unless there are ``size`` words."""
     with reading(spark, path):
-        # A comma would separate paths.
+        # Spark would take a comma for a separator of paths.
         words: list[str] = spark.sparkContext.textFile(path if "{" in path else path.replace(",", r"{\,}")).collect()
     if len(words) != size:
         raise InputError(
-            f"{path}: expected {size:,} words, one a line, as many as documents have, got {len(words):,} lines"
+            f"{path}: expected the {size:,} words of the documents, one per line, got {len(words):,} lines"
         )
     for number, word in enumerate(words, 1):
         if NOT_UTF8 in word:
@@ -96,11 +96,12 @@ def read_vocabulary(spark: Any, path: str, size: int) -> list[str]:
 
 
 def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch:
-    """Parse lines to rows as ``PIECES`` describes; the numbers of a head's lines are counts. If this part of a file has
-    a line that is malformed whatever the head says, the file's only row reports that.
+    """Parse lines to the rows of ``PIECES``. The numbers in the lines of a head become counts. If a line is malformed
+    with any head, the file's only row has the document ``MALFORMED``.
 
     Args:
-        files, blocks: int64, for each line: its file, and the offset in the file of the part that Spark read.
+        files, blocks: for each line, the hash of its file, and the offset in the file of the split that Spark read,
+            int64.
         values: the lines, strings.
     """
     trimmed = pc.utf8_trim_whitespace(values)
@@ -111,17 +112,17 @@ def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch
     numbers = np.zeros((len(sizes), len(FIELDS)), np.int64)
     try:
         if not np.isin(sizes, (1, len(FIELDS))).all():
-            raise ValueError("a line of another size")
-        # The number of a head's line is the last one of its row.
-        are_there = np.arange(len(FIELDS)) >= len(FIELDS) - sizes[:, None]
-        numbers[are_there] = pc.list_flatten(fields).cast(pa.int64()).to_numpy(zero_copy_only=False)
+            raise ValueError("a line has another number of fields")
+        # The only number of a head's line becomes the last of its row, the count.
+        has_number = np.arange(len(FIELDS)) >= len(FIELDS) - sizes[:, None]
+        numbers[has_number] = pc.list_flatten(fields).cast(pa.int64()).to_numpy(zero_copy_only=False)
         rows = numbers[sizes > 1]
         if (rows < 1).any() or (rows > MAX_COUNT).any():
-            raise ValueError("a number out of range")
+            raise ValueError("a number is out of range")
     except ValueError:
-        which, begins = np.unique(files, return_index=True)
-        offsets = np.zeros(len(which) + 1, np.int64)
-        return _as_batch(which, blocks[begins], np.full(len(which), MALFORMED), offsets, numbers[:0])
+        distinct, first = np.unique(files, return_index=True)
+        offsets = np.zeros(len(distinct) + 1, np.int64)
+        return _as_batch(distinct, blocks[first], np.full(len(distinct), MALFORMED), offsets, numbers[:0])
     document = numbers[:, 0]
     is_begin = (document[1:] != document[:-1]) | (files[1:] != files[:-1])
     begins = np.flatnonzero(np.append(len(document) > 0, is_begin))
@@ -129,7 +130,8 @@ def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch
 
 
 def fault_of(line: str, number: int, documents: int = MAX_COUNT, words: int = MAX_COUNT) -> str | None:
-    """Describe what is wrong with a line; None: nothing. Line numbers begin at 1; the limits are those of the head."""
+    """Describe what is wrong with a line (None: nothing). ``number`` is the line's number, from 1; ``documents`` and
+    ``words`` are the numbers in the head."""
     fields = line.split()
     if number <= len(HEAD):
         if len(fields) != 1 or not NUMBER.fullmatch(fields[0]):
@@ -146,10 +148,10 @@ def fault_of(line: str, number: int, documents: int = MAX_COUNT, words: int = MA
 
 
 def _as_batch(files: Int64s, blocks: Int64s, documents: Int64s, offsets: Int64s, numbers: Int64s) -> pa.RecordBatch:
-    """Return pieces; each holds the numbers from its offset to the next offset."""
-    ends = pa.array(offsets, pa.int32())
-    words = pa.ListArray.from_arrays(ends, pa.array(numbers[:, 1], pa.int32()))
-    counts = pa.ListArray.from_arrays(ends, pa.array(numbers[:, 2], pa.float64()))
+    """Return pieces, each with the numbers from its offset to the next one."""
+    bounds = pa.array(offsets, pa.int32())
+    words = pa.ListArray.from_arrays(bounds, pa.array(numbers[:, 1], pa.int32()))
+    counts = pa.ListArray.from_arrays(bounds, pa.array(numbers[:, 2], pa.float64()))
     columns = [pa.array(files), pa.array(blocks), pa.array(documents, pa.int64()), words, counts]
     return pa.record_batch(columns, names=["file", "block", "document", "words", "counts"])
 
@@ -161,7 +163,7 @@ def _parse(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _vectors(size: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return documents as vectors of ascending unique words."""
+    """Return documents as sparse vectors; each word occurs once, in ascending order."""
     for batch in batches:
         documents, words, counts = batch.columns
         num_words = pc.list_value_length(words).to_numpy(zero_copy_only=False)
@@ -169,10 +171,10 @@ def _vectors(size: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
         values = counts.flatten().to_numpy(zero_copy_only=False).copy()
         x = sp.csr_array((values, columns, np.append(0, np.cumsum(num_words))), shape=(len(batch), size))
         x.sum_duplicates()
-        ends = pa.array(x.indptr, pa.int32())
+        offsets = pa.array(x.indptr, pa.int32())
         lists = (
-            pa.ListArray.from_arrays(ends, pa.array(x.indices, pa.int32())),
-            pa.ListArray.from_arrays(ends, x.data),
+            pa.ListArray.from_arrays(offsets, pa.array(x.indices, pa.int32())),
+            pa.ListArray.from_arrays(offsets, x.data),
         )
         types, sizes = pa.array(np.zeros(len(batch), np.int8)), pa.array(np.full(len(batch), size, np.int32))
         vectors = pa.StructArray.from_arrays([types, sizes, *lists], names=["type", "size", "indices", "values"])
@@ -180,7 +182,7 @@ def _vectors(size: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def _check(spark: Any, path: str, lines: Any, pieces: Any) -> tuple[int, int, int]:
-    """Return the numbers of words, of lines after the heads and of tokens, or raise InputError for what is wrong."""
+    """Return the numbers of words, of lines after the heads and of tokens; raise InputError for a malformed file."""
     document, is_row = F.col("document"), F.col("document") > HEAD_LINES
     tokens = F.aggregate("counts", F.lit(0.0), lambda total, count: total + count)
     files = (
@@ -194,7 +196,7 @@ def _check(spark: Any, path: str, lines: Any, pieces: Any) -> tuple[int, int, in
             F.flatten(
                 F.transform(
                     F.sort_array(F.collect_list(F.when(document == HEAD_LINES, F.struct("block", "counts")))),
-                    lambda part: part["counts"],
+                    lambda piece: piece["counts"],
                 )
             ).alias("head"),
         )
@@ -203,7 +205,7 @@ def _check(spark: Any, path: str, lines: Any, pieces: Any) -> tuple[int, int, in
     if not files:
         raise InputError(f"{path}: expected lines 'document word count', got none at all")
     malformed = [row for row in files if row["min_document"] == MALFORMED]
-    # The numbers of a part with a malformed line are unknown, so the error must name that line.
+    # The numbers of a split with a malformed line are unknown, so the error must name that line.
     wrong = malformed or [row for row in files if not _matches_head(row)]
     if wrong:
         faults = (_fault_in(spark, lines, row["file"], None if malformed else row["lines"]) for row in wrong)

@@ -1,6 +1,6 @@
-"""How lines become fields: of text by position, of CSV files by the names in each file's first line.
+"""How lines are split into fields: text by position, CSV files by the names in each file's first line.
 
-A layout splits lines in Spark's expressions, which are fast, and in Python, which says what is wrong with a line.
+A layout splits lines in Spark's expressions, which are fast, and in Python, to describe what is wrong with a line.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ps2.algorithms.text.paths import local_name
 from ps2.errors import InputError
 
 COMMENT = "#"
-# Numbers of fields of a line of text.
+# The valid numbers of fields of a line of text.
 SIZES = (IDS, IDS + 1)
 BYTE_ORDER_MARK = "\ufeff"
-# Spark's column of a line that is no CSV.
+# The column in which Spark stores a line that is not CSV.
 MALFORMED = "malformed"
 
 
 class Kind(NamedTuple):
-    """What the fields of a column are.
+    """The kind of the fields of a column.
 
     Attributes:
-        expected: description of a valid field.
-        pattern: regular expression, for Java and Python alike, that a valid field matches.
+        expected: the description of a valid field.
+        pattern: the regular expression of valid fields, for Java and Python alike.
         type: Spark's type of the column.
-        is_trimmed: whether white space around a field does not count.
+        is_trimmed: whether white space around a field is ignored.
     """
 
     expected: str
@@ -43,7 +43,7 @@ class Kind(NamedTuple):
     is_trimmed: bool = False
 
 
-# An id such as "007" is no integer: it differs from "7".
+# An id such as "007" is not an integer, as it differs from "7".
 INTEGER = r"0|-?[1-9][0-9]{0,17}"
 ID = Kind("an id", f"[^{NOT_UTF8}]+", "string", is_trimmed=True)
 TEXT = Kind("a text", f"[^{NOT_UTF8}]*", "string")
@@ -54,7 +54,7 @@ LABEL = Kind("a label 0 or 1", r"(\+?0*1(\.0*)?|[+-]?(0+(\.0*)?|\.0+))([eE][+-]?
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table; its name in CSV files is ``header``, in messages ``title``; "": ``name``."""
+    """A column of a table. ``header`` is its name in CSV files, ``title`` its name in messages; "": ``name``."""
 
     name: str
     kind: Kind
@@ -74,7 +74,7 @@ class Column:
         return f"{self.title or self.name}: expected {expected}, got {got}"
 
     def is_valid(self, value: Any) -> Any:
-        """Return Spark's column of whether fields are valid."""
+        """Return Spark's column of whether each field is valid."""
         text = F.coalesce(value, F.lit(""))
         if self.kind.type == "double":
             return text.rlike(rf"^({self.kind.pattern})\z")
@@ -84,8 +84,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Header:
-    """The names of the columns of some files, which are in their first line (""; there is none); the files are URLs, as
-    Spark's input_file_name returns them."""
+    """The names of the columns of some files, and the first line of these files that contains the names ("": no line
+    does). The files are URLs, as Spark's input_file_name returns them."""
 
     names: tuple[str, ...]
     line: str = ""
@@ -93,22 +93,23 @@ class Header:
 
     @staticmethod
     def of(line: str, separator: str, files: frozenset[str] = frozenset()) -> Header:
-        """Return a line as a header."""
+        """Return the header in a line."""
         names = _csv_cells(line.removeprefix(BYTE_ORDER_MARK), separator)
         return Header(tuple(name.strip() for name in names), line, files)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How lines become fields. ``file`` is the URL of a line's file.
+    """How lines are split into fields. The argument ``file`` of its methods is the URL of a line's file.
 
     Attributes:
         columns: the columns to read.
-        headers: the headers of the files, all with the same names, perhaps in other orders.
+        headers: the headers of the files, which have the same names, but can have different orders.
         separator: the separator of the fields; None: white space.
-        text: a description of the lines of text files. "": CSV files, where a field that contains the separator is in
-            double quotes, which end on its line. Text has no quotes, and lines that begin with # are comments.
-        is_open: lines may have more fields, which are ignored.
+        text: a description of the lines of text files; "": the files are CSV. In CSV files, a field that contains the
+            separator is in double quotes, which end on its line. Text has no quotes, and its lines that begin with #
+            are comments.
+        is_open: whether lines can have more fields, which are ignored.
     """
 
     columns: tuple[Column, ...]
@@ -119,17 +120,17 @@ class Layout:
 
     @staticmethod
     def of_text(columns: tuple[Column, ...], size: int, separator: str | None = None, is_open: bool = False) -> Layout:
-        """Return the layout of text whose lines have ``size`` fields: of two columns, and perhaps of a number."""
+        """Return the layout of text whose lines have ``size`` fields: two ids, and perhaps a number."""
         titles = [column.title or column.name for column in columns]
         text = f"'{' '.join(titles[:IDS])} ...'" if is_open else f"'{' '.join(titles[:IDS])}' or '{' '.join(titles)}'"
-        # The names of fields that are too many are none of a column.
+        # Fields after the last column have no name.
         header = Header((*(column.name for column in columns[:size]), *[""] * (size - len(columns))))
         return Layout(columns[:size], (header,), separator, text, is_open)
 
     @staticmethod
     def of_lines(columns: tuple[Column, ...], lines: Sequence[str], file: str = "", is_open: bool = False) -> Layout:
-        """Return the layout of a file's first lines; the first has as many fields as all must have. Raise InputError if
-        several separators fit and make other fields, or if numbers have decimal commas."""
+        """Return the layout of text from a file's first lines; all lines must have as many fields as the first. Raise
+        InputError if several separators fit and split lines differently, or if numbers have decimal commas."""
 
         def is_row(fields: Sequence[str]) -> bool:
             numbers = fields[IDS:]
@@ -149,7 +150,7 @@ class Layout:
 
     @property
     def _skipped(self) -> str:
-        """A regular expression, for Java and Python alike, of the beginning of blank lines and comments."""
+        """The regular expression of the beginning of blank lines and comments, for Java and Python alike."""
         return f"^[{SPACES}]*({COMMENT}|$)" if self.text else f"^[{SPACES}]*$"
 
     def fault_of(self, line: str, file: str = "") -> str | None:
@@ -164,13 +165,13 @@ class Layout:
         return next(filter(None, faults), None)
 
     def fields(self, line: str, header: Header) -> list[str] | str:
-        """Return the fields of a line in the order of the columns; or what is wrong with it."""
+        """Return the fields of a line in the order of the columns, or a description of what is wrong with the line."""
         size = len(header.names)
         cells = fields_of(line, self.separator) if self.text else _csv_cells(line, self.separator or ",")
         cells = cells[:size] if self.is_open else cells
         if self.text and len(cells) not in SIZES:
-            more = ": cut off what follows the third field" if len(cells) > max(SIZES) else ""
-            return f"expected {self.text}, got {shown(line.strip())}{more}"
+            advice = ": remove all fields after the third" if len(cells) > max(SIZES) else ""
+            return f"expected {self.text}, got {shown(line.strip())}{advice}"
         if len(cells) != size:
             source = ", as the first line has" if self.text or header.line else ""
             return f"expected {size} fields{source}, got {len(cells)}: {shown(line)}"
@@ -182,13 +183,13 @@ class Layout:
         return fields
 
     def is_skipped(self, line: Any, file: Any) -> Any:
-        """Return Spark's column of whether lines have no fields: they are blank, comments or headers."""
+        """Return Spark's column of whether each line is blank, a comment or a header."""
         return line.rlike(self._skipped) | (line == self._by_header(file, lambda header: F.lit(header.line)))
 
     def split(self, line: Any) -> Any:
-        """Return Spark's column of all cells of lines: a list, or of CSV files a struct."""
+        """Return Spark's column of all cells of each line: a list, or a struct for CSV files."""
         if not self.text:
-            # A quote that does not end on its line hides the separator behind it.
+            # The separator that is added to the line is hidden by a quote that does not end on the line.
             names = [*(f"c{index}" for index in range(len(self.names) + 1)), MALFORMED]
             options = {"sep": self.separator or ",", "escape": '"', "columnNameOfCorruptRecord": MALFORMED}
             schema = ", ".join(f"{name} string" for name in names)
@@ -197,11 +198,11 @@ class Layout:
             return F.split(_trimmed(line), self.separator)
         text = F.trim(F.translate(line, WHITE, " " * len(WHITE)))
         single = F.when(F.instr(text, "  ") > 0, F.regexp_replace(text, " +", " ")).otherwise(text)
-        # Java splits by one character without a regular expression, which it would compile for each line.
+        # To split by one character, Java needs no regular expression, which it would compile for each line.
         return F.split(single, " ")
 
-    def is_whole(self, cells: Any, file: Any) -> Any:
-        """Return Spark's column of whether the cells are those of a row."""
+    def is_row(self, cells: Any, file: Any) -> Any:
+        """Return Spark's column of whether the cells of each line are those of a row."""
         size = len(self.names)
         if self.text:
             return (F.size(cells) >= size if self.is_open else F.size(cells) == size) & F.lit(size in SIZES)
@@ -210,14 +211,14 @@ class Layout:
         return cells[MALFORMED].isNull() & ~are_names
 
     def field(self, column: Column, cells: Any, file: Any) -> Any:
-        """Return Spark's column of the fields of a column."""
+        """Return Spark's column of the fields of a column of the layout."""
         if self.text:
             return _trimmed(F.get(cells, F.lit(column.index_in(self.headers[0]))))
         cell = self._by_header(file, lambda header: cells[f"c{column.index_in(header)}"])
         return _trimmed(cell) if column.kind.is_trimmed else cell
 
     def _by_header(self, file: Any, value: Callable[[Header], Any]) -> Any:
-        """Return Spark's column of the value that belongs to the header of each row's file."""
+        """Return Spark's column with the value for the header of each line's file."""
         *others, last = self.headers
         column = value(last)
         for header in others:
@@ -229,15 +230,15 @@ class Layout:
 
 
 def read_headers(path: str, lines: Any, separator: str) -> tuple[Header, ...]:
-    """Return the different first lines of CSV files. Raise InputError if all files are empty, or if one names other
-    columns than the first one."""
+    """Return the distinct headers of CSV files. Raise InputError if all files are empty, or if the columns of a file
+    differ from those of the first file."""
     num_files = len(lines.inputFiles())
-    rest = lines.where(F.trim("line") != "")
+    remaining = lines.where(F.trim("line") != "")
     headers: list[Header] = []
-    while num_files and (first := rest.where(F.input_file_block_start() == 0).first()) is not None:
+    while num_files and (first := remaining.where(F.input_file_block_start() == 0).first()) is not None:
         files = {first["file"]}
         if num_files > 1:  # a pass over the lines, in Java, for each different header
-            same = rest.where(rest["line"] == first["line"]).select("file").distinct()
+            same = remaining.where(remaining["line"] == first["line"]).select("file").distinct()
             files.update(row["file"] for row in same.collect())
         header = Header.of(first["line"], separator, frozenset(files))
         if headers and sorted(header.names) != sorted(headers[0].names):
@@ -251,14 +252,14 @@ def read_headers(path: str, lines: Any, separator: str) -> tuple[Header, ...]:
             )
         headers.append(header)
         num_files -= len(files)
-        rest = rest.where(~F.col("file").isin(*files))
+        remaining = remaining.where(~F.col("file").isin(*files))
     if not headers:
         raise InputError(f"{path}: line 1: expected the names of columns, got an empty file")
     return tuple(headers)
 
 
 def _csv_cells(line: str, separator: str) -> list[str]:
-    """Return the fields of a line of CSV, without one whose quote does not end there; none if it is malformed."""
+    """Return the fields of a line of CSV, but not a field whose quote does not end on the line; none if malformed."""
     try:
         return next(csv.reader([line + separator], delimiter=separator), [])[:-1]
     except csv.Error:
@@ -266,5 +267,5 @@ def _csv_cells(line: str, separator: str) -> list[str]:
 
 
 def _trimmed(text: Any) -> Any:
-    """Return a column of Spark without white space at its ends."""
+    """Return a column of Spark without white space around the texts."""
     return F.btrim(text, F.lit(SPACES))

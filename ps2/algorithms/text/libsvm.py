@@ -17,24 +17,24 @@ from ps2.algorithms.text.paths import reading
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import with_python
 
-# Lines that Spark may read, and should not: an entry of libffm, "field:index:value", of which it takes the index as the
-# value; and a number as Java writes it ("3f", "0x1p3"), or one that may be infinite. NaN is a missing value.
+# Lines that Spark reads wrongly without an error: an entry of libffm, "field:index:value", whose index it takes for the
+# value; a number in Java's notation ("3f", "0x1p3"); or a number that can be infinite. NaN is a missing value.
 SUSPECT = r":[^ ]*:|[0-9.][dDfF](\s|$)|0[xX]|Infinity|[eE]\+?[0-9]{3}|[0-9]{309}"
 MISSING = re.compile(r"[+-]?NaN")
 INDEX = re.compile(r"\d{1,10}", re.ASCII)
-# The characters that Java strips from lines and numbers as white space; U+00A0, for example, is not one.
+# The characters that Java strips from lines and numbers as white space. U+00A0, for example, is not among them.
 BLANKS = "".join(map(chr, range(33)))
 # Spark's indices have 32 bits.
 MAX_FEATURES = 2**31 - 1
 SHOWN_LABELS = 10
-# The largest number of classes that an estimator takes; beyond it, not all labels are counted.
+# The maximum number of classes of an estimator. Only one label more than this is counted.
 MAX_CLASSES = 100
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """Rows in Spark's cache, columns label and features (vectors of pyspark.ml), and the number of rows by label; that
-    is incomplete if there are very many labels."""
+    """Rows in Spark's cache, with columns label and features (vectors of pyspark.ml). ``counts`` is the number of rows
+    by label, which is incomplete if there are more labels than ``MAX_CLASSES``."""
 
     path: str
     frame: Any
@@ -60,18 +60,17 @@ class LabelledRows:
     def classified(self, classes: tuple[float, ...]) -> Any:
         """Return the rows with labels 0, 1, ...; raise InputError for a label that is not a class."""
         names = [f"{label:g}" for label in classes]
-        strange = sorted(set(self.counts) - set(classes))
-        if strange:
+        if others := sorted(set(self.counts) - set(classes)):
             expected = f"{', '.join(names[:-1])} and {names[-1]}"
-            raise InputError(f"{self.path}: expected labels {expected}, got {strange[0]:g}")
+            raise InputError(f"{self.path}: expected labels {expected}, got {others[0]:g}")
         number = F.array_position(F.array(*map(F.lit, classes)), F.col("label")) - 1
-        # Rows may be held out. The metadata keep all classes, even those that only held-out rows have.
+        # The metadata list all classes, even if only held-out rows have one of them.
         attribute = {"ml_attr": {"type": "nominal", "vals": names}}
         return self.frame.withColumn("label", number.cast("double")).withMetadata("label", attribute)
 
 
 def read(spark: Any, path: str, features: int) -> LabelledRows:
-    """Read a file, or all files of a folder or glob, and cache the rows; suffixes such as .gz tell the compression.
+    """Read a file, or all files of a folder or glob, and cache the rows; a suffix such as .gz means a compressed file.
     Raise InputError if there is no row, or a line is malformed or has an index above ``features``."""
     with _faults_named(spark, path, features):
         frame = spark.read.format("libsvm").option("numFeatures", str(features)).load(path).persist()
@@ -106,8 +105,8 @@ def fault_of(line: str, features: int = MAX_FEATURES) -> str | None:
         if not colon:
             return f"feature: expected index:value, got {shown(entry)} without ':'"
         if not INDEX.fullmatch(index) or not last < int(index) <= features:
-            after = f"above {last}, the one before, and" if last else "from 1 on,"
-            return f"index: expected an integer {after} {features} at most, got {shown(index)} in {shown(entry)}"
+            low = f"above {last}, the index before, and" if last else "from 1 on,"
+            return f"index: expected an integer {low} {features} at most, got {shown(index)} in {shown(entry)}"
         if not _is_number(value) and not MISSING.fullmatch(value):
             return f"value: expected a number, got {shown(value)} in {shown(entry)}"
         last = int(index)
@@ -116,7 +115,7 @@ def fault_of(line: str, features: int = MAX_FEATURES) -> str | None:
 
 @contextmanager
 def _faults_named(spark: Any, path: str, features: int) -> Iterator[None]:
-    """Replace Java's error by a description of the fault; this second pass runs only after an error."""
+    """Replace Java's error by a description of the malformed line, found by a second pass over the lines."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from ps2.algorithms.text.clicks import ClickRows
     from ps2.algorithms.text.tables import TextTable
 
-# Number of hash values that decide which rows are held out.
+# The number of hash values that decide which rows are held out.
 HASHES = 1 << 30
 MIN_PROBABILITY = 1e-15
 
 
 def held_out(frame: Any, share: float, seed: int, name: str) -> Any:
-    """Return rows with a boolean column that marks a share of them, to be held out. A hash of the row decides, so equal
-    rows are treated alike wherever they lie. Of ratings, only users and items count."""
+    """Return rows with a boolean column that marks a share of them to hold out. A hash of the row decides, so equal
+    rows are treated alike in all partitions. Of ratings, only the user and the item are hashed."""
     columns = ("user", "item") if "user" in frame.columns else ("label", "features")
     value = F.pmod(F.xxhash64(F.lit(seed), *map(F.col, columns)), F.lit(HASHES))
     return frame.withColumn(name, value < round(share * HASHES))
 
 
 def measure(model: Any, frame: Any) -> dict[str, float]:
-    """Return a model's measures: ``rows``, and ``loss``, the mean of the loss that was minimized; for classes
-    ``accuracy`` and, if there are two, ``auc``, the area under the ROC curve; for numbers ``rmse`` and ``mae``."""
+    """Return a model's measures: ``rows`` and ``loss``, the mean of the loss that was minimized; for classes
+    ``accuracy`` and, of two classes, ``auc``, the area under the ROC curve; for numbers ``rmse`` and ``mae``."""
     say("measuring the model")
     summary = model.evaluate(frame)
     predictions = summary.predictions.persist()
@@ -52,8 +52,8 @@ def _loss(model: Any, frame: Any, predictions: Any) -> float:
 
 
 def measure_ratings(model: Any, ratings: TextTable, implicit: bool) -> dict[str, Any]:
-    """Return the number of ``ratings``, that of the ``known`` ones, whose users and items the model knows, and their
-    ``rmse`` and ``mae``. An implicit model predicts a preference, which is 1 for positive ratings."""
+    """Return the number of ``ratings``, the number of ``known`` ratings, whose users and items the model knows, and the
+    ``rmse`` and ``mae`` of these. An implicit model predicts a preference, which is 1 for positive ratings."""
     say("measuring the model")
     rated = model.copy({model.coldStartStrategy: "drop"}).transform(ratings.frame)
     rating = F.col("rating") if "rating" in ratings.columns else F.lit(1.0)

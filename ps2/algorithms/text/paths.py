@@ -1,4 +1,4 @@
-"""Paths of training files: whether there is anything to read, and why Spark cannot read a file."""
+"""Check the paths of training files before Spark reads them, and explain why Spark cannot read a file."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from ps2.run.spark.files import escaped, file_system_of
 from ps2.run.spark.jvm import io_error
 from ps2.storage.files import check_encodable
 
-# Characters of Hadoop's path patterns.
+# The special characters of Hadoop's path patterns.
 PATTERN = re.compile(r"[*?[{\\]")
-# The ones that mean something else to Python's glob.
+# The special characters that have another meaning for Python's glob.
 SPARKS_PATTERN = re.compile(r"[\[{\\]")
-# Matches the file's name in Spark's error.
+# The name of the file in Spark's error.
 FAILED_FILE = re.compile(r"reading file (\S+?)\.?\s")
 FORMAT = re.compile(r"\.(csv|tsv|parquet)(\.\w+)?$", re.IGNORECASE)
 
 
 def local_path(path: str) -> str | None:
-    """Return the local path for a path as Spark reads it; None: it is remote, or only Spark knows."""
+    """Return the local path that Spark reads for a path; None: it is remote, or depends on Spark's configuration."""
     scheme, colon, rest = path.partition(":")
     if colon and "/" not in scheme:
         return "/" + re.sub("^//[^/]*", "", rest).lstrip("/") if scheme == "file" else None  # the host is localhost
-    return None if "HADOOP_CONF_DIR" in os.environ else path  # with that, a path may be one of HDFS
+    return None if "HADOOP_CONF_DIR" in os.environ else path  # with this variable, a path can be in HDFS
 
 
 def local_name(url: str) -> str:
-    """Return the name of a file for messages, a local path or a URL, from its URL as Spark's input_file_name returns
-    it."""
+    """Return the name of a file for messages, a local path or a URL, from the URL that Spark's input_file_name
+    returns."""
     return re.sub(r"^file:(//[^/]*)?", "", unquote(url))
 
 
 def format_of(path: str) -> str | None:
-    """Return "csv", "tsv" or "parquet", as the suffix tells, perhaps before that of a compression; None: none of these.
-    The first file of a local folder or pattern tells it."""
+    """Return "csv", "tsv" or "parquet" from the suffix of a path, or of the first file of a local folder or pattern; a
+    suffix for compression can follow. None: it is another suffix."""
     suffix = FORMAT.search(_first_file(path))
     return None if suffix is None else suffix[1].lower()
 
@@ -61,8 +61,8 @@ def _first_file(path: str) -> str:
 
 
 def check_local(path: str) -> None:
-    """Raise InputError if a local file or folder is missing, unreadable or not a regular file, or a folder holds
-    folders. Patterns that Python's glob does not know are left to Spark."""
+    """Raise InputError if a local file or folder is missing, unreadable or not a regular file, or a folder contains
+    folders. Patterns that Python's glob does not support are not checked."""
     local = local_path(path)
     check_encodable(path, "path", local is not None)
     if local is None or SPARKS_PATTERN.search(local):
@@ -92,8 +92,8 @@ def _check_local_entry(local: str, path: str) -> None:
 
 @contextmanager
 def reading(spark: Any, path: str) -> Iterator[None]:
-    """Check a path before Spark reads it, and name the file that Spark cannot read, such as a truncated compressed one.
-    Raise InputError for these, and if there is no such file, or the path is a folder of folders."""
+    """Check a path before Spark reads it, and name a file that Spark cannot read, such as a truncated compressed file.
+    Raise InputError for these, and if the file does not exist, or the path is a folder of folders."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -114,7 +114,7 @@ def _check_exists(spark: Any, path: str) -> None:
     matches = files.globStatus(location)
     if not matches:
         is_name = PATTERN.search(path) and files.exists(location)
-        hint = f" that this pattern matches; the pattern of the file of this name is {escaped(path)}" if is_name else ""
+        hint = f" that this pattern matches; for the file with this name, use {escaped(path)}" if is_name else ""
         raise InputError(f"{path}: there is no such file{hint}")
     for match in matches:
         if match.isDirectory():
@@ -123,8 +123,8 @@ def _check_exists(spark: Any, path: str) -> None:
 
 
 def _check_folder(entries: Iterable[tuple[str, bool]], path: str) -> None:
-    """Raise InputError if a folder holds other folders, given the name of each entry and whether it is a folder. Spark
-    would list all below them and read none of it. It reads folders named as partitions of a table ("day=3")."""
+    """Raise InputError if a folder contains other folders. ``entries`` are the name of each entry and whether it is a
+    folder. Spark would list the files in them, but read none, except in partitions of a table ("day=3")."""
     for name, is_folder in entries:
         # Spark ignores names that begin with these.
         if is_folder and not name.startswith(("_", ".")) and "=" not in name:

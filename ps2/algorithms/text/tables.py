@@ -1,7 +1,7 @@
-"""Tables in text or CSV files, read by Spark: the lines of a layout become a DataFrame of checked columns.
+"""Read tables in text or CSV files with Spark: the lines of a layout become a DataFrame of checked columns.
 
-Ratings are lines or rows of a user, an item, and perhaps a rating and a weight; edges are lines of a source, a target,
-and perhaps a weight.
+A rating has a user, an item, and optionally a rating and a weight; an edge has a source, a target, and optionally a
+weight.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ps2.algorithms.text.lines import IDS, fields_of, find_fault, lines_of, show
 from ps2.algorithms.text.paths import local_name, reading
 from ps2.errors import InputError
 
-# Number of lines that tell the separator of text.
+# The number of lines from which the separator of text is inferred.
 SAMPLE_LINES = 100
 RATINGS = (Column("user", ID), Column("item", ID), Column("rating", NUMBER))
 EDGES = (Column("src", ID, title="source"), Column("dst", ID, title="target"), Column("weight", NUMBER))
@@ -43,11 +43,12 @@ class TextTable:
     """The rows of a file, a folder or a glob.
 
     Attributes:
-        path: its path.
-        frame: DataFrame of the columns: ids (longs if all are integers, else strings), numbers (double), texts.
-        columns: names of the columns.
-        rows: number of rows.
-        counts: for each column of ids, the number of ids that are no integers; for a column of labels, that of ones.
+        path: the path of the file, the folder or the glob.
+        frame: a DataFrame of the columns: ids (longs if all are integers, else strings), numbers (double), texts.
+        columns: the names of the columns.
+        rows: the number of rows.
+        counts: for each column of ids, the number of ids that are not integers; for a column of labels, the number of
+            labels 1.
     """
 
     path: str
@@ -60,9 +61,9 @@ class TextTable:
 def read_text(
     spark: Any, path: str, columns: tuple[Column, ...], one_kind: bool = False, is_open: bool = False
 ) -> TextTable:
-    """Read lines of text without names: two ids and perhaps a number. ``one_kind``: all ids are of one type;
-    ``is_open``: lines may have more fields. Raise InputError for a malformed line, or a first one that seems to name
-    the columns."""
+    """Read lines of text without names: two ids and perhaps a number. With ``one_kind``, all ids have the same type;
+    with ``is_open``, lines can have more fields. Raise InputError for a malformed line, or if the first line seems to
+    name the columns."""
     with reading(spark, path):
         lines, any_layout = lines_of(spark, path), Layout.of_text(columns, 0, is_open=is_open)
         sample = lines.where(~any_layout.is_skipped(lines["line"], lines["file"])).head(SAMPLE_LINES)
@@ -75,33 +76,33 @@ def read_text(
         is_header = not any(re.fullmatch(NUMBER.pattern, id) for id in fields_of(first, layout.separator)[:IDS])
         if is_header and len(counts) == 1 and 2 * max(counts) < table.rows and max(counts) <= len(lines.inputFiles()):
             raise InputError(
-                f"{file}: expected integers, as other lines have, got first {shown(first)}: begin a line that names "
-                f"columns with {COMMENT}"
+                f"{file}: expected integers, as other lines have, got the first line {shown(first)}: begin a line "
+                f"that names columns with {COMMENT}"
             )
         return table
 
 
 def csv_lines(spark: Any, path: str, separator: str, names: Sequence[str] = ()) -> tuple[Any, tuple[Header, ...]]:
-    """Return the lines of CSV files and their headers; ``names``: those of all columns, if the first lines have
-    none."""
+    """Return the lines of CSV files and their headers. ``names`` are the names of all columns if the files' first lines
+    do not have them."""
     lines = lines_of(spark, path)
     return lines, (Header(tuple(names)),) if names else read_headers(path, lines, separator)
 
 
 def name_fault(name: str, names: Sequence[str]) -> str | None:
-    """Describe what files with columns of these names have instead of one column ``name``; None: they have it."""
+    """Describe why there is not exactly one column ``name`` among ``names``; None: there is."""
     if names.count(name) == 1:
         return None
     return "got several of this name" if name in names else f"got {', '.join(map(repr, names))}"
 
 
 def read_rows(path: str, lines: Any, layout: Layout, one_kind: bool = False) -> TextTable:
-    """Read and check the rows of lines, as ``lines_of`` returns them. Raise InputError if there is none, or for a
-    malformed line; ``path`` is for messages."""
+    """Read and check rows from the result of ``lines_of``. Raise InputError if there is no row, or for a malformed
+    line; ``path`` is for messages."""
     line, file, cells = F.col("line"), F.col("file"), F.col("cells")
     rows = lines.where(~layout.is_skipped(line, file)).select(file, layout.split(line).alias("cells"))
     fields = {column: layout.field(column, cells, file) for column in layout.columns}
-    is_right = reduce(and_, (column.is_valid(field) for column, field in fields.items()), layout.is_whole(cells, file))
+    is_valid = reduce(and_, (column.is_valid(field) for column, field in fields.items()), layout.is_row(cells, file))
     counted = {
         column.name: (~field.rlike(f"^({INTEGER})$")).cast("long")
         if column.kind == ID
@@ -109,17 +110,17 @@ def read_rows(path: str, lines: Any, layout: Layout, one_kind: bool = False) -> 
         for column, field in fields.items()
         if column.kind in (ID, LABEL)
     }
-    stats = rows.agg(F.count(F.lit(1)), F.min(is_right.cast("int")), *map(F.sum, counted.values())).first()
-    num_rows, are_right, *sums = stats
+    stats = rows.agg(F.count(F.lit(1)), F.min(is_valid.cast("int")), *map(F.sum, counted.values())).first()
+    num_rows, are_valid, *sums = stats
     if not num_rows:
         raise InputError(f"{path}: expected rows, got none")
-    if not are_right:
+    if not are_valid:
         raise InputError(find_fault(lines, layout.fault_of) or f"{path}: a line is malformed")
     counts = {name: int(total) for name, total in zip(counted, sums, strict=True)}
 
     def type_of(column: Column) -> str:
-        words = sum(counts.values()) if one_kind else counts.get(column.name)
-        return "long" if column.kind == ID and not words else column.kind.type
+        num_texts = sum(counts.values()) if one_kind else counts.get(column.name)
+        return "long" if column.kind == ID and not num_texts else column.kind.type
 
     frame = rows.select(*(field.cast(type_of(column)).alias(column.name) for column, field in fields.items()))
     return TextTable(path, frame, tuple(column.name for column in layout.columns), num_rows, counts)
@@ -127,7 +128,7 @@ def read_rows(path: str, lines: Any, layout: Layout, one_kind: bool = False) -> 
 
 @dataclass(frozen=True)
 class CsvColumns:
-    """Names of the columns of a CSV file; ``rating`` or ``weight`` None: there is none."""
+    """The names of the columns of a CSV file; None: there is no such column."""
 
     user: str = "user"
     item: str = "item"
@@ -135,7 +136,7 @@ class CsvColumns:
     weight: str | None = None
 
     def columns(self, path: str, names: Sequence[str]) -> tuple[Column, ...]:
-        """Return the columns to read from a file with columns of these names; raise InputError unless each is there
+        """Return the columns to read from a file whose columns are ``names``; raise InputError unless each exists
         once."""
         columns = tuple(
             Column(role, kind, name)
@@ -169,5 +170,5 @@ def read_edges(spark: Any, path: str) -> TextTable:
 
 
 def read_classes(spark: Any, path: str) -> dict[Any, str]:
-    """Return the class of each vertex from lines "vertex class ...", of which the first class counts."""
+    """Return the class of each vertex from lines "vertex class ..."; further classes of a vertex are ignored."""
     return dict(map(tuple, read_text(spark, path, CLASSES, is_open=True).frame.collect()))

@@ -28,7 +28,7 @@ def progress(name: str, steps: int, spark: SparkBackend | None = None) -> Iterat
     """Show a running training, without Spark's progress bar; yield the function to call after each step."""
     with progress_line(name, steps, "reading") as line:
         log.info("%s: the workers read their rows", name, extra={"is_live": line is not None})
-        yield _LogLine(name, steps) if line is None else _LiveLine(line, steps, spark)
+        yield _LogLine(name, steps) if line is None else _live_line(line, steps, spark)
     say(f"{name}: the model is trained")
 
 
@@ -62,18 +62,16 @@ class _LogLine:
             log.info("%s: %s", self._name, ", ".join(describe(report, self._steps)))
 
 
-class _LiveLine:
-    """Shows each step, and hides Spark's progress bar."""
+def _live_line(line: ShowProgress, steps: int, spark: SparkBackend | None) -> Callable[[StepReport], None]:
+    """Return a function that shows a step, and hides Spark's progress bar."""
+    hide_bar = None if spark is None else spark.progress_bar_hider()
 
-    def __init__(self, line: ShowProgress, steps: int, spark: SparkBackend | None) -> None:
-        self._line = line
-        self._steps = steps
-        self._hide_bar = None if spark is None else spark.progress_bar_hider()
+    def show(report: StepReport) -> None:
+        if hide_bar is not None:
+            hide_bar()
+        line(report.number, describe(report, steps))
 
-    def __call__(self, report: StepReport) -> None:
-        if self._hide_bar is not None:
-            self._hide_bar()
-        self._line(report.number, describe(report, self._steps))
+    return show
 
 
 def _spoken(name: str) -> str:

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -213,7 +214,7 @@ class BatchLearner:
         from pyspark.errors import PySparkException
 
         try:
-            return [TaskReport.from_json(row[0]) for row in tasks.collect()]
+            return [TaskReport(**json.loads(row[0])) for row in tasks.collect()]
         except (PySparkException, Py4JError) as error:
             if is_stopped(error):
                 raise
@@ -296,8 +297,12 @@ def learn_frame(
     """
     # The rows of a later pass are those of the first one, so they are not late.
     options = replace(options, late_after_s=None)
-    with StreamState.temporary() as state:
+    state = StreamState.new()
+    try:
         return _learn_passes(ps, BatchLearner(ps, program, reader, state, options), frame, passes)
+    finally:
+        with suppress(PS2Error):  # the fleet may be gone
+            state.vector.free()
 
 
 def _learn_passes(ps: Any, learner: BatchLearner, frame: Any, passes: Passes) -> list[BatchProgress]:
@@ -322,14 +327,7 @@ def _learn_passes(ps: Any, learner: BatchLearner, frame: Any, passes: Passes) ->
             raise InputError(NO_ROWS)
         learned.append(progress)
         log.info("%s", progress)
-        passes.on_step(report_of(learned))
+        seconds, rows = (sum(getattr(each, name) for each in learned) for name in ("seconds", "rows"))
+        loss, metrics = progress.validation.logLoss, {"AUC": progress.validation.auc}
+        passes.on_step(StepReport(len(learned), loss, seconds, rows, 0, metrics=metrics, words=PASS))
     return learned
-
-
-def report_of(learned: Sequence[BatchProgress]) -> StepReport:
-    """Return the last pass as a step of a training. Its loss is measured on each row before the row is learned."""
-    last = learned[-1]
-    seconds, rows = (sum(getattr(each, name) for each in learned) for name in ("seconds", "rows"))
-    return StepReport(
-        len(learned), last.validation.logLoss, seconds, rows, 0, metrics={"AUC": last.validation.auc}, words=PASS
-    )

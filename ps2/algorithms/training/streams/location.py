@@ -60,11 +60,6 @@ def write_held(location: str, held: HeldColumns) -> None:
     write_json(fs, f"{root}/{FOLDER}/{HELD_FILE}", content)
 
 
-def snapshots_in(location: str) -> str:
-    """Return the folder of the snapshots below a checkpointLocation."""
-    return f"{location.rstrip('/')}/{FOLDER}/snapshots"
-
-
 def claimed(checkpoint: SparkCheckpoint, expected: StreamRecord) -> StreamRecord:
     """Return the record of a checkpointLocation; if the location is new, write the expected record with a new name.
 

@@ -12,7 +12,7 @@ from typing import Any
 from ps2.algorithms.training.observing import FitWatch
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress, LearnerOptions
-from ps2.algorithms.training.streams.location import StreamRecord, claimed, read_held, read_record, snapshots_in
+from ps2.algorithms.training.streams.location import FOLDER, StreamRecord, claimed, read_held, read_record
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.algorithms.training.streams.state import StreamState
 from ps2.algorithms.training.streams.training import SNAPSHOT_BATCHES, StreamingTraining, StreamOptions
@@ -78,7 +78,7 @@ def start_stream(  # noqa: PLR0913 - keywords
         name = given.name
     else:
         name = f"{factory.kind}-{uuid.uuid4().hex[:12]}" if record is None else record.model
-    snapshots = ps.conf.checkpointDir or snapshots_in(location)
+    snapshots = ps.conf.checkpointDir or f"{location.rstrip('/')}/{FOLDER}/snapshots"
     checkpoint = SparkCheckpoint(backend_of(frame).checkpoint_files(), location)
     columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     expected = StreamRecord("", name, factory.kind, factory.settings, columns, snapshots)

@@ -7,8 +7,7 @@ checkpoint is restored as zeros, which is the position of a stream that has lear
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log
 from typing import Any
@@ -19,7 +18,7 @@ from ps2.algorithms.training.streams.labelled_rows import NEVER
 from ps2.algorithms.training.streams.progressive import SIZE
 from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
-from ps2.errors import InputError, PS2Error
+from ps2.errors import InputError
 
 # The columns of the vector: batches learned, batches begun, late rows, 1 if any row had a time, and the largest time of
 # a row. The tally of ``progressive`` follows.
@@ -60,17 +59,6 @@ class StreamState:
     @staticmethod
     def new(name: str | None = None) -> StreamState:
         return StreamState(DCV.dense(TALLY + SIZE, 1, dtype="float64", name=name))
-
-    @staticmethod
-    @contextmanager
-    def temporary() -> Iterator[StreamState]:
-        """Yield a new state, and free it afterwards."""
-        state = StreamState.new()
-        try:
-            yield state
-        finally:
-            with suppress(PS2Error):  # the fleet may be gone
-                state.vector.free()
 
     def add(self, tally: Float64s | None, late: int) -> None:
         """Add the tally and the late rows of a task, without waiting for the servers."""

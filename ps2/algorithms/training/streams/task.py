@@ -52,13 +52,6 @@ class TaskReport:
     seconds: dict[str, float] = field(default_factory=lambda: {"wait": 0.0, "read": 0.0, "learn": 0.0})
     fault: str = ""
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> TaskReport:
-        return TaskReport(**json.loads(text))
-
 
 @dataclass(frozen=True)
 class BatchTask:
@@ -86,7 +79,7 @@ class BatchTask:
             # Another attempt of the task would fail as well: a value of its rows, or a gradient, is too large.
             report.fault = str(error)
         flush()
-        yield pa.record_batch([pa.array([report.to_json()])], names=["report"])
+        yield pa.record_batch([pa.array([json.dumps(asdict(report))])], names=["report"])
 
     def _learn(self, batches: Iterator[pa.RecordBatch], report: TaskReport) -> None:
         seconds, began_s, num_before = report.seconds, time.perf_counter(), 0
