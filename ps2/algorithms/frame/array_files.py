@@ -187,21 +187,36 @@ class ArrayModel:
     def write(self, url: str) -> dict[str, Any]:
         """Write the arrays to a folder; return their entries for the metadata."""
         files = write_arrays(url, {f"{name}.npy": array for name, array in self._arrays_to_write().items()})
-        values = {name: getattr(self, name) for name in self._FILES.values}
+        values = {name: _as_json(getattr(self, name)) for name in self._FILES.values}
         return {"format": self._FILES.format, **values, "files": files}
 
     @classmethod
     def read(cls: type[A], path: str, url: str, content: Any) -> A:
         """Read what ``write`` wrote to a URL, for which the user gave a path; raises like ``load``."""
-        make: Any = cls
         saved = cls._FILES
         with reading(path, content, saved.format, saved.what):
             values = {name: convert(content[name]) for name, convert in saved.values.items()}
-            arrays = {name: read_array(url, f"{name}.npy", dict(content["files"])) for name in saved.arrays}
+            kinds = cls._arrays_to_read(content, values)
+            arrays = {name: read_array(url, f"{name}.npy", dict(content["files"])) for name in kinds}
             for name, array in arrays.items():
-                if array.dtype.kind not in saved.arrays[name]:
+                if array.dtype.kind not in kinds[name]:
                     raise ValueError(f"{name}: dtype {array.dtype}")
+        return cls._from_files(path, url, arrays, values)
+
+    @classmethod
+    def _arrays_to_read(cls, content: Any, values: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the names of the arrays to read, each with the kinds of dtype that it may have."""
+        return cls._FILES.arrays
+
+    @classmethod
+    def _from_files(cls: type[A], path: str, url: str, arrays: dict[str, Any], values: dict[str, Any]) -> A:
+        """Make the model of what its files hold; raise CheckpointCorruptError if the arrays do not fit each other."""
+        make: Any = cls
         try:
             return make(**arrays, **values)
         except UsageError as error:
             raise CheckpointCorruptError(f"{path}: {error}") from error
+
+
+def _as_json(value: Any) -> Any:
+    return value.to_json() if hasattr(value, "to_json") else value

@@ -192,8 +192,8 @@ class Job:
     table: Table
 
 
-class FleetEstimator(FeatureParams, TrainingEstimator):
-    """Base class of estimators that learn from features."""
+class SurveyingEstimator(TrainingEstimator):
+    """Base class of estimators that survey a table, choose where to train, deal its rows and train."""
 
     # The largest number of classes. None: labels are numbers; 0: no limit.
     _CLASSES: int | None = None
@@ -288,8 +288,15 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
         survey, dealer = self._survey_and_deal(dataset)
         return retry_after_server_loss(lambda: self._train_model(plan, survey, dealer))
 
+    @abstractmethod
+    def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Any]:
+        """Check and survey a table; return what was found, and what brings its rows to the workers (``Dealer``)."""
+
+
+class FleetEstimator(FeatureParams, SurveyingEstimator):
+    """Base class of estimators that learn from features."""
+
     def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Dealer]:
-        """Check and survey a table; return what was found, and what brings its rows to the workers."""
         workers, columns = self._requested_workers, self._columns()
         check_columns(dataset, columns)
         check_workers(backend_of(dataset), workers)

@@ -191,7 +191,7 @@ class FeatureModel(FittedModel, FeatureParams):
             UsageError: the model is a tree of a forest, which has no form of its own without Spark.
         """
         arrays = self._ARRAYS
-        loader = self._LOADER if arrays is None else f"{arrays.__module__}:{arrays.__name__}"
+        loader = self._LOADER or ("" if arrays is None else f"{arrays.__module__}:{arrays.__name__}")
         if not loader:
             raise UsageError(f"{type(self).__name__}: expected a whole model, got one of its trees")
         outputs = tuple((name, what) for name, what in self._outputs() if name)

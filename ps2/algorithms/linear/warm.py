@@ -79,9 +79,8 @@ def _descend() -> None:
     for weights in (empty, np.ones(2)):
         coordinate_kernels.slopes(HALF_SQUARED, np.zeros(2), np.array([0.0, 1.0]), weights, 0.0, 0.5, slope, curvature)
     coordinate_kernels.describe_columns(rows.x.indptr, rows.x.indices, rows.x.data, np.ones(2), np.zeros((2, 3)))
-    columns.dot(slope)
     columns.add_to(slope, both, np.ones(2))
-    products = NO_PRODUCTS.extended(both, columns.products(both, 2, curvature), columns.dot_some(both, curvature), 1.0)
+    products = NO_PRODUCTS.extended(both, columns.products(both, 2, curvature), columns.dot(both, curvature), 1.0)
     minimise(products, np.ones(2), np.zeros(2), (0.0, 1.0), Strengths(0.1, 0.1), 0.0)
 
 
