@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ps2.algorithms.deep.architecture import Architecture, Layer
 from ps2.algorithms.deep.network import batch_of, tower
-from ps2.algorithms.deep.scoring import check_fields, check_margins, margins_of
+from ps2.algorithms.deep.scoring import check_fields, margins_of
 from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
 from ps2.array_types import Float32s, Float64s
 from ps2.client.batch import batch
@@ -21,7 +21,7 @@ from ps2.client.embedding_settings import LARGEST_SQUARED
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.client.matrix import DCVMatrix
 from ps2.data.hashing import FieldHasher
-from ps2.data.key_rows import KeyRows
+from ps2.data.key_rows import KeyRows, check_margins
 from ps2.errors import CheckpointCorruptError, OutOfRangeError
 
 # Rows of a layer's matrix, and their number: see ps2.algorithms.deep.ops.

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.network import Batch, Pass, batch_of
 from ps2.array_types import Float64s
-from ps2.data.key_rows import KeyRows
-from ps2.errors import InputError, ShapeError
+from ps2.data.key_rows import KeyRows, check_margins
+from ps2.errors import ShapeError
 
 Array = npt.NDArray[Any]
 
@@ -57,16 +57,6 @@ def check_fields(rows: KeyRows, fields: int) -> None:
     """Raise ShapeError if a pair's field is not in [0, fields)."""
     if len(rows.fields) and not 0 <= rows.fields.min() <= rows.fields.max() < fields:
         raise ShapeError(f"fields: expected numbers below {fields}, got {rows.fields.min()} to {rows.fields.max()}")
-
-
-def check_margins(margins: Array) -> None:
-    """Raise InputError if a row's margin is not finite: products of its values overflow float32."""
-    is_finite = np.isfinite(margins)
-    if not is_finite.all():
-        raise InputError(
-            "values: expected numbers whose products with the embeddings are finite, got a margin of "
-            f"{margins[np.argmin(is_finite)]}: scale them"
-        )
 
 
 def _checked(dense: Mapping[str, Array], name: str, shape: tuple[int, int]) -> Array:

@@ -23,11 +23,11 @@ from ps2.algorithms.deep.network import (
     softmax_loss,
 )
 from ps2.algorithms.deep.plan import DeepPlan
-from ps2.algorithms.deep.scoring import check_fields, check_margins
+from ps2.algorithms.deep.scoring import check_fields
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.algorithms.training.streams.task import advance_keys
 from ps2.array_types import Float64s, Int64s
-from ps2.data.key_rows import KeyRows
+from ps2.data.key_rows import KeyRows, check_margins
 from ps2.errors import InputError, OutOfRangeError
 
 

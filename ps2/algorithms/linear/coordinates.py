@@ -125,10 +125,10 @@ class Products:
 
     def last(self, columns: Int64s) -> Products | None:
         """Return the products of ``columns``; None: they are not the last columns of these products."""
-        first = len(self.columns) - len(columns)
-        if first < 0 or not np.array_equal(self.columns[first:], columns):
+        offset = len(self.columns) - len(columns)
+        if offset < 0 or not np.array_equal(self.columns[offset:], columns):
             return None
-        return Products(self.columns[first:], self.gram[first:, first:], self.sums[first:])
+        return Products(self.columns[offset:], self.gram[offset:, offset:], self.sums[offset:])
 
 
 NO_PRODUCTS = Products(NO_COLUMNS, np.empty((0, 0)), NO_VALUES)

@@ -19,6 +19,8 @@ from ps2.ops.kernels import inline, inline_reduction, kernel
 from ps2.ops.table import Array
 
 LOGISTIC, HINGE, SQUARED_HINGE, HALF_SQUARED, SQUARED, HUBER = range(6)
+# The arrays of rows: the matrix's indptr, columns and values, then labels and weights.
+RowArrays = tuple[Array, Array, Array, Float64s, Float64s]
 
 
 @inline
@@ -101,13 +103,7 @@ def linear_margins(indptr: Array, columns: Array, values: Array, w: Array, b: fl
 
 @kernel
 def summed_loss(
-    margins: Float64s,
-    y: Float64s,
-    weights: Float64s,
-    code: int,
-    sigma: float,
-    epsilon: float,
-    sums: Float64s,
+    margins: Float64s, y: Float64s, weights: Float64s, code: int, sigma: float, epsilon: float, sums: Float64s
 ) -> None:
     """Add losses and weights of rows, from their margins, to ``sums``; see ``huber_loss`` for sigma and epsilon."""
     loss, weight = sums[0], sums[1]
@@ -125,20 +121,10 @@ def summed_loss(
 
 @kernel
 def linear_gradient(
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64s,
-    weights: Float64s,
-    w: Array,
-    b: Float64s,
-    code: int,
-    epsilon: float,
-    dw: Float64s,
-    db: Float64s,
-    sums: Float64s,
+    rows: RowArrays, w: Array, b: Float64s, code: int, epsilon: float, dw: Float64s, db: Float64s, sums: Float64s
 ) -> None:
     """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; read each row twice, in cache."""
+    indptr, columns, values, y, weights = rows
     loss, weight = sums[0], sums[1]
     sigma = np.exp(b[1]) if code == HUBER else 1.0
     for row in range(len(y)):
@@ -215,17 +201,9 @@ def all_margins(indptr: Array, columns: Array, values: Array, w: Array, b: Float
 
 
 @kernel
-def softmax_slopes(
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64s,
-    weights: Float64s,
-    w: Array,
-    b: Float64s,
-    slopes: Float64s,
-) -> tuple[float, float]:
+def softmax_slopes(rows: RowArrays, w: Array, b: Float64s, slopes: Float64s) -> tuple[float, float]:
     """Return the sums of losses and weights; set the rows of ``slopes``, which are 0, to derivatives by the margins."""
+    indptr, columns, values, y, weights = rows
     loss, weight = 0.0, 0.0
     for row in range(len(y)):
         c = weights[row] if len(weights) else 1.0
@@ -236,19 +214,9 @@ def softmax_slopes(
 
 
 @kernel
-def softmax_gradient(
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64s,
-    weights: Float64s,
-    w: Array,
-    b: Float64s,
-    dw: Float64s,
-    db: Float64s,
-    sums: Float64s,
-) -> None:
+def softmax_gradient(rows: RowArrays, w: Array, b: Float64s, dw: Float64s, db: Float64s, sums: Float64s) -> None:
     """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; read each row twice, in cache."""
+    indptr, columns, values, y, weights = rows
     loss, weight = sums[0], sums[1]
     classes = len(b)
     slope = np.empty(classes)
@@ -270,17 +238,9 @@ def softmax_gradient(
 
 
 @kernel
-def softmax_loss(
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64s,
-    weights: Float64s,
-    w: Array,
-    b: Float64s,
-    sums: Float64s,
-) -> None:
+def softmax_loss(rows: RowArrays, w: Array, b: Float64s, sums: Float64s) -> None:
     """Add losses and weights of rows to ``sums``."""
+    indptr, columns, values, y, weights = rows
     loss, weight = sums[0], sums[1]
     margins = np.empty(len(b))
     for row in range(len(y)):
@@ -326,21 +286,10 @@ def machine_margins(
 
 @kernel
 def machine_gradient(
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64s,
-    weights: Float64s,
-    w: Array,
-    b: float,
-    width: int,
-    code: int,
-    linear: bool,
-    dw: Float64s,
-    db: Float64s,
-    sums: Float64s,
+    rows: RowArrays, w: Array, b: float, width: int, code: int, linear: bool, dw: Float64s, db: Float64s, sums: Float64s
 ) -> None:
     """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; read each row twice, in cache."""
+    indptr, columns, values, y, weights = rows
     loss, weight, intercept_slope = sums[0], sums[1], db[0]
     factor_sums = np.empty(width - 1)
     for row in range(len(y)):

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.linear import loss_kernels as kernels
+from ps2.algorithms.linear.loss_kernels import RowArrays
 from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.training.table import Facts
 from ps2.array_types import Float64s, Int64s
@@ -33,8 +34,8 @@ MARGIN_CODES = {
 # The losses of factorization machines. The squared loss is (margin - y)^2, as in pyspark.ml, without the factor 1/2.
 MACHINE_CODES = {"fmLogistic": kernels.LOGISTIC, "fmSquared": kernels.SQUARED}
 CODES = MARGIN_CODES | MACHINE_CODES
-# The matrix, labels and weights of rows, for kernels: indptr, indices, data, y, weights.
-Arrays = tuple[Array, Array, Array, Float64s, Float64s]
+# The sums of ``dw`` and ``db`` of ``Evaluated``, and an array of its loss and weight.
+Sums = tuple[Float64s, Float64s, Float64s]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +95,10 @@ class Loss(ABC):
         """Return the initial biases: those of the best model without features, where they are known, else 0."""
 
     @abstractmethod
-    def _add_gradient(self, arrays: Arrays, w: Array, b: Float64s, sums: tuple[Float64s, Float64s, Float64s]) -> None:
-        """Add a block's gradient, loss and weight to ``sums``: dw, db, and an array of two."""
+    def _add_gradient(self, rows: RowArrays, w: Array, b: Float64s, sums: Sums) -> None:
+        """Add a block's gradient, loss and weight to ``sums``."""
 
-    def _arrays(self, rows: LocalRows, w: Array, b: Float64s) -> Arrays:
+    def _arrays(self, rows: LocalRows, w: Array, b: Float64s) -> RowArrays:
         """Return the arrays of rows, checked."""
         check_matrix(self.problem, rows.x, w, b)
         return rows.x.indptr, rows.x.indices, rows.x.data, *labels_and_weights(rows)
@@ -141,19 +142,19 @@ class MarginLoss(Loss):
         return out
 
     def first_biases(self, facts: Facts) -> Float64s:
-        first = np.zeros(self.problem.biases)
+        biases = np.zeros(self.problem.biases)
         if self.problem.fit_intercept:
             if self.problem.loss == "logistic":
                 logs = _log_priors(facts, 2)
-                first[0] = logs[1] - logs[0]
+                biases[0] = logs[1] - logs[0]
             elif self.problem.loss in ("squared", "huber"):
-                first[0] = facts.label_mean
+                biases[0] = facts.label_mean
         if self.problem.loss == "huber" and facts.label_std > 0.0:
-            first[1] = math.log(facts.label_std)
-        return first
+            biases[1] = math.log(facts.label_std)
+        return biases
 
-    def _add_gradient(self, arrays: Arrays, w: Array, b: Float64s, sums: tuple[Float64s, Float64s, Float64s]) -> None:
-        kernels.linear_gradient(*arrays, w, b, CODES[self.problem.loss], self.problem.epsilon, *sums)
+    def _add_gradient(self, rows: RowArrays, w: Array, b: Float64s, sums: Sums) -> None:
+        kernels.linear_gradient(rows, w, b, CODES[self.problem.loss], self.problem.epsilon, *sums)
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class SoftmaxLoss(Loss):
     def loss(self, rows: KeptRows, w: Array, b: Float64s) -> tuple[float, float]:
         sums = np.zeros(2)
         for block in rows.blocks():
-            kernels.softmax_loss(*self._arrays(block, w, b), w, b, sums)
+            kernels.softmax_loss(self._arrays(block, w, b), w, b, sums)
         return float(sums[0]), float(sums[1])
 
     def factors(self, rows: LocalRows, w: Array, b: Float64s) -> tuple[Evaluated, Float64s]:
@@ -178,7 +179,7 @@ class SoftmaxLoss(Loss):
             each row's margins, times the row's weight.
         """
         slopes = np.zeros((len(rows), len(b)))
-        loss, weight = kernels.softmax_slopes(*self._arrays(rows, w, b), w, b, slopes)
+        loss, weight = kernels.softmax_slopes(self._arrays(rows, w, b), w, b, slopes)
         return Evaluated(loss, weight, np.empty(0), slopes.sum(axis=0) * self.problem.fit_intercept), slopes
 
     def margins(self, x: sp.csr_array, w: Array, b: Float64s) -> Float64s:
@@ -191,10 +192,10 @@ class SoftmaxLoss(Loss):
         width = self.problem.width
         return _log_priors(facts, width) if self.problem.fit_intercept else np.zeros(width)
 
-    def _add_gradient(self, arrays: Arrays, w: Array, b: Float64s, sums: tuple[Float64s, Float64s, Float64s]) -> None:
-        kernels.softmax_gradient(*arrays, w, b, *sums)
+    def _add_gradient(self, rows: RowArrays, w: Array, b: Float64s, sums: Sums) -> None:
+        kernels.softmax_gradient(rows, w, b, *sums)
 
-    def _arrays(self, rows: LocalRows, w: Array, b: Float64s) -> Arrays:
+    def _arrays(self, rows: LocalRows, w: Array, b: Float64s) -> RowArrays:
         arrays = super()._arrays(rows, w, b)
         y = arrays[3]
         if len(y) and not 0 <= y.min() <= y.max() < self.problem.width:
@@ -220,16 +221,16 @@ class MachineLoss(Loss):
 
     def initial_weights(self, keys: Int64s, seed: int) -> Float64s:
         """Return linear weights of 0 and normal factors with the problem's standard deviation."""
-        first = np.zeros(len(keys) * self.problem.width)
-        kernels.fill_normal(np.asarray(keys, np.int64), np.uint64(seed % 2**64), self.problem.width, first)
-        return first * self.problem.init_std
+        weights = np.zeros(len(keys) * self.problem.width)
+        kernels.fill_normal(np.asarray(keys, np.int64), np.uint64(seed % 2**64), self.problem.width, weights)
+        return weights * self.problem.init_std
 
     def first_biases(self, facts: Facts) -> Float64s:
         return np.zeros(1)  # as in pyspark.ml
 
-    def _add_gradient(self, arrays: Arrays, w: Array, b: Float64s, sums: tuple[Float64s, Float64s, Float64s]) -> None:
+    def _add_gradient(self, rows: RowArrays, w: Array, b: Float64s, sums: Sums) -> None:
         problem = self.problem
-        kernels.machine_gradient(*arrays, w, b[0], problem.width, CODES[problem.loss], problem.fit_linear, *sums)
+        kernels.machine_gradient(rows, w, b[0], problem.width, CODES[problem.loss], problem.fit_linear, *sums)
 
 
 def loss_of(problem: Problem) -> Loss:

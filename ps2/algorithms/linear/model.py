@@ -93,16 +93,16 @@ class Weights(ArrayModel):
     def is_light(self) -> bool:
         return isinstance(self.weight, DCV) or self.problem.size < BROADCAST_FROM
 
-    def array(self, what: str) -> Float64s:
-        """Return the weights, shape (dim, width); raise UsageError, which names ``what``, if they are a vector."""
+    def array(self, name: str) -> Float64s:
+        """Return the weights, shape (dim, width); raise UsageError, with ``name`` in front, for a vector."""
         if isinstance(self.weight, DCV):
             raise UsageError(
-                f"{what}: the model has {self.problem.size:,} weights, and up to {MAX_IN_DRIVER:,} are held in the "
+                f"{name}: the model has {self.problem.size:,} weights, and up to {MAX_IN_DRIVER:,} are held in the "
                 "driver; they are on the servers, weightVector pulls from there"
             )
         if isinstance(self.weight, KeyedValues):
             raise UsageError(
-                f"{what}: {len(self.weight.keys):,} of the model's {self.problem.size:,} weights were saved, by key; "
+                f"{name}: {len(self.weight.keys):,} of the model's {self.problem.size:,} weights were saved, by key; "
                 "ps2.load_numpy(path + '/weight') returns keys and values"
             )
         return self.weight
@@ -329,11 +329,11 @@ class FactorizationMachine(_Predictor):
         return self._weights.array("factors")[:, 1:]
 
 
-def _load(path: str, name: str, other: str, is_machine: bool) -> tuple[Weights, Head]:
+def _load(path: str, name: str, other_name: str, is_machine: bool) -> tuple[Weights, Head]:
     metadata = load_metadata(path)
     weights = WeightsInMemory.read(path, path, metadata.get(KEY))
     if weights.problem.loss.startswith("fm") != is_machine:
-        raise UsageError(f"{path}: {name} cannot read a {metadata.get('class')}; {other}.load(path) reads it")
+        raise UsageError(f"{path}: {name} cannot read a {metadata.get('class')}; {other_name}.load(path) reads it")
     params = {**metadata.get("defaultParamMap", {}), **metadata.get("paramMap", {})}
     return weights, head_of(weights.problem, params)
 

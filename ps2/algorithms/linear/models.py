@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pyspark.ml import classification, regression
@@ -47,6 +47,8 @@ class WeightsModel(FleetModel):
     """A trained model of weights and biases."""
 
     _ARRAYS = Weights
+    # The classes of summaries: that of ``evaluate``, and that of the training.
+    _SUMMARIES: ClassVar[tuple[Any, Any]]
     _LOADER = "ps2.algorithms.linear.model:LinearModel"
 
     @property
@@ -70,6 +72,9 @@ class WeightsModel(FleetModel):
     def intercept(self) -> float:
         """Intercept."""
         return float(self._weights.biases[0])
+
+    def _summaries(self) -> tuple[Any, Any]:
+        return self._SUMMARIES
 
 
 class LogisticRegressionModel(
@@ -150,12 +155,10 @@ class LinearSVCModel(LinearSVCSettings, _SingleOutputModel, ClassifyingModel, Cl
     """A trained ``LinearSVC``."""
 
     __module__ = "ps2.algorithms.classification"
+    _SUMMARIES = LinearSVCSummary, LinearSVCTrainingSummary
 
     def _head(self) -> ClassHead:
         return ClassHead(2, None, threshold=self.getThreshold())
-
-    def _summaries(self) -> tuple[Any, Any]:
-        return LinearSVCSummary, LinearSVCTrainingSummary
 
     def toPyspark(self) -> classification.LinearSVCModel:
         """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
@@ -168,6 +171,7 @@ class LinearRegressionModel(
     """A trained ``LinearRegression``."""
 
     __module__ = "ps2.algorithms.regression"
+    _SUMMARIES = LinearRegressionSummary, LinearRegressionTrainingSummary
 
     @property
     def scale(self) -> float:
@@ -176,9 +180,6 @@ class LinearRegressionModel(
 
     def _head(self) -> ValueHead:
         return ValueHead()
-
-    def _summaries(self) -> tuple[Any, Any]:
-        return LinearRegressionSummary, LinearRegressionTrainingSummary
 
     def write(self) -> MLWriter:
         """Return a writer: ``write().overwrite().save(path)``; with ``format("pmml")``, pyspark.ml writes its own
@@ -216,12 +217,10 @@ class FMClassificationModel(FMClassifierSettings, MachineModel, ProbabilityModel
     """A trained ``FMClassifier``."""
 
     __module__ = "ps2.algorithms.classification"
+    _SUMMARIES = FMClassificationSummary, FMClassificationTrainingSummary
 
     def _head(self) -> ClassHead:
         return ClassHead(2, "logistic", thresholds=self._thresholds())
-
-    def _summaries(self) -> tuple[Any, Any]:
-        return FMClassificationSummary, FMClassificationTrainingSummary
 
     def toPyspark(self) -> classification.FMClassificationModel:
         """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
@@ -232,12 +231,10 @@ class FMRegressionModel(FMRegressorSettings, MachineModel, FleetRegressionModel,
     """A trained ``FMRegressor``."""
 
     __module__ = "ps2.algorithms.regression"
+    _SUMMARIES = RegressionSummary, RegressionTrainingSummary
 
     def _head(self) -> ValueHead:
         return ValueHead()
-
-    def _summaries(self) -> tuple[Any, Any]:
-        return RegressionSummary, RegressionTrainingSummary
 
     def toPyspark(self) -> regression.FMRegressionModel:
         """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
@@ -297,15 +294,15 @@ def start_of(initial: Weights, problem: Problem, default_biases: Any) -> Start:
 
     ``default_biases`` are those without an initial model. Huber's scale is taken from them if the model has none.
     """
-    other = initial.problem
+    model_problem = initial.problem
     for name, expected, got in (
-        ("classes", _classes(problem), _classes(other)),
-        ("features", problem.dim, other.dim),
-        ("factorSize", problem.width - 1, other.width - 1),
+        ("classes", _classes(problem), _classes(model_problem)),
+        ("features", problem.dim, model_problem.dim),
+        ("factorSize", problem.width - 1, model_problem.width - 1),
     ):
         if expected != got:
             raise ConfigError(f"initialModel: expected a model of {name} {expected}, as this training is, got {got}")
-    intercepts = np.asarray(initial.biases[: other.outputs], np.float64)
+    intercepts = np.asarray(initial.biases[: model_problem.outputs], np.float64)
     if not problem.fit_intercept and intercepts.any():
         raise ConfigError("initialModel: expected no intercept, as fitIntercept is False, got a model that has one")
     weight: Any = initial.weight
@@ -314,7 +311,7 @@ def start_of(initial: Weights, problem: Problem, default_biases: Any) -> Start:
         raise ConfigError("initialModel: expected finite weights and intercepts")
     biases = np.array(default_biases, np.float64)
     biases[: len(intercepts)] = intercepts
-    if problem.loss == other.loss == "huber":
+    if problem.loss == model_problem.loss == "huber":
         biases[-1] = initial.biases[-1]
     return Start(weight, biases)
 

@@ -190,11 +190,11 @@ class ModelView:
     def report(
         self,
         loss: tuple[float, float] = NOTHING,
-        held: tuple[float, float] = NOTHING,
+        held_out: tuple[float, float] = NOTHING,
         rows: int = 0,
-        **others: float | Array,
+        **solver_values: float | Array,
     ) -> None:
         """Report to the driver: summed loss and weight of rows, the same of held-out rows, and further numbers."""
         moved, self.moved_bytes = self.moved_bytes, 0
-        sums = {"loss": loss[0], "weight": loss[1], "held_loss": held[0], "held_weight": held[1], "rows": rows}
-        self._worker.report({**sums, "bytes": moved, **others})
+        sums = {"loss": loss[0], "weight": loss[1], "held_loss": held_out[0], "held_weight": held_out[1], "rows": rows}
+        self._worker.report({**sums, "bytes": moved, **solver_values})

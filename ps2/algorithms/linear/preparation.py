@@ -114,11 +114,11 @@ class Preparation:
 
     def data(self, reading: Reading | KeptReading) -> Data:
         """Return a worker's rows, scaled."""
-        rows, held, width = reading.training, reading.held_out, self.initial_model.width
+        rows, held_out, width = reading.training, reading.held_out, self.initial_model.width
         if self.scale is not None:
             scale = partial(scaled, factors=self.scale.pull(rows.keys * width).astype(np.float64))
-            rows, held = rows.mapped(scale), None if held is None else held.mapped(scale)
-        return Data(rows, held, width)
+            rows, held_out = rows.mapped(scale), None if held_out is None else held_out.mapped(scale)
+        return Data(rows, held_out, width)
 
     def _add_sums(self, vectors: list[DCV], task: PreparationTask, rows: KeptRows) -> None:
         means, weights, squares, *sizes = vectors

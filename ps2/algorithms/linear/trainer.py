@@ -24,8 +24,8 @@ from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.linear.solvers.sap import Sap
 from ps2.algorithms.linear.solvers.solver import SolverContext
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.only_worker import OnStep, Outcome, result_of, train_in_process
-from ps2.algorithms.training.reading import KeptReading, Reading
+from ps2.algorithms.training.only_worker import OnlyWorkerProgram, OnStep, Outcome, result_of
+from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.training.run import Training, run_alone
 from ps2.algorithms.training.table import Facts, Table
@@ -129,17 +129,9 @@ class Task:
         return Task(Problem(**message["problem"]), LinearPlan(**plan), Facts(**facts))
 
 
-@dataclass(frozen=True, eq=False)
-class _Program:
-    table: Table
-    task: Task
-    servers: int
-
-    def __call__(self, worker: Any, reading: Reading | KeptReading) -> Outcome:
-        def run(ps: Any, on_step: OnStep) -> tuple[Weights, TrainingHistory]:
-            return train_weights(ps, self.table, self.task.problem, self.task.plan, self.task.facts, on_step)
-
-        return train_in_process(self.servers, reading, run)
+def train_task(ps: Any, table: Table, task: Task, /, *, on_step: OnStep) -> tuple[Weights, TrainingHistory]:
+    """Train as ``train_weights`` does."""
+    return train_weights(ps, table, task.problem, task.plan, task.facts, on_step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +144,8 @@ class AfterSurvey:
     def __call__(self, surveyed: tuple[Reading, Any], message: Mapping[str, Any]) -> Outcome:
         task = Task.of(message)
         task = replace(task, plan=task.plan.with_settings(spill="never"))
-        return _Program(self.table, task, self.servers)(None, _times(surveyed[0], task.facts.weight_unit))
+        program = OnlyWorkerProgram(train_task, self.table, task, self.servers)
+        return program(None, _times(surveyed[0], task.facts.weight_unit))
 
 
 def _times(reading: Reading, unit: float) -> Reading:
@@ -173,7 +166,7 @@ def train_locally(
     """Train like ``train_weights`` in the process of the only worker; call ``on_step`` when the training has ended."""
     # Rows are written to files when they are read, which is before the training in the worker begins.
     task = Task(problem, plan.with_settings(spill="never"), facts)
-    program = _Program(replace(table, frame=None), task, len(ps.servers))
+    program = OnlyWorkerProgram(train_task, replace(table, frame=None), task, len(ps.servers))
     record = Record(on_step)
     training = Training(
         *(table, form_of(problem), program),

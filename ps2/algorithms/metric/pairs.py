@@ -103,18 +103,18 @@ def draw_pairs(rows: LocalRows, count: int, rng: np.random.Generator) -> Pairs:
     assert rows.y is not None
     order = np.argsort(rows.y, kind="stable")
     _, starts, sizes = np.unique(rows.y[order], return_index=True, return_counts=True)
-    begin, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
+    class_starts, class_sizes = np.repeat(starts, sizes), np.repeat(sizes, sizes)
     positions, n = np.arange(len(order)), len(order)  # rows sorted by class
     firsts, seconds, similar = [], [], []
     for _ in range(count):
-        has_similar = size > 1
-        offset = rng.integers(1, np.maximum(size, 2))
+        has_similar = class_sizes > 1
+        offset = rng.integers(1, np.maximum(class_sizes, 2))
         firsts.append(positions[has_similar])
-        seconds.append((begin + (positions - begin + offset) % size)[has_similar])
-        has_dissimilar = size < n
-        partner = rng.integers(0, np.maximum(n - size, 1))
+        seconds.append((class_starts + (positions - class_starts + offset) % class_sizes)[has_similar])
+        has_dissimilar = class_sizes < n
+        partner = rng.integers(0, np.maximum(n - class_sizes, 1))
         firsts.append(positions[has_dissimilar])
-        seconds.append(np.where(partner >= begin, partner + size, partner)[has_dissimilar])
+        seconds.append(np.where(partner >= class_starts, partner + class_sizes, partner)[has_dissimilar])
         similar += [np.ones(has_similar.sum(), bool), np.zeros(has_dissimilar.sum(), bool)]
     first, second = order[np.concatenate(firsts)], order[np.concatenate(seconds)]
     return Pairs(rows.x, rows.keys, np.concatenate(similar), first, second)

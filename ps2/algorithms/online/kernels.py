@@ -23,6 +23,9 @@ Array = npt.NDArray[Any]
 # The positions in ``rates``: FTRL's alpha, beta, l1 and l2; Adagrad's lr and eps; the L2 penalty of vectors (with
 # Adagrad: of all weights).
 ALPHA, BETA, L1, L2, LR, EPS, DECAY = range(7)
+# The arrays of rows: their bounds; for each pair the number of its key, and its value; labels 0 or 1; weights, or an
+# empty array if all are 1.
+LabelledPairs = tuple[Int64s, Int32s, Float32s, Float32s, Float32s]
 
 
 @inline
@@ -45,30 +48,19 @@ def ftrl_weight(z: float, n: float, rates: Float64s) -> float:
 
 @kernel
 def learn_rows(
-    indptr: Int64s,
-    inverse: Int32s,
-    values: Float32s,
-    labels: Float32s,
-    weights: Float32s,
-    blocks: Float32s,
-    changes: Float32s,
-    tail: int,
-    ftrl: bool,
-    rates: Float64s,
-    margins: Float64s,
+    rows: LabelledPairs, blocks: Float32s, changes: Float32s, tail: int, ftrl: bool, rates: Float64s, margins: Float64s
 ) -> None:
     """Predict each row, and then take a step for it, on a copy of the model.
 
     Args:
-        inverse: the row of each pair's key in ``blocks``.
-        labels: the labels 0 or 1, shape (n,).
-        weights: the rows' weights, shape (n,); empty: all are 1.
+        rows: the rows; numbers of keys are rows of ``blocks``.
         blocks: the model, shape (keys, block length), which is not changed.
         changes: zeros of shape (keys, 2 k), to which the changes of the blocks' first 2 k columns are added. With FTRL,
             the columns begin at 1: w, which is column 0, is computed from the others.
         tail: the number of pairs at the end of each row that have only a linear weight: 1 with an intercept.
         margins: the output for the predictions, each before its row's step.
     """
+    indptr, inverse, values, labels, weights = rows
     k = changes.shape[1] // 2
     shift = 1 if ftrl else 0  # the block's column of column 0 of ``changes``
     z_column = 2 * k
@@ -130,21 +122,12 @@ def learn_rows(
 
 
 @kernel
-def sum_gradients(
-    indptr: Int64s,
-    inverse: Int32s,
-    values: Float32s,
-    labels: Float32s,
-    weights: Float32s,
-    pulled: Float32s,
-    gradients: Float32s,
-    tail: int,
-    margins: Float64s,
-) -> None:
+def sum_gradients(rows: LabelledPairs, pulled: Float32s, gradients: Float32s, tail: int, margins: Float64s) -> None:
     """Predict all rows, and add up their gradients; see ``learn_rows`` for the other arguments.
 
     ``pulled`` has the weights of each key, shape (keys, k). ``gradients`` has zeros of that shape.
     """
+    indptr, inverse, values, labels, weights = rows
     k = pulled.shape[1]
     sums = np.zeros(k)
     for row in range(labels.size):
@@ -208,8 +191,8 @@ def merge_pairs(
         The bounds of the rows, and the number of the key and the value of each pair.
     """
     n = indptr.size - 1
-    size = inverse.size + n if intercept else inverse.size
-    bounds, numbers, sums = np.zeros(n + 1, np.int64), np.empty(size, np.int32), np.empty(size, np.float32)
+    num_pairs = inverse.size + n if intercept else inverse.size
+    bounds, numbers, sums = np.zeros(n + 1, np.int64), np.empty(num_pairs, np.int32), np.empty(num_pairs, np.float32)
     last_pair = np.full(keys, -1, np.int64)  # of each key
     count = 0
     for row in range(n):

@@ -124,5 +124,5 @@ class OnlinePlan:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> OnlinePlan:
-        others = {name: value for name, value in content.items() if name != "life"}
-        return cls(**others, key_arguments=content.get("life", {}))
+        settings = {name: value for name, value in content.items() if name != "life"}
+        return cls(**settings, key_arguments=content.get("life", {}))

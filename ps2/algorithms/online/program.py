@@ -18,7 +18,7 @@ from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.client.embedding_settings import LARGEST_SQUARED
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.data.hashing import FieldHasher
-from ps2.data.key_rows import KeyRows
+from ps2.data.key_rows import KeyRows, check_margins
 from ps2.errors import InputError
 from ps2.ops.guards import readable
 
@@ -57,7 +57,7 @@ class OnlineProgram:
         k, tail = self.settings.k, int(self.settings.intercept)
         if not self.settings.local_steps:
             gradients = np.zeros((len(rows.keys), k), np.float32)
-            kernels.sum_gradients(*entries, readable(self.table.pullDistinct(rows.keys)), gradients, tail, margins)
+            kernels.sum_gradients(entries, readable(self.table.pullDistinct(rows.keys)), gradients, tail, margins)
             check_margins(margins)
             self.table.pushDistinct(rows.keys, gradients, wait=False)
             return margins
@@ -65,7 +65,7 @@ class OnlineProgram:
         blocks = matrix.pull(columns=rows.keys)
         changes = np.zeros((len(rows.keys), 2 * k), np.float32)
         is_ftrl = self.settings.is_ftrl
-        kernels.learn_rows(*entries, readable(blocks), changes, tail, is_ftrl, self.settings.rates, margins)
+        kernels.learn_rows(entries, readable(blocks), changes, tail, is_ftrl, self.settings.rates, margins)
         check_margins(margins)
         check_changes(changes, rows.keys)
         ftrl = {name: getattr(self.settings, name) for name in ("alpha", "beta", "l1", "l2")}
@@ -83,15 +83,6 @@ class OnlineProgram:
         pulled = readable(self.table.pullDistinct(rows.keys))
         kernels.predict_rows(rows.indptr, rows.inverse, rows.values, pulled, int(self.settings.intercept), margins)
         return margins
-
-
-def check_margins(margins: Float64s) -> None:
-    """Raise InputError if a margin is not finite."""
-    if not np.isfinite(margins).all():
-        raise InputError(
-            f"values: expected numbers whose products with the weights are finite, got a margin of "
-            f"{margins[~np.isfinite(margins)][0]}: scale them, or lower the learning rate"
-        )
 
 
 def check_changes(changes: Float32s, keys: Int64s) -> None:

@@ -198,7 +198,9 @@ def train_in_process(servers: int, reading: Any, train: Callable[[InProcessConte
 
 
 @dataclass(frozen=True, eq=False)
-class _Program:
+class OnlyWorkerProgram:
+    """Trains in the process of the only worker; ``options`` are the argument of ``train``. Picklable."""
+
     train: Train
     table: Table
     options: Any
@@ -216,5 +218,5 @@ def train_in_only_worker(ps: Any, table: Table, form: Form, train: Train, option
 
     ``on_step`` is called for each step after the training has ended.
     """
-    program = _Program(train, replace(table, frame=None), options, len(ps.servers))
+    program = OnlyWorkerProgram(train, replace(table, frame=None), options, len(ps.servers))
     return result_of(run_alone(ps, Training(table, form, program, seed=options.seed)), on_step)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
-from ps2.algorithms.linear.loss_kernels import margin_slope, row_margin
+from ps2.algorithms.linear.loss_kernels import RowArrays, margin_slope, row_margin
 from ps2.algorithms.linear.losses import MARGIN_CODES, Loss, check_matrix, labels_and_weights
 from ps2.algorithms.linear.parameters import ModelView, Parameters
 from ps2.algorithms.linear.plan import LinearPlan, Problem
@@ -61,9 +61,9 @@ class AveragingWork:
         def do(worker: Any, task: PassLocally | Evaluate) -> None:
             view = ModelView(worker)
             w, b = view.pull(self.model, data.columns)
-            loss, held = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
+            loss, held_loss = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
             if isinstance(task, Evaluate):
-                view.report(loss, held)
+                view.report(loss, held_loss)
                 return
             share, rng, rows = data.rows.weight / self.weight, worker.rng(), data.whole
             order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.plan.settings.localPasses)])
@@ -75,7 +75,7 @@ class AveragingWork:
             view.add(self.changes, change, share * (local.b - b))
             shrinking = np.zeros((worker.workers, 2))
             shrinking[worker.rank] = share * local.shrink, local.threshold
-            view.report(loss, held, len(order), shrinking=shrinking)
+            view.report(loss, held_loss, len(order), shrinking=shrinking)
 
         return do
 
@@ -117,10 +117,10 @@ class Averaging(SteppingProgram):
                 step_size /= 2.0
         return self.validation.best
 
-    def _hardly_falls(self, before: float, after: float) -> bool:
+    def _hardly_falls(self, earlier: float, later: float) -> bool:
         """Return whether the objective shows that steps are too long, unless the L2 penalty alone shortens them."""
         problem = self.context.problem
-        return bool(problem.l1 or not problem.l2) and after > (1.0 - MIN_FALL) * before
+        return bool(problem.l1 or not problem.l2) and later > (1.0 - MIN_FALL) * earlier
 
     def _average(self, shrinking: Float64s) -> None:
         """Average the models. ``shrinking`` has each worker's factor, times its share of the rows, and threshold."""
@@ -213,48 +213,39 @@ def local_sgd(loss: Loss, rows: LocalRows, w: Array, b: Float64s, order: Int64s,
         raise OutOfRangeError(f"order: expected rows in [0, {len(rows)}), got {order.min()} to {order.max()}")
     batch = min(steps.batch or len(order), len(order)) or 1
     u, intercept, x = w.astype(np.float64), b.astype(np.float64), rows.x
-    shrink, threshold = sgd_pass(
-        x.indptr, x.indices, x.data, y, weights, order, u, intercept, MARGIN_CODES[problem.loss],
-        problem.fit_intercept, batch, float(steps.step_size), float(steps.l1), float(steps.l2), steps.first_step,
-    )  # fmt: skip
+    strengths = float(steps.step_size), float(steps.l1), float(steps.l2)
+    arrays, code = (x.indptr, x.indices, x.data, y, weights), MARGIN_CODES[problem.loss]
+    fit_intercept, first_step = problem.fit_intercept, steps.first_step
+    shrink, threshold = sgd_pass(arrays, order, u, intercept, code, fit_intercept, batch, strengths, first_step)
     return LocalModel(u, intercept, shrink, steps.first_step - (-len(order) // batch), threshold)
 
 
 @kernel
 def sgd_pass(  # noqa: PLR0913
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64s,
-    weights: Float64s,
-    order: Int64s,
-    u: Float64s,
-    b: Float64s,
-    code: int,
-    intercept: bool,
-    batch: int,
-    step_size: float,
-    l1: float,
-    l2: float,
-    first_step: int,
-) -> tuple[float, float]:
-    """Change ``u`` and ``b`` by a step for each ``batch`` rows; return ``LocalModel``'s shrink and threshold.
+    rows: RowArrays, order: Int64s, u: Float64s, b: Float64s, code: int, intercept: bool, batch: int,
+    strengths: tuple[float, float, float], first_step: int,
+) -> tuple[float, float]:  # fmt: skip
+    """Change ``u`` and ``b`` by a step for each ``batch`` rows; return ``shrink`` and ``threshold`` of ``LocalModel``.
+
+    ``strengths`` are the step size and the strengths of the L1 and the L2 penalty.
 
     The weights are s u. So a step shrinks them by changing s, and a row costs only its entries (Bottou 2012, section
     5.1). A step's soft threshold eta l1 is eta l1 / abs(s) for u. Soft thresholds add up, so a weight takes the missed
     ones when a row has its feature (Langford et al., 2009, section 4).
     """
+    indptr, columns, values, y, weights = rows
+    step_size, l1, l2 = strengths
     scale, shrink, threshold = 1.0, 1.0, 0.0
     total = 0.0  # the sum of thresholds since the scale was last multiplied into the weights
     applied = np.zeros(len(u) if l1 > 0.0 else 0)
     slopes = np.empty(min(batch, len(order)))
     step = first_step
-    for first in range(0, len(order), batch):
-        count = min(batch, len(order) - first)
+    for start in range(0, len(order), batch):
+        count = min(batch, len(order) - start)
         eta = step_size / (1.0 + step_size * l2 * step)
         batch_weight, slope_sum = 0.0, 0.0
         for i in range(count):
-            row = order[first + i]
+            row = order[start + i]
             c = weights[row] if len(weights) else 1.0
             slopes[i] = 0.0
             if c == 0.0:
@@ -291,7 +282,7 @@ def sgd_pass(  # noqa: PLR0913
             if slopes[i] == 0.0:
                 continue
             change = eta * slopes[i] / batch_weight / scale
-            row = order[first + i]
+            row = order[start + i]
             for position in range(indptr[row], indptr[row + 1]):
                 u[columns[position]] -= change * values[position]
         total += missed

@@ -86,9 +86,9 @@ class FtsgdWork:
         def do(worker: Any, task: SearchLocally | Evaluate) -> None:
             view = ModelView(worker)
             w, b = view.pull(self.model, data.columns)
-            held = data.held_loss(self.loss, w, b)
+            held_loss = data.held_loss(self.loss, w, b)
             if isinstance(task, Evaluate):
-                view.report(self.loss.loss(data.rows, w, b), held)
+                view.report(self.loss.loss(data.rows, w, b), held_loss)
                 return
             # If minibatches have all rows, the first gradient's loss is that of all rows.
             loss = None if self.plan.settings.miniBatchFraction == 1.0 else self.loss.loss(data.rows, w, b)
@@ -102,7 +102,7 @@ class FtsgdWork:
                 view.add(self.changes, SentValues(gradient.dw, data.columns), gradient.db)
                 sampled = gradient.weight
                 view.report(
-                    *(loss or (gradient.loss, sampled), held, len(rows)),
+                    *(loss or (gradient.loss, sampled), held_loss, len(rows)),
                     shrink=0.0,
                     oscillated=0,
                     fell_back=1,
@@ -118,7 +118,7 @@ class FtsgdWork:
             change = SentValues(share * (local.w[: len(w)] - local.shrink * w), data.columns)
             view.add(self.changes, change, share * (local.w[len(w) :] - b))
             view.report(
-                *(loss or shard.first or NOTHING, held, shard.rows),
+                *(loss or shard.first or NOTHING, held_loss, shard.rows),
                 shrink=share * local.shrink,
                 oscillated=int(local.oscillated),
                 fell_back=0,

@@ -69,8 +69,8 @@ class LbfgsWork:
             b[: len(task.shifts)] -= task.shifts
             evaluated, sent = self.form.gradient(self.gradient.weight, data.rows, w, b, data.columns)
             view.add(self.gradient, sent, evaluated.db)
-            held = data.held_loss(self.loss, w, b)
-            view.report((evaluated.loss, evaluated.weight), held, len(data.rows), **self.form.choice.reported())
+            held_loss = data.held_loss(self.loss, w, b)
+            view.report((evaluated.loss, evaluated.weight), held_loss, len(data.rows), **self.form.choice.reported())
 
         return evaluate
 

@@ -119,8 +119,8 @@ def _block_slopes(rows: LocalRows, mean: Float64s, label_mean: float, w: Float64
     c = np.ones(len(rows)) if rows.weights is None else rows.weights
     sums, columns = np.zeros(len(mean)), np.flatnonzero(np.abs(mean) > SMALL_MEAN)
     dense = _DenseColumns(rows, columns, mean[columns])
-    others = np.flatnonzero(~np.isin(rows.keys, columns))
-    x, keys = rows.x[:, others], rows.keys[others]
+    sparse = np.flatnonzero(~np.isin(rows.keys, columns))
+    x, keys = rows.x[:, sparse], rows.keys[sparse]
     small = mean.copy()
     small[columns] = 0.0
     residuals = rows.y - label_mean - (x @ w[keys] - small @ w)
@@ -139,8 +139,8 @@ def _add_sparse_products(
 ) -> None:
     """Add the products of the other features, whose means are small, with each other, with ``dense`` and the label."""
     rows = dense.rows
-    others = np.flatnonzero(~np.isin(rows.keys, dense.columns))
-    x, keys, k = rows.x[:, others], rows.keys[others], len(mean)
+    sparse = np.flatnonzero(~np.isin(rows.keys, dense.columns))
+    x, keys, k = rows.x[:, sparse], rows.keys[sparse], len(mean)
     weighted = x.multiply(c[:, None]).tocsr()
     small, sums = mean.copy(), np.zeros(k)
     small[dense.columns] = 0.0
@@ -212,8 +212,8 @@ def solve(sums: Products, l1: Float64s, l2: Float64s, steps: int, tol: float) ->
 
 def _with_l1(a: Float64s, sums: Products, l1: Float64s, steps: int, tol: float) -> Float64s:
     """Minimise with an L1 penalty: each weight is the difference of two nonnegative numbers. Labels are scaled."""
-    size = math.sqrt(sums.yy) or 1.0
-    xy, l1 = sums.xy / size, l1 / size
+    label_size = math.sqrt(sums.yy) or 1.0
+    xy, l1 = sums.xy / label_size, l1 / label_size
 
     def objective(halves: Float64s) -> tuple[float, Float64s]:
         plus, minus = halves.reshape(2, -1)
@@ -230,7 +230,7 @@ def _with_l1(a: Float64s, sums: Products, l1: Float64s, steps: int, tol: float) 
         options={"maxiter": steps, "maxfun": 20 * steps + 1, "ftol": tol, "gtol": 0.0},
     )
     plus, minus = minimum.x.reshape(2, -1)
-    return np.asarray((plus - minus) * size)
+    return np.asarray((plus - minus) * label_size)
 
 
 def objective(sums: Products, w: Float64s, l1: Float64s, l2: Float64s) -> float:

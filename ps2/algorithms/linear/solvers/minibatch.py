@@ -67,17 +67,17 @@ class MinibatchWork:
                 view.report(self.loss.loss(rows, w, b), self._held_loss(data, view, catch_up))
                 return
             evaluated, sent = self.form.gradient(self.gradient.weight, rows, w, b, columns, self.scale)
-            held = self._held_loss(data, view, catch_up) if task.step % self.every == 0 else NOTHING
+            held_loss = self._held_loss(data, view, catch_up) if task.step % self.every == 0 else NOTHING
             own_step = None if self.optimizer is None else partial(self.optimizer.step, task.step + 1)
             view.add(self.gradient, sent, evaluated.db * self.scale, own_step)
-            view.report((evaluated.loss, evaluated.weight), held, len(rows), **self.form.choice.reported())
+            view.report((evaluated.loss, evaluated.weight), held_loss, len(rows), **self.form.choice.reported())
 
         return do
 
     def _held_loss(self, data: Data, view: ModelView, catch_up: Any) -> tuple[float, float]:
-        if data.held is None:
+        if data.held_out is None:
             return NOTHING
-        return self.loss.loss(data.held, *view.pull(self.model, data.columns, catch_up))
+        return self.loss.loss(data.held_out, *view.pull(self.model, data.columns, catch_up))
 
 
 @dataclass(frozen=True, eq=False)

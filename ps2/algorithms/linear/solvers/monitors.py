@@ -36,8 +36,8 @@ class ObjectiveMonitor:
     ):
         self._context, self._penalised = context, penalised
         labels = context.facts.label_range if context.problem.classes is None else (0.0, 1.0)
-        size = max(abs(labels[0]), abs(labels[1]))
-        self._rounding = ROUNDING * size * size
+        max_label = max(abs(labels[0]), abs(labels[1]))
+        self._rounding = ROUNDING * max_label * max_label
 
     def penalty(self, model: Parameters) -> Callable[[], float]:
         """Request the penalties of a model within ``batch()``; return a function that returns them after it."""

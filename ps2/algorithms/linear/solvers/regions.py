@@ -74,10 +74,10 @@ class Box:
         self._clip(model)
 
     def set_pseudo_gradient(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
-        for vector, *others in zip(
+        for vector, *arguments in zip(
             pseudo.each, point.each, gradient.each, self.lower.each, self.upper.each, strict=True
         ):
-            vector.zip(*others).apply("box_gradient")
+            vector.zip(*arguments).apply("box_gradient")
 
     def align(self, direction: Parameters, pseudo: Parameters) -> None:
         for vector, mask in zip(direction.each, pseudo.each, strict=True):

@@ -31,7 +31,7 @@ class Data:
     """A worker's rows to train on, and its held-out rows, with the same keys, if there are any."""
 
     rows: KeptRows
-    held: KeptRows | None = None
+    held_out: KeptRows | None = None
     width: int = 1
 
     @cached_property
@@ -47,7 +47,7 @@ class Data:
 
     def held_loss(self, loss: Loss, w: Array, b: Float64s) -> tuple[float, float]:
         """Return the summed loss of the held-out rows, and their summed weight."""
-        return NOTHING if self.held is None else loss.loss(self.held, w, b)
+        return NOTHING if self.held_out is None else loss.loss(self.held_out, w, b)
 
     def sample(self, fraction: float, rng: np.random.Generator) -> KeptRows:
         """Select each row to train on with probability ``fraction``; keep all keys."""
