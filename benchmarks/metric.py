@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from benchmarks import frame
 from benchmarks.frame import Benchmark, Line, Part, option, take_turns, timed
 from benchmarks.local_spark import WORKERS, cached, spark_and_servers
-from ps2.algorithms.metric.pairs import drawn_pairs, objective
+from ps2.algorithms.metric.pairs import draw_pairs, objective
 from ps2.data.rows import Rows
 
 NEIGHBOURS = 3
@@ -123,7 +123,7 @@ def _sets() -> dict[str, tuple[Labelled, int]]:
 def judged(components: Any, rows: Labelled) -> float:
     """Return the objective of L for pairs of rows, with the scale of L that makes it least."""
     x = sp.csr_array(rows.x)
-    pairs = drawn_pairs(Rows(x, np.asarray(rows.y, float)).localize(), JUDGED, np.random.default_rng(0))
+    pairs = draw_pairs(Rows(x, np.asarray(rows.y, float)).localize(), JUDGED, np.random.default_rng(0))
     differences = pairs.differences(np.arange(len(pairs)))
     of_keys = np.asarray(components)[:, pairs.keys]
     mapped = differences @ of_keys.T

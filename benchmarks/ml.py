@@ -152,7 +152,7 @@ def steps_to(data: Data, params: dict[str, Any], target: float, most: int) -> in
 
 
 def _is_on_fleet(model: Any) -> bool:
-    from ps2.algorithms.linear.weights import MAX_IN_DRIVER
+    from ps2.algorithms.linear.model import MAX_IN_DRIVER
 
     return int(model.numFeatures) > MAX_IN_DRIVER
 

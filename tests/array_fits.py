@@ -15,8 +15,8 @@ from pyspark.sql.types import DoubleType, StructField, StructType
 from ps2.algorithms.frame.labels import PART_COLUMN, Labels, ReadAndSurvey
 from ps2.algorithms.frame.tables import Survey, field, survey_of
 from ps2.algorithms.linear.fit import NO_TRAINING, LinearEstimator
+from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.trainer import AfterSurvey, Task, train
-from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.only_worker import result_of
 from ps2.algorithms.training.reading import Reading

@@ -182,8 +182,9 @@ def labelled() -> Callable[[Any], Table]:
 
 def learn_metric(ps: Any, table: Table, call: Call) -> Result:
     settings = MetricSettings(rank=2, pairsPerRow=2, maxIter=6 + call.more, miniBatchFraction=0.5, seed=call.seed)
-    trained = metric.train(ps, table, MetricPlan(settings=settings, name=call.name, dim=6, classes=2), call.on_step)
-    return Result({"components": trained.metric.components}, trained.history.objective)
+    plan = MetricPlan(settings=settings, name=call.name, dim=6, classes=2)
+    trained = metric.MetricProgram.train(ps, table, plan, call.on_step)
+    return Result({"components": trained.model.components}, trained.history.objective)
 
 
 # -- linear models -----------------------------------------------------------------------------------------------------

@@ -8,9 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ps2.array_types import Float32s, Int32s, Int64s
+from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.data.plain_arrays import as_array
-from ps2.errors import DTypeError, OutOfRangeError, ShapeError
+from ps2.errors import DTypeError, InputError, OutOfRangeError, ShapeError
+
+
+def check_margins(margins: Float32s | Float64s) -> None:
+    """Raise InputError if the margin of a row is not finite: products of its values and the weights overflow."""
+    is_finite = np.isfinite(margins)
+    if not is_finite.all():
+        raise InputError(
+            "values: expected numbers whose products with the weights are finite, got a margin of "
+            f"{margins[np.argmin(is_finite)]}: scale them, or lower the learning rate"
+        )
 
 
 @dataclass(frozen=True, eq=False)

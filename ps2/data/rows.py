@@ -252,6 +252,11 @@ def number_columns(columns: Array) -> tuple[Int64s, Int32s]:
     return keys, inverse
 
 
+def columns_of(keys: Int64s, width: int) -> Int64s:
+    """Return the columns of features that have ``width`` adjacent columns each, feature by feature."""
+    return keys if width == 1 else (keys[:, None] * width + np.arange(width)).reshape(-1)
+
+
 def are_dense(columns: Array, rows: int, size: int) -> bool:
     """Return True if each row has all columns, in order."""
     if columns.dtype != np.int32 or not rows or len(columns) != rows * size:

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from ps2.algorithms.clusters.model import KMeansClusters
 from ps2.algorithms.frame.heads import ClassHead, ClusterHead, ValueHead, VotesHead
 from ps2.algorithms.frame.scoring import FeatureScoring
-from ps2.algorithms.linear.weights import Weights
+from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import leaf_tree

@@ -83,7 +83,7 @@ NAN, NULL = float("nan"), None
     ("params", "rows", "error", "said"),
     [
         ({}, [([1.0, NAN], 0.0), ([2.0, 1.0], 1.0)], InputError, "hold NaN or infinite"),
-        ({}, [([1.0, 2.0], 1.0), ([2.0, 1.0], 1.0)], InputError, "expected rows of two classes at least"),
+        ({}, [([1.0, 2.0], 1.0), ([2.0, 1.0], 1.0)], InputError, "expected rows of at least two classes"),
         ({"rank": 0}, [([1.0, 2.0], 0.0)], ConfigError, "rank: expected"),
     ],
     ids=["nan", "one-class", "rank-0"],

@@ -31,8 +31,8 @@ from ps2.algorithms import (
     LogisticRegression,
     LogisticRegressionModel,
 )
+from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.plan import Problem
-from ps2.algorithms.linear.weights import Weights
 from ps2.errors import CheckpointCorruptError, ConfigError, InputError, LimitError, SlotsError, StoppedError, UsageError
 
 pytestmark = pytest.mark.usefixtures("ps")
@@ -102,7 +102,7 @@ def test_transform_when_features_are_arrays_or_columns_then_same(spark):
 
 
 def test_transform_when_weights_are_broadcast_then_same(df, monkeypatch):
-    monkeypatch.setattr("ps2.algorithms.linear.weights.BROADCAST_FROM", 1)
+    monkeypatch.setattr("ps2.algorithms.linear.model.BROADCAST_FROM", 1)
     np.testing.assert_array_equal(
         arrays(MODELS["svc"].copy().transform(df))[:, -1], [MODELS["svc"].predict(vector) for (vector,) in ROWS]
     )
@@ -378,7 +378,7 @@ def test_fit_when_features_cannot_be_then_the_error_counts_them(spark):
 
 
 def test_fit_when_model_is_large_then_weights_stay_on_fleet(labelled, monkeypatch):
-    monkeypatch.setattr("ps2.algorithms.linear.weights.MAX_IN_DRIVER", 1)
+    monkeypatch.setattr("ps2.algorithms.linear.model.MAX_IN_DRIVER", 1)
     large = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
     monkeypatch.undo()
     small = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
@@ -396,7 +396,7 @@ def test_fit_when_factors_exceed_servers_then_early_limit_error(labelled, ps):
 @pytest.mark.parametrize("sparse_from", [1, 100], ids=["sparse", "dense"])
 def test_fit_when_model_stays_on_fleet_then_takes_one_vector(labelled, statuses, monkeypatch, sparse_from):
     monkeypatch.setattr("ps2.algorithms.linear.parameters.SPARSE_FROM", sparse_from)
-    monkeypatch.setattr("ps2.algorithms.linear.weights.MAX_IN_DRIVER", 1)
+    monkeypatch.setattr("ps2.algorithms.linear.model.MAX_IN_DRIVER", 1)
 
     def held():
         return {matrix.matrix: matrix for status in statuses() for matrix in status.matrices}

@@ -16,8 +16,8 @@ from ps2.algorithms.frame.dealing import check_workers, deal
 from ps2.algorithms.frame.frames import for_arrow
 from ps2.algorithms.frame.tables import check_columns, survey
 from ps2.algorithms.frame.unlabelled import survey_rows
+from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.plan import Problem
-from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError, InputError, SlotsError
 from ps2.run.spark.backend_lookup import backend_of

@@ -40,8 +40,8 @@ from ps2.algorithms import (
     TwoTower,
     Word2VecModel,
 )
+from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.plan import Problem
-from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import Forest

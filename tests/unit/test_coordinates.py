@@ -28,15 +28,14 @@ def local(x=X, dense=(), means=()):
 
 def test_columns_when_absent_then_are_zeros():
     columns, of = local(), np.array([0, 4, 5, 99])
-    assert columns.slots(of).tolist() == [0, -1, 4, -1]
-    np.testing.assert_allclose(columns.dot_some(of, H), [X[:, 0] @ H, 0, X[:, 4] @ H, 0])
-    np.testing.assert_allclose(columns.dot(H), X.T @ H)
+    np.testing.assert_allclose(columns.dot(of, H), [X[:, 0] @ H, 0, X[:, 4] @ H, 0])
+    np.testing.assert_allclose(columns.dot(columns.keys, H), X.T @ H)
 
 
 def test_columns_when_dense_then_are_centred_even_if_absent():
     columns = local(dense=[2, 4], means=[5.0, 1.0])
     assert columns.keys.tolist() == [0, 1, 2, 3, 4, 5, 6]
-    np.testing.assert_allclose(columns.dot_some(np.array([2, 4, 6]), H), [(X[:, 2] - 5) @ H, -H.sum(), X[:, 5] @ H])
+    np.testing.assert_allclose(columns.dot(np.array([2, 4, 6]), H), [(X[:, 2] - 5) @ H, -H.sum(), X[:, 5] @ H])
 
 
 def test_columns_when_added_then_rows_get_their_multiples():
@@ -48,7 +47,7 @@ def test_columns_when_added_then_rows_get_their_multiples():
 @pytest.mark.parametrize("dense", [2.0, 0.0])
 def test_products_when_weighted_then_are_numpys(dense, monkeypatch):
     monkeypatch.setattr(coordinates, "DENSE_PRODUCTS", dense)
-    monkeypatch.setattr(coordinates, "MANY", 1)
+    monkeypatch.setattr(coordinates, "MIN_DENSE_COLUMNS", 1)
     of, at = np.array([5, 0, 4, 2]), [4, 0, 2]
     result = local().products(of, 2, H)
     expected = X[:, at].T @ (X[:, at] * H[:, None])
@@ -59,8 +58,8 @@ def test_products_when_weighted_then_are_numpys(dense, monkeypatch):
 
 def test_products_when_extended_then_are_those_of_all():
     columns, first, both = local(), np.array([3, 1]), np.array([6, 0, 3, 1])
-    start = NO_PRODUCTS.extended(first, columns.products(first, 2, H), columns.dot_some(first, H), H.sum())
-    created = start.extended(both, columns.products(both, 2, H), columns.dot_some(both, H), H.sum())
+    start = NO_PRODUCTS.extended(first, columns.products(first, 2, H), columns.dot(first, H), H.sum())
+    created = start.extended(both, columns.products(both, 2, H), columns.dot(both, H), H.sum())
     x = X[:, [5, 0, 3, 1]]
     x = x - H @ x / H.sum()
     np.testing.assert_allclose(created.gram, x.T @ (x * H[:, None]), atol=1e-12)
@@ -70,7 +69,7 @@ def test_products_when_extended_then_are_those_of_all():
 def of_block(curved):
     """Products of six columns, and a gradient, with or without an intercept."""
     columns, all_of = local(), np.array([0, 1, 2, 3, 5, 6])
-    sums = columns.dot_some(all_of, H)
+    sums = columns.dot(all_of, H)
     products = NO_PRODUCTS.extended(all_of, columns.products(all_of, 6, H), sums, curved)
     return products, X.T @ (H * np.sin(np.arange(40)))
 
@@ -96,7 +95,7 @@ def test_block_when_minimised_then_conditions_hold(curved, l2):
 def test_block_when_columns_are_equal_then_minimum_is_found():
     x = np.repeat(X[:, :1], 3, axis=1)
     columns, of = LocalColumns.of(Rows(sp.csr_array(x)).localize(), NONE, np.empty(0)), np.arange(3)
-    products = NO_PRODUCTS.extended(of, columns.products(of, 3, np.ones(40)), columns.dot_some(of, np.ones(40)), 0.0)
+    products = NO_PRODUCTS.extended(of, columns.products(of, 3, np.ones(40)), columns.dot(of, np.ones(40)), 0.0)
     y = X[:, 0] + X[:, 1]
     result = minimise(products, x.T @ y, np.zeros(3), (0.0, 0.0), Strengths(2.0, 0.0), 0.0)
     alone = (X[:, 0] @ y - 2.0) / (X[:, 0] @ X[:, 0])

@@ -44,7 +44,7 @@ BATCHES = plan_of("minibatch", optimizer="adam", stepSize=0.1, name="mine")
 
 def train_metric(ps, steps):
     plan = MetricPlan(settings=with_values(METRIC, maxIter=steps), name="mine", dim=4, classes=2)
-    return metric.train(ps, TABLE, plan).metric.components
+    return metric.MetricProgram.train(ps, TABLE, plan).model.components
 
 
 def train_batches(ps, steps, **options):

@@ -10,9 +10,9 @@ import scipy.sparse as sp
 
 from ps2.algorithms import Metric
 from ps2.algorithms.frame.settings import with_values
-from ps2.algorithms.metric.pairs import drawn_pairs, evaluate, given_pairs, objective
+from ps2.algorithms.metric.pairs import draw_pairs, evaluate, objective, read_pairs
 from ps2.algorithms.metric.plan import MetricPlan
-from ps2.algorithms.metric.program import train
+from ps2.algorithms.metric.program import MetricProgram
 from ps2.algorithms.metric.settings import MetricSettings
 from ps2.data.rows import LocalRows, Rows
 from ps2.errors import ConfigError, DivergedError, InputError, LimitError, ShapeError, UsageError
@@ -51,9 +51,9 @@ def test_objective_when_pairs_are_sparse_then_equals_plain_sum():
         assert (result.slopes.T @ d)[at] / 9 == pytest.approx(slope, abs=1e-6)
 
 
-def test_drawn_pairs_when_made_then_classes_are_as_said():
+def test_draw_pairs_when_made_then_classes_are_as_said():
     rows = rows_of()
-    pairs = drawn_pairs(rows, 4, np.random.default_rng(1))
+    pairs = draw_pairs(rows, 4, np.random.default_rng(1))
     assert len(pairs) == 2 * 4 * len(rows)
     assert (pairs.first != pairs.second).all()
     np.testing.assert_array_equal(rows.y[pairs.first] == rows.y[pairs.second], pairs.similar)
@@ -62,10 +62,10 @@ def test_drawn_pairs_when_made_then_classes_are_as_said():
     np.testing.assert_array_equal(pairs.differences(some).toarray(), expected)
 
 
-def test_given_pairs_when_read_then_are_differences():
+def test_read_pairs_when_read_then_are_differences():
     first, second = rows_of(8).x.toarray(), rows_of(9).x.toarray()[:8]
     both = Rows(sp.csr_array(np.hstack([first, second])), np.arange(8) % 2.0)
-    pairs = given_pairs(both.localize(), DIM)
+    pairs = read_pairs(both.localize(), DIM)
     result = np.zeros((8, DIM))
     result[:, pairs.keys] = pairs.differences(np.arange(8)).toarray()
     np.testing.assert_allclose(result, first - second)
@@ -76,13 +76,13 @@ def trained(rows, settings, servers=1, workers=1, classes=3):
     plan = MetricPlan(settings=settings, dim=DIM, classes=classes)
     with training_context(servers) as ps:
         table = ArrayTable.of(rows.x, rows.y, workers)
-        return train(ps, table, plan)
+        return MetricProgram.train(ps, table, plan)
 
 
 @pytest.mark.parametrize("factors", ["always", "never"])
 def test_training_when_servers_differ_then_same_bits(factors):
     settings = MetricSettings(rank=RANK, pairsPerRow=3, maxIter=8, miniBatchFraction=0.3, factors=factors, seed=5)
-    one, three = (trained(rows_of(), settings, servers).metric for servers in (1, 3))
+    one, three = (trained(rows_of(), settings, servers).model for servers in (1, 3))
     np.testing.assert_array_equal(one.components, three.components)
 
 
@@ -94,18 +94,18 @@ def test_training_when_rows_are_pairs_then_of_their_objective():
         trained(pairs, with_values(settings, factors=name), servers=2, workers=2, classes=2)
         for name in ("always", "never")
     )
-    last = objective(factors.metric.components, first - second, pairs.y > 0, WEIGHT)
+    last = objective(factors.model.components, first - second, pairs.y > 0, WEIGHT)
     assert factors.history.objective[-1] == pytest.approx(last, rel=1e-9)
-    np.testing.assert_allclose(values.metric.components, factors.metric.components, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(values.model.components, factors.model.components, rtol=1e-6, atol=1e-9)
     assert (factors.history.gradients.factored, values.history.gradients.factored) == (40, 0)
 
 
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (np.eye(2, DIM), [0, 1], "no pair is similar"),
-        (np.ones((4, DIM)), [0, 0, 1, 1], "the vectors of each pair are equal"),
-        ([[s * 1.7e308, 0, 0, 1] for s in (1, -1, 1, -1)], [0, 0, 1, 1], "too large to be a number"),
+        (np.eye(2, DIM), [0, 1], "got no similar pair"),
+        (np.ones((4, DIM)), [0, 0, 1, 1], "the two vectors of each pair are equal"),
+        ([[s * 1.7e308, 0, 0, 1] for s in (1, -1, 1, -1)], [0, 0, 1, 1], "values are too large"),
     ],
     ids=["no-similar", "equal", "huge"],
 )
@@ -121,9 +121,9 @@ def test_training_when_pairs_teach_nothing_then_error_says_so(x, y, message):
 def test_training_when_run_then_takes_steps_of_numpy(optimizer):
     rows, shape = rows_of(), {"rank": RANK, "dissimilarWeight": WEIGHT, "pairsPerRow": 3, "maxIter": 6}
     settings = MetricSettings(**shape, optimizer=optimizer, factors="always", seed=5)
-    start = trained(rows, with_values(settings, stepSize=1e-300)).metric.components
+    start = trained(rows, with_values(settings, stepSize=1e-300)).model.components
     created = trained(rows, settings)
-    pairs = drawn_pairs(rows, 3, np.random.default_rng([5, 0]))
+    pairs = draw_pairs(rows, 3, np.random.default_rng([5, 0]))
     d = pairs.differences(np.arange(len(pairs))).toarray()
     scale = np.sqrt((d**2).sum() / len(d))
     w, squares = start * scale, np.zeros_like(start)
@@ -133,7 +133,7 @@ def test_training_when_run_then_takes_steps_of_numpy(optimizer):
         g = evaluate(d / scale, pairs.similar, w.T, WEIGHT).slopes.T @ (d / scale) / len(d)
         squares += g**2
         w = w - 0.1 * g / ((np.sqrt(squares) + 1e-8) if optimizer == "adagrad" else 1.0)
-    np.testing.assert_allclose(created.metric.components, w / scale, rtol=1e-9)
+    np.testing.assert_allclose(created.model.components, w / scale, rtol=1e-9)
     np.testing.assert_allclose(created.history.objective, [*objectives, plain(w / scale, d, pairs.similar)], rtol=1e-9)
     assert created.history.objective[-1] < created.history.objective[0]
 
@@ -141,8 +141,8 @@ def test_training_when_run_then_takes_steps_of_numpy(optimizer):
 def test_training_when_values_are_huge_then_scale_matters_not():
     rows, settings = rows_of(), MetricSettings(rank=RANK, pairsPerRow=2, maxIter=5)
     huge = replace(rows, x=rows.x * 2.0**600)
-    expected = trained(rows, settings).metric.components
-    np.testing.assert_allclose(trained(huge, settings).metric.components * 2.0**600, expected, rtol=1e-12)
+    expected = trained(rows, settings).model.components
+    np.testing.assert_allclose(trained(huge, settings).model.components * 2.0**600, expected, rtol=1e-12)
 
 
 def test_training_when_values_are_tiny_then_error_says_so():
@@ -183,9 +183,9 @@ def test_metric_when_saved_then_loads_without_spark(tmp_path):
 
 def test_rank_when_too_large_then_error_says_how_many():
     with pytest.raises(ConfigError, match="rank: expected at most the number of features, 4, got 5"):
-        MetricPlan(settings=MetricSettings(rank=5), dim=4, classes=2).check()
+        MetricPlan(settings=MetricSettings(rank=5), dim=4, classes=2)
     with pytest.raises(LimitError, match="rank: 10,000 rows for 10,000 features are 100,000,000 numbers"):
-        MetricPlan(settings=MetricSettings(rank=10_000), dim=10_000, classes=2).check()
+        MetricPlan(settings=MetricSettings(rank=10_000), dim=10_000, classes=2)
     with pytest.raises(LimitError, match="matrix: 20,000 features"):
         Metric(np.zeros((1, 20_000))).matrix()
 

@@ -268,7 +268,7 @@ COEFFICIENTS = DenseMatrix(1, 2, [0.0, -1.0])
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"solver": "ma-sgd"}, "lowerBoundsOnCoefficients: only solver 'l-bfgs' keeps to bounds, got 'ma-sgd'"),
+        ({"solver": "ma-sgd"}, "lowerBoundsOnCoefficients: only solver 'l-bfgs' takes bounds, got 'ma-sgd'"),
         ({"elasticNetParam": 0.5}, "lowerBoundsOnCoefficients: bounds take L2 penalties only, got elasticNetParam 0.5"),
         (
             {"fitIntercept": False, "upperBoundsOnIntercepts": Vectors.dense(1.0)},

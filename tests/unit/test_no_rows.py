@@ -36,9 +36,8 @@ from ps2.algorithms import (
     SparseCoder,
     Word2VecModel,
 )
-from ps2.algorithms.linear.model import head_of
+from ps2.algorithms.linear.model import KeyedValues, Weights, head_of
 from ps2.algorithms.linear.plan import Problem
-from ps2.algorithms.linear.weights import KeyedWeights, Weights
 from ps2.algorithms.trees.tree import Forest
 from ps2.mlflow.predicting import FeaturePredictor, PairPredictor, RatingPredictor, WordPredictor
 
@@ -53,7 +52,8 @@ def weights(loss, width=1, biases=1):
 
 def keyed(loss, width=1, biases=1):
     problem = Problem(loss, DIM, width=width)
-    return KeyedWeights(problem, np.arange(problem.size), RNG.normal(size=problem.size), RNG.normal(size=biases))
+    keyed = KeyedValues(np.arange(problem.size), RNG.normal(size=problem.size))
+    return Weights(problem, keyed, RNG.normal(size=biases))
 
 
 def forest(loss="squared", width=1, trees=2):

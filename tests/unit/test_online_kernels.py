@@ -28,7 +28,7 @@ GIVEN = tuple(map(readable, (INDPTR, PLACES, VALUES, LABELS, WEIGHTS)))
 
 def learned(settings, blocks, tail=0):
     changes, margins = np.zeros((KEYS, 2 * settings.k), np.float32), np.empty(ROWS)
-    kernels.learn_rows(*GIVEN, readable(blocks), changes, tail, settings.is_ftrl, settings.rates, margins)
+    kernels.learn_rows(GIVEN, readable(blocks), changes, tail, settings.is_ftrl, settings.rates, margins)
     return changes, margins
 
 
@@ -70,7 +70,7 @@ def test_add_changes_when_ftrl_then_weights_follow_from_sums():
 def test_gradients_of_fm_when_summed_then_those_of_differences(tail):
     weights = (RNG.normal(size=(KEYS, 3)) * 0.3).astype(np.float32)
     gradients, margins = np.zeros((KEYS, 3), np.float32), np.empty(ROWS)
-    kernels.sum_gradients(*GIVEN, readable(weights), gradients, tail, margins)
+    kernels.sum_gradients(GIVEN, readable(weights), gradients, tail, margins)
 
     def loss(at):
         result = np.empty(ROWS)
@@ -104,7 +104,8 @@ def test_changes_when_a_value_is_huge_then_are_refused(optimizer, value):
     one, none, changes = readable(np.ones(1, np.float32)), np.empty(0, np.float32), np.zeros((1, 2), np.float32)
     settings, margins = OnlinePlan(optimizer=optimizer), np.empty(1)
     blocks = readable(np.zeros((1, 3), np.float32))
-    kernels.learn_rows(*inputs, one, readable(none), blocks, changes, 0, settings.is_ftrl, settings.rates, margins)
+    rows = *inputs, one, readable(none)
+    kernels.learn_rows(rows, blocks, changes, 0, settings.is_ftrl, settings.rates, margins)
     assert margins[0] == 0
     with pytest.raises(InputError, match=r"gradients are at most 1e\+15.* got more for key 7"):
         check_changes(changes, np.array([7]))

@@ -26,8 +26,8 @@ from ps2.algorithms import (
     RandomForestRegressionModel,
 )
 from ps2.algorithms.frame.heads import predicted
+from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.plan import Problem
-from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.metric.model import Metric
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.model import GBTModel

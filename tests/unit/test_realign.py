@@ -7,8 +7,8 @@ import pytest
 
 from ps2 import DCV
 from ps2.algorithms.linear import weights
+from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.plan import Problem
-from ps2.algorithms.linear.weights import Weights
 from ps2.client import realign
 from ps2.client.realign import moved_alone
 from ps2.errors import LimitError

@@ -45,8 +45,8 @@ def test_gradient_when_rows_are_sparse_then_matches_dense():
 
 
 def test_factors_when_multiplied_with_rows_then_are_the_gradient():
-    at, factors = LOSS.gradient(ROWS_64, W, B), LOSS.factors(ROWS_64, W, B)
-    np.testing.assert_allclose((ROWS_64.x.T @ factors.slopes).reshape(-1), at.dw, rtol=1e-11, atol=1e-13)
+    at, (factors, slopes) = LOSS.gradient(ROWS_64, W, B), LOSS.factors(ROWS_64, W, B)
+    np.testing.assert_allclose((ROWS_64.x.T @ slopes).reshape(-1), at.dw, rtol=1e-11, atol=1e-13)
     np.testing.assert_allclose(factors.db, at.db, rtol=1e-11, atol=1e-13)
     assert (factors.loss, factors.weight) == (at.loss, at.weight)
 
@@ -79,7 +79,7 @@ def test_gradient_when_margins_are_extreme_then_all_is_finite():
 def test_gradient_when_intercepts_are_fixed_then_theirs_is_0():
     loss = loss_of(replace(PROBLEM, fit_intercept=False))
     assert not loss.gradient(ROWS_64, W, B).db.any()
-    assert not loss.factors(ROWS_64, W, B).db.any()
+    assert not loss.factors(ROWS_64, W, B)[0].db.any()
     assert not loss.first_biases(Facts(2, 2.0, 2.0, (1.0, 1.0, 0.0, 0.0), 0.5, 1.0)).any()
 
 

@@ -9,9 +9,9 @@ from pyspark.ml.linalg import DenseMatrix, DenseVector, SparseMatrix, SparseVect
 
 from ps2.algorithms.frame.models import check_thresholds
 from ps2.algorithms.frame.predict import rows_of
+from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.models import as_matrix, as_vector
 from ps2.algorithms.linear.plan import Problem
-from ps2.algorithms.linear.weights import Weights
 from ps2.errors import InputError, ShapeError, UsageError
 
 SOFTMAX = Problem("softmax", dim=3, width=2)

@@ -13,9 +13,8 @@ from ps2.errors import ConfigError
 
 KindName = Literal["deepfm", "wide-deep", "two-tower"]
 KINDS: tuple[KindName, ...] = get_args(KindName)
-# Prefixes of the layers' names: of the two towers, and of models without towers.
-LEFT, RIGHT = "left", "right"
-DEEP = "deep"
+# Prefixes of the layers' names: in the two towers, and in models without towers.
+LEFT, RIGHT, DEEP = "left", "right", "deep"
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,13 @@ class Architecture:
 
     Attributes:
         kind: "deepfm" (Guo et al., 2017), "wide-deep" (Cheng et al., 2016) or "two-tower" (Yi et al., 2019).
-        k: size of an embedding vector.
-        fields: number of fields of a row.
-        deep: the fields [0, deep) are inputs of the layers. The others have only linear weights ("wide-deep"), or
-            belong to the right tower ("two-tower").
-        hidden: sizes of the hidden layers; for "two-tower", the last one is the size of both towers' vectors.
-        dropout: share of a hidden layer's outputs that training drops, in [0, 1).
-        temperature: number that divides the cosine of the two towers' vectors.
+        k: the size of an embedding vector.
+        fields: the number of fields of a row.
+        deep: the number of fields, the first ones, that are inputs of the layers or of the left tower ("two-tower");
+            the others have only linear weights ("wide-deep"), or belong to the right tower ("two-tower").
+        hidden: the sizes of the hidden layers; for "two-tower", the last one is the size of both towers' vectors.
+        dropout: the share of a hidden layer's outputs that training drops, in [0, 1).
+        temperature: the divisor of the cosine of the two towers' vectors.
     """
 
     kind: KindName
@@ -87,22 +86,22 @@ class Architecture:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether the margin has the inner products of all pairs of a row's vectors."""
+        """Whether the margin contains the inner products of all pairs of a row's vectors."""
         return self.kind == "deepfm"
 
     @property
     def num_linear(self) -> int:
-        """The number of linear weights in a key's block, which the vector follows: 1; 0 for towers."""
+        """The number of linear weights of a key, which its vector follows: 1, or 0 for towers."""
         return 0 if self.has_towers else 1
 
     @property
     def width(self) -> int:
-        """The number of weights in a key's block."""
+        """The number of weights of a key: its linear weight and its vector."""
         return self.k + self.num_linear
 
     @property
     def input_fields(self) -> int:
-        """Number of fields whose vectors are inputs of layers."""
+        """The number of fields whose vectors are inputs of layers."""
         return self.fields if self.has_towers else self.deep
 
     def layers(self) -> tuple[Layer, ...]:
@@ -128,6 +127,6 @@ class Architecture:
         return Architecture(**content)
 
 
-def _stack(name: str, inputs: int, sizes: tuple[int, ...]) -> tuple[Layer, ...]:
+def _stack(prefix: str, inputs: int, sizes: tuple[int, ...]) -> tuple[Layer, ...]:
     widths = (inputs, *sizes)
-    return tuple(Layer(f"{name}{n}", widths[n], size) for n, size in enumerate(sizes))
+    return tuple(Layer(f"{prefix}{n}", widths[n], size) for n, size in enumerate(sizes))

@@ -46,10 +46,10 @@ class _ClickEstimator(ClickSettings, DeepEstimator):
 
 
 class DeepFM(_ClickEstimator, Estimator["DeepFMModel"]):
-    """A factorization machine and layers over the same embeddings (Guo et al., 2017), which lie on servers.
+    """A factorization machine and layers over the same embeddings (Guo et al., 2017), which are on servers.
 
-    The margin is a linear weight of each key, the inner products of all pairs of a row's vectors, and the output of
-    layers over the vectors of its fields. Keys are hashed, so that there is no vocabulary.
+    The margin is the sum of the linear weights of a row's keys, the inner products of all pairs of their vectors, and
+    the output of layers over the vectors of its fields. Keys are hashed, so there is no vocabulary.
 
     Example::
 
@@ -68,10 +68,10 @@ class DeepFMModel(_ClickModel):
 
 
 class WideAndDeep(_ClickEstimator, Estimator["WideAndDeepModel"]):
-    """A linear model beside layers over embeddings (Cheng et al., 2016), which lie on servers.
+    """A linear model plus layers over embeddings (Cheng et al., 2016), which are on servers.
 
-    All fields are wide: each key has a linear weight. Crosses are wide only; the other fields are inputs of the layers,
-    too.
+    All fields are in the linear model: each key has a linear weight. All fields except crosses are also inputs of the
+    layers.
 
     Example::
 
@@ -99,15 +99,15 @@ class WideAndDeepModel(_ClickModel):
 
 
 class TwoTower(TowerSettings, DeepEstimator, Estimator["TwoTowerModel"]):
-    """Two towers, users' and items', whose vectors' cosine is a pair's score (Yi et al., 2019).
+    """Two towers, for users and for items; the score of a pair is the cosine of their vectors (Yi et al., 2019).
 
-    Each row is a pair of a user and an item. With loss "softmax", rows are positive pairs, and a row's negatives
-    are the other items of its batch, corrected by how often these come; with "logistic", labels are 0 and 1.
+    Each row is a pair of a user and an item. With loss "softmax", rows are positive pairs, and a row's negatives are
+    the other items of its batch, corrected by the items' frequencies; with "logistic", labels are 0 and 1.
 
     Example::
 
         model = TwoTower(categoricalCols=["user", "age", "item", "genre"], userCols=["user", "age"]).fit(df)
-        model.userVectors(users)   # adds a column of vectors; the nearest items by inner product are the best ones
+        model.userVectors(users)   # adds a column of vectors; the best items have the largest inner products
     """
 
     __module__ = "ps2.algorithms.recommendation"
@@ -128,8 +128,8 @@ class TwoTower(TowerSettings, DeepEstimator, Estimator["TwoTowerModel"]):
         left = [field for field in hasher.fields if users.issuperset(field.columns)]
         right = [field for field in hasher.fields if users.isdisjoint(field.columns)]
         if len(left) + len(right) < len(hasher.fields):
-            both = next(field for field in hasher.fields if field not in left and field not in right)
-            raise ConfigError(f"userCols: field {both.name!r} has columns of both towers")
+            mixed = next(field for field in hasher.fields if field not in left and field not in right)
+            raise ConfigError(f"userCols: field {mixed.name!r} has columns of both towers")
         if not left or not right:
             raise ConfigError(
                 f"userCols: expected some of the key columns ({listed(hasher.columns)}), not all, got "
@@ -165,7 +165,7 @@ class TwoTowerModel(TowerSettings, DeepFittedModel, Model):
         return KeyScoring(tuple(self.fitted.hasher.columns), self.getPredictionCol())
 
     def userVectors(self, dataset: DataFrame, outputCol: str = "vector") -> DataFrame:
-        """Add the users' vectors, of length 1, as arrays of floats; only the users' columns need to be there."""
+        """Add the users' vectors, of norm 1, as arrays of floats; the DataFrame needs only the users' columns."""
         return self._with_vectors(dataset, outputCol, right=False)
 
     def itemVectors(self, dataset: DataFrame, outputCol: str = "vector") -> DataFrame:
@@ -182,8 +182,8 @@ class TwoTowerModel(TowerSettings, DeepFittedModel, Model):
         def add_vectors(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 vectors = predictor.tower(batch, right)
-                ends = pa.array(np.arange(len(vectors) + 1, dtype=np.int32) * vectors.shape[1])
-                lists = pa.ListArray.from_arrays(ends, pa.array(vectors.reshape(-1)))
+                offsets = pa.array(np.arange(len(vectors) + 1, dtype=np.int32) * vectors.shape[1])
+                lists = pa.ListArray.from_arrays(offsets, pa.array(vectors.reshape(-1)))
                 yield pa.RecordBatch.from_arrays([*batch.columns, lists], names=[*batch.schema.names, name])
 
         column = StructField(name, ArrayType(FloatType(), False), False)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pyspark.sql import Column, DataFrame
@@ -15,14 +14,16 @@ from pyspark.sql.types import TimestampNTZType
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.model import DeepModel, SharedLayers
 from ps2.algorithms.deep.plan import DeepPlan
-from ps2.algorithms.deep.program import DeepTable, Resumable, train
+from ps2.algorithms.deep.program import DeepProgram, DeepTable, compared_settings, train
 from ps2.algorithms.deep.settings import DeepSettings
 from ps2.algorithms.deep.worker import Learner
 from ps2.algorithms.frame.dealing import check_workers, deal_rows
-from ps2.algorithms.frame.keyed_models import MANAGED_KEYS, KeyedEstimator, KeyedModel
+from ps2.algorithms.frame.estimator import Job, SurveyingEstimator
+from ps2.algorithms.frame.journal import Journal
+from ps2.algorithms.frame.keyed_models import KeyedEstimator, KeyedModel
 from ps2.algorithms.frame.memory import freed_on_failure
-from ps2.algorithms.frame.retry import retry_after_server_loss
-from ps2.algorithms.frame.settings import with_values
+from ps2.algorithms.frame.placement import Cores
+from ps2.algorithms.frame.streams import MANAGED_KEYS
 from ps2.algorithms.frame.tables import (
     NO_ROWS,
     check_label_is_apart,
@@ -32,8 +33,9 @@ from ps2.algorithms.frame.tables import (
     field,
     in_one_partition_if_small,
 )
-from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.only_worker import OnStep
+from ps2.algorithms.training.record import Trained, TrainingHistory
 from ps2.algorithms.training.streams.labelled_rows import NEVER
 from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.algorithms.training.table import COST, LOAD_SUMS, PART, Load, Table, loads_of, quoted
@@ -45,52 +47,76 @@ from ps2.data.hashing import FieldHasher
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import backend_of
 
-# The names of the learning rate of each optimizer of a table.
+# The arguments of an ``EmbeddingTable`` that are learning rates of its optimizer; "lr" with the other optimizers.
 RATES = {"ftrl+adagrad": ("lr", "alpha"), "ftrl": ("alpha",)}
-# Arguments of an ``EmbeddingTable`` that are no hyperparameters of its optimizer.
+# The arguments of an ``EmbeddingTable`` that are not hyperparameters of its optimizer.
 TABLE_ARGUMENTS = ("k", "optimizer", "zeroColumns", "init", "initScale", "seed", "clock", *MANAGED_KEYS)
-# The column of labels of positive pairs, which have none.
+# The temporary column of labels 1, for rows that are positive pairs and have no labels.
 POSITIVE = "ps2 positive"
-# Parts of an architecture that a model keeps.
+# The parts of an architecture in which an estimator must agree with a model that it goes on training.
 ARCHITECTURE_PARTS = ("k", "fields", "deep", "hidden", "temperature")
-# Params that do not change in the life of a table.
+# The params that decide a table when it is made, and that later estimators cannot change.
 TABLE_PARAMS = ("embeddingStepSize", "regParam", "initStd", *MANAGED_KEYS)
 
 
-class DeepEstimator(DeepSettings, KeyedEstimator):
+@dataclass(frozen=True, eq=False)
+class DeepDealer:
+    """Deals the rows of a surveyed table to the workers when it is called.
+
+    Attributes:
+        table: the table, with its largest number of workers, before its rows are dealt.
+        loads: the rows of each rdd_partition that has any, by its number.
+    """
+
+    table: DeepTable
+    loads: dict[int, Load]
+
+    def __call__(self, workers: int) -> DeepTable:
+        rows = deal_rows(self.table.frame, self.loads, workers, F.lit(1.0))
+        return replace(self.table, frame=rows, workers=workers)
+
+    @property
+    def cores(self) -> Cores:
+        """The number of workers; a training on servers needs no other number."""
+        return Cores(1, self.table.workers, 1)
+
+
+class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
     """Base class of deep estimators."""
 
     _SETTINGS: ClassVar[type[DeepSettings]]
 
     def _arranged(self, hasher: FieldHasher) -> FieldHasher:
-        """Return a hasher with its fields in the order that the architecture needs."""
+        """Return the hasher with its fields in the order that the architecture needs."""
         return hasher
 
     @abstractmethod
     def _architecture(self, hasher: FieldHasher) -> Architecture:
-        """Return the architecture that the params describe, for rows of a hasher's fields."""
+        """Return the architecture for rows with the hasher's fields; the params decide the rest."""
 
     def _label(self) -> str | None:
-        """Return the column of labels; None: all rows are positive."""
+        """Return the column of labels; None: all rows are positive pairs."""
         return self.getLabelCol()
 
-    def _train_on(self, dataset: DataFrame) -> tuple[DeepFittedModel, TrainingHistory]:
-        return self._new_model(self._table(dataset), self.getMaxIter())
-
-    def _new_model(self, table: DeepTable, epochs: int) -> tuple[DeepFittedModel, TrainingHistory]:
-        fitted, history = retry_after_server_loss(lambda: self._train(table, None, epochs))
-        return self._MODEL._of(fitted), history
+    def _plan(self) -> DeepPlan:
+        return DeepPlan(settings=self._values(self._SETTINGS), name=self._name)
 
     def _learn_once(self, dataset: DataFrame, model: Any) -> Any:
-        table = self._table(dataset)
+        plan = self._plan().with_settings(maxIter=1)
         if model is None:
-            fitted, history = self._new_model(table, 1)
+            fitted, history = self._survey_and_train(plan, dataset)
             return self._finish_model(fitted, dataset, history)
-        self._check_model(model, table.hasher)
-        # Dropout is this estimator's.
-        own = replace(model.fitted, architecture=self._architecture(table.hasher))
-        _, history = self._train(table, own, 1)
-        model._remember(dataset, history)
+        undealt, dealer = self._survey_and_deal(dataset)
+        self._check_model(model, undealt.hasher)
+        table: Any = dealer(undealt.workers)
+        # The dropout rate is this estimator's.
+        trained = replace(model.fitted, architecture=self._architecture(table.hasher))
+
+        def run(ps: PS2Context, on_step: OnStep) -> TrainingHistory:
+            training_host(ps).streams.check_free(trained.name)
+            return train(ps, table, trained, plan, on_step)
+
+        model._remember(dataset, self._train_in_context(table, 1, run))
         return model
 
     def _model_factory(self, frame: DataFrame, given: DeepFittedModel | None) -> ModelFactory:
@@ -121,70 +147,70 @@ class DeepEstimator(DeepSettings, KeyedEstimator):
         return DeepModel.new(architecture, hasher, table_arguments(self, architecture), self._seed, name)
 
     def _existing(self, hasher: FieldHasher, name: str, ps: PS2Context) -> DeepModel:
-        """Return the model of that name, which the fleet of a context has."""
+        """Return the model of that name on the fleet of a context."""
         architecture = self._architecture(hasher)
         arguments = table_arguments(self, architecture)
-        rates = {key: value for key, value in arguments.items() if key not in TABLE_ARGUMENTS}
-        optimizer = TableOptimizer.of(arguments["optimizer"], architecture.width, architecture.num_linear, rates)
+        hyperparameters = {key: value for key, value in arguments.items() if key not in TABLE_ARGUMENTS}
+        sizes = architecture.width, architecture.num_linear
+        optimizer = TableOptimizer.of(arguments["optimizer"], *sizes, hyperparameters)
         settings = TableSettings(optimizer, zero_columns=architecture.num_linear)
         table = EmbeddingTable.existing(ps.vector(name).matrix(), settings)
         return DeepModel(architecture, hasher, SharedLayers.existing(architecture, ps, name), table, name)
 
     def _check_settings(self, model: DeepFittedModel, hasher: FieldHasher) -> None:
-        own, other = self._architecture(hasher), model.fitted.architecture
-        pairs = {name: (getattr(own, name), getattr(other, name)) for name in ARCHITECTURE_PARTS}
-        pairs["optimizer"] = self.getOptimizer(), model.table.optimizer
-        for name, (value, expected) in pairs.items():
+        requested, existing = self._architecture(hasher), model.fitted.architecture
+        values = {name: (getattr(requested, name), getattr(existing, name)) for name in ARCHITECTURE_PARTS}
+        values["optimizer"] = self.getOptimizer(), model.table.optimizer
+        for name, (value, expected) in values.items():
             if value != expected:
                 raise ConfigError(f"model: {name}: expected {expected}, as the model has, got {value}")
         for name in TABLE_PARAMS:
             value, expected = (one.getOrDefault(name) if one.isDefined(name) else None for one in (self, model))
             if self.isSet(name) and value != expected:
-                raise ConfigError(f"{name}: expected {expected}, as the model has, whose table stays, got {value}")
+                raise ConfigError(f"{name}: expected {expected}, as the model's table has, got {value}")
 
-    def _train(self, table: DeepTable, model: DeepModel | None, epochs: int) -> tuple[DeepModel, TrainingHistory]:
-        """Train a model, a new one if there is none, or go on with that of a restored context."""
-        plan = DeepPlan(settings=with_values(self._values(self._SETTINGS), maxIter=epochs))
+    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> Trained[DeepModel]:
+        """Train a new model, or that of a restored context."""
+        table: Any = job.table
+        name = f"{self._name}/0" if self._name else ""
+        architecture = self._architecture(table.hasher)
+        names = CheckpointNames.of(self._name, ps)
+        settings = {**table_arguments(self, architecture), **architecture.to_json()}
+        settings |= compared_settings(table, job.plan)
+        # Compare the settings first: they decide the vectors that the checkpoint must have.
+        Journal.of(names, settings, DeepProgram.number)
+        model = self._existing(table.hasher, name, ps) if names.begun else self._begin(table.hasher, name)
+        with freed_on_failure(model):
+            return Trained(model, train(ps, table, model, job.plan, on_step, names, settings))
 
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[DeepModel, TrainingHistory]:
-            if model is not None:
-                training_host(ps).streams.check_free(model.name)
-                return model, train(ps, table, model, plan, on_step)
-            hasher, name = table.hasher, f"{self._name}/0" if self._name else ""
-            architecture = self._architecture(hasher)
-            settings = {**table_arguments(self, architecture), **architecture.to_json()}
-            training = Resumable.of(self._name, ps, table, plan, settings)
-            new = self._existing(hasher, name, ps) if training.names.begun else self._begin(hasher, name)
-            with freed_on_failure(new):
-                return new, train(ps, table, new, plan, on_step, training)
-
-        columns = ColumnNames((), table.label, table.weight)
-        return self._train_in_context(Table(table.frame, columns, table.workers), epochs, run)
-
-    def _table(self, dataset: DataFrame) -> DeepTable:
-        """Check labels and weights in a Spark job; return the columns that a training needs, dealt out to workers."""
+    def _survey_and_deal(self, dataset: DataFrame) -> tuple[DeepTable, DeepDealer]:
+        """Check labels and weights in a Spark job; return the columns that a training needs, and their dealer."""
         hasher = self._arranged(self._hasher(dataset))
         spark = backend_of(dataset)
         label, weight = self._label(), self._if_set("weightCol")
         check_label_is_apart(label, hasher.columns)
         check_workers(spark, self._requested_workers)
-        loads, total, newest_s = survey_labels(dataset, label, weight, self._time())
+        loads, total_weight, newest_s = survey_labels(dataset, label, weight, self._time())
         num_rows = sum(load.rows for load in loads.values())
         # A column of weights may be a key column, too.
         columns = [column(name) for name in dict.fromkeys([*hasher.columns, label, weight]) if name is not None]
         if label is None:
             columns.append(F.lit(1.0).alias(POSITIVE))
         workers = min(self._requested_workers or spark.total_slots(), num_rows)
-        rows = deal_rows(dataset.select(*columns), loads, workers, F.lit(1.0))
-        return DeepTable(rows, hasher, label or POSITIVE, weight, workers, num_rows, total, newest_s)
+        names = label or POSITIVE, weight
+        table = DeepTable(dataset.select(*columns), hasher, *names, workers, num_rows, total_weight, newest_s)
+        return table, DeepDealer(table, loads)
 
 
 class DeepFittedModel(DeepSettings, KeyedModel):
     """Base class of trained deep models."""
 
+    _ARRAYS = DeepModel
+
     def __repr__(self) -> str:
-        sizes = self.fitted.architecture
-        return f"{type(self).__name__}: uid={self.uid}, factorSize={sizes.k}, hiddenLayers={list(sizes.hidden)}"
+        architecture = self.fitted.architecture
+        sizes = f"factorSize={architecture.k}, hiddenLayers={list(architecture.hidden)}"
+        return f"{type(self).__name__}: uid={self.uid}, {sizes}"
 
     @property
     def fitted(self) -> DeepModel:
@@ -192,13 +218,9 @@ class DeepFittedModel(DeepSettings, KeyedModel):
         fitted: DeepModel = self._fitted
         return fitted
 
-    @classmethod
-    def _read_content(cls, path: str, url: str, content: Any) -> DeepModel:
-        return DeepModel.read(path, url, content)
-
 
 def table_arguments(params: Any, architecture: Architecture) -> dict[str, Any]:
-    """Return the arguments of the ``EmbeddingTable``."""
+    """Return the arguments of the ``EmbeddingTable`` for an estimator's params."""
     optimizer, penalty = params.getOptimizer(), params.getRegParam()
     rates = dict.fromkeys(RATES.get(optimizer, ("lr",)), params.getEmbeddingStepSize())
     penalties = {"l2": penalty, **({"decay": penalty} if optimizer == "ftrl+adagrad" else {})} if penalty else {}
@@ -218,15 +240,11 @@ def table_arguments(params: Any, architecture: Architecture) -> dict[str, Any]:
 def survey_labels(
     frame: DataFrame, label: str | None, weight: str | None, time: str | None
 ) -> tuple[dict[int, Load], float, float]:
-    """Count rows and sum weights; check that labels are 0 or 1, weights finite and not negative, and times finite.
+    """Check the columns of labels, weights and times; raise InputError if there are no rows, or a column is unusable.
 
     Returns:
-        The rows of each rdd_partition that has any, by its number; the sum of the weights of all rows; and the largest
-        time of a row, in seconds, minus infinity without times.
-
-    Raises:
-        InputError: there are no rows; or a column is missing, has another type, or has other values: the message says
-            in how many rows, and names one value.
+        The rows of each rdd_partition that has any, by its number; the sum of the weights of all rows; and the latest
+        time of a row, in seconds (minus infinity without times).
     """
     columns = [F.spark_partition_id().alias(PART), F.lit(1.0).alias(COST)]
     aggregates = list(map(F.expr, LOAD_SUMS))
@@ -236,28 +254,28 @@ def survey_labels(
     if weight is not None:
         w = F.col("w")
         columns.append(_number(frame, weight, "weights").alias("w"))
-        bad = w.isNull() | F.isnan(w) | (w < 0) | (w == float("inf"))
-        aggregates += [*_faults("w", bad), F.sum(w).alias("total")]
+        is_bad = w.isNull() | F.isnan(w) | (w < 0) | (w == float("inf"))
+        aggregates += [*_faults("w", is_bad), F.sum(w).alias("total")]
     if time is not None:
         columns.append(_seconds(frame, time).alias("t"))
         seconds = F.col("t")
-        bad = seconds.isNull() | ~(F.abs(seconds) < float("inf"))
-        aggregates += [*_faults("t", bad), F.max(seconds).alias("newest")]
+        is_bad = seconds.isNull() | ~(F.abs(seconds) < float("inf"))
+        aggregates += [*_faults("t", is_bad), F.max(seconds).alias("newest")]
     groups = in_one_partition_if_small(frame.select(*columns)).groupBy(PART).agg(*aggregates).collect()
     if not groups:
         raise InputError(NO_ROWS)
-    for value, name, expected in (
+    for alias, name, expected in (
         ("y", label, "labels 0 or 1"),
         ("w", weight, "finite weights that are not negative"),
         ("t", time, "finite times"),
     ):
-        if name is not None and (wrong := [row for row in groups if row[f"{value}_wrong"]]):
-            count, shown = sum(row[f"{value}_wrong"] for row in wrong), wrong[0][f"{value}_shown"]
-            raise InputError(f"column {name!r}: expected {expected}, got {shown} in {count:,} rows")
-    total = float(sum(row["rows" if weight is None else "total"] for row in groups))
-    if not 0 < total < math.inf:
-        raise InputError(f"column {weight!r}: expected weights whose sum is finite and above 0, got {total:g}")
-    return loads_of(groups), total, NEVER if time is None else max(row["newest"] for row in groups)
+        if name is not None and (faulty := [row for row in groups if row[f"{alias}_faults"]]):
+            count, example = sum(row[f"{alias}_faults"] for row in faulty), faulty[0][f"{alias}_example"]
+            raise InputError(f"column {name!r}: expected {expected}, got {example} in {count:,} rows")
+    total_weight = float(sum(row["rows" if weight is None else "total"] for row in groups))
+    if not 0 < total_weight < math.inf:
+        raise InputError(f"column {weight!r}: expected weights whose sum is finite and above 0, got {total_weight:g}")
+    return loads_of(groups), total_weight, NEVER if time is None else max(row["newest"] for row in groups)
 
 
 def _number(frame: DataFrame, name: str, role: str) -> Column:
@@ -266,7 +284,7 @@ def _number(frame: DataFrame, name: str, role: str) -> Column:
 
 
 def _seconds(frame: DataFrame, name: str) -> Column:
-    """Return a column of times as seconds, the numbers that ``read_times`` returns."""
+    """Return a column of times in seconds, equal to those of ``read_times``."""
     check_times(frame, name)
     if isinstance(field(frame, name).dataType, TimestampNTZType):
         t = quoted(name)
@@ -277,10 +295,10 @@ def _seconds(frame: DataFrame, name: str) -> Column:
     return column(name).cast("double")
 
 
-def _faults(name: str, bad: Column) -> list[Column]:
-    """Return aggregates of a column: how many rows are wrong, and one of their values."""
-    shown = F.coalesce(F.col(name).cast("string"), F.lit("null"))
+def _faults(name: str, is_bad: Column) -> list[Column]:
+    """Return aggregates of a column: the number of bad values, and one of them."""
+    text = F.coalesce(F.col(name).cast("string"), F.lit("null"))
     return [
-        F.count(F.when(bad, 1)).alias(f"{name}_wrong"),
-        F.first(F.when(bad, shown), ignorenulls=True).alias(f"{name}_shown"),
+        F.count(F.when(is_bad, 1)).alias(f"{name}_faults"),
+        F.first(F.when(is_bad, text), ignorenulls=True).alias(f"{name}_example"),
     ]

@@ -1,8 +1,8 @@
-"""Kernels of deep models in a worker: embeddings of rows, their interactions, and layers' elementwise parts.
+"""Compiled loops of deep models in a worker: embeddings of rows, their interactions, and layers' elementwise parts.
 
-Rows are pairs of a key and a value, in CSR form: ``indptr``, and for each pair ``inverse``, the place of its key among
-the distinct keys of the batch, its ``field`` and its value x. ``table`` has a block for each distinct key. Kernels
-compute in the table's dtype: float32 in trainings, float64 where gradients are checked.
+Rows are pairs of a key and a value, in CSR form: ``indptr``, and for each pair ``inverse``, the position of its key
+among the distinct keys of the batch, its ``field`` and its value x. ``table`` has a row of weights for each distinct
+key. Kernels compute in the table's dtype: float32 in trainings, float64 where gradients are checked.
 """
 
 from __future__ import annotations
@@ -21,88 +21,88 @@ Array = npt.NDArray[Any]
 
 @inline
 def sum_values(indptr: Int64s, inverse: Int32s, x: Array, row: int, x_of: Array) -> None:
-    """Add up a row's values by key in ``x_of``, which is 0 for the row's keys."""
+    """Add up a row's values by key in ``x_of``; the entries of the row's keys are 0 before."""
     for p in range(indptr[row], indptr[row + 1]):
         x_of[inverse[p]] += x[p]
 
 
 @inline
 def clear_values(indptr: Int64s, inverse: Int32s, row: int, x_of: Array) -> None:
-    """Set to 0 what ``sum_values`` has changed."""
+    """Set the entries that ``sum_values`` has changed to 0."""
     for p in range(indptr[row], indptr[row + 1]):
         x_of[inverse[p]] = 0
 
 
 @kernel
 def embed(
-    indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, table: Array, first: int, deep: int,
+    indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, table: Array, vector_offset: int, input_fields: int,
     linear: Array, sums: Array, pairs: Array, inputs: Array,
 ) -> None:  # fmt: skip
-    """Compute what rows' embeddings give to the parts of a model; all outputs are written.
+    """Compute the terms of rows' margins that depend on embeddings, and the layers' inputs. All outputs are written.
 
     Args:
-        first: position of the vector in a block: 1 if the first column is a linear weight, else 0.
-        deep: fields below this one are inputs of the layers.
+        vector_offset: the first column of the vectors: 1 if column 0 is the linear weight, else 0.
+        input_fields: the number of fields, the first ones, that are inputs of the layers.
         linear: the sum of x w of each row, shape (n,); 0 without linear weights.
         sums: the sum of x v of each row, shape (n, k).
-        pairs: the sum over pairs of distinct keys of <v_i, v_j> x_i x_j, shape (n,) (Rendle, 2010, Lemma 3.1); the x
-            of a key that comes several times in a row is the sum of its values.
-        inputs: the sum of x v in each deep field, shape (n, deep * k).
+        pairs: the sum over pairs of distinct keys of <v_i, v_j> x_i x_j, shape (n,) (Rendle, 2010, Lemma 3.1). If a row
+            has a key several times, the x of the key is the sum of its values.
+        inputs: the sum of x v in each input field, shape (n, input_fields * k).
     """
-    k, zero = table.shape[1] - first, table.dtype.type(0)
+    k, zero = table.shape[1] - vector_offset, table.dtype.type(0)
     squares, x_of = np.empty(k, table.dtype), np.zeros(len(table), table.dtype)
     for i in range(len(indptr) - 1):
-        total, row, of_inputs = zero, sums[i], inputs[i]
-        row[:] = 0
+        linear_sum, row_sums, row_inputs = zero, sums[i], inputs[i]
+        row_sums[:] = 0
         squares[:] = 0
-        of_inputs[:] = 0
+        row_inputs[:] = 0
         sum_values(indptr, inverse, x, i, x_of)
         for p in range(indptr[i], indptr[i + 1]):
-            block, value, at, of_key = table[inverse[p]], x[p], field[p] * k, x_of[inverse[p]]
-            if first:
-                total += value * block[0]
+            weights, value, offset, key_x = table[inverse[p]], x[p], field[p] * k, x_of[inverse[p]]
+            if vector_offset:
+                linear_sum += value * weights[0]
             for j in range(k):
-                v = value * block[first + j]
-                row[j] += v
-                squares[j] += v * (of_key * block[first + j])
-            if field[p] < deep:
+                v = value * weights[vector_offset + j]
+                row_sums[j] += v
+                squares[j] += v * (key_x * weights[vector_offset + j])
+            if field[p] < input_fields:
                 for j in range(k):
-                    of_inputs[at + j] += value * block[first + j]
+                    row_inputs[offset + j] += value * weights[vector_offset + j]
         clear_values(indptr, inverse, i, x_of)
-        linear[i] = total
-        half = zero
+        linear[i] = linear_sum
+        doubled = zero
         for j in range(k):
-            half += row[j] * row[j] - squares[j]
-        pairs[i] = half / 2
+            doubled += row_sums[j] * row_sums[j] - squares[j]
+        pairs[i] = doubled / 2
 
 
 @kernel
 def embed_slopes(
-    indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, table: Array, first: int, deep: int,
-    slopes: Array, sums: Array, of_inputs: Array, has_pairs: bool, gradient: Array,
+    indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, table: Array, vector_offset: int, input_fields: int,
+    slopes: Array, sums: Array, input_slopes: Array, has_pairs: bool, gradient: Array,
 ) -> None:  # fmt: skip
-    """Add the gradients of the blocks of all keys to ``gradient``; arguments as of ``embed``.
+    """Add the gradient of the loss by the table to ``gradient``; see ``embed`` for the other arguments.
 
     Args:
         slopes: the loss's derivative by each row's margin, shape (n,).
-        of_inputs: the loss's derivative by the layers' inputs, shape (n, deep * k).
-        has_pairs: whether the margin has the term of pairs.
+        input_slopes: the loss's derivatives by the layers' inputs, shape (n, input_fields * k).
+        has_pairs: whether the margin contains the term ``pairs``.
     """
-    k, x_of = table.shape[1] - first, np.zeros(len(table), table.dtype)
+    k, x_of = table.shape[1] - vector_offset, np.zeros(len(table), table.dtype)
     for i in range(len(indptr) - 1):
-        slope, row, below = slopes[i], sums[i], of_inputs[i]
+        slope, row_sums, row_slopes = slopes[i], sums[i], input_slopes[i]
         sum_values(indptr, inverse, x, i, x_of)
         for p in range(indptr[i], indptr[i + 1]):
-            block, out, value, at = table[inverse[p]], gradient[inverse[p]], x[p], field[p] * k
-            if first:
+            weights, out, value, offset = table[inverse[p]], gradient[inverse[p]], x[p], field[p] * k
+            if vector_offset:
                 out[0] += slope * value
             if has_pairs:
-                of_key = x_of[inverse[p]]
+                key_x = x_of[inverse[p]]
                 for j in range(k):
-                    out[first + j] += slope * value * (row[j] - of_key * block[first + j])
-            if field[p] < deep:
+                    out[vector_offset + j] += slope * value * (row_sums[j] - key_x * weights[vector_offset + j])
+            if field[p] < input_fields:
                 for j in range(k):
-                    out[first + j] += value * below[at + j]
+                    out[vector_offset + j] += value * row_slopes[offset + j]
         clear_values(indptr, inverse, i, x_of)
 
 
@@ -111,12 +111,12 @@ def activate(z: Array, bias: Array, keep: float, seed: int) -> None:
     """Replace z, shape (n, outputs), by dropout(max(z + bias, 0)), in place.
 
     Args:
-        keep: share of elements that dropout keeps, which are divided by it; 1: all.
-        seed: seed of dropout; whether an element stays depends on the seed and its position only.
+        keep: the share of elements that dropout keeps, and by which it divides them; 1: it keeps all.
+        seed: the seed of dropout. Whether an element is kept depends only on the seed and the element's position.
     """
     n, m = z.shape
     scale, zero = z.dtype.type(1.0 / keep), z.dtype.type(0)
-    most = np.uint64(keep * 2.0**53) if keep < 1.0 else np.uint64(1) << np.uint64(53)
+    limit = np.uint64(keep * 2.0**53) if keep < 1.0 else np.uint64(1) << np.uint64(53)
     for i in range(n):
         row = z[i]
         if keep >= 1.0:
@@ -124,76 +124,76 @@ def activate(z: Array, bias: Array, keep: float, seed: int) -> None:
                 v = row[j] + bias[j]
                 row[j] = max(v, zero)
         else:
-            begin = np.uint64(seed) + np.uint64(i) * np.uint64(m)
+            first = np.uint64(seed) + np.uint64(i) * np.uint64(m)
             for j in range(m):
-                h = scrambled((begin + np.uint64(j)) * GOLDEN)
+                bits = scrambled((first + np.uint64(j)) * GOLDEN)
                 v = row[j] + bias[j]
-                row[j] = v * scale if v > 0 and (h >> np.uint64(11)) < most else zero
+                row[j] = v * scale if v > 0 and (bits >> np.uint64(11)) < limit else zero
 
 
 @kernel
-def activate_slopes(h: Array, keep: float, slopes: Array) -> None:
-    """Multiply slopes by the derivative of ``activate``, in place; h is what ``activate`` made.
+def activate_slopes(outputs: Array, keep: float, slopes: Array) -> None:
+    """Multiply slopes, in place, by the derivative of ``activate`` at its outputs.
 
-    An element that dropout has taken is 0, as one that was negative: its slope is 0.
+    The derivative is 0 where the output is 0: the element was negative, or dropout has dropped it.
     """
-    scale, zero = h.dtype.type(1.0 / keep), h.dtype.type(0)
-    for i in range(h.shape[0]):
-        row, out = h[i], slopes[i]
-        for j in range(h.shape[1]):
-            out[j] = out[j] * scale if row[j] > 0 else zero
+    scale, zero = outputs.dtype.type(1.0 / keep), outputs.dtype.type(0)
+    for i in range(outputs.shape[0]):
+        row, row_slopes = outputs[i], slopes[i]
+        for j in range(outputs.shape[1]):
+            row_slopes[j] = row_slopes[j] * scale if row[j] > 0 else zero
 
 
 @kernel
 def row_hashes(indptr: Int64s, keys: Int64s, field: Int32s, begin: int, end: int) -> Int64s:
-    """Return a hash of each row's keys in the fields [begin, end): rows with equal keys there are the same item."""
+    """Return a hash of each row's keys in the fields [begin, end)."""
     n = len(indptr) - 1
-    found = np.empty(n, np.int64)
+    hashes = np.empty(n, np.int64)
     for i in range(n):
-        total = np.uint64(0)
+        row_hash = np.uint64(0)
         for p in range(indptr[i], indptr[i + 1]):
             if begin <= field[p] < end:
-                total += scrambled((np.uint64(keys[p]) ^ np.uint64(field[p]) << np.uint64(48)) * GOLDEN)
-        found[i] = np.int64(total)
-    return found
+                row_hash += scrambled((np.uint64(keys[p]) ^ np.uint64(field[p]) << np.uint64(48)) * GOLDEN)
+        hashes[i] = np.int64(row_hash)
+    return hashes
 
 
 @kernel
 def gather_rows(
     indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, numbers: Int64s
 ) -> tuple[Int64s, Int32s, Int32s, Array]:
-    """Return some rows: their indptr, inverse, fields and values."""
-    ends = np.empty(len(numbers) + 1, np.int64)
-    ends[0] = 0
+    """Return the rows with these numbers, in this order: their indptr, inverse, fields and values."""
+    bounds = np.empty(len(numbers) + 1, np.int64)
+    bounds[0] = 0
     for i in range(len(numbers)):
         row = numbers[i]
-        ends[i + 1] = ends[i] + indptr[row + 1] - indptr[row]
-    count = ends[-1]
-    taken, fields, values = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, x.dtype)
+        bounds[i + 1] = bounds[i] + indptr[row + 1] - indptr[row]
+    count = bounds[-1]
+    inverses, fields, values = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, x.dtype)
     for i in range(len(numbers)):
-        begin, at = indptr[numbers[i]], ends[i]
-        for p in range(ends[i + 1] - at):
-            taken[at + p] = inverse[begin + p]
-            fields[at + p] = field[begin + p]
-            values[at + p] = x[begin + p]
-    return ends, taken, fields, values
+        source, target = indptr[numbers[i]], bounds[i]
+        for p in range(bounds[i + 1] - target):
+            inverses[target + p] = inverse[source + p]
+            fields[target + p] = field[source + p]
+            values[target + p] = x[source + p]
+    return bounds, inverses, fields, values
 
 
 @kernel
 def number_keys(inverse: Int32s, marks: Int32s) -> Int64s:
-    """Replace numbers of a worker's keys by numbers of the distinct ones, in place; return these, sorted.
+    """Replace the numbers of keys in ``inverse``, in place, by positions among its distinct numbers; return those.
 
-    ``marks`` is -1 for each of the worker's keys, before and after.
+    ``marks`` has a -1 for each of the worker's keys, before and after.
     """
-    found = np.empty(min(len(inverse), len(marks)), np.int64)
+    numbers = np.empty(min(len(inverse), len(marks)), np.int64)
     count = 0
     for p in range(len(inverse)):
         key = inverse[p]
         if marks[key] < 0:
             marks[key] = 0
-            found[count] = key
+            numbers[count] = key
             count += 1
-    distinct = np.sort(found[:count])
+    distinct = np.sort(numbers[:count])
     for n in range(count):
         marks[distinct[n]] = n
     for p in range(len(inverse)):

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from ps2.algorithms.deep.architecture import Architecture, Layer
 from ps2.algorithms.deep.network import batch_of, tower
-from ps2.algorithms.deep.scoring import check_fields, check_margins, margins_of
-from ps2.algorithms.frame.array_files import read_array, reading, write_arrays
+from ps2.algorithms.deep.scoring import check_fields, margins_of
+from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
 from ps2.array_types import Float32s, Float64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
@@ -21,23 +21,25 @@ from ps2.client.embedding_settings import LARGEST_SQUARED
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.client.matrix import DCVMatrix
 from ps2.data.hashing import FieldHasher
-from ps2.data.key_rows import KeyRows
-from ps2.errors import OutOfRangeError
+from ps2.data.key_rows import KeyRows, check_margins
+from ps2.errors import CheckpointCorruptError, OutOfRangeError
 
-# Rows of a layer's matrix, and how many there are: see ps2.algorithms.deep.ops.
+# Rows of a layer's matrix, and their number: see ps2.algorithms.deep.ops.
 WEIGHT, GRADIENT, ROWS = 0, 3, 5
-# The rows that files hold: all except the gradient.
+# The rows in the files of a saved model: all except the gradient.
 SAVED = (0, 1, 2, 4)
-FORMAT = "ps2.deep.v1"
+# The folder of the table in the folder of a saved model.
 TABLE = "table"
 
 
 @dataclass(frozen=True, eq=False)
 class SharedLayers:
-    """Handles to the layers on the servers; picklable. A layer is a matrix, so that its gradient can leave alone.
+    """Handles to the layers on the servers; picklable.
+
+    Each layer has its own matrix, so that a worker can send a layer's gradient before it knows those of other layers.
 
     Attributes:
-        layers: names and shapes of the layers.
+        layers: the names and shapes of the layers.
         matrices: the matrix of each layer, with five rows.
     """
 
@@ -55,7 +57,7 @@ class SharedLayers:
 
     @staticmethod
     def existing(architecture: Architecture, ps: Any, name: str) -> SharedLayers:
-        """Return layers that the fleet of a context has by that name; NotFoundError: it has none."""
+        """Return the layers of that name on the fleet of a context; raise NotFoundError if there are none."""
         layers = architecture.layers()
         return SharedLayers(layers, tuple(ps.vector(f"{name}/{layer.name}").matrix() for layer in layers))
 
@@ -72,29 +74,28 @@ class SharedLayers:
         self._push(SAVED, state)
 
     def add(self, number: int, gradient: Float32s) -> None:
-        """Add a worker's gradient of a layer to the sum on the servers; return while it travels.
+        """Add a worker's gradient of a layer to the sum on the servers, without waiting for them.
 
-        Raises:
-            OutOfRangeError: a number of the gradient is NaN, or too large for the optimizer.
+        Raise OutOfRangeError if a number of the gradient is NaN, or too large for the optimizer.
         """
         self._check(number, gradient)
         self.matrices[number].add([GRADIENT], gradient.reshape(1, -1), wait=False)
 
     def step_with(self, number: int, gradient: Float32s, lr: float, decay: float) -> None:
-        """Take a step of a layer with one worker's gradient, like ``add``; ``decay`` is that of the weights."""
+        """Take an optimizer's step of a layer with one worker's gradient, like ``add``; ``decay``: weight decay."""
         self._check(number, gradient)
         self.matrices[number].apply(
             "deep.step_of_gradient", wait=False, gradient=gradient.reshape(-1), lr=lr, decay=decay
         )
 
     def step(self, lr: float, decay: float) -> None:
-        """Take a step of all layers with the sums of the workers' gradients."""
+        """Take an optimizer's step of all layers with the sums of the workers' gradients."""
         with batch():
             for matrix in self.matrices:
                 matrix.apply("deep.step_of_sum", lr=lr, decay=decay)
 
     def forget_gradients(self) -> None:
-        """Set the sums of gradients to 0: a training that ended early may have left parts of a step."""
+        """Set the sums of gradients to 0: a training that ended early may have left the gradients of some workers."""
         self._push([GRADIENT], [np.zeros(layer.size, np.float32) for layer in self.layers])
 
     def free(self) -> None:
@@ -113,17 +114,25 @@ class SharedLayers:
         return [future.result().reshape(-1, *layer.shape) for future, layer in zip(futures, self.layers, strict=True)]
 
     def _check(self, number: int, gradient: Float32s) -> None:
-        fits = np.abs(gradient) <= LARGEST_SQUARED
-        if not fits.all():
+        is_usable = np.abs(gradient) <= LARGEST_SQUARED
+        if not is_usable.all():
             raise OutOfRangeError(
-                f"layer {self.layers[number].name!r}: expected gradients of at most {LARGEST_SQUARED:g}, whose squares "
-                f"are added up, got {gradient[~fits][0]}: scale the numbers of the rows, or lower the learning rates"
+                f"layer {self.layers[number].name!r}: expected gradients of at most {LARGEST_SQUARED:g}, as their "
+                f"squares are added up, got {gradient[~is_usable][0]}: scale the values of the rows, or lower the "
+                "learning rates"
             )
 
 
 @dataclass(frozen=True, eq=False)
-class DeepModel:
-    """A model on the servers of the active context. A later driver finds the table and the layers by its name."""
+class DeepModel(ArrayModel):
+    """A model on the servers of the active context. A later driver finds the table and the layers by the model's name.
+
+    Files hold the layers and the table of embeddings, with their optimizers' states.
+    """
+
+    _FILES = ModelFiles(
+        "ps2.deep.v1", "a deep model", {}, {"architecture": Architecture.from_json, "hasher": FieldHasher.from_json}
+    )
 
     architecture: Architecture
     hasher: FieldHasher
@@ -137,9 +146,7 @@ class DeepModel:
     ) -> DeepModel:
         """Put a new model on the servers of the active context.
 
-        Args:
-            settings: arguments of the ``EmbeddingTable``.
-            name: name of the table and the layers; "": a name that no other model has.
+        ``settings`` are the arguments of the ``EmbeddingTable``; without a name, the model gets a new one.
         """
         name = name or new_name(architecture)
         table = EmbeddingTable(**settings, name=name)
@@ -147,7 +154,7 @@ class DeepModel:
         return DeepModel(architecture, hasher, layers, table, name)
 
     def predictor(self) -> DeepPredictor:
-        """Return a predictor for tasks, with the layers as they are now."""
+        """Return a predictor for tasks, with the current weights of the layers."""
         return DeepPredictor(self.architecture, self.hasher, self.table, self.layers.pull())
 
     def free(self) -> None:
@@ -163,33 +170,28 @@ class DeepModel:
         return self.table.export(path, since, kind=kind, config=config, hasher=hasher, dense=dense)
 
     def write(self, url: str) -> dict[str, Any]:
-        """Write layers and embeddings with their optimizers' state; return the model's entry in the metadata."""
         self.table.save(f"{url}/{TABLE}")
-        state = zip(self.layers.layers, self.layers.state(), strict=True)
-        return {
-            "format": FORMAT,
-            "architecture": self.architecture.to_json(),
-            "hasher": self.hasher.to_json(),
-            "files": write_arrays(url, {f"{layer.name}.npy": rows for layer, rows in state}),
-        }
+        return super().write(url)
 
-    @staticmethod
-    def read(path: str, url: str, content: Any) -> DeepModel:
-        """Create a model on the servers of the active context from what ``write`` wrote; ``path`` is for messages."""
-        with reading(path, content, FORMAT, "a deep model"):
-            architecture = Architecture.from_json(content["architecture"])
-            hasher = FieldHasher.from_json(content["hasher"])
-            state = []
-            for layer in architecture.layers():
-                rows = read_array(url, f"{layer.name}.npy", content["files"])
-                if rows.shape != (len(SAVED), *layer.shape):
-                    raise ValueError(f"{layer.name}: shape {rows.shape}")
-                state.append(rows)
-        name = new_name(architecture)
+    def _arrays_to_write(self) -> dict[str, Any]:
+        return {layer.name: rows for layer, rows in zip(self.layers.layers, self.layers.state(), strict=True)}
+
+    @classmethod
+    def _arrays_to_read(cls, content: Any, values: Mapping[str, Any]) -> dict[str, str]:
+        return {layer.name: "f" for layer in values["architecture"].layers()}
+
+    @classmethod
+    def _from_files(cls, path: str, url: str, arrays: dict[str, Any], values: dict[str, Any]) -> DeepModel:
+        architecture = values["architecture"]
+        for layer in architecture.layers():
+            expected, shape = (len(SAVED), *layer.shape), arrays[layer.name].shape
+            if shape != expected:
+                raise CheckpointCorruptError(f"{path}/{layer.name}.npy: expected shape {expected}, got {shape}")
+        state, name = list(arrays.values()), new_name(architecture)
         table = EmbeddingTable.load(f"{url}/{TABLE}", name)
         layers = SharedLayers.new(architecture, [rows[0] for rows in state], name)
         layers.put_state(state)
-        return DeepModel(architecture, hasher, layers, table, name)
+        return DeepModel(architecture, values["hasher"], layers, table, name)
 
 
 def new_name(architecture: Architecture) -> str:
@@ -199,7 +201,7 @@ def new_name(architecture: Architecture) -> str:
 
 @dataclass(frozen=True, eq=False)
 class DeepPredictor:
-    """Predicts rows in a task; picklable. It pulls each distinct key of a batch once."""
+    """Predicts rows in a task, and pulls each distinct key of a batch once; picklable."""
 
     architecture: Architecture
     hasher: FieldHasher
@@ -216,12 +218,13 @@ class DeepPredictor:
 
     def tower(self, batch: pa.RecordBatch, right: bool) -> Float32s:
         """Return the vectors of one tower, float32 of shape (n, size), for rows that have the tower's columns."""
-        sizes = self.architecture
-        firsts = self.hasher.first_numbers
+        num_left = self.architecture.deep
         fields = tuple(
-            field for field, first in zip(self.hasher.fields, firsts, strict=True) if (first >= sizes.deep) == right
+            field
+            for field, number in zip(self.hasher.fields, self.hasher.first_numbers, strict=True)
+            if (number >= num_left) == right
         )
         rows, keys = batch_of(replace(self.hasher, fields=fields).rows(batch))
-        vectors = tower(sizes, self.weights, right, rows, self.table.pullDistinct(keys))
+        vectors = tower(self.architecture, self.weights, right, rows, self.table.pullDistinct(keys))
         check_margins(vectors.sum(axis=1))
         return vectors

@@ -1,6 +1,7 @@
 """The maths of deep models: margins, losses and gradients of a batch of rows. No Spark, no servers.
 
-Sizes: n rows with u distinct keys. A key's block has ``architecture.width`` numbers, the linear weight first.
+There are n rows with u distinct keys. ``table`` has a row of ``architecture.width`` weights for each distinct key: the
+linear weight, then the vector.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from ps2.data.key_rows import KeyRows
 
 Array = npt.NDArray[Any]
 
-# A vector of a tower that is shorter than this is divided by this, instead of by its length.
-SHORTEST = 1e-12
+# The smallest divisor of a tower's vectors, which are divided by their Euclidean norms.
+MIN_NORM = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +31,9 @@ class Batch:
 
     Attributes:
         indptr: int64 of shape (n + 1,): row i has the pairs ``indptr[i]:indptr[i + 1]``.
-        inverse: int32 of shape (pairs,): the place of each pair's key among the distinct keys.
+        inverse: int32 of shape (pairs,): the position of each pair's key among the distinct keys.
         field: int32 of shape (pairs,): the field of each pair.
-        x: value of each pair, shape (pairs,), in the dtype of the table.
+        x: the value of each pair, shape (pairs,), in the dtype of the table.
     """
 
     indptr: Int64s
@@ -45,30 +46,30 @@ class Batch:
 
 
 # Up to this many rows are multiplied one by one, each in one thread. Threads of BLAS wait for one another: on a busy
-# machine, a product of 8 rows that takes 0.2 ms took 30 ms.
-SINGLE_ROWS = 16
-# Called with a layer's number and its gradient, as soon as that is computed: the top layer's first.
+# machine, a product of 8 rows took 30 ms instead of 0.2 ms.
+MAX_SINGLE_ROWS = 16
+# A function of a layer's number and gradient. It is called as soon as the gradient is known, for the top layer first.
 OnLayer = Callable[[int, Array], None]
 
 
 class Stack:
-    """Layers on top of each other, each with its bias as its last row; the last one has no activation."""
+    """Layers on top of each other. The last row of each layer is its bias; the last layer has no activation."""
 
     def __init__(
         self, layers: Sequence[Array], dropout: float = 0.0, seed: int | None = None, first_number: int = 0
     ) -> None:
-        """Take weights, which are only read, and the seed of dropout; None: nothing is dropped."""
+        """Keep the weights, which are only read. Without a seed of dropout, nothing is dropped."""
         self._layers, self._first_number = layers, first_number
         self._keep = 1.0 if seed is None else 1.0 - dropout
         self._seed = seed or 0
         self._inputs: list[Array] = []
 
     def forward(self, x: Array) -> Array:
-        """Return the outputs of n rows, shape (n, outputs of the last layer); keep what ``backward`` needs."""
+        """Return the outputs for n rows, shape (n, outputs of the last layer); keep each layer's inputs."""
         self._inputs = []
         for number, layer in enumerate(self._layers):
             self._inputs.append(x)
-            z = (x[:, None] @ layer[:-1])[:, 0] if len(x) <= SINGLE_ROWS else x @ layer[:-1]
+            z = (x[:, None] @ layer[:-1])[:, 0] if len(x) <= MAX_SINGLE_ROWS else x @ layer[:-1]
             if number == len(self._layers) - 1:
                 z += layer[-1]
             else:
@@ -101,8 +102,7 @@ class Pass:
     def __init__(
         self, architecture: Architecture, layers: Sequence[Array], batch: Batch, table: Array, seed: int | None = None
     ) -> None:
-        """Embed a batch. ``table`` has the blocks of its distinct keys, shape (u, width); seed None: nothing is
-        dropped."""
+        """Embed a batch by the table of its distinct keys, shape (u, width). Without a seed, nothing is dropped."""
         self._architecture, self._batch, self._table = architecture, batch, table
         sizes, dtype, n = architecture, table.dtype, len(batch)
         self._linear, self._pairs = np.empty(n, dtype), np.empty(n, dtype)
@@ -111,14 +111,15 @@ class Pass:
         rows = batch.indptr, batch.inverse, batch.field, batch.x
         embed(*rows, table, sizes.num_linear, sizes.input_fields, self._linear, self._sums, self._pairs, self._inputs)
         dropout = architecture.dropout
+        # Each stack, with the columns of its inputs.
         if architecture.has_towers:
-            half, cut = len(architecture.hidden), architecture.deep * architecture.k
-            self._cut = cut
-            left = Stack(layers[:half], dropout, seed), self._inputs[:, :cut]
-            right = Stack(layers[half:], dropout, None if seed is None else seed + 1, half), self._inputs[:, cut:]
-            self._stacks: tuple[tuple[Stack, Array], ...] = (left, right)
+            half, num_left = len(architecture.hidden), architecture.deep * architecture.k
+            left = Stack(layers[:half], dropout, seed), slice(0, num_left)
+            right = Stack(layers[half:], dropout, None if seed is None else seed + 1, half), slice(num_left, None)
+            self._stacks: tuple[tuple[Stack, slice], ...] = (left, right)
         else:
-            self._stacks = ((Stack(layers, dropout, seed), self._inputs),)
+            self._stacks = ((Stack(layers, dropout, seed), slice(None)),)
+        # The towers' vectors of length 1, and their norms before.
         self._units: list[tuple[Array, Array]] = []
 
     def margins(self) -> Array:
@@ -126,59 +127,56 @@ class Pass:
         if self._architecture.has_towers:
             left, right = self.towers()
             return np.einsum("ij,ij->i", left, right) / left.dtype.type(self._architecture.temperature)
-        stack, inputs = self._stacks[0]
-        margins = stack.forward(inputs)[:, 0] + self._linear
+        stack, _ = self._stacks[0]
+        margins = stack.forward(self._inputs)[:, 0] + self._linear
         if self._architecture.has_pairs:
             margins += self._pairs
         return margins
 
     def towers(self) -> tuple[Array, Array]:
-        """Return the vectors of both towers for each row, of length 1, each of shape (n, size of the last layer)."""
-        self._units = [_unit(stack.forward(inputs)) for stack, inputs in self._stacks]
+        """Return the vectors of both towers for each row, of norm 1, each of shape (n, size of the last layer)."""
+        self._units = [_normalized(stack.forward(self._inputs[:, columns])) for stack, columns in self._stacks]
         return self._units[0][0], self._units[1][0]
 
     def slopes_back(self, slopes: Array, on_layer: OnLayer) -> Array:
-        """Return the gradient of the loss by the blocks, in the shape of the table; ``slopes`` are those of the
-        margins."""
+        """Return the gradient of the loss by the table; ``slopes`` are the derivatives by the margins."""
         if self._architecture.has_towers:
             (left, _), (right, _) = self._units
-            each = slopes[:, None] / left.dtype.type(self._architecture.temperature)
-            return self.towers_back(each * right, each * left, on_layer)
+            cosine_slopes = slopes[:, None] / left.dtype.type(self._architecture.temperature)
+            return self.towers_back(cosine_slopes * right, cosine_slopes * left, on_layer)
         stack, _ = self._stacks[0]
-        return self._to_blocks(slopes, stack.backward(slopes[:, None].copy(), on_layer))
+        return self._table_gradient(slopes, stack.backward(slopes[:, None].copy(), on_layer))
 
     def towers_back(self, left: Array, right: Array, on_layer: OnLayer) -> Array:
-        """Return the gradient of the loss by the blocks, from the derivatives by the towers' vectors."""
-        below = np.empty_like(self._inputs)
-        for number, (slopes, part) in enumerate(((left, slice(0, self._cut)), (right, slice(self._cut, None)))):
-            unit, length = self._units[number]
-            along = np.einsum("ij,ij->i", slopes, unit)[:, None]
-            stack = self._stacks[number][0]
-            below[:, part] = stack.backward((slopes - along * unit) / length, on_layer)
-        return self._to_blocks(np.zeros(len(self._batch), self._table.dtype), below)
+        """Return the gradient of the loss by the table, from the derivatives by the towers' vectors."""
+        input_slopes = np.empty_like(self._inputs)
+        for slopes, (unit, norm), (stack, columns) in zip((left, right), self._units, self._stacks, strict=True):
+            radial = np.einsum("ij,ij->i", slopes, unit)[:, None]
+            input_slopes[:, columns] = stack.backward((slopes - radial * unit) / norm, on_layer)
+        return self._table_gradient(np.zeros(len(self._batch), self._table.dtype), input_slopes)
 
-    def _to_blocks(self, slopes: Array, below: Array) -> Array:
+    def _table_gradient(self, slopes: Array, input_slopes: Array) -> Array:
+        """Return the gradient by the table, from the derivatives by the margins and by the layers' inputs."""
         batch, sizes = self._batch, self._architecture
         gradient = np.zeros_like(self._table)
         rows = batch.indptr, batch.inverse, batch.field, batch.x, self._table
-        slopes = np.ascontiguousarray(slopes)
-        embed_slopes(*rows, sizes.num_linear, sizes.input_fields, slopes, self._sums, below, sizes.has_pairs, gradient)
+        slope_arrays = np.ascontiguousarray(slopes), self._sums, input_slopes
+        embed_slopes(*rows, sizes.num_linear, sizes.input_fields, *slope_arrays, sizes.has_pairs, gradient)
         return gradient
 
 
 def tower(architecture: Architecture, layers: Sequence[Array], right: bool, batch: Batch, table: Array) -> Array:
-    """Return the vectors of one tower, for rows that have only its fields, numbered from 0: shape (n, last layer's
-    size)."""
+    """Return the vectors of one tower, shape (n, size of the last layer), for rows of its fields, numbered from 0."""
     half, k, n = len(architecture.hidden), architecture.k, len(batch)
     fields = architecture.fields - architecture.deep if right else architecture.deep
     inputs = np.empty((n, fields * k), table.dtype)
     unused = np.empty(n, table.dtype), np.empty((n, k), table.dtype), np.empty(n, table.dtype)
     embed(batch.indptr, batch.inverse, batch.field, batch.x, table, 0, fields, *unused, inputs)
-    return _unit(Stack(layers[half:] if right else layers[:half]).forward(inputs))[0]
+    return _normalized(Stack(layers[half:] if right else layers[:half]).forward(inputs))[0]
 
 
 def batch_of(rows: KeyRows) -> tuple[Batch, Int64s]:
-    """Return rows as a batch, and their distinct keys: int64 of shape (u,), in the order of their first appearance."""
+    """Return rows as a batch, and their u distinct keys, int64, in the order of their first appearance."""
     keys, inverse = rows.numbered()
     return Batch(rows.indptr, inverse.astype(np.int32, copy=False), rows.fields, rows.values), keys
 
@@ -200,9 +198,9 @@ class PositivePairs:
     """n rows that are positive pairs of a user and an item.
 
     Attributes:
-        items: int64 of shape (n,): rows with equal numbers have the same item, which is no negative for any of them.
-        log_shares: logarithm of the share of all rows that have this item, shape (n,); it is subtracted from margins.
-        weights: weights of the rows, shape (n,); None: all rows weigh 1.
+        items: the number of each row's item, int64 of shape (n,); rows of the same item are no negatives of each other.
+        log_shares: the logarithm of the share of all rows that have the item, shape (n,): subtracted from the margins.
+        weights: the weights of the rows, shape (n,); None: all rows weigh 1.
     """
 
     items: Int64s
@@ -216,7 +214,7 @@ def softmax_loss(
     """Return the sampled softmax loss whose negatives are the batch's other items (Yi et al., 2019, Equations 4 to 6).
 
     Args:
-        left, right: the towers' vectors, of length 1, shape (n, d).
+        left, right: the towers' vectors, of norm 1, shape (n, d).
         divisor: divides the derivatives, in float64, because weights may have any size.
 
     Returns:
@@ -224,14 +222,14 @@ def softmax_loss(
     """
     z = (left @ right.T) / left.dtype.type(temperature)
     z -= pairs.log_shares.astype(z.dtype)
-    same = pairs.items[:, None] == pairs.items[None, :]
-    np.fill_diagonal(same, False)
-    z[same] = -np.inf
+    is_same_item = pairs.items[:, None] == pairs.items[None, :]
+    np.fill_diagonal(is_same_item, False)
+    z[is_same_item] = -np.inf
     z -= z.max(axis=1, keepdims=True)
-    own = z.diagonal().copy()
+    positive = z.diagonal().copy()
     np.exp(z, out=z)
     totals = z.sum(axis=1)
-    losses = np.log(totals) - own
+    losses = np.log(totals) - positive
     z /= totals[:, None]
     z[np.diag_indices_from(z)] -= 1
     scale = np.full(len(z), 1.0 / (temperature * divisor))
@@ -241,8 +239,8 @@ def softmax_loss(
     return float(losses.sum(dtype=np.float64)), z @ right, z.T @ left
 
 
-def _unit(vectors: Array) -> tuple[Array, Array]:
-    """Return vectors of length 1, and the lengths that they had, shape (n, 1)."""
-    length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
-    length = np.maximum(length, vectors.dtype.type(SHORTEST))
-    return vectors / length, length
+def _normalized(vectors: Array) -> tuple[Array, Array]:
+    """Return the vectors divided by their norms, and the norms, shape (n, 1)."""
+    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
+    norms = np.maximum(norms, vectors.dtype.type(MIN_NORM))
+    return vectors / norms, norms

@@ -1,7 +1,7 @@
 """Server operations of deep models: steps of the layers' optimizer.
 
 A layer is a matrix of five rows: weights, Adam's two moments, the sum of the workers' gradients, and in each column the
-number of steps, which so lies in checkpoints and copies with what it belongs to.
+number of steps, so that checkpoints and replicas hold it, too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Positive = Annotated[float, Range(above=0)]
 Decay = Annotated[float, Range(at_least=0, below=1)]
 NonNegative = Annotated[float, Range(at_least=0)]
 
-# Cost of a root and two divisions, for ``over_blocks``.
+# The cost of a square root and two divisions, in units of ``over_blocks``.
 STEP_COST = 4
 WEIGHT, VELOCITY, SQUARE, GRADIENT, STEPS = range(5)
-# Beyond, float32 does not count, and the moments have no bias.
+# The count of steps ends here: float32 cannot count further, and the moments' bias is 0 by then.
 MAX_STEPS = 1 << 24
 
 Layer = Annotated[Block, Tiny(lambda dtype: np.zeros((5, 1), dtype))]
@@ -40,11 +40,11 @@ def step_of_sum(
     eps: Positive = 1e-8,
     decay: NonNegative = 0.0,
 ) -> None:
-    """Take a step of Adam (Kingma & Ba, 2015) with the summed gradient, and set that to 0.
+    """Take a step of Adam (Kingma & Ba, 2015) with the summed gradient, and set the sum to 0.
 
     Args:
-        eps: added outside the root.
-        decay: decay of the weights, times lr (Loshchilov & Hutter, 2019, Algorithm 2).
+        eps: the number that is added outside the square root.
+        decay: the weight decay, which is multiplied by lr (Loshchilov & Hutter, 2019, Algorithm 2).
     """
     _step(layer, layer[GRADIENT], (lr, beta1, beta2, eps), decay)
     layer[GRADIENT] = 0

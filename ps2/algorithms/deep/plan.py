@@ -14,7 +14,7 @@ class DeepPlan(Plan[DeepSettings]):
     """A training of a deep model.
 
     With a staleness above 0, each worker takes steps of its own and does not wait for the others. It reads the weights
-    when its batch begins; weights that were read ahead would lack its own last step.
+    at the start of each batch, not earlier: they would lack its own last step.
 
     Attributes:
         steps: the number of steps in each epoch; each worker uses an equal share of its rows in each.
@@ -30,7 +30,7 @@ class DeepPlan(Plan[DeepSettings]):
         return getattr(self.settings, "loss", "logistic")
 
     def rows_of(self, count: int, step: int) -> slice:
-        """Return the slice of a worker's ``count`` rows, in the order of the epoch, that a step uses."""
+        """Return the slice of a worker's ``count`` rows, in the epoch's order, that a step uses."""
         return slice(count * step // self.steps, count * (step + 1) // self.steps)
 
     def check(self, has_towers: bool) -> None:

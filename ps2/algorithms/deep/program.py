@@ -1,14 +1,14 @@
 """A deep model's training as a durable program: minibatch steps of Adam (Kingma and Ba, 2015).
 
-The layers and the table of embeddings are on the servers. A clock is a step with a minibatch. Each worker has a part of
-it. The table takes its steps as the workers' gradients arrive. The layers take one step a clock, with the sum of the
-workers' gradients, when the driver asks for it. With staleness, they take a step with each worker's gradient instead.
+The layers and the table of embeddings are on the servers. A clock is a step with a minibatch; each worker has a part of
+it. The table takes a step for each worker's gradient when it arrives. The layers take one step per clock, with the sum
+of the workers' gradients, when the driver asks for it. With staleness, they also take a step for each gradient.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,6 @@ import pyarrow as pa
 from ps2.algorithms.deep.model import DeepModel
 from ps2.algorithms.deep.plan import DeepPlan
 from ps2.algorithms.deep.worker import DeepRows, Learner
-from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.program import Ask, NextClock, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
@@ -31,7 +30,8 @@ from ps2.data.key_rows import KeyRows
 from ps2.errors import DivergedError
 
 WORDS = Words("epoch", "loss")
-# Parts of a plan in which a driver that resumes the training may differ, or that follow from the rows.
+# The parts of a plan that are not compared when another driver resumes the training: it may change them, or they follow
+# from the rows.
 NOT_COMPARED = ("maxIter", "name", "steps", "weight")
 
 
@@ -58,24 +58,26 @@ class DeepProgram(Program[TrainingHistory]):
             epoch += 1
 
     def _epoch(self, epoch: int) -> Steps[tuple[float, int]]:
-        """Pass over all rows; return their mean loss (each computed before the row's step) and the number of rows."""
+        """Pass over all rows; return their mean loss, computed before each row's step, and the number of rows."""
         num_rows, losses = 0, list[float]()
         for _ in range(self.plan.steps):
             step = yield NextClock().then(partial(self._take_step, epoch))
             if step is not None:
                 losses.append(step[0])
                 num_rows += step[1]
-        # A step whose report is lost counts as much as the mean of the others.
+        # A step whose report is lost counts as one with the mean loss of the other steps.
         return float(np.mean(losses) * self.plan.steps / self.plan.weight) if losses else math.nan, num_rows
 
     def _take_step(self, epoch: int, report: Any) -> tuple[float, int] | None:
-        """Let the layers take a clock's step; return its summed loss and number of rows, None if the report is lost."""
-        if not vars(report):  # an earlier driver received the report and took the step
+        """Let the layers take a clock's step; return its summed loss and number of rows, None if the report is lost.
+
+        The report is lost if an earlier driver received it: that driver took the step.
+        """
+        if not vars(report):
             return None
         if not math.isfinite(report.loss):
             raise DivergedError(
-                f"in epoch {epoch + 1} the loss is {report.loss}: a learning rate, or a number of the rows, is too "
-                "large"
+                f"in epoch {epoch + 1} the loss is {report.loss}: a learning rate, or a value of the rows, is too large"
             )
         if self.staleness == 0:
             self._learner.layers.step(self.plan.settings.stepSize, self.plan.settings.weightDecay)
@@ -101,7 +103,9 @@ class DeepTable:
     """Rows to train on, with one rdd_partition for each worker.
 
     Attributes:
+        hasher: the ``FieldHasher`` of the rows' keys.
         label, weight: the names of columns; ``weight`` None: all rows weigh 1.
+        rows: the number of rows.
         total: the sum of the rows' weights.
         newest_s: the latest time of a row, in seconds; minus infinity if rows have no times.
     """
@@ -116,70 +120,48 @@ class DeepTable:
     newest_s: float = NEVER
 
 
-@dataclass(frozen=True, eq=False)
-class Resumable:
-    """A training that another driver may resume: the names of its vectors, and the settings of both drivers."""
-
-    names: CheckpointNames
-    settings: dict[str, Any]
-
-    @staticmethod
-    def of(name: str, ps: Any, table: DeepTable, plan: DeepPlan, model: Mapping[str, Any]) -> Resumable:
-        """Return the training with this name; empty: no other driver may resume it.
-
-        Raises:
-            NotFoundError: the context was restored, and has no such training.
-            ConfigError: the earlier driver's training had other settings. The message says which.
-        """
-        keys = table.hasher.to_json()
-        rows = {"columns": keys["fields"], "hashSeed": keys["seed"], "rows": table.rows, "workers": table.workers}
-        compared = {key: value for key, value in plan.plain().items() if key not in NOT_COMPARED}
-        training = Resumable(CheckpointNames.of(name, ps), {**model, **compared, **rows})
-        # Compare the settings first: the caller looks for vectors that depend on them.
-        Journal.of(training.names, training.settings, DeepProgram.number)
-        return training
+def compared_settings(table: DeepTable, plan: DeepPlan) -> dict[str, Any]:
+    """Return the settings of the plan and the rows in which a driver that resumes the training must not differ."""
+    keys = table.hasher.to_json()
+    rows = {"columns": keys["fields"], "hashSeed": keys["seed"], "rows": table.rows, "workers": table.workers}
+    return {**{name: value for name, value in plan.plain().items() if name not in NOT_COMPARED}, **rows}
 
 
-UNNAMED_TRAINING = Resumable(UNNAMED, {})
-
-
-def train(
+def train(  # noqa: PLR0913 - the last two are for named trainings
     ps: Any,
     table: DeepTable,
     model: DeepModel,
     plan: DeepPlan,
     on_step: Callable[[StepReport], None] = lambda step: None,
-    training: Resumable = UNNAMED_TRAINING,
+    names: CheckpointNames = UNNAMED,
+    settings: dict[str, Any] | None = None,
 ) -> TrainingHistory:
     """Train a model on the servers of a context, in place; then advance the time of its keys, if rows have times.
 
-    Raises:
-        DivergedError: the loss is not finite, because a learning rate or a number of the rows is too large. The step
-            with that loss is not taken.
-        InputError: a row cannot be used, or a gradient is too large for its optimizer.
+    ``settings`` are those in which a driver that resumes the training must not differ. The step with a loss that is not
+    finite is not taken: it raises DivergedError.
     """
     plan.check(model.architecture.has_towers)
-    settings = plan.settings
-    batch_rows = settings.batchSize if settings.staleness == 0 else settings.batchSize * table.workers
+    batch_rows = plan.settings.batchSize * (1 if plan.settings.staleness == 0 else table.workers)
     plan = replace(plan, steps=max(1, math.ceil(table.rows / batch_rows)), weight=table.total)
-    if not training.names.begun:
+    if not names.begun:
         model.layers.forget_gradients()
     learner = Learner(model.architecture, plan, model.layers, model.table)
-    program = DeepProgram(learner, Record(on_step, WORDS), training.settings)
+    program = DeepProgram(learner, Record(on_step, WORDS), settings or {})
     rows = OwnRows(table.frame, table.workers, partial(_read, table.hasher, table.label, table.weight))
-    history = run_program(ps, program, rows, training.names)
+    history = run_program(ps, program, rows, names)
     if table.newest_s > NEVER:
         advance_keys(model.table, table.newest_s)
     return history
 
 
 def _read(hasher: Any, label: str, weight: str | None, worker: Any, batches: Iterator[pa.RecordBatch]) -> DeepRows:
-    """Read a worker's rows."""
-    parts, labels, weights, num_rows = [], [np.zeros(0)], [np.zeros(0)], 0
+    """Read a worker's rows from the batches of its rdd_partition."""
+    rows, labels, weights, num_rows = [], [np.zeros(0)], [np.zeros(0)], 0
     for batch in batches:
-        parts.append(hasher.rows(batch, num_rows))
+        rows.append(hasher.rows(batch, num_rows))
         labels.append(read_numbers(batch, label, num_rows))
         if weight is not None:
             weights.append(read_weights(batch, weight, num_rows))
         num_rows += batch.num_rows
-    return DeepRows(KeyRows.joined(parts), np.concatenate(labels), None if weight is None else np.concatenate(weights))
+    return DeepRows(KeyRows.joined(rows), np.concatenate(labels), None if weight is None else np.concatenate(weights))

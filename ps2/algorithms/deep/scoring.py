@@ -11,23 +11,23 @@ import numpy.typing as npt
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.network import Batch, Pass, batch_of
 from ps2.array_types import Float64s
-from ps2.data.key_rows import KeyRows
-from ps2.errors import InputError, ShapeError
+from ps2.data.key_rows import KeyRows, check_margins
+from ps2.errors import ShapeError
 
 Array = npt.NDArray[Any]
 
 
 def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mapping[str, Array]) -> Float64s:
-    """Return the score of each row, float64 of shape (n,): the probability of label 1; for two towers, their cosine.
+    """Return each row's score, float64 of shape (n,): the probability of label 1, or the cosine of two towers.
 
     Args:
-        config: JSON data whose "architecture" is from ``Architecture.to_json``.
+        config: JSON data; its "architecture" is the result of ``Architecture.to_json``.
         embeddings: the weights of each pair's key, float32 of shape (pairs, k + 1); for two towers (pairs, k).
         dense: the layers by name, each of shape (inputs + 1, outputs).
 
     Raises:
-        ShapeError: an array has another shape than the architecture says, or a field is not in it.
-        InputError: a score is not finite, as numbers of the row are too large.
+        ShapeError: an array has another shape than in the architecture, or a field is not in the architecture.
+        InputError: a score is not finite, as values of the row are too large.
     """
     architecture = Architecture.from_json(config["architecture"])
     layers = [_checked(dense, layer.name, layer.shape) for layer in architecture.layers()]
@@ -46,7 +46,7 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
 
 
 def margins_of(architecture: Architecture, layers: Sequence[Array], batch: Batch, table: Array) -> Float64s:
-    """Return the margins of a batch as float64; for two towers, their cosine. InputError: one is not finite."""
+    """Return the margins of a batch as float64, or the cosines of two towers; InputError: one is not finite."""
     margins = Pass(architecture, layers, batch, table).margins()
     check_margins(margins)
     cosine_scale = architecture.temperature if architecture.has_towers else 1.0
@@ -54,19 +54,9 @@ def margins_of(architecture: Architecture, layers: Sequence[Array], batch: Batch
 
 
 def check_fields(rows: KeyRows, fields: int) -> None:
-    """Raise ShapeError if the field of a pair is not in [0, fields)."""
+    """Raise ShapeError if a pair's field is not in [0, fields)."""
     if len(rows.fields) and not 0 <= rows.fields.min() <= rows.fields.max() < fields:
         raise ShapeError(f"fields: expected numbers below {fields}, got {rows.fields.min()} to {rows.fields.max()}")
-
-
-def check_margins(margins: Array) -> None:
-    """Raise InputError if a row's margin is not finite: products of its numbers overflow float32."""
-    finite = np.isfinite(margins)
-    if not finite.all():
-        raise InputError(
-            "values: expected numbers whose products with the embeddings are finite, got a margin of "
-            f"{margins[np.argmin(finite)]}: scale them"
-        )
 
 
 def _checked(dense: Mapping[str, Array], name: str, shape: tuple[int, int]) -> Array:

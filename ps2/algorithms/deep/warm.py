@@ -1,4 +1,4 @@
-"""Compile kernels of deep models (``python -m ps2.algorithms.deep.warm``); otherwise first use compiles them."""
+"""Compile kernels of deep models ahead of their first use (``python -m ps2.algorithms.deep.warm``)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def warm() -> None:
     rows = KeyRows(np.array([0, 2, 4]), np.array([3, 5, 3, 7]), np.ones(4, np.float32), fields, 2)
     worker_rows = DeepRows(rows, np.array([0.0, 1.0]))
     worker_rows.items(1, 2)
-    part = worker_rows.take(np.array([1, 0]))
+    minibatch = worker_rows.take(np.array([1, 0]))
     for kind in KINDS:
         architecture = Architecture(kind, 2, 2, 1, (2, 2), dropout=0.5)
-        table = np.ones((len(part.keys), architecture.width), np.float32)
-        forward = Pass(architecture, architecture.initial(0), part.batch, table, 1)
-        _, slopes = logistic_loss(forward.margins(), part.labels, None)
+        table = np.ones((len(minibatch.keys), architecture.width), np.float32)
+        forward = Pass(architecture, architecture.initial(0), minibatch.batch, table, 1)
+        _, slopes = logistic_loss(forward.margins(), minibatch.labels, None)
         forward.slopes_back(slopes, lambda number, gradient: None)
     for dtype in (np.float32, np.float64):
         step_of_sum(np.zeros((5, 2), dtype), lr=0.1)

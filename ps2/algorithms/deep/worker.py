@@ -1,4 +1,4 @@
-"""Tasks of a deep model: steps with a worker's rows in a training, and with the rows of a stream."""
+"""A worker's steps of a deep model: with its rows in a training, and with the rows of a stream."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from ps2.algorithms.deep.network import (
     softmax_loss,
 )
 from ps2.algorithms.deep.plan import DeepPlan
-from ps2.algorithms.deep.scoring import check_fields, check_margins
+from ps2.algorithms.deep.scoring import check_fields
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.algorithms.training.streams.task import advance_keys
 from ps2.array_types import Float64s, Int64s
-from ps2.data.key_rows import KeyRows
+from ps2.data.key_rows import KeyRows, check_margins
 from ps2.errors import InputError, OutOfRangeError
 
 
 @dataclass(frozen=True, eq=False)
 class Minibatch:
-    """Some rows of a worker.
+    """The n rows of a worker's step.
 
     Attributes:
-        batch: the rows; ``batch.inverse`` refers to ``keys``.
-        keys: the u distinct keys, int64 of shape (u,), ascending.
-        labels: labels of the n rows, float64 of shape (n,).
-        weights: weights of the rows, float64 of shape (n,); None: all rows weigh 1.
-        numbers: numbers of the rows among all rows of the worker, int64 of shape (n,).
+        batch: the rows; ``batch.inverse`` has positions in ``keys``.
+        keys: the distinct keys, int64, ascending.
+        labels: the labels of the rows, float64 of shape (n,).
+        weights: the weights of the rows, float64 of shape (n,); None: all rows weigh 1.
+        numbers: the numbers of the rows among all rows of the worker, int64 of shape (n,).
     """
 
     batch: Batch
@@ -51,7 +51,7 @@ class Minibatch:
 
 
 class DeepRows:
-    """All rows of a worker. Their keys are numbered once, so that a minibatch needs no sort of its pairs."""
+    """All rows of a worker. Their keys are numbered once, so that minibatches need not sort the keys of their pairs."""
 
     def __init__(self, rows: KeyRows, labels: Float64s, weights: Float64s | None = None) -> None:
         self._indptr, self._field, self._x = rows.indptr, rows.fields, rows.values
@@ -73,7 +73,7 @@ class DeepRows:
         return Minibatch(batch, self._keys[distinct], self.labels[numbers], weights, numbers)
 
     def items(self, begin: int, end: int) -> tuple[Int64s, Float64s]:
-        """Return the number of each row's item, and the share of rows that have it; each of shape (rows,).
+        """Return each row's item number, and the share of rows that have the item; both have shape (rows,).
 
         Rows with equal keys in the fields [begin, end) have the same item.
         """
@@ -84,7 +84,7 @@ class DeepRows:
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """Takes steps of a model on the servers: the loop of a worker, and the ``LearningProgram`` of streams; picklable.
+    """Takes steps of a model on the servers: a worker's loop, and the ``LearningProgram`` of streams; picklable.
 
     Attributes:
         layers: the layers on the servers.
@@ -117,16 +117,15 @@ class Learner:
     def take_step(self, rows: Minibatch, items: tuple[Int64s, Float64s] | None, divisor: float, seed: int) -> float:
         """Take one step with some rows; return their summed loss. If the loss is not finite, nothing is sent.
 
-        Args:
-            items: ``DeepRows.items``, for the loss "softmax"; else None.
-            divisor: the number that divides the summed gradient.
+        If a gradient is too large for its optimizer, InputError is raised; layers above it may have taken the step.
 
-        Raises:
-            InputError: a gradient is not finite, or too large for its optimizer. Layers above may have taken the step.
+        Args:
+            items: the result of ``DeepRows.items``, for the loss "softmax"; else None.
+            divisor: the divisor of the summed gradient.
         """
         weights, table = self.layers.pull(), self.table.pullDistinct(rows.keys)
         forward = Pass(self.architecture, weights, rows.batch, table, seed)
-        with np.errstate(over="ignore", invalid="ignore"):  # the loss shows it
+        with np.errstate(over="ignore", invalid="ignore"):  # the loss is then not finite
             loss, backward = self._loss(forward, rows, items, divisor)
         if math.isfinite(loss):
             send = self._step_layer if self.plan.settings.staleness else self.layers.add
@@ -137,9 +136,9 @@ class Learner:
         return loss
 
     def learn(self, rows: LabelledRows) -> Float64s:
-        """Predict rows of a stream, then take one step with them; return the margins before it, float64 of shape (n,).
+        """Predict rows of a stream, then take one step with them; return the margins before the step, float64.
 
-        If a margin is not finite, InputError is raised, and nothing has been sent.
+        If a margin is not finite, InputError is raised, and nothing is sent.
         """
         check_fields(rows.rows, self.architecture.fields)
         batch, keys = batch_of(rows.rows)
@@ -149,7 +148,7 @@ class Learner:
         weights = np.asarray(rows.weights, np.float64) if len(rows.weights) else None
         total = float(len(batch)) if weights is None else float(weights.sum())
         if total > 0:
-            # Dropout follows from the rows, so that another attempt of the task drops the same.
+            # The seed of dropout depends on the rows, so that another attempt of the task drops the same outputs.
             seed = None if not self.architecture.dropout else int(keys.sum(dtype=np.int64) & 0xFFFFFFFF)
             forward = Pass(self.architecture, layers, batch, table, seed)
             _, slopes = logistic_loss(forward.margins(), rows.labels, weights, total)

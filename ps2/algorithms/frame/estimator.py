@@ -189,8 +189,8 @@ class Job:
     table: Table
 
 
-class FleetEstimator(FeatureParams, TrainingEstimator):
-    """Base class of estimators that learn from features."""
+class SurveyingEstimator(TrainingEstimator):
+    """Base class of estimators that survey a table, choose where to train, deal its rows and train."""
 
     # The largest number of classes. None: labels are numbers; 0: no limit.
     _CLASSES: int | None = None
@@ -286,6 +286,14 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
         """Survey a table and train; see ``_train_model``."""
         survey, dealer = self._survey_and_deal(dataset)
         return retry_after_server_loss(lambda: self._train_model(plan, survey, dealer))
+
+    @abstractmethod
+    def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Any]:
+        """Check and survey a table; return what was found, and what brings its rows to the workers (``Dealer``)."""
+
+
+class FleetEstimator(FeatureParams, SurveyingEstimator):
+    """Base class of estimators that learn from features."""
 
     def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Dealer]:
         """Check and survey a table; return the survey, and the dealer of its rows."""

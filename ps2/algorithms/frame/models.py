@@ -191,7 +191,7 @@ class FeatureModel(FittedModel, FeatureParams):
             UsageError: the model is a tree of a forest, which cannot score rows without Spark.
         """
         arrays = self._ARRAYS
-        loader = self._LOADER if arrays is None else f"{arrays.__module__}:{arrays.__name__}"
+        loader = self._LOADER or ("" if arrays is None else f"{arrays.__module__}:{arrays.__name__}")
         if not loader:
             raise UsageError(f"{type(self).__name__}: expected a whole model, got one of its trees")
         outputs = tuple((name, kind) for name, kind in self._outputs() if name)

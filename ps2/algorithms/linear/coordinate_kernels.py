@@ -1,7 +1,7 @@
 """Compiled loops of coordinate descent: over a worker's columns, and over the products of a block of columns.
 
 A worker's columns are compressed: column j has the entries ``starts[j]`` to ``starts[j + 1]`` of ``rows`` and
-``values``. ``slots`` are indices of columns; -1 is a column of zeros. Loops check nothing: their callers do.
+``values``. ``slots`` are indices of columns; -1 stands for a column of zeros. Callers check all arguments.
 """
 
 from __future__ import annotations
@@ -25,16 +25,6 @@ def columns_dot(starts: Array, rows: Array, values: Float64s, slots: Int64s, s: 
         out[i] = total
 
 
-@reduction
-def all_columns_dot(starts: Array, rows: Array, values: Float64s, s: Float64s, out: Float64s) -> None:
-    """Set ``out[j]`` to the inner product of each column with s."""
-    for j in range(len(out)):
-        total = 0.0
-        for position in range(starts[j], starts[j + 1]):
-            total += values[position] * s[rows[position]]
-        out[j] = total
-
-
 @kernel
 def add_columns(starts: Array, rows: Array, values: Float64s, slots: Int64s, factors: Float64s, z: Float64s) -> None:
     """Add ``factors[i]`` times column ``slots[i]`` to z."""
@@ -56,10 +46,10 @@ def slopes(
     slope: Float64s,
     curvature: Float64s,
 ) -> tuple[float, float]:
-    """Set each row's negative derivative by its margin, and its second derivative, both times weight and ``share``.
+    """Set the negative derivative of each row's loss by its margin, and the second one, times weight and ``share``.
 
-    Return the weighted sums of the loss and of its dual value: residual times label, less ``center``, for the squared
-    loss (Mairal and Yu, 2012), the entropy for the logistic loss (Yu, Huang and Lin, 2011).
+    Return the weighted sums of the loss and of its dual value: for the squared loss residual times (label - ``center``)
+    (Mairal and Yu, 2012), for the logistic loss the entropy (Yu, Huang and Lin, 2011).
     """
     loss, dual = 0.0, 0.0
     for row in range(len(y)):
@@ -84,7 +74,7 @@ def slopes(
 def select_columns(
     starts: Array, rows: Array, values: Float64s, slots: Int64s, n: int
 ) -> tuple[Int64s, Array, Float64s]:
-    """Return columns row by row: where rows begin, the index of each entry's column in ``slots``, and the values."""
+    """Return columns as CSR: the bounds of the rows, the index of each entry's column in ``slots``, and the values."""
     begins = np.zeros(n + 1, np.int64)
     for i in range(len(slots)):
         j = slots[i]
@@ -107,7 +97,7 @@ def select_columns(
 
 @kernel
 def add_products(begins: Int64s, indices: Array, values: Float64s, h: Float64s, new: int, products: Float64s) -> None:
-    """Add to ``products`` each of the first ``new`` of ``select_columns`` times itself and all after it."""
+    """Add to ``products`` each of the first ``new`` columns of ``select_columns`` times itself and all later ones."""
     for row in range(len(h)):
         end = begins[row + 1]
         for position in range(begins[row], end):
@@ -123,7 +113,7 @@ def add_products(begins: Int64s, indices: Array, values: Float64s, h: Float64s, 
 
 @kernel
 def describe_columns(indptr: Array, columns: Array, values: Array, c: Float64s, sums: Float64s) -> None:
-    """Add to each column's ``sums``, shape (k, 3): the weight ``c`` of rows that have it, c value, and c value^2."""
+    """Add to ``sums``, shape (k, 3), for each column's values that are not 0: the weights c, c value, and c value^2."""
     for row in range(len(c)):
         for position in range(indptr[row], indptr[row + 1]):
             value = np.float64(values[position])
@@ -138,7 +128,7 @@ def describe_columns(indptr: Array, columns: Array, values: Array, c: Float64s, 
 def by_column(
     indptr: Array, columns: Array, values: Array, slots: Int64s, means: Float64s
 ) -> tuple[Int64s, Array, Float64s]:
-    """Turn rows into columns at ``slots``; subtract ``means`` (NaN: none), which makes an entry for every row."""
+    """Turn rows into columns at ``slots``; subtract ``means``, which makes an entry for every row (NaN: no mean)."""
     n, k = len(indptr) - 1, len(means)
     starts = np.zeros(k + 1, np.int64)
     for position in range(len(columns)):
@@ -167,8 +157,7 @@ def by_column(
 def sweep(gram: Float64s, q: Float64s, w: Float64s, l1: float, l2: float, coordinates: Int64s) -> tuple[float, float]:
     """Minimise ``1/2 d' gram d - q' d + l1 |w + d| + l2 / 2 (w + d)^2`` along ``coordinates``; update ``q`` and ``w``.
 
-    Returns:
-        The decrease of the objective, and the largest change times second derivative.
+    Return the decrease of the objective, and the largest product of a change and its second derivative.
     """
     decrease, largest = 0.0, 0.0
     for j in coordinates:
@@ -177,17 +166,17 @@ def sweep(gram: Float64s, q: Float64s, w: Float64s, l1: float, l2: float, coordi
             continue
         pulled = q[j] + a * u
         if pulled > l1:
-            moved = (pulled - l1) / (a + l2)
+            new_w = (pulled - l1) / (a + l2)
         elif pulled < -l1:
-            moved = (pulled + l1) / (a + l2)
+            new_w = (pulled + l1) / (a + l2)
         else:
-            moved = 0.0
-        d = moved - u
+            new_w = 0.0
+        d = new_w - u
         if d == 0.0:
             continue
-        decrease += q[j] * d - 0.5 * a * d * d + l1 * (abs(u) - abs(moved)) - l2 * d * (u + 0.5 * d)
+        decrease += q[j] * d - 0.5 * a * d * d + l1 * (abs(u) - abs(new_w)) - l2 * d * (u + 0.5 * d)
         largest = max(largest, abs(d) * (a + l2))
-        w[j] = moved
+        w[j] = new_w
         line = gram[j]
         for k in range(len(q)):
             q[k] -= d * line[k]
@@ -200,8 +189,7 @@ def descend(
 ) -> tuple[float, int]:
     """Sweep over all coordinates, and in between over those that are not 0; return the decrease, and the sweeps.
 
-    Args:
-        tol: end after a sweep over all coordinates that changes none by more than this, times its second derivative.
+    The end is a sweep over all coordinates in which no change, times its second derivative, is above ``tol``.
     """
     every, decrease, sweeps = np.arange(len(w)), 0.0, 0
     while sweeps < max_sweeps:

@@ -11,7 +11,6 @@ import scipy.sparse as sp
 from ps2.algorithms.linear.coordinate_kernels import (
     add_columns,
     add_products,
-    all_columns_dot,
     by_column,
     columns_dot,
     descend,
@@ -22,9 +21,10 @@ from ps2.data.rows import LocalRows
 
 # A column with at least this share of the rows' weight is centred.
 DENSE = 0.5
-# BLAS multiplies at least this many columns as dense blocks, if more than this share of their entries is stored.
-MANY, DENSE_PRODUCTS = 32, 0.25
-# The numbers in a dense block of rows.
+# BLAS multiplies columns as dense blocks if there are at least this many, and if more than this share of their entries
+# is stored.
+MIN_DENSE_COLUMNS, DENSE_PRODUCTS = 32, 0.25
+# The number of values in a dense block of rows.
 BLOCK_ENTRIES = 1 << 22
 MAX_SWEEPS = 10_000
 NO_COLUMNS = np.empty(0, np.int64)
@@ -33,7 +33,7 @@ NO_VALUES = np.empty(0)
 
 @dataclass(frozen=True, eq=False)
 class LocalColumns:
-    """The columns of a worker's n rows: sorted keys, and each entry's row and value, from ``starts[column]`` on."""
+    """The compressed columns of a worker's n rows; ``keys`` are their features, ascending (``coordinate_kernels``)."""
 
     keys: Int64s
     n: int
@@ -43,7 +43,7 @@ class LocalColumns:
 
     @staticmethod
     def of(rows: LocalRows, dense: Int64s, means: Float64s) -> LocalColumns:
-        """Return the columns of rows; subtract ``means`` from the ``dense`` features, whose products would cancel.
+        """Return the columns of rows; subtract ``means`` from the ``dense`` features, or sums of products would cancel.
 
         ``dense`` is sorted; the worker's rows may lack some of these features.
         """
@@ -55,36 +55,27 @@ class LocalColumns:
         starts, entry_rows, values = by_column(x.indptr, x.indices, x.data, np.searchsorted(keys, rows.keys), shifts)
         return LocalColumns(keys, len(rows), starts, entry_rows, values)
 
-    def slots(self, features: Int64s) -> Int64s:
-        """Return the indices of features in ``keys``; -1 where the rows lack one."""
-        return _slots(self.keys, features)
-
-    def dot(self, s: Float64s) -> Float64s:
-        """Return the inner products of all columns with a vector of rows, shape (k,)."""
-        out = np.empty(len(self.keys))
-        all_columns_dot(self.starts, self.rows, self.values, s, out)
-        return out
-
-    def dot_some(self, features: Int64s, s: Float64s) -> Float64s:
-        """Return the inner products of some features with a vector of rows."""
+    def dot(self, features: Int64s, s: Float64s) -> Float64s:
+        """Return the inner products of features with s, which has a value for each row."""
         out = np.empty(len(features))
-        columns_dot(self.starts, self.rows, self.values, self.slots(features), s, out)
+        columns_dot(self.starts, self.rows, self.values, _slots(self.keys, features), s, out)
         return out
 
     def add_to(self, z: Float64s, features: Int64s, factors: Float64s) -> None:
-        """Add features times factors to a vector of rows."""
-        # A message's arrays are read-only: a copy is not, and the kernel is compiled once.
-        add_columns(self.starts, self.rows, self.values, self.slots(features), np.array(factors, np.float64), z)
+        """Add features times factors to z, which has a value for each row."""
+        # The arrays of a message are read-only. With a copy, which is not, the kernel is compiled for one type only.
+        copied = np.array(factors, np.float64)
+        add_columns(self.starts, self.rows, self.values, _slots(self.keys, features), copied, z)
 
     def products(self, features: Int64s, new: int, h: Float64s) -> Float64s:
-        """Return each of the first ``new`` features times itself and those after it, with rows of weights ``h``.
+        """Return each of the first ``new`` features times itself and all later ones; the rows have weights ``h``.
 
         The result has shape (new, len(features)); below the diagonal it is undefined.
         """
         n, k = self.n, len(features)
-        begins, indices, values = select_columns(self.starts, self.rows, self.values, self.slots(features), n)
+        begins, indices, values = select_columns(self.starts, self.rows, self.values, _slots(self.keys, features), n)
         products = np.zeros((new, k))
-        if new < MANY or len(values) <= DENSE_PRODUCTS * n * k:
+        if new < MIN_DENSE_COLUMNS or len(values) <= DENSE_PRODUCTS * n * k:
             add_products(begins, indices, values, h, new, products)
             return products
         by_rows = sp.csr_array((values, indices, begins), shape=(n, k))
@@ -107,7 +98,7 @@ def _slots(keys: Int64s, features: Int64s) -> Int64s:
 class Products:
     """The second derivatives ``gram`` of the loss by the weights of k features, at the best intercept.
 
-    ``sums`` are the sums of the features' entries, weighted as in ``gram``.
+    ``sums`` are the sums of the features' entries, with the same weights of rows as in ``gram``.
     """
 
     columns: Int64s
@@ -115,10 +106,10 @@ class Products:
     sums: Float64s
 
     def extended(self, columns: Int64s, products: Float64s, sums: Float64s, weight: float) -> Products:
-        """Return the products of all ``columns``: new ones first, then ``self.columns``.
+        """Return the products of all ``columns``: the new ones, then ``self.columns``.
 
         ``products`` are the workers' ``LocalColumns.products``; ``sums`` are the sums of entries times the rows' second
-        derivatives, and ``weight`` is the sum of the latter; 0: there is no intercept.
+        derivatives; ``weight`` is the sum of these derivatives, or 0 without an intercept.
         """
         new = len(columns) - len(self.columns)
         upper = products.copy()
@@ -133,11 +124,11 @@ class Products:
         return Products(columns, gram, sums)
 
     def last(self, columns: Int64s) -> Products | None:
-        """Return the products of the last features; None: ``columns`` are others."""
-        first = len(self.columns) - len(columns)
-        if first < 0 or not np.array_equal(self.columns[first:], columns):
+        """Return the products of ``columns``; None: they are not the last columns of these products."""
+        offset = len(self.columns) - len(columns)
+        if offset < 0 or not np.array_equal(self.columns[offset:], columns):
             return None
-        return Products(self.columns[first:], self.gram[first:, first:], self.sums[first:])
+        return Products(self.columns[offset:], self.gram[offset:, offset:], self.sums[offset:])
 
 
 NO_PRODUCTS = Products(NO_COLUMNS, np.empty((0, 0)), NO_VALUES)
@@ -145,7 +136,10 @@ NO_PRODUCTS = Products(NO_COLUMNS, np.empty((0, 0)), NO_VALUES)
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step along a block of k coordinates: the new weights, the changes, and the decrease of the objective."""
+    """A step along a block of k coordinates: the new weights, the changes, and the decrease of the objective.
+
+    ``intercept`` is the change of the intercept.
+    """
 
     w: Float64s
     change: Float64s
@@ -177,10 +171,10 @@ def minimise(
     """Minimise along a block by cyclic coordinate descent on its products (Friedman, Hastie and Tibshirani, 2010).
 
     Args:
-        gradient: shape (k,): the loss's negative derivatives by the weights.
-        w: shape (k,): the weights before the step.
-        intercept: the negative derivative by the intercept, and the second one, which is 0 without an intercept.
-        tol: stop when a sweep changes no weight by more than this, times its second derivative.
+        gradient: the loss's negative derivatives by the weights, shape (k,).
+        w: the weights before the step, shape (k,).
+        intercept: the negative derivative by the intercept, and the second one; both are 0 without an intercept.
+        tol: stop after a sweep in which no change of a weight, times its second derivative, is above this.
     """
     down, curved = intercept
     new_w, q = w.copy(), gradient.copy()
@@ -205,30 +199,28 @@ class Support:
         """Return the weights of any columns."""
         if not len(self.columns):
             return np.zeros(len(columns))
-        if not len(self.columns):
-            return np.zeros(len(columns))
         slots = _slots(self.columns, columns)
         return np.where(slots >= 0, self.w[slots], 0.0)
 
     def replaced(self, columns: Int64s, w: Float64s) -> Support:
-        """Return the support after the weights of some columns have changed."""
-        others, nonzero = ~np.isin(self.columns, columns), w != 0.0
-        union = np.concatenate([self.columns[others], columns[nonzero]])
+        """Return the support after the weights of some columns have been set to ``w``."""
+        is_unchanged, nonzero = ~np.isin(self.columns, columns), w != 0.0
+        union = np.concatenate([self.columns[is_unchanged], columns[nonzero]])
         order = np.argsort(union)
-        return Support(union[order], np.concatenate([self.w[others], w[nonzero]])[order])
+        return Support(union[order], np.concatenate([self.w[is_unchanged], w[nonzero]])[order])
 
 
 NO_SUPPORT = Support(NO_COLUMNS, NO_VALUES)
 
 
 def lower_bound(dual: float, loss: float | None, max_gradient: float, square: float, strengths: Strengths) -> float:
-    """Return a lower bound of the objective: its dual at the residuals, scaled so that it is feasible.
+    """Return a lower bound of the objective: the dual objective at the residuals, scaled to a feasible point.
 
-    The L2 penalty counts as more rows of the squared loss. An intercept must be at its minimum.
+    The L2 penalty is treated as further rows of the squared loss. An intercept must be at its minimum.
 
     Args:
         dual: the mean dual value of the rows (``slopes``).
-        loss: the mean squared loss; None: another loss, whose dual is concave and 0 at 0.
+        loss: the mean loss if it is the squared loss; None: another loss, with a concave dual that is 0 at 0.
         max_gradient: max |gradient - l2 w|.
         square: |w|^2.
     """

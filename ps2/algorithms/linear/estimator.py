@@ -14,6 +14,7 @@ from ps2.algorithms.frame.models import check_thresholds
 from ps2.algorithms.frame.tables import Survey
 from ps2.algorithms.linear.fit import LinearEstimator, choose_solver
 from ps2.algorithms.linear.fit_path import PathEstimator
+from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.models import (
     FMClassificationModel,
     FMRegressionModel,
@@ -34,7 +35,6 @@ from ps2.algorithms.linear.settings import (
     LogisticRegressionSettings,
 )
 from ps2.algorithms.linear.solvers.averaging import refused
-from ps2.algorithms.linear.weights import Weights
 from ps2.array_types import Float64s
 from ps2.errors import ConfigError, InputError
 
@@ -79,10 +79,10 @@ class LogisticRegression(LogisticRegressionSettings, PathEstimator, Probabilisti
         return [name for name in (*COEFFICIENT_BOUNDS, *INTERCEPT_BOUNDS) if self.isSet(name)]
 
     def _check_bounds(self, solver: str) -> None:
-        """Raise ConfigError for params that do not go with bounds."""
+        """Raise ConfigError for params that bounds do not allow."""
         name, *_ = self._bounds
         if solver != "l-bfgs":
-            raise ConfigError(f"{name}: only solver 'l-bfgs' keeps to bounds, got {solver!r}")
+            raise ConfigError(f"{name}: only solver 'l-bfgs' takes bounds, got {solver!r}")
         if self.getElasticNetParam() != 0:
             raise ConfigError(
                 f"{name}: bounds take L2 penalties only, got elasticNetParam {self.getElasticNetParam():g}"
@@ -90,7 +90,7 @@ class LogisticRegression(LogisticRegressionSettings, PathEstimator, Probabilisti
         if not self.getFitIntercept():
             for name in INTERCEPT_BOUNDS:
                 if self.isSet(name):
-                    raise ConfigError(f"{name}: expected fitIntercept, there are no intercepts without")
+                    raise ConfigError(f"{name}: expected fitIntercept, as there are no intercepts without it")
 
     def _problem(self, survey: Survey) -> Problem:
         classes = len(survey.facts.class_weights)
@@ -104,8 +104,8 @@ class LogisticRegression(LogisticRegressionSettings, PathEstimator, Probabilisti
         multinomial = family == "multinomial" or classes > 2
         if self.getFactors() == "always" and not multinomial:
             raise ConfigError(
-                "factors: 'always' is for the multinomial model: the gradient of a binomial one has fewer numbers than "
-                "its factors"
+                "factors: 'always' is for the multinomial model: the gradient of a binomial model has fewer numbers "
+                "than its factors"
             )
         problem = super()._problem(survey)
         return replace(problem, loss="softmax", width=classes) if multinomial else problem
@@ -114,10 +114,10 @@ class LogisticRegression(LogisticRegressionSettings, PathEstimator, Probabilisti
         return replace(plan, bounds=read_bounds(self, problem)) if self._bounds else plan
 
     def _trivial_weights(self, problem: Problem, survey: Survey) -> Weights | None:
-        """Return infinite intercepts for rows of a single class, as pyspark.ml; 0 if labels have a single class."""
+        """Return the weights for rows of a single class: infinite intercepts, as in pyspark.ml, or 0 without them."""
         classes = np.flatnonzero(survey.facts.class_weights)
-        is_sole = problem.loss == "softmax" and problem.width == 1
-        if not is_sole and (len(classes) > 1 or not problem.fit_intercept or self._bounds):
+        has_one_class = problem.loss == "softmax" and problem.width == 1
+        if not has_one_class and (len(classes) > 1 or not problem.fit_intercept or self._bounds):
             return None
         log.warning(
             "column %r: all rows are of class %d, so the coefficients are 0%s",
@@ -135,8 +135,8 @@ class LogisticRegression(LogisticRegressionSettings, PathEstimator, Probabilisti
         return Weights(problem, np.zeros((problem.dim, problem.width)), biases)
 
     def _model(self, weights: Weights) -> LogisticRegressionModel:
-        is_free = weights.problem.loss == "softmax" and not self._bounds
-        model: LogisticRegressionModel = super()._model(weights.centred() if is_free else weights)
+        can_center = weights.problem.loss == "softmax" and not self._bounds
+        model: LogisticRegressionModel = super()._model(weights.centred() if can_center else weights)
         return model
 
 
@@ -183,7 +183,7 @@ class LinearRegression(LinearRegressionSettings, PathEstimator, Regressor["Linea
             if self.getLoss() == "huber":
                 raise ConfigError("solver: loss 'huber' has no normal equations, got 'normal'")
             if self.isSet("validationIndicatorCol"):
-                raise ConfigError("validationIndicatorCol: solver 'normal' takes no steps that it could judge")
+                raise ConfigError("validationIndicatorCol: solver 'normal' takes no steps that could end early")
 
     def _complete(self, plan: LinearPlan, problem: Problem) -> LinearPlan:
         is_auto = plan.solver == "l-bfgs" and self.getSolver() == "auto" and self._initial is None
@@ -250,7 +250,7 @@ class FMRegressor(FMRegressorSettings, MachineEstimator, Regressor["FMRegression
 
 
 def read_bounds(params: Any, problem: Problem) -> Bounds:
-    """Return the bounds, infinite where none is set; raise ConfigError if they have another shape or are no ranges."""
+    """Return the bounds, infinite where none is set; raise ConfigError for a wrong shape, or if they leave no range."""
     if not is_small(problem):
         raise ConfigError(f"bounds: expected fewer than {SPARSE_FROM:,} coefficients, got {problem.size:,}")
     lower, upper = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,19 +14,20 @@ from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.shared_settings import ViaSettings
 from ps2.algorithms.frame.tables import SMALL_BYTES, Survey, check_columns, field, known_dim, survey_of
-from ps2.algorithms.linear import weights as model_weights
+from ps2.algorithms.linear import model as trained_model
 from ps2.algorithms.linear.losses import loss_of
+from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.models import WeightsModel, start_of, weights_of
 from ps2.algorithms.linear.plan import LinearPlan, Problem
 from ps2.algorithms.linear.program import form_of
 from ps2.algorithms.linear.settings import TAKES, LossName, SolverName, SolverSettings, When
 from ps2.algorithms.linear.solvers import averaging
-from ps2.algorithms.linear.solvers.optimizer import lazy_optimizers, step_of
+from ps2.algorithms.linear.solvers.optimizer import follows_from_sums, lazy_optimizers, step_of
 from ps2.algorithms.linear.solvers.sap import check_problem
 from ps2.algorithms.linear.trainer import AfterSurvey, Task, train_locally, train_weights
-from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.faults import ColumnNames, Form
-from ps2.algorithms.training.record import Placement, StepReport, TrainingHistory
+from ps2.algorithms.training.only_worker import OnStep
+from ps2.algorithms.training.record import Placement, TrainingHistory
 from ps2.algorithms.training.run import SurveyedTraining
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError
@@ -35,16 +35,17 @@ from ps2.ops.all import optimizer_steps
 from ps2.run.message import STOP, Message, Stop
 from ps2.run.spark.backend_lookup import backend_of
 
-# The maximum size of the Arrow batches of a table that Spark estimates to be small, in units of ``SMALL_BYTES``.
+# A fit in one job ends without a model if the Arrow batches turn out to take more than this many times
+# ``SMALL_BYTES``.
 MAX_SMALL = 4
-# Seconds that one clock spends on a stored value, for each weight of a feature (decision 57).
+# The seconds that one clock takes for a stored value and one weight of its feature (decision 57).
 VALUE_S = 4e-9
 # Solvers whose gradients may travel as sufficient factors.
 TAKES_FACTORS = tuple(solver for solver, names in TAKES.items() if "factors" in names)
-# The parameters that not every solver takes.
-SPECIAL = sorted({name for names in TAKES.values() for name in names})
-# Values of ``solver`` that stand for a solver and an optimizer; None: that of ``optimizer``.
-STANDS_FOR: dict[Any, tuple[SolverName, str | None]] = {
+# The parameters that only some solvers take.
+SOLVER_PARAMS = sorted({name for names in TAKES.values() for name in names})
+# The solver and optimizer of a value of ``solver`` that is not a solver's name; None: the optimizer is ``optimizer``.
+ALIASES: dict[Any, tuple[SolverName, str | None]] = {
     "auto": ("l-bfgs", None),
     "adamW": ("minibatch", "adamW"),
     "gd": ("minibatch", "gd"),
@@ -65,7 +66,7 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
     # The losses that the estimator minimizes.
     _LOSSES: ClassVar[tuple[LossName, ...]] = ()
     _MODEL: ClassVar[type[WeightsModel]]
-    if TYPE_CHECKING:  # a keyword, too
+    if TYPE_CHECKING:  # for type checkers, it is also a keyword of the constructor
         initialModel: Any = None
 
     def _start_of(self, value: Any) -> Weights:
@@ -90,11 +91,11 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         )
 
     def _complete(self, plan: LinearPlan, problem: Problem) -> LinearPlan:
-        """Return the plan for a surveyed table."""
+        """Return the plan with what depends on the surveyed table."""
         return plan
 
     def _trivial_weights(self, problem: Problem, survey: Survey) -> Weights | None:
-        """Return the weights if they follow from the survey, without training."""
+        """Return the weights if the survey determines them; None: a training is needed."""
         return None
 
     def _model(self, weights: Weights) -> Any:
@@ -124,7 +125,7 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         columns = self._columns()
         check_columns(dataset, columns)
         is_local = self.getVia() != "servers" and self._requested_workers in (None, 1) and plan.staleness == 0
-        # A message to the worker cannot hold an initial model; and one job keeps rows in memory.
+        # A fit in one job cannot send an initial model to the worker, and keeps rows in memory.
         is_plain = self._initial is None and plan.settings.spill != "always"
         if not is_local or not is_plain or self._why_durable():
             return super()._survey_and_train(plan, dataset)
@@ -147,7 +148,7 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
             placement = self._place(estimate_work(problem, plan, survey), dealer)
             table = dealer(placement.workers)
 
-            def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory]:
+            def run(ps: PS2Context, on_step: OnStep) -> tuple[Weights, TrainingHistory]:
                 training = train_locally if placement.via == "local" else train_weights
                 return training(ps, table, problem, plan, survey.facts, on_step)
 
@@ -156,7 +157,7 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         return self._model(weights), history
 
     def _objective(self, plan: LinearPlan, survey: Survey) -> tuple[Problem, LinearPlan]:
-        """Return the objective, and the plan, for a surveyed table."""
+        """Return the objective and the plan for a surveyed table; raise ConfigError if they do not fit."""
         problem = self._problem(survey)
         plan = _with_storage(self._complete(plan, problem), problem, survey)
         if plan.solver == "sap":
@@ -174,7 +175,7 @@ def estimate_work(problem: Problem, plan: LinearPlan, survey: Survey) -> Work:
     why_servers = ""
     if plan.staleness != 0:
         why_servers = "workers may be ahead of each other (staleness)"
-    elif problem.size > model_weights.MAX_IN_DRIVER:
+    elif problem.size > trained_model.MAX_IN_DRIVER:
         why_servers = f"the model has {problem.size:,} weights"
     return Work.of_clocks(survey.cost, problem.size, plan.settings.maxIter, VALUE_S * problem.width, why_servers)
 
@@ -182,7 +183,7 @@ def estimate_work(problem: Problem, plan: LinearPlan, survey: Survey) -> Work:
 def _with_storage(plan: LinearPlan, problem: Problem, survey: Survey) -> LinearPlan:
     """Let vectors of a multinomial model hold all columns if the rows use most features.
 
-    Then the columns of a feature are on one server, which sufficient factors need.
+    Sufficient factors need that: then all columns of a feature are on the same server.
     """
     if problem.loss != "softmax" or plan.solver not in TAKES_FACTORS:
         return plan
@@ -191,10 +192,10 @@ def _with_storage(plan: LinearPlan, problem: Problem, survey: Survey) -> LinearP
 
 
 class _OneJob:
-    """A fit in one Spark job: the worker surveys its rows, and waits for the driver's plan.
+    """A fit in one Spark job: the worker surveys its rows, waits for the driver's plan, and trains.
 
     Attributes:
-        survey: the survey; None: it has not ended, or rows have faults, or there are more than Spark expected.
+        survey: the survey; None: it has not ended, or rows are faulty, or there are more rows than Spark estimated.
     """
 
     def __init__(self, estimator: LinearEstimator, plan: LinearPlan, dataset: DataFrame, columns: ColumnNames):
@@ -213,7 +214,7 @@ class _OneJob:
         return Dealer(self._dataset, self._columns, self.survey, self._estimator._requested_workers)
 
     def run(self) -> tuple[Weights, TrainingHistory] | None:
-        """Return the trained weights; None: one worker is too few, or Spark has to survey the table."""
+        """Return the trained weights; None: the training needs servers, or Spark has to survey the table."""
         columns, labels, table = self._columns, self._labels, self.table
         form = Form(known_dim(self._dataset, columns.features))
         read = ReadAndSurvey(columns, form, labels.classes, labels.limit, MAX_SMALL * SMALL_BYTES)
@@ -229,6 +230,7 @@ class _OneJob:
         return None if trained is None else (trained[0], replace(trained[1], placement=self._placement))
 
     def _decide(self, report: dict[str, Any]) -> Message | Stop:
+        """Return the message with the worker's task, from its report of the survey; STOP: it has none."""
         rows = WorkerSurvey.unpacked(report)
         if rows is None:
             return STOP
@@ -246,13 +248,13 @@ class _OneJob:
         return Task(problem, plan, survey.facts).message()
 
 
-# -- solvers, optimizers, and the parameters that they take ------------------------------------------------------------
+# -- checks of solvers, optimizers and their parameters ----------------------------------------------------------------
 
 
 def choose_solver(params: Any) -> tuple[SolverName, str]:
     """Return an estimator's solver and optimizer; raise ConfigError if they contradict each other."""
     name, optimizer = params.getSolver(), params.getOptimizer()
-    solver, its_optimizer = STANDS_FOR.get(name, (name, None))
+    solver, its_optimizer = ALIASES.get(name, (name, None))
     if params.isSet("optimizer"):
         if not params.isSet("solver") or name == "auto":
             return "minibatch", optimizer
@@ -265,7 +267,7 @@ def choose_solver(params: Any) -> tuple[SolverName, str]:
 
 def check_solver(params: Any, solver: SolverName, optimizer: str, l1: float) -> None:
     """Raise ConfigError if a solver does not take the estimator's params, or an L1 penalty of strength ``l1``."""
-    for name in SPECIAL:
+    for name in SOLVER_PARAMS:
         if name in TAKES.get(solver, ()) or not params.hasParam(name) or not params.isSet(name):
             continue
         if _differs(params, name):
@@ -289,22 +291,16 @@ def check_initial_model(solver: str, optimizer: str) -> None:
         raise ConfigError(
             f"initialModel: solver {solver!r} {NO_INITIAL_MODEL[solver]}, and takes none; 'l-bfgs' takes it"
         )
-    if solver == "minibatch" and _follows_from_sums(optimizer):
+    if solver == "minibatch" and follows_from_sums(optimizer):
         raise ConfigError(
-            f"initialModel: the weights of optimizer {optimizer!r} follow from sums of gradients, which a "
-            "model does not have; 'adagrad' takes it"
+            f"initialModel: optimizer {optimizer!r} computes weights from sums of gradients, which a model does not "
+            "have; 'adagrad' takes it"
         )
 
 
-def _follows_from_sums(optimizer: str) -> bool:
-    """Return whether weights follow from sums over all steps, as FTRL's do."""
-    declared = step_of(optimizer).optimizer
-    return declared is not None and declared.catch_up is not None
-
-
 def _check_lazy(optimizer: str, penalty: float) -> None:
-    if penalty > 0 and not _follows_from_sums(optimizer):
-        takers = ", ".join(repr(name) for name in optimizer_steps() if _follows_from_sums(name))
+    if penalty > 0 and not follows_from_sums(optimizer):
+        takers = ", ".join(repr(name) for name in optimizer_steps() if follows_from_sums(name))
         raise ConfigError(
             f"lazy: with a penalty, which changes all weights in each step, only optimizer {takers} takes it, "
             f"got {optimizer!r} with regParam {penalty:g}"
@@ -315,7 +311,7 @@ def _check_lazy(optimizer: str, penalty: float) -> None:
 
 
 def _check_local_steps(params: Any) -> None:
-    """Raise ConfigError for params of local steps without effect."""
+    """Raise ConfigError for params of local steps that would have no effect."""
     if _differs(params, "momentum") and not params.getAdaptiveMomentum():
         raise ConfigError(f"momentum: adaptiveMomentum=False has none, got {params.getMomentum():g}")
     if params.getLocalSearch() == "never":
@@ -326,7 +322,7 @@ def _check_local_steps(params: Any) -> None:
 
 
 def _check_coordinates(params: Any, l1: float) -> None:
-    """Raise ConfigError for params that do not go with solver "sap"."""
+    """Raise ConfigError for params that solver "sap" cannot use."""
     if l1 <= 0:
         raise ConfigError(
             "solver: 'sap' is for L1 penalties: expected regParam and elasticNetParam above 0, got "
@@ -337,6 +333,6 @@ def _check_coordinates(params: Any, l1: float) -> None:
 
 
 def _differs(params: Any, name: str) -> bool:
-    """Return whether a param has another value than its default."""
+    """Return whether a param's value differs from its default."""
     param = params.getParam(name)
     return bool(params.getOrDefault(param) != params._defaultParamMap.get(param))

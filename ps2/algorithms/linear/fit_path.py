@@ -1,4 +1,4 @@
-"""Regularization paths: ``fitPath`` trains one model for each of several strengths, each from the one before."""
+"""Regularization paths: ``fitPath`` trains a model for each of several strengths, each from the previous one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame
 from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.tables import Survey
 from ps2.algorithms.linear.fit import NO_TRAINING, LinearEstimator
+from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.plan import LinearPlan, PathPoint, Problem
 from ps2.algorithms.linear.settings import ElasticNetSettings, PathSettings
 from ps2.algorithms.linear.solvers.sap import check_problem
 from ps2.algorithms.linear.trainer import train
-from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
@@ -68,8 +68,8 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
     def fitPath(self, dataset: DataFrame) -> ModelPath:
         """Train one model for each value of ``lambdaPath``, or for ``lambdaCount`` values, with solver "sap".
 
-        The values descend, and each model begins with the one before (Friedman, Hastie and Tibshirani, 2010).
-        ``regParam`` has no effect; ``maxIter`` and ``tol`` hold for each model.
+        The values descend, and each model starts from the previous one (Friedman, Hastie and Tibshirani, 2010).
+        ``regParam`` has no effect; ``maxIter`` and ``tol`` apply to each model.
 
         Args:
             dataset: the rows, with the columns that ``fit`` takes.
@@ -83,7 +83,7 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
         solver: str = self.getOrDefault("solver")
         if solver not in ("auto", "sap"):
             raise ConfigError(f"solver: fitPath trains with 'sap', got {solver!r}")
-        # A strength is a factor of the penalties of regParam 1.
+        # A strength is the factor of the penalties of regParam 1.
         unit = self.copy({self.regParam: 1.0, self.getParam("solver"): "sap"})
         for param in (unit.lambdaPath, unit.lambdaCount, unit.lambdaRatio):
             unit.clear(param)
@@ -111,7 +111,7 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
         """
         strengths = self._strengths_of(paramMaps)
         if not strengths:
-            single: Any = self  # every estimator is pyspark.ml's, too
+            single: Any = self  # each estimator also derives from pyspark.ml's
             return Estimator.fitMultiple(single, dataset, paramMaps)
         descending = sorted(set(strengths), reverse=True)
         path = self.copy({self.lambdaPath: descending}).fitPath(dataset)
@@ -119,16 +119,17 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
         return iter([(number, models[strength]) for number, strength in enumerate(strengths)])
 
     def _strengths_of(self, maps: Sequence[ParamMap]) -> list[float]:
-        """Return the values of ``regParam`` if the maps have nothing else and are a path; else an empty list."""
-        names = {param.name for each in maps for param in each}
+        """Return the values of ``regParam`` if the maps set only this and make a path; else an empty list."""
+        names = {param.name for param_map in maps for param in param_map}
         if self.getOrDefault("solver") != "sap" or self.isSet("lambdaPath") or names != {"regParam"} or not all(maps):
             return []
-        strengths = [float(value) for each in maps for value in each.values()]
+        strengths = [float(value) for param_map in maps for value in param_map.values()]
         return strengths if min(strengths) > 0 and max(strengths) < math.inf else []
 
     def _path(
         self, problem: Problem, plan: LinearPlan, survey: Survey, dealer: Callable[[], Table]
     ) -> tuple[PathPoint, ...]:
+        """Train the models of a path; without a training if the survey determines them."""
         check_problem(problem)
         weights, path = self._trivial_weights(problem, survey), plan.path
         assert path is not None

@@ -1,7 +1,7 @@
 """The minimum memory of a training, checked before it begins. Pure.
 
-Sparse vectors hold only the columns that the rows use, which are known once the rows are read. So the driver assumes
-one feature for them, and each worker counts the features of its rows.
+Sparse vectors have only the columns that the rows use, which are known once the rows are read. So the driver assumes
+a single feature for them, and each worker counts the features of its rows.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ps2.algorithms.linear.solvers.descent import PAIRS
 from ps2.algorithms.linear.solvers.least_squares import packed_size
 from ps2.algorithms.linear.solvers.optimizer import states_of
 
-# The maximum number of weight vectors of a solver, including the best model's, excluding an optimizer's state.
+# The maximum number of weight vectors of a solver, with the best model and without an optimizer's state.
 ROWS: dict[SolverName, int] = {"l-bfgs": 2 * PAIRS + 12, "normal": 3, "minibatch": 5, "ma-sgd": 5, "ftsgd": 5, "sap": 7}
-# The maximum number of float64 arrays, each as long as a worker's weights, besides its weights and columns.
+# The maximum number of float64 arrays as long as a worker's weights, besides the weights and their columns.
 BUFFERS: dict[SolverName, int] = {"l-bfgs": 1, "normal": 1, "minibatch": 1, "ma-sgd": 2, "ftsgd": 4, "sap": 1}
 COLUMN_BYTES = 8
 KEY_BYTES = 8
 
 
 def feature_vectors(problem: Problem) -> int:
-    """Return the number of vectors that hold sums from which the features' scales follow."""
+    """Return the number of vectors of sums from which the features' factors are computed."""
     # Squares of float32 values do not overflow float64.
     return 4 if is_small(problem) else 3
 
 
 def rows_of(plan: LinearPlan) -> int:
-    """Return the maximum number of weight vectors, an optimizer's state included."""
+    """Return the maximum number of weight vectors, with an optimizer's state."""
     states = len(states_of(plan.optimizer)) if plan.solver == "minibatch" else 0
     return ROWS[plan.solver] + states + (2 if plan.bounds is not None else 0)
 
@@ -73,7 +73,7 @@ def check_features(problem: Problem, plan: LinearPlan, features: int, left_bytes
 
 
 def _weights_of(problem: Problem) -> str:
-    """Return the number of weights in words, and the parameters that make it large."""
+    """Return the number of weights, and the parameters that make it large, in words."""
     if problem.loss in ("fmLogistic", "fmSquared"):
         why = f"factorSize={problem.width - 1:,} and {problem.dim:,} features"
     elif problem.width > 1:

@@ -1,10 +1,10 @@
 """Compiled loops: the loss of one row by its margins, and losses and gradients over the rows of a sparse matrix.
 
-A code names the loss of a margin, so that a loop is compiled once for all of them. An empty array of ``weights`` means
-that every row has weight 1. Loops skip rows of weight 0, whatever these hold. ``sums`` contain the loss and the weight
-of earlier blocks of rows, so that sums over blocks are those over all rows, to the bit.
+The loss of a margin is given by a code, so that a loop is compiled once for all losses. An empty array of ``weights``
+means that every row has weight 1. Loops skip rows of weight 0, whatever their values. ``sums`` has the loss and the
+weight of earlier blocks of rows; so the sums do not depend on the blocks, to the bit.
 
-The weights of a feature are adjacent: one for each class, or the linear weight and then the factors.
+The weights ``w`` of a feature are adjacent: one for each class, or the linear weight and then the factors.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ps2.ops.kernels import inline, inline_reduction, kernel
 from ps2.ops.table import Array
 
 LOGISTIC, HINGE, SQUARED_HINGE, HALF_SQUARED, SQUARED, HUBER = range(6)
+# The arrays of rows: the matrix's indptr, columns and values, then labels and weights.
+RowArrays = tuple[Array, Array, Array, Float64s, Float64s]
 
 
 @inline
@@ -72,7 +74,7 @@ def margin_loss(code: int, margin: float, y: float) -> float:
 
 @inline
 def huber_loss(margin: float, y: float, sigma: float, epsilon: float) -> tuple[float, float, float]:
-    """Compute half of sigma + H((y - margin) / sigma) sigma, and its derivatives by the margin and by log sigma.
+    """Compute the loss 1/2 (sigma + H((y - margin) / sigma) sigma), and its derivatives by margin and log sigma.
 
     H(z) is z^2 up to epsilon and 2 epsilon |z| - epsilon^2 beyond (Owen 2007, equations 6 and 7; half of it as in
     pyspark.ml).
@@ -86,7 +88,7 @@ def huber_loss(margin: float, y: float, sigma: float, epsilon: float) -> tuple[f
 
 @inline_reduction
 def row_margin(columns: Array, values: Array, begin: int, end: int, w: Array) -> float:
-    """Compute one row's x w, summed in float64 whatever the arrays hold."""
+    """Compute one row's x w; the sum is float64 for arrays of any dtype."""
     total = 0.0
     for position in range(begin, end):
         total += np.float64(values[position]) * np.float64(w[columns[position]])
@@ -101,15 +103,9 @@ def linear_margins(indptr: Array, columns: Array, values: Array, w: Array, b: fl
 
 @kernel
 def summed_loss(
-    margins: Float64s,
-    y: Float64s,
-    weights: Float64s,
-    code: int,
-    sigma: float,
-    epsilon: float,
-    sums: Float64s,
+    margins: Float64s, y: Float64s, weights: Float64s, code: int, sigma: float, epsilon: float, sums: Float64s
 ) -> None:
-    """Add losses and weights of rows, by their margins, to ``sums``; sigma and epsilon are Huber's."""
+    """Add losses and weights of rows, from their margins, to ``sums``; see ``huber_loss`` for sigma and epsilon."""
     loss, weight = sums[0], sums[1]
     for row in range(len(y)):
         c = weights[row] if len(weights) else 1.0
@@ -125,20 +121,10 @@ def summed_loss(
 
 @kernel
 def linear_gradient(
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64s,
-    weights: Float64s,
-    w: Array,
-    b: Float64s,
-    code: int,
-    epsilon: float,
-    dw: Float64s,
-    db: Float64s,
-    sums: Float64s,
+    rows: RowArrays, w: Array, b: Float64s, code: int, epsilon: float, dw: Float64s, db: Float64s, sums: Float64s
 ) -> None:
     """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; read each row twice, in cache."""
+    indptr, columns, values, y, weights = rows
     loss, weight = sums[0], sums[1]
     sigma = np.exp(b[1]) if code == HUBER else 1.0
     for row in range(len(y)):
@@ -148,8 +134,8 @@ def linear_gradient(
         begin, end = indptr[row], indptr[row + 1]
         margin = row_margin(columns, values, begin, end, w) + b[0]
         if code == HUBER:
-            row_loss, slope, by_scale = huber_loss(margin, y[row], sigma, epsilon)
-            db[1] += c * by_scale
+            row_loss, slope, scale_slope = huber_loss(margin, y[row], sigma, epsilon)
+            db[1] += c * scale_slope
         else:
             row_loss, slope = margin_loss(code, margin, y[row]), margin_slope(code, margin, y[row])
         loss += c * row_loss
@@ -195,6 +181,19 @@ def cross_entropy(margins: Float64s, label: int) -> float:
     return np.log(total) - label_margin
 
 
+@inline
+def softmax_row(
+    columns: Array, values: Array, begin: int, end: int, w: Array, b: Float64s, label: int, c: float, slope: Float64s
+) -> float:
+    """Return the loss of one row of weight c; set ``slope`` to its derivatives by the row's margins."""
+    class_margins(columns, values, begin, end, w, b, slope)
+    loss = c * cross_entropy(slope, label)
+    slope[label] -= 1.0
+    for k in range(len(b)):
+        slope[k] *= c
+    return loss
+
+
 @kernel
 def all_margins(indptr: Array, columns: Array, values: Array, w: Array, b: Float64s, out: Float64s) -> None:
     for row in range(len(out)):
@@ -202,46 +201,22 @@ def all_margins(indptr: Array, columns: Array, values: Array, w: Array, b: Float
 
 
 @kernel
-def softmax_slopes(
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64s,
-    weights: Float64s,
-    w: Array,
-    b: Float64s,
-    slopes: Float64s,
-) -> tuple[float, float]:
-    """Sum losses and weights, and set each row of ``slopes``, which is 0, to the derivatives by the row's margins."""
+def softmax_slopes(rows: RowArrays, w: Array, b: Float64s, slopes: Float64s) -> tuple[float, float]:
+    """Return the sums of losses and weights; set the rows of ``slopes``, which are 0, to derivatives by the margins."""
+    indptr, columns, values, y, weights = rows
     loss, weight = 0.0, 0.0
     for row in range(len(y)):
         c = weights[row] if len(weights) else 1.0
-        slope = slopes[row]
         if c > 0.0:
-            class_margins(columns, values, indptr[row], indptr[row + 1], w, b, slope)
-            label = int(y[row])
-            loss += c * cross_entropy(slope, label)
+            loss += softmax_row(columns, values, indptr[row], indptr[row + 1], w, b, int(y[row]), c, slopes[row])
             weight += c
-            slope[label] -= 1.0
-            for k in range(len(b)):
-                slope[k] *= c
     return loss, weight
 
 
 @kernel
-def softmax_gradient(
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64s,
-    weights: Float64s,
-    w: Array,
-    b: Float64s,
-    dw: Float64s,
-    db: Float64s,
-    sums: Float64s,
-) -> None:
+def softmax_gradient(rows: RowArrays, w: Array, b: Float64s, dw: Float64s, db: Float64s, sums: Float64s) -> None:
     """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; read each row twice, in cache."""
+    indptr, columns, values, y, weights = rows
     loss, weight = sums[0], sums[1]
     classes = len(b)
     slope = np.empty(classes)
@@ -250,13 +225,9 @@ def softmax_gradient(
         if c == 0.0:
             continue
         begin, end = indptr[row], indptr[row + 1]
-        class_margins(columns, values, begin, end, w, b, slope)
-        label = int(y[row])
-        loss += c * cross_entropy(slope, label)
+        loss += softmax_row(columns, values, begin, end, w, b, int(y[row]), c, slope)
         weight += c
-        slope[label] -= 1.0
         for k in range(classes):
-            slope[k] *= c
             db[k] += slope[k]
         for position in range(begin, end):
             x = np.float64(values[position])
@@ -267,17 +238,9 @@ def softmax_gradient(
 
 
 @kernel
-def softmax_loss(
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64s,
-    weights: Float64s,
-    w: Array,
-    b: Float64s,
-    sums: Float64s,
-) -> None:
-    """Add losses and weights to ``sums``."""
+def softmax_loss(rows: RowArrays, w: Array, b: Float64s, sums: Float64s) -> None:
+    """Add losses and weights of rows to ``sums``."""
+    indptr, columns, values, y, weights = rows
     loss, weight = sums[0], sums[1]
     margins = np.empty(len(b))
     for row in range(len(y)):
@@ -323,22 +286,11 @@ def machine_margins(
 
 @kernel
 def machine_gradient(
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64s,
-    weights: Float64s,
-    w: Array,
-    b: float,
-    width: int,
-    code: int,
-    linear: bool,
-    dw: Float64s,
-    db: Float64s,
-    sums: Float64s,
+    rows: RowArrays, w: Array, b: float, width: int, code: int, linear: bool, dw: Float64s, db: Float64s, sums: Float64s
 ) -> None:
     """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; read each row twice, in cache."""
-    loss, weight, by_intercept = sums[0], sums[1], db[0]
+    indptr, columns, values, y, weights = rows
+    loss, weight, intercept_slope = sums[0], sums[1], db[0]
     factor_sums = np.empty(width - 1)
     for row in range(len(y)):
         c = weights[row] if len(weights) else 1.0
@@ -349,7 +301,7 @@ def machine_gradient(
         loss += c * margin_loss(code, margin, y[row])
         weight += c
         slope = c * margin_slope(code, margin, y[row])
-        by_intercept += slope
+        intercept_slope += slope
         for position in range(begin, end):
             x = np.float64(values[position])
             feature = w[columns[position] * width : (columns[position] + 1) * width]
@@ -359,12 +311,12 @@ def machine_gradient(
                 gradient[0] += step
             for f in range(width - 1):
                 gradient[f + 1] += step * (factor_sums[f] - x * np.float64(feature[f + 1]))
-    sums[0], sums[1], db[0] = loss, weight, by_intercept
+    sums[0], sums[1], db[0] = loss, weight, intercept_slope
 
 
 @kernel
 def fill_normal(keys: Int64s, seed: np.uint64, width: int, out: Float64s) -> None:
-    """Set each key's factors to standard normal numbers that depend on seed, key and factor only (Box and Muller)."""
+    """Set each key's factors to standard normal numbers that depend only on seed, key and factor (Box and Muller)."""
     start = scrambled(seed + GOLDEN)
     for i in range(len(keys)):
         state = scrambled(start + np.uint64(keys[i]) * GOLDEN)

@@ -1,7 +1,7 @@
-"""Losses of rows in a worker's own columns: pure functions of arrays, without Spark or servers.
+"""Losses of a worker's rows: pure functions of arrays, without Spark or servers.
 
-A loss of a linear model with one weight for each feature sees a row by its margin x w + b. The multinomial model has a
-weight for each feature and class. Factorization machines are of degree 2 (Rendle 2010).
+The loss of a linear model with one weight for each feature depends on a row's margin x w + b. The multinomial model has
+a weight for each feature and class. Factorization machines are of degree 2 (Rendle 2010).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.linear import loss_kernels as kernels
+from ps2.algorithms.linear.loss_kernels import RowArrays
 from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.training.table import Facts
 from ps2.array_types import Float64s, Int64s
@@ -22,7 +23,7 @@ from ps2.data.spilled_rows import KeptRows
 from ps2.errors import ConfigError, OutOfRangeError, ShapeError
 from ps2.ops.table import Array
 
-# The losses of linear models with one weight for each feature, and their numbers in kernels.
+# The losses of linear models with one weight for each feature, and their codes in kernels.
 MARGIN_CODES = {
     "logistic": kernels.LOGISTIC,
     "hinge": kernels.HINGE,
@@ -30,11 +31,11 @@ MARGIN_CODES = {
     "squared": kernels.HALF_SQUARED,
     "huber": kernels.HUBER,
 }
-# The losses of factorization machines. The squared loss is (margin - y)^2, as in pyspark.ml, not half of it.
+# The losses of factorization machines. The squared loss is (margin - y)^2, as in pyspark.ml, without the factor 1/2.
 MACHINE_CODES = {"fmLogistic": kernels.LOGISTIC, "fmSquared": kernels.SQUARED}
 CODES = MARGIN_CODES | MACHINE_CODES
-# The matrix, labels and weights of rows, for kernels: indptr, indices, data, y, weights.
-Arrays = tuple[Array, Array, Array, Float64s, Float64s]
+# The sums of ``dw`` and ``db`` of ``Evaluated``, and an array of its loss and weight.
+Sums = tuple[Float64s, Float64s, Float64s]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,7 @@ class Evaluated:
     """A loss and its gradient, summed over weighted rows, without penalties.
 
     Attributes:
+        weight: the sum of the rows' weights.
         dw: float64, shape (k * width,): the derivatives by the weights of the rows' keys, feature by feature.
         db: float64, shape (biases,): the derivatives by the biases; 0 for intercepts that are not trained.
     """
@@ -52,32 +54,18 @@ class Evaluated:
     db: Float64s
 
 
-@dataclass(frozen=True, eq=False)
-class FactoredGradient:
-    """A gradient as sufficient factors: ``x.T @ slopes`` is the derivative by the weights.
-
-    Attributes:
-        slopes: float64, shape (n, classes): the derivatives by each row's margins, times the row's weight.
-    """
-
-    loss: float
-    weight: float
-    db: Float64s
-    slopes: Float64s
-
-
 @dataclass(frozen=True)
 class Loss(ABC):
     """A loss of rows that use k keys; picklable.
 
     Methods take ``w``, float32 or float64, shape (k * width,): the weights of the rows' keys, feature by feature; and
-    ``b``, float64, shape (biases,). Sums are float64 whatever the arrays hold. Other shapes raise ShapeError.
+    ``b``, float64, shape (biases,). Sums are float64. Other shapes raise ShapeError.
     """
 
     problem: Problem
 
     def gradient(self, rows: KeptRows, w: Array, b: Float64s) -> Evaluated:
-        """Compute loss and gradient, block by block; the blocks make no difference to the result."""
+        """Compute loss and gradient, block by block; the result does not depend on the blocks."""
         dw, db, sums = np.zeros(len(w)), np.zeros(len(b)), np.zeros(2)
         for block in rows.blocks():
             self._add_gradient(self._arrays(block, w, b), w, b, (dw, db, sums))
@@ -99,25 +87,25 @@ class Loss(ABC):
         """Compute the margins of rows: float64, shape (n,); "softmax": (n, width)."""
 
     def initial_weights(self, keys: Int64s, seed: int) -> Float64s | None:
-        """Return features' weights before the first step, shape (len(keys) * width,), equal in all workers; None: 0."""
+        """Return initial weights of features, shape (len(keys) * width,), equal in all workers; None: all are 0."""
         return None
 
     @abstractmethod
     def first_biases(self, facts: Facts) -> Float64s:
-        """Return the biases before the first step: those of a model without features, where they are known."""
+        """Return the initial biases: those of the best model without features, where they are known, else 0."""
 
     @abstractmethod
-    def _add_gradient(self, arrays: Arrays, w: Array, b: Float64s, sums: tuple[Float64s, Float64s, Float64s]) -> None:
-        """Add a block's gradient, loss and weight to ``sums``: dw, db, and an array of two."""
+    def _add_gradient(self, rows: RowArrays, w: Array, b: Float64s, sums: Sums) -> None:
+        """Add a block's gradient, loss and weight to ``sums``."""
 
-    def _arrays(self, rows: LocalRows, w: Array, b: Float64s) -> Arrays:
+    def _arrays(self, rows: LocalRows, w: Array, b: Float64s) -> RowArrays:
         """Return the arrays of rows, checked."""
         check_matrix(self.problem, rows.x, w, b)
         return rows.x.indptr, rows.x.indices, rows.x.data, *labels_and_weights(rows)
 
 
 def check_matrix(problem: Problem, x: sp.csr_array, w: Array, b: Float64s) -> None:
-    """Raise ShapeError unless the weights are those of the matrix's columns; compiled loops check nothing."""
+    """Raise ShapeError unless weights and biases fit the matrix; compiled loops check nothing."""
     expected = x.shape[1] * problem.width
     if w.shape != (expected,):
         raise ShapeError(f"w: expected shape ({expected},), {problem.width} a key of {x.shape[1]}, got {w.shape}")
@@ -126,7 +114,7 @@ def check_matrix(problem: Problem, x: sp.csr_array, w: Array, b: Float64s) -> No
 
 
 def labels_and_weights(rows: LocalRows) -> tuple[Float64s, Float64s]:
-    """Return labels and weights; an empty array of weights means 1 for every row. Raise ShapeError if sizes differ."""
+    """Return labels and weights; an empty array means that all weights are 1. Raise ShapeError if sizes differ."""
     if rows.y is None or rows.y.shape != (len(rows),):
         shape = "none" if rows.y is None else f"{rows.y.shape}"
         raise ShapeError(f"y: expected shape ({len(rows)},), a label for each row, got {shape}")
@@ -154,24 +142,24 @@ class MarginLoss(Loss):
         return out
 
     def first_biases(self, facts: Facts) -> Float64s:
-        first = np.zeros(self.problem.biases)
+        biases = np.zeros(self.problem.biases)
         if self.problem.fit_intercept:
             if self.problem.loss == "logistic":
                 logs = _log_priors(facts, 2)
-                first[0] = logs[1] - logs[0]
+                biases[0] = logs[1] - logs[0]
             elif self.problem.loss in ("squared", "huber"):
-                first[0] = facts.label_mean
+                biases[0] = facts.label_mean
         if self.problem.loss == "huber" and facts.label_std > 0.0:
-            first[1] = math.log(facts.label_std)
-        return first
+            biases[1] = math.log(facts.label_std)
+        return biases
 
-    def _add_gradient(self, arrays: Arrays, w: Array, b: Float64s, sums: tuple[Float64s, Float64s, Float64s]) -> None:
-        kernels.linear_gradient(*arrays, w, b, CODES[self.problem.loss], self.problem.epsilon, *sums)
+    def _add_gradient(self, rows: RowArrays, w: Array, b: Float64s, sums: Sums) -> None:
+        kernels.linear_gradient(rows, w, b, CODES[self.problem.loss], self.problem.epsilon, *sums)
 
 
 @dataclass(frozen=True)
 class SoftmaxLoss(Loss):
-    """The cross-entropy of the softmax for labels 0 to width - 1; a sole class has all probability."""
+    """The cross-entropy of the softmax for labels 0 to width - 1; a single class has probability 1."""
 
     def __post_init__(self) -> None:
         if self.problem.width < 1:
@@ -180,14 +168,19 @@ class SoftmaxLoss(Loss):
     def loss(self, rows: KeptRows, w: Array, b: Float64s) -> tuple[float, float]:
         sums = np.zeros(2)
         for block in rows.blocks():
-            kernels.softmax_loss(*self._arrays(block, w, b), w, b, sums)
+            kernels.softmax_loss(self._arrays(block, w, b), w, b, sums)
         return float(sums[0]), float(sums[1])
 
-    def factors(self, rows: LocalRows, w: Array, b: Float64s) -> FactoredGradient:
-        """Compute the gradient as sufficient factors (Petuum, section 3.4)."""
+    def factors(self, rows: LocalRows, w: Array, b: Float64s) -> tuple[Evaluated, Float64s]:
+        """Compute the gradient as sufficient factors (Petuum, section 3.4): ``dw`` is ``x.T @ slopes``.
+
+        Returns:
+            Loss and gradient, with an empty ``dw``; and the slopes, float64, shape (n, classes): the derivatives by
+            each row's margins, times the row's weight.
+        """
         slopes = np.zeros((len(rows), len(b)))
-        loss, weight = kernels.softmax_slopes(*self._arrays(rows, w, b), w, b, slopes)
-        return FactoredGradient(loss, weight, slopes.sum(axis=0) * self.problem.fit_intercept, slopes)
+        loss, weight = kernels.softmax_slopes(self._arrays(rows, w, b), w, b, slopes)
+        return Evaluated(loss, weight, np.empty(0), slopes.sum(axis=0) * self.problem.fit_intercept), slopes
 
     def margins(self, x: sp.csr_array, w: Array, b: Float64s) -> Float64s:
         check_matrix(self.problem, x, w, b)
@@ -199,10 +192,10 @@ class SoftmaxLoss(Loss):
         width = self.problem.width
         return _log_priors(facts, width) if self.problem.fit_intercept else np.zeros(width)
 
-    def _add_gradient(self, arrays: Arrays, w: Array, b: Float64s, sums: tuple[Float64s, Float64s, Float64s]) -> None:
-        kernels.softmax_gradient(*arrays, w, b, *sums)
+    def _add_gradient(self, rows: RowArrays, w: Array, b: Float64s, sums: Sums) -> None:
+        kernels.softmax_gradient(rows, w, b, *sums)
 
-    def _arrays(self, rows: LocalRows, w: Array, b: Float64s) -> Arrays:
+    def _arrays(self, rows: LocalRows, w: Array, b: Float64s) -> RowArrays:
         arrays = super()._arrays(rows, w, b)
         y = arrays[3]
         if len(y) and not 0 <= y.min() <= y.max() < self.problem.width:
@@ -228,20 +221,20 @@ class MachineLoss(Loss):
 
     def initial_weights(self, keys: Int64s, seed: int) -> Float64s:
         """Return linear weights of 0 and normal factors with the problem's standard deviation."""
-        first = np.zeros(len(keys) * self.problem.width)
-        kernels.fill_normal(np.asarray(keys, np.int64), np.uint64(seed % 2**64), self.problem.width, first)
-        return first * self.problem.init_std
+        weights = np.zeros(len(keys) * self.problem.width)
+        kernels.fill_normal(np.asarray(keys, np.int64), np.uint64(seed % 2**64), self.problem.width, weights)
+        return weights * self.problem.init_std
 
     def first_biases(self, facts: Facts) -> Float64s:
         return np.zeros(1)  # as in pyspark.ml
 
-    def _add_gradient(self, arrays: Arrays, w: Array, b: Float64s, sums: tuple[Float64s, Float64s, Float64s]) -> None:
+    def _add_gradient(self, rows: RowArrays, w: Array, b: Float64s, sums: Sums) -> None:
         problem = self.problem
-        kernels.machine_gradient(*arrays, w, b[0], problem.width, CODES[problem.loss], problem.fit_linear, *sums)
+        kernels.machine_gradient(rows, w, b[0], problem.width, CODES[problem.loss], problem.fit_linear, *sums)
 
 
 def loss_of(problem: Problem) -> Loss:
-    """Return the loss of a problem; raise ConfigError if there is none of this name, width and epsilon."""
+    """Return the loss of a problem; raise ConfigError if its name, width or epsilon is wrong."""
     if problem.loss in MARGIN_CODES:
         return MarginLoss(problem)
     if problem.loss in MACHINE_CODES:
@@ -253,9 +246,9 @@ def loss_of(problem: Problem) -> Loss:
 
 
 def _log_priors(facts: Facts, classes: int) -> Float64s:
-    """Return the logarithm of each class's weight, of mean 0; a class without rows counts as half a row."""
-    weights, known = np.zeros(classes), np.array(facts.class_weights[:classes], np.float64)
-    weights[: len(known)] = known
+    """Return the logarithms of the classes' weights, less their mean; a class without rows counts as half a row."""
+    weights, surveyed = np.zeros(classes), np.array(facts.class_weights[:classes], np.float64)
+    weights[: len(surveyed)] = surveyed
     if facts.rows == 0 or not facts.weight > 0.0:
         return np.zeros(classes)
     logs = np.log(np.where(weights > 0.0, weights, 0.5 * facts.weight / facts.rows))

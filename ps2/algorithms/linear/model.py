@@ -1,35 +1,222 @@
-"""Trained linear models and factorization machines, usable without Spark and servers."""
+"""Trained linear models and factorization machines: their weights, and public models without Spark and servers."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.frame.array_files import KEY, load_metadata, read_array, reading, write_arrays
+from ps2.algorithms.frame.array_files import KEY, ArrayModel, ModelFiles, load_metadata
 from ps2.algorithms.frame.heads import ClassHead, ValueHead
 from ps2.algorithms.frame.row_matrices import finite_rows
+from ps2.algorithms.linear.losses import loss_of
 from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.settings import threshold_of
-from ps2.algorithms.linear.weights import KeyedWeights, Weights
-from ps2.array_types import Float64s
+from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
+from ps2.client.realign import moved_alone
 from ps2.coordinator.context import PS2Context
-from ps2.errors import CheckpointCorruptError, StoppedError, UsageError
+from ps2.data.rows import columns_of, number_columns
+from ps2.errors import BusyError, CheckpointCorruptError, LimitError, ShapeError, StoppedError, UsageError
+from ps2.ops.table import Array
 from ps2.storage.folders import read_manifest
 from ps2.storage.saved_arrays import load_numpy
 
+log = logging.getLogger(__name__)
+
 Head = ClassHead | ValueHead
-FORMAT = "ps2.model.v1"
+# Models of more weights stay on the servers: 128 MiB.
+MAX_IN_DRIVER = 1 << 24
+# Models of fewer weights travel with the function that uses them; others are broadcast.
+BROADCAST_FROM = 1 << 17
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedValues:
+    """A sparse vector: its columns that are not 0, int64 and ascending, and their values."""
+
+    keys: Int64s
+    values: Array
+
+    def pull(self, columns: Int64s) -> Array:
+        """Return the values of columns, as ``DCV.pull`` does."""
+        result = np.zeros(len(columns), self.values.dtype)
+        if len(self.keys):
+            positions = np.minimum(np.searchsorted(self.keys, columns), len(self.keys) - 1)
+            is_stored = self.keys[positions] == columns
+            result[is_stored] = self.values[positions[is_stored]]
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class Weights(ArrayModel):
+    """The weights of a model; picklable. A vector on servers is saved in the folder ``weight``.
+
+    Attributes:
+        weight: float64, shape (dim, width); or a vector of dim * width columns, feature by feature.
+        biases: float64, shape (biases,).
+    """
+
+    _FILES = ModelFiles("ps2.model.v1", "a model", {"biases": "f", "weight": "f"}, {"problem": Problem.from_json})
+
+    problem: Problem
+    weight: Float64s | DCV | KeyedValues
+    biases: Float64s
+
+    @staticmethod
+    def of(problem: Problem, weight: DCV, biases: Float64s) -> Weights:
+        """Move trained weights into the driver if they are few, else into a matrix of their own; free the old ones."""
+        if problem.size > MAX_IN_DRIVER:
+            return Weights(problem, _move(weight), biases)
+        if weight.isSparse:
+            keys, values = weight.pull()
+            array = np.zeros(weight.dim)
+            array[keys] = values
+        else:
+            array = np.asarray(weight.pull(), np.float64)
+        weight.free()
+        return Weights(problem, array.reshape(problem.dim, problem.width), biases)
+
+    @property
+    def dim(self) -> int:
+        return self.problem.dim
+
+    @property
+    def classes(self) -> int | None:
+        return self.problem.classes
+
+    @property
+    def is_light(self) -> bool:
+        return isinstance(self.weight, DCV) or self.problem.size < BROADCAST_FROM
+
+    def array(self, name: str) -> Float64s:
+        """Return the weights, shape (dim, width); raise UsageError, with ``name`` in front, for a vector."""
+        if isinstance(self.weight, DCV):
+            raise UsageError(
+                f"{name}: the model has {self.problem.size:,} weights, and up to {MAX_IN_DRIVER:,} are held in the "
+                "driver; they are on the servers, weightVector pulls from there"
+            )
+        if isinstance(self.weight, KeyedValues):
+            raise UsageError(
+                f"{name}: {len(self.weight.keys):,} of the model's {self.problem.size:,} weights were saved, by key; "
+                "ps2.load_numpy(path + '/weight') returns keys and values"
+            )
+        return self.weight
+
+    def margins(self, x: sp.csr_array) -> Float64s:
+        """Compute margins of rows, shape (n, outputs), before any link function; pull only their features' weights."""
+        problem = self.problem
+        if x.shape[1] != problem.dim:
+            raise ShapeError(f"features: expected {problem.dim} as in training, got rows of {x.shape[1]}")
+        if isinstance(self.weight, np.ndarray):
+            w: Array = self.weight.reshape(-1)
+        else:
+            keys, inverse = number_columns(x.indices)
+            x = sp.csr_array((x.data, inverse, x.indptr), shape=(x.shape[0], len(keys)))
+            w = self._pull(columns_of(keys, problem.width)) if len(keys) else np.empty(0)
+            problem = replace(problem, dim=len(keys))
+        return np.asarray(loss_of(problem).margins(x, w, self.biases)).reshape(x.shape[0], problem.outputs)
+
+    def centred(self) -> Weights:
+        """Return the same model with intercepts and, without penalties, weights of mean 0 over classes, as pyspark.ml.
+
+        A number added to all classes changes nothing. Weights on servers stay: gradients keep their initial mean, 0.
+        """
+        biases, weight = self.biases, self.weight
+        if self.problem.fit_intercept and np.isfinite(biases).all():
+            biases = biases - biases.mean()
+        if self.problem.l1 == self.problem.l2 == 0 and isinstance(weight, np.ndarray):
+            weight = weight - weight.mean(axis=1, keepdims=True)
+        return Weights(self.problem, weight, biases)
+
+    def _pull(self, columns: Int64s) -> Array:
+        assert not isinstance(self.weight, np.ndarray)
+        try:
+            return np.asarray(self.weight.pull(columns))
+        except StoppedError as error:
+            raise StoppedError(
+                f"the model's {self.problem.size:,} weights are on servers that are gone; save() it before stop(), "
+                "and load() it in an active PS2Context"
+            ) from error
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def write(self, url: str) -> dict[str, Any]:
+        content = super().write(url)
+        if isinstance(self.weight, DCV):
+            self.weight.save(f"{url}/weight")
+        return content
+
+    def _arrays_to_write(self) -> dict[str, Any]:
+        arrays = super()._arrays_to_write()
+        return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+
+    @classmethod
+    def _arrays_to_read(cls, content: Any, values: Mapping[str, Any]) -> dict[str, str]:
+        return {name: kinds for name, kinds in cls._FILES.arrays.items() if f"{name}.npy" in content["files"]}
+
+    @classmethod
+    def _from_files(cls, path: str, url: str, arrays: dict[str, Any], values: dict[str, Any]) -> Weights:
+        problem: Problem = values["problem"]
+        shapes = {"biases": (problem.biases,), "weight": (problem.dim, problem.width)}
+        for name, array in arrays.items():
+            if array.shape != shapes[name]:
+                raise CheckpointCorruptError(f"{path}/{name}.npy: expected shape {shapes[name]}, got {array.shape}")
+            arrays[name] = np.asarray(array, np.float64)
+        weight = arrays["weight"] if "weight" in arrays else cls._saved_vector(path, url, problem)
+        return Weights(problem, weight, arrays["biases"])
+
+    @classmethod
+    def _saved_vector(cls, path: str, url: str, problem: Problem) -> Any:
+        """Return the weights that servers wrote, on the servers of the active context."""
+        if PS2Context.getActive() is None:
+            raise StoppedError(
+                f"{path}: the model has {problem.size:,} weights, which belong on servers; start them with "
+                "PS2Context.getOrCreate(spark) first"
+            )
+        vector = DCV.load(f"{url}/weight")
+        _check_size(path, problem, vector.dim)
+        return vector
+
+
+class WeightsInMemory(Weights):
+    """Reads weights that servers wrote into this process."""
+
+    @classmethod
+    def _saved_vector(cls, path: str, url: str, problem: Problem) -> Any:
+        saved = load_numpy(f"{url}/weight")
+        if isinstance(saved, tuple):
+            _check_size(path, problem, read_manifest(f"{url}/weight").matrices[0].spec.dim)
+            return KeyedValues(*saved)
+        _check_size(path, problem, saved.size)
+        return saved.reshape(problem.dim, problem.width)
+
+
+def _check_size(path: str, problem: Problem, size: int) -> None:
+    if size != problem.size:
+        raise CheckpointCorruptError(f"{path}/weight: expected {problem.size} weights, got {size}")
+
+
+def _move(weight: DCV) -> DCV:
+    """Move a vector out of the training's matrix, which has tens of rows; if memory is short, it stays there."""
+    try:
+        return moved_alone(weight)
+    except (LimitError, BusyError) as error:
+        log.warning("the model keeps the memory of its training, as the servers have no room to move it: %s", error)
+        return weight
+
+
+# -- public models without Spark and servers ---------------------------------------------------------------------------
 
 
 class _Predictor:
     """Predictions of arrays by loaded weights; picklable."""
 
-    def __init__(self, weights: Weights | KeyedWeights, head: Head) -> None:
+    def __init__(self, weights: Weights, head: Head) -> None:
         self._weights = weights
         self._head = head
 
@@ -53,7 +240,7 @@ class _Predictor:
             x: shape (n, features), NumPy, scipy CSR or pandas; finite numbers.
 
         Returns:
-            float64, shape (n, 1): of two classes the score of class 1, or the value; of a multinomial model shape
+            float64, shape (n, 1): the value, or for two classes the score of class 1; for a multinomial model, shape
             (n, classes).
 
         Raises:
@@ -84,8 +271,8 @@ class LinearModel(_Predictor):
     def load(path: str) -> LinearModel:
         """Read a model that ``model.save(path)`` of an estimator's model wrote.
 
-        Of a model whose weights were on servers, this process reads the files that the servers wrote: all weights of a
-        dense vector, the keys and values of a sparse one. They must fit into its memory.
+        If the model's weights were on servers, this process reads the files that the servers wrote: all weights of a
+        dense vector, or the keys and values of a sparse one. They must fit into its memory.
 
         Args:
             path: folder, local or a URL that fsspec knows.
@@ -123,13 +310,7 @@ class FactorizationMachine(_Predictor):
 
     @staticmethod
     def load(path: str) -> FactorizationMachine:
-        """Read a model that ``model.save(path)`` of an estimator's model wrote; see ``LinearModel.load``.
-
-        Raises:
-            CheckpointMissingError: the folder holds no model.
-            UsageError: it is another model, such as a linear one, or of a version that is not known here.
-            CheckpointCorruptError: the files do not match the metadata.
-        """
+        """Read a model that ``model.save(path)`` of an estimator's model wrote; see ``LinearModel.load``."""
         return FactorizationMachine(*_load(path, "FactorizationMachine", "LinearModel", is_machine=True))
 
     @property
@@ -148,21 +329,17 @@ class FactorizationMachine(_Predictor):
         return self._weights.array("factors")[:, 1:]
 
 
-def _load(path: str, name: str, other: str, is_machine: bool) -> tuple[Weights | KeyedWeights, Head]:
+def _load(path: str, name: str, other_name: str, is_machine: bool) -> tuple[Weights, Head]:
     metadata = load_metadata(path)
-    weights = read_without_servers(path, path, metadata.get(KEY))
+    weights = WeightsInMemory.read(path, path, metadata.get(KEY))
     if weights.problem.loss.startswith("fm") != is_machine:
-        raise UsageError(f"{path}: {name} cannot be made of a {metadata.get('class')}; {other}.load(path) reads that")
+        raise UsageError(f"{path}: {name} cannot read a {metadata.get('class')}; {other_name}.load(path) reads it")
     params = {**metadata.get("defaultParamMap", {}), **metadata.get("paramMap", {})}
     return weights, head_of(weights.problem, params)
 
 
 def head_of(problem: Problem, params: Mapping[str, Any]) -> Head:
-    """Return the function from margins to predictions, by pyspark.ml's rules.
-
-    Args:
-        params: the params of the model, with their defaults.
-    """
+    """Return the function from margins to predictions, by pyspark.ml's rules, for a model's params with defaults."""
     thresholds = tuple(params["thresholds"]) if params.get("thresholds") else None
     if problem.classes is None:
         return ValueHead()
@@ -174,76 +351,3 @@ def head_of(problem: Problem, params: Mapping[str, Any]) -> Head:
         threshold = threshold_of(thresholds) if thresholds else params.get("threshold", 0.5)
         return ClassHead(2, "logistic", threshold=threshold)
     return ClassHead(2, None, threshold=params.get("threshold", 0.0))
-
-
-# -- files: ``biases.npy``, and ``weight.npy``, shape (dim, width), or a vector that servers saved, ``weight`` ---------
-
-
-def write_weights(url: str, weights: Weights) -> dict[str, Any]:
-    """Write a model; return its entries for the metadata."""
-    arrays = {"biases.npy": weights.biases}
-    if not isinstance(weights.weight, DCV):
-        arrays["weight.npy"] = weights.weight
-    files = write_arrays(url, arrays)
-    if isinstance(weights.weight, DCV):
-        weights.weight.save(f"{url}/weight")
-    return {"format": FORMAT, "problem": asdict(weights.problem), "files": files}
-
-
-def read_weights(path: str, url: str, content: Any) -> Weights:
-    """Read a model.
-
-    Raises:
-        UsageError: the version of the format is unknown.
-        CheckpointCorruptError: the files do not match the metadata.
-        StoppedError: its weights belong on servers, and no PS2Context is active.
-    """
-    problem, weight, biases = _read_arrays(path, url, content)
-    if weight is not None:
-        return Weights(problem, weight, biases)
-    if PS2Context.getActive() is None:
-        raise StoppedError(
-            f"{path}: the model has {problem.size:,} weights, which belong on servers; start them with "
-            "PS2Context.getOrCreate(spark) first"
-        )
-    vector = DCV.load(f"{url}/weight")
-    _check_size(path, problem, vector.dim)
-    return Weights(problem, vector, biases)
-
-
-def read_without_servers(path: str, url: str, content: Any) -> Weights | KeyedWeights:
-    """Read a model's weights as arrays, also those that servers wrote; raises like ``read_weights``."""
-    problem, weight, biases = _read_arrays(path, url, content)
-    if weight is not None:
-        return Weights(problem, weight, biases)
-    folder = f"{url}/weight"
-    saved = load_numpy(folder)
-    if isinstance(saved, tuple):
-        keys, values = saved
-        _check_size(path, problem, read_manifest(folder).matrices[0].spec.dim)
-        return KeyedWeights(problem, keys, values, biases)
-    _check_size(path, problem, saved.size)
-    return Weights(problem, saved.reshape(problem.dim, problem.width), biases)
-
-
-def _read_arrays(path: str, url: str, content: Any) -> tuple[Problem, Float64s | None, Float64s]:
-    """Return the problem, the weights of a small model (else None), and the biases."""
-    with reading(path, content, FORMAT, "a model"):
-        problem = Problem(**{field.name: content["problem"][field.name] for field in fields(Problem)})
-        files = dict(content["files"])
-        biases = _read(path, url, "biases.npy", files, (problem.biases,))
-        if "weight.npy" in files:
-            return problem, _read(path, url, "weight.npy", files, (problem.dim, problem.width)), biases
-    return problem, None, biases
-
-
-def _check_size(path: str, problem: Problem, size: int) -> None:
-    if size != problem.size:
-        raise CheckpointCorruptError(f"{path}/weight: expected {problem.size} weights, got {size}")
-
-
-def _read(path: str, url: str, name: str, files: dict[str, Any], shape: tuple[int, ...]) -> Float64s:
-    array = read_array(url, name, files)
-    if array.shape != shape:
-        raise CheckpointCorruptError(f"{path}/{name}: expected shape {shape}, got {array.shape}")
-    return np.asarray(array, np.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pyspark.ml import classification, regression
@@ -16,7 +16,7 @@ from ps2.algorithms.frame.heads import ClassHead, ValueHead
 from ps2.algorithms.frame.model_files import ExportingWriter
 from ps2.algorithms.frame.models import ClassifyingModel, FleetModel, FleetRegressionModel, ProbabilityModel
 from ps2.algorithms.frame.summaries import RegressionSummary, RegressionTrainingSummary
-from ps2.algorithms.linear.model import read_weights, write_weights
+from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.plan import Problem, Start
 from ps2.algorithms.linear.settings import (
     FMClassifierSettings,
@@ -38,7 +38,6 @@ from ps2.algorithms.linear.summaries import (
     LogisticRegressionSummary,
     LogisticRegressionTrainingSummary,
 )
-from ps2.algorithms.linear.weights import Weights
 from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
 from ps2.errors import ConfigError, UsageError
@@ -47,6 +46,9 @@ from ps2.errors import ConfigError, UsageError
 class WeightsModel(FleetModel):
     """A trained model of weights and biases."""
 
+    _ARRAYS = Weights
+    # The classes of summaries: that of ``evaluate``, and that of the training.
+    _SUMMARIES: ClassVar[tuple[Any, Any]]
     _LOADER = "ps2.algorithms.linear.model:LinearModel"
 
     @property
@@ -59,19 +61,20 @@ class WeightsModel(FleetModel):
         """The weights of a model too large for the driver, on the servers, feature by feature.
 
         Raises:
-            UsageError: the model is small, its weights are arrays in the driver.
+            UsageError: the model is small: its weights are arrays in the driver.
         """
         weight = self._weights.weight
         if not isinstance(weight, DCV):
             raise UsageError(f"weightVector: the {self._weights.problem.size:,} weights are held in the driver")
         return weight
 
-    def _write_content(self, url: str) -> dict[str, Any]:
-        return write_weights(url, self._weights)
+    @property
+    def intercept(self) -> float:
+        """Intercept."""
+        return float(self._weights.biases[0])
 
-    @classmethod
-    def _read_content(cls, path: str, url: str, content: Any) -> Weights:
-        return read_weights(path, url, content)
+    def _summaries(self) -> tuple[Any, Any]:
+        return self._SUMMARIES
 
 
 class LogisticRegressionModel(
@@ -102,7 +105,7 @@ class LogisticRegressionModel(
     def intercept(self) -> float:
         """Intercept of a binomial model."""
         self._check_binomial("intercept")
-        return float(self._weights.biases[0])
+        return super().intercept
 
     @property
     def coefficientMatrix(self) -> Matrix:
@@ -147,22 +150,15 @@ class _SingleOutputModel(WeightsModel):
         """Weights of the features."""
         return as_vector(self._weights.array("coefficients")[:, 0])
 
-    @property
-    def intercept(self) -> float:
-        """Intercept."""
-        return float(self._weights.biases[0])
-
 
 class LinearSVCModel(LinearSVCSettings, _SingleOutputModel, ClassifyingModel, ClassificationModel):
     """A trained ``LinearSVC``."""
 
     __module__ = "ps2.algorithms.classification"
+    _SUMMARIES = LinearSVCSummary, LinearSVCTrainingSummary
 
     def _head(self) -> ClassHead:
         return ClassHead(2, None, threshold=self.getThreshold())
-
-    def _summaries(self) -> tuple[Any, Any]:
-        return LinearSVCSummary, LinearSVCTrainingSummary
 
     def toPyspark(self) -> classification.LinearSVCModel:
         """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
@@ -175,6 +171,7 @@ class LinearRegressionModel(
     """A trained ``LinearRegression``."""
 
     __module__ = "ps2.algorithms.regression"
+    _SUMMARIES = LinearRegressionSummary, LinearRegressionTrainingSummary
 
     @property
     def scale(self) -> float:
@@ -183,9 +180,6 @@ class LinearRegressionModel(
 
     def _head(self) -> ValueHead:
         return ValueHead()
-
-    def _summaries(self) -> tuple[Any, Any]:
-        return LinearRegressionSummary, LinearRegressionTrainingSummary
 
     def write(self) -> MLWriter:
         """Return a writer: ``write().overwrite().save(path)``; with ``format("pmml")``, pyspark.ml writes its own
@@ -202,11 +196,6 @@ class MachineModel(WeightsModel):
     """A trained factorization machine."""
 
     _LOADER = "ps2.algorithms.linear.model:FactorizationMachine"
-
-    @property
-    def intercept(self) -> float:
-        """Intercept."""
-        return float(self._weights.biases[0])
 
     @property
     def linear(self) -> Vector:
@@ -228,12 +217,10 @@ class FMClassificationModel(FMClassifierSettings, MachineModel, ProbabilityModel
     """A trained ``FMClassifier``."""
 
     __module__ = "ps2.algorithms.classification"
+    _SUMMARIES = FMClassificationSummary, FMClassificationTrainingSummary
 
     def _head(self) -> ClassHead:
         return ClassHead(2, "logistic", thresholds=self._thresholds())
-
-    def _summaries(self) -> tuple[Any, Any]:
-        return FMClassificationSummary, FMClassificationTrainingSummary
 
     def toPyspark(self) -> classification.FMClassificationModel:
         """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
@@ -244,12 +231,10 @@ class FMRegressionModel(FMRegressorSettings, MachineModel, FleetRegressionModel,
     """A trained ``FMRegressor``."""
 
     __module__ = "ps2.algorithms.regression"
+    _SUMMARIES = RegressionSummary, RegressionTrainingSummary
 
     def _head(self) -> ValueHead:
         return ValueHead()
-
-    def _summaries(self) -> tuple[Any, Any]:
-        return RegressionSummary, RegressionTrainingSummary
 
     def toPyspark(self) -> regression.FMRegressionModel:
         """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
@@ -257,7 +242,7 @@ class FMRegressionModel(FMRegressorSettings, MachineModel, FleetRegressionModel,
 
 
 def as_vector(values: Float64s) -> Vector:
-    """Return weights as the smaller of a dense and a sparse vector, as pyspark.ml does."""
+    """Return weights as a dense or a sparse vector, whichever is smaller, as pyspark.ml does."""
     nonzero = np.flatnonzero(values)
     if 1.5 * (len(nonzero) + 1) < len(values):
         return Vectors.sparse(len(values), nonzero, values[nonzero])
@@ -283,7 +268,7 @@ def as_matrix(rows: Float64s, is_row: bool = False) -> Matrix:
 
 
 def weights_of(model: Any) -> Weights | None:
-    """Return the weights of our or pyspark.ml's model, for unscaled features; None: it is another object."""
+    """Return the weights of PS2's or pyspark.ml's model, for unscaled features; None: it is another object."""
     if isinstance(model, WeightsModel):
         return model._weights
     if isinstance(model, classification.LogisticRegressionModel):
@@ -307,31 +292,32 @@ def weights_of(model: Any) -> Weights | None:
 def start_of(initial: Weights, problem: Problem, default_biases: Any) -> Start:
     """Return the initial parameters of a training; raise ConfigError if the initial model does not fit the problem.
 
-    ``default_biases`` are those without an initial model; Huber's scale is among them if the model has none.
+    ``default_biases`` are those without an initial model. Huber's scale is taken from them if the model has none.
     """
-    other = initial.problem
-    for what, expected, got in (
-        ("classes", _classes(problem), _classes(other)),
-        ("features", problem.dim, other.dim),
-        ("factorSize", problem.width - 1, other.width - 1),
+    model_problem = initial.problem
+    for name, expected, got in (
+        ("classes", _classes(problem), _classes(model_problem)),
+        ("features", problem.dim, model_problem.dim),
+        ("factorSize", problem.width - 1, model_problem.width - 1),
     ):
         if expected != got:
-            raise ConfigError(f"initialModel: expected a model of {what} {expected}, as this training is, got {got}")
-    intercepts = np.asarray(initial.biases[: other.outputs], np.float64)
+            raise ConfigError(f"initialModel: expected a model of {name} {expected}, as this training is, got {got}")
+    intercepts = np.asarray(initial.biases[: model_problem.outputs], np.float64)
     if not problem.fit_intercept and intercepts.any():
         raise ConfigError("initialModel: expected no intercept, as fitIntercept is False, got a model that has one")
+    weight: Any = initial.weight
     is_finite = np.isfinite(initial.biases).all()
-    if not is_finite or not (isinstance(initial.weight, DCV) or np.isfinite(initial.weight).all()):
+    if not is_finite or not (isinstance(weight, DCV) or np.isfinite(weight).all()):
         raise ConfigError("initialModel: expected finite weights and intercepts")
     biases = np.array(default_biases, np.float64)
     biases[: len(intercepts)] = intercepts
-    if problem.loss == other.loss == "huber":
+    if problem.loss == model_problem.loss == "huber":
         biases[-1] = initial.biases[-1]
-    return Start(initial.weight, biases)
+    return Start(weight, biases)
 
 
 def _classes(problem: Problem) -> int | str:
-    """Return the number of classes that have margins of their own."""
+    """Return what must be equal in a model and its initial model: the number of classes; 0: it predicts numbers."""
     return problem.width if problem.loss == "softmax" else "2 (binomial)" if problem.loss == "logistic" else 0
 
 

@@ -1,6 +1,6 @@
-"""Operations of linear models: the search of L-BFGS in the space of centred features, and schedules of coordinates.
+"""Server operations of linear models: centred features for L-BFGS, averages of models, and schedules of coordinates.
 
-In the former, a feature has ``width`` columns side by side, one for each output, and its mean stands in all of them.
+A feature has ``width`` adjacent columns, one for each output. In a vector of means, all of them hold its mean.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ByOutput = Annotated[Float64s, along("")]
 
 @op(reduce="sum", dtypes=FLOATS)
 def shifts(weight: Row, center: Row, *, width: Width) -> ByOutput:
-    """Return the sum over features of mean times weight for each output, shape (width,)."""
+    """Return, for each output, the sum over features of mean times weight, shape (width,)."""
     check_same_width(weight, center)
     return (_by_feature(readable(weight), width) * _by_feature(readable(center), width)).sum(axis=0, dtype=np.float64)
 
 
 @op(writes=("gradient",), dtypes=FLOATS)
 def center_gradient(gradient: Row, center: Row, slopes: Floats, *, width: Width) -> None:
-    """Subtract from a gradient each feature's mean times ``slopes``, shape (width,): the derivatives by intercepts."""
+    """Subtract means times ``slopes``, the derivatives by the intercepts, shape (width,), from a gradient."""
     check_same_width(gradient, center)
     if slopes.shape != (width,):
         raise ShapeError(f"slopes: expected shape ({width},), got {slopes.shape}")
@@ -39,17 +39,17 @@ def center_gradient(gradient: Row, center: Row, slopes: Floats, *, width: Width)
 
 @op(writes=("weight",), dtypes=FLOATS)
 def average(weight: Row, change: Row, factors: Floats, thresholds: Floats) -> None:
-    """Set weights to the average of models that differ from them by L1 and L2 penalties, and by changes.
+    """Set weights to the average of the models of groups of workers.
 
-    The penalties of a group of workers turn every weight w into factor * sign(w) max(abs(w) - threshold, 0); the share
-    of the average is in the factor. ``change`` is the sum of all workers' other changes.
+    The penalties of a group turn each weight w into factor * sign(w) max(abs(w) - threshold, 0); the factor includes
+    the group's share of the average. ``change`` is the sum of all other changes by workers.
     """
     check_same_width(weight, change)
     if factors.ndim != 1 or factors.shape != thresholds.shape:
         raise ShapeError(f"factors: expected shape {thresholds.shape}, as thresholds have, got {factors.shape}")
-    size, sign, average = np.abs(weight), np.sign(weight), np.zeros(weight.shape)
+    magnitude, sign, average = np.abs(weight), np.sign(weight), np.zeros(weight.shape)
     for factor, threshold in zip(factors, thresholds, strict=True):
-        average += factor * np.maximum(size - threshold, 0.0)
+        average += factor * np.maximum(magnitude - threshold, 0.0)
     weight[:] = sign * average + readable(change)
 
 
@@ -61,22 +61,23 @@ def _by_feature(row: Array, width: int) -> Array:
 
 # -- coordinate descent by schedule ------------------------------------------------------------------------------------
 
-# Schedules: draw by change; take the largest changes; draw uniformly; take one after the other.
+# Schedules: draw in proportion to squared changes; take the largest changes; draw uniformly; take all in turn.
 BY_CHANGE, LARGEST, UNIFORM, IN_TURN = range(4)
-# The cost of a column, in element additions.
+# The costs of a column, in units of ``over_blocks``.
 PREDICT_COST = 8
 DRAW_COST = 64
 ColumnsAndValues = tuple[Annotated[Int64s, along("")], Annotated[Float64s, along("")]]
+# Means are rounded to this fraction of their power of two.
 MEAN_UNITS = 2.0**24
-# Variances below this share of the mean square are rounding.
-LOST = 2.0**-40
+# Variances below this share of the mean square are rounding errors.
+MIN_VARIANCE = 2.0**-40
 Schedule = Annotated[int, Range(at_least=BY_CHANGE, below=IN_TURN + 1)]
 Count = Annotated[int, Range(at_least=1)]
 
 
 @op(reduce="concat", dtypes=FLOATS)
 def dense_columns(share: Row, mean: Row, part: Partition, *, least: float) -> ColumnsAndValues:
-    """Return the columns whose share of the rows' weight is at least ``least``, and their means to 24 bits.
+    """Return the columns whose share of the rows' weight is at least ``least``, and their means, rounded to 24 bits.
 
     The last bits of a mean depend on the order in which workers add to it; rounded means do not.
     """
@@ -88,14 +89,14 @@ def dense_columns(share: Row, mean: Row, part: Partition, *, least: float) -> Co
 
 @op(writes=("square",), dtypes=FLOATS)
 def curvature(square: Row, mean: Row, *, factor: float, centred: bool) -> None:
-    """Turn columns' mean squares into second derivatives of the loss: ``factor`` times them, or times variances.
+    """Turn columns' mean squares into second derivatives of the loss: ``factor`` times the square, or the variance.
 
-    A variance is at least a small share of the square, which rounding does not lose: 0 only for a column of zeros.
+    A variance is at least a small share of the mean square, so it is 0 only for a column of zeros.
     """
     check_same_width(square, mean)
     with np.errstate(over="ignore", invalid="ignore"):  # the caller checks for NaN
         if centred:
-            np.maximum(square - readable(mean) ** 2, LOST * square, out=square)
+            np.maximum(square - readable(mean) ** 2, MIN_VARIANCE * square, out=square)
         square *= factor
 
 
@@ -103,11 +104,11 @@ def curvature(square: Row, mean: Row, *, factor: float, centred: bool) -> None:
 def predict_changes(
     change: Row, weight: Row, gradient: Row, curvature: Row, *, l1: float, l2: float, screen: float
 ) -> float:
-    """Set each coordinate's change by the next step along it, in the metric of its second derivative.
+    """Set ``change`` to the next step along each coordinate, times the root of its second derivative.
 
-    ``gradient`` has the negative derivatives of the loss. ``screen`` is the minimum gradient at which a weight of 0
-    changes: l1, or less by the strong rule (Tibshirani et al., 2012). Return max |gradient - l2 weight|, which is at
-    most l1 at the minimum.
+    ``gradient`` has the negative derivatives of the loss. ``screen`` is the minimum absolute gradient at which a weight
+    of 0 changes: l1, or less by the strong rule (Tibshirani et al., 2012). Return max |gradient - l2 weight|; at the
+    minimum of the objective, it is at most l1.
     """
     check_same_width(change, weight, gradient, curvature)
     if not change.size:
@@ -120,11 +121,11 @@ def predict_changes(
 def draw_coordinates(
     change: Row, part: Partition, *, count: Count, seed: int, round: int, dim: Count, schedule: Schedule
 ) -> ColumnsAndValues:
-    """Return the shard's candidates for a set of ``count`` coordinates, and their keys: the largest keys are drawn.
+    """Return the shard's candidates for a set of ``count`` coordinates, and their keys; the caller takes the largest.
 
     ``BY_CHANGE`` draws without replacement, with a probability in proportion to change^2 (Xing et al., 2016,
-    section 3.1; keys as in Efraimidis and Spirakis, 2006). A random number follows from seed, round and column, so the
-    set does not depend on the number of servers.
+    section 3.1; keys as in Efraimidis and Spirakis, 2006). Random numbers depend on seed, round and column, so the set
+    does not depend on the number of servers.
     """
     keys = np.empty(change.size)
     over_blocks(
@@ -146,7 +147,7 @@ def draw_coordinates(
 def predict_block(
     change: Array, weight: Array, gradient: Array, curvature: Array, l1: float, l2: float, screen: float
 ) -> float:
-    """Set the changes of ``predict_changes``; return its result."""
+    """Do the work of ``predict_changes`` for a block of columns."""
     largest = 0.0
     for j in range(change.size):
         u, g, a = np.float64(weight[j]), np.float64(gradient[j]), np.float64(curvature[j])
@@ -172,7 +173,7 @@ def draw_keys(
     sizes: tuple[int, int],
     schedule: int,
 ) -> None:
-    """Set the keys of ``draw_coordinates`` (-inf: never drawn); ``sizes`` are the numbers of columns and of draws."""
+    """Set the keys of ``draw_coordinates`` (-inf: never drawn); ``sizes``: the numbers of all columns and of draws."""
     dim, count = sizes
     state = scrambled(scrambled(seed) + np.uint64(round + 1) * GOLDEN)
     for j in range(change.size):

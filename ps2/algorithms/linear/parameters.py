@@ -1,4 +1,4 @@
-"""A model on the fleet: vectors of weights and of biases, the means of centred features, and a worker's access."""
+"""A model on the servers: vectors of weights and of biases, the means of centred features, and a worker's access."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import derive_all, free_all
+from ps2.data.rows import columns_of
 from ps2.ops.table import Array
 
-# With at least this many weights, vectors are float32, and columns that the rows do not use take no memory, unless a
-# plan says otherwise (``all_columns``).
+# With at least this many weights, vectors are float32 and sparse: columns that the rows do not use take no memory. But
+# with the plan's ``all_columns``, vectors are dense.
 SPARSE_FROM = 1 << 22
 
 
 def is_small(problem: Problem) -> bool:
-    """Return whether vectors hold float64 and all columns; else float32."""
+    """Return whether vectors are float64 and dense."""
     return problem.size < SPARSE_FROM
 
 
@@ -37,6 +38,7 @@ class Parameters:
 
     @property
     def each(self) -> tuple[DCV, DCV]:
+        """Both vectors."""
         return self.weight, self.bias
 
     def zero(self) -> None:
@@ -44,17 +46,17 @@ class Parameters:
             vector.zero()
 
     def copy(self, other: Parameters) -> None:
-        for mine, its in zip(self.each, other.each, strict=True):
-            mine.copy(its)
+        for target, source in zip(self.each, other.each, strict=True):
+            target.copy(source)
 
     def combine(self, others: Sequence[Parameters], alphas: Sequence[float] | Float64s) -> None:
-        """Set this one to ``sum_i alphas[i] others[i]``."""
+        """Set these parameters to ``sum_i alphas[i] others[i]``."""
         self.weight.combine([other.weight for other in others], alphas)
         self.bias.combine([other.bias for other in others], alphas)
 
 
 class Space:
-    """Makes the vectors of one training, of zeros; its weights are co-located, and so are its biases."""
+    """Makes the vectors of one training, of zeros. Those of weights are co-located, and so are those of biases."""
 
     def __init__(
         self, problem: Problem, rows: int, names: CheckpointNames = UNNAMED, all_columns: bool = False
@@ -68,14 +70,14 @@ class Space:
             self._weight = names.give(lambda name: DCV.dense(problem.size, rows, dtype, align=problem.width, name=name))
         else:
             self._weight = names.give(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
-        # Handles that travel to workers are freed only here.
+        # Copies of these handles travel to workers, but only the driver frees the vectors.
         self._vectors = [self._bias, self._weight]
 
     def new(self) -> Parameters:
         return self.several(1)[0]
 
     def several(self, count: int) -> list[Parameters]:
-        """Make vectors of zeros by one call."""
+        """Make vectors of zeros by one request."""
         weights, biases = self._derive(self._weight, count), self._derive(self._bias, count)
         self._vectors += [*weights, *biases]
         return [Parameters(w, b, self._problem.width) for w, b in zip(weights, biases, strict=True)]
@@ -86,7 +88,7 @@ class Space:
         return self._vectors[-1]
 
     def features(self, count: int) -> list[DCV]:
-        """Make float64 vectors of features, co-located with each other alone."""
+        """Make float64 vectors with a value for each feature, co-located only with each other."""
         make = DCV.dense if self._is_dense else DCV.sparse
         first = self._names.give(lambda name: make(self._problem.dim, count, "float64", name=name))
         vectors = [first, *self._derive(first, count - 1)]
@@ -99,7 +101,7 @@ class Space:
         return self._vectors[-1]
 
     def free(self, keep: DCV | None = None) -> None:
-        """Free all vectors but one, which another call may free."""
+        """Free all vectors except ``keep``, which a later call may free."""
         free_all(vector for vector in self._vectors if vector is not keep)
         self._vectors = [] if keep is None else [keep]
 
@@ -110,26 +112,19 @@ class Space:
 
 
 def gram(left: Sequence[Parameters], right: Sequence[Parameters]) -> Callable[[], Float64s]:
-    """Request inner products within ``batch()``; the returned function returns them after it."""
-    weights = DCV.gram([one.weight for one in left], [one.weight for one in right])
-    biases = DCV.gram([one.bias for one in left], [one.bias for one in right])
+    """Request inner products within ``batch()``; return a function that returns them after the batch."""
+    weights = DCV.gram([each.weight for each in left], [each.weight for each in right])
+    biases = DCV.gram([each.bias for each in left], [each.bias for each in right])
     return lambda: weights.result() + biases.result()
-
-
-def columns_of(keys: Int64s, width: int) -> Int64s:
-    """Return the columns of features: shape (len(keys) * width,), feature by feature."""
-    if width == 1:
-        return keys
-    return (keys[:, None] * width + np.arange(width)).reshape(-1)
 
 
 @dataclass(frozen=True, eq=False)
 class Center:
-    """The means of the scaled features, on the fleet; picklable.
+    """The means of the scaled features, on the servers; picklable.
 
-    With them, a solver searches in the space of centred features. Its intercepts are b' = b + mean w. There, the
-    objective's curvature does not mix intercepts and weights, so features with large means converge as fast as others.
-    Workers keep the features as they are: they take b' and, for each of ``width`` outputs, the shift mean w.
+    With them, a solver searches in the space of centred features, where the intercepts are b' = b + mean w. There, the
+    objective's curvature does not mix intercepts and weights, so weights of features with large means converge as fast
+    as other weights. Workers do not centre features: they subtract the shift mean w of each output from b'.
     """
 
     means: DCV
@@ -146,11 +141,11 @@ class Center:
         return weight.zip(self.means).apply("linear.shifts", width=self.width)
 
     def correct(self, gradient: Parameters, slopes: Float64s) -> None:
-        """Turn a gradient into that for centred features; ``slopes`` are the derivatives by the intercepts."""
+        """Turn a gradient into the one for centred features; ``slopes`` are the derivatives by the intercepts."""
         gradient.weight.zip(self.means).apply("linear.center_gradient", slopes=slopes, width=self.width)
 
     def uncenter(self, model: Parameters) -> None:
-        """Turn the intercepts into those of features that are not centred."""
+        """Turn the intercepts of centred features into those of the features themselves."""
         model.bias.add(-np.asarray(self.shifts(model.weight)), np.arange(self.width))
 
 
@@ -159,19 +154,19 @@ NOTHING = 0.0, 0.0
 
 
 class ModelView:
-    """One worker's access to a model, by one request per server each way, and to the driver."""
+    """One worker's access to a model, with one request per server for a pull or an addition; and its reports."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self.moved_bytes = 0  # since the last report
 
     def pull(
-        self, model: Parameters, columns: Int64s, before: Callable[[Int64s], object] | None = None
+        self, model: Parameters, columns: Int64s, prepare: Callable[[Int64s], object] | None = None
     ) -> tuple[Array, Float64s]:
-        """Return weights at columns, and biases; the calls of ``before`` travel in the same request, ahead of these."""
+        """Return weights at columns, and biases; requests of ``prepare`` travel with the pull, and are done first."""
         with batch():
-            if before is not None:
-                before(columns)
+            if prepare is not None:
+                prepare(columns)
             answers = [model.weight.pull(columns), model.bias.pull()]
         w, b = (answer.result() for answer in answers)
         self.moved_bytes += w.nbytes + b.nbytes
@@ -182,24 +177,24 @@ class ModelView:
         gradient: Parameters,
         sent: SentValues | SentFactors,
         db: Float64s,
-        after: Callable[[], object] | None = None,
+        finish: Callable[[], object] | None = None,
     ) -> None:
-        """Add to the gradient of weights and of biases; the calls of ``after`` travel in the same request, last."""
+        """Add to the gradient of weights and of biases; requests of ``finish`` travel with it, and are done last."""
         self.moved_bytes += sent.nbytes + db.nbytes
         with batch():
             sent.add_to(gradient.weight)
             gradient.bias.add(db)
-            if after is not None:
-                after()
+            if finish is not None:
+                finish()
 
     def report(
         self,
         loss: tuple[float, float] = NOTHING,
-        held: tuple[float, float] = NOTHING,
+        held_out: tuple[float, float] = NOTHING,
         rows: int = 0,
-        **others: float | Array,
+        **solver_values: float | Array,
     ) -> None:
-        """Report a clock to the driver: summed loss and weight, also of held-out rows, and the solver's own numbers."""
+        """Report to the driver: summed loss and weight of rows, the same of held-out rows, and further numbers."""
         moved, self.moved_bytes = self.moved_bytes, 0
-        sums = {"loss": loss[0], "weight": loss[1], "held_loss": held[0], "held_weight": held[1], "rows": rows}
-        self._worker.report({**sums, "bytes": moved, **others})
+        sums = {"loss": loss[0], "weight": loss[1], "held_loss": held_out[0], "held_weight": held_out[1], "rows": rows}
+        self._worker.report({**sums, "bytes": moved, **solver_values})

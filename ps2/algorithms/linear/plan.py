@@ -1,18 +1,18 @@
 """The objective and the plan of a training of a linear model or a factorization machine.
 
 A model is a vector of ``dim * width`` weights, feature by feature (a feature's ``width`` numbers are adjacent), and a
-short vector of biases, which no penalty touches. The objective is
+short vector of biases, which have no penalty. The objective is
 
     sum_i c_i loss(x_i, y_i; w, b) / sum_i c_i + l1 |w|_1 + l2 / 2 |w|^2
 
-where c_i is the weight of row i, and w belongs to features that have been divided by their standard deviation if
-``standardize`` is set, as in pyspark.ml.
+where c_i is the weight of row i. With ``standardize``, w are the weights of features divided by their standard
+deviations, as in pyspark.ml.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -24,10 +24,10 @@ from ps2.client.dcv import DCV
 from ps2.data.spilling import Spill, SpillName
 from ps2.errors import ConfigError
 
-# How to choose coordinates, in the order of the operation's numbers (``ops.py``).
+# The schedules that choose coordinates, in the order of their numbers in ``ops.py``.
 ScheduleName = Literal["sap", "greedy", "random", "cyclic"]
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
-# Solvers that read their rows block by block, so that these may be in a file.
+# The solvers that read rows block by block, so that rows can be in a file.
 SPILLING: tuple[SolverName, ...] = ("l-bfgs", "normal", "minibatch", "ftsgd")
 
 
@@ -39,8 +39,8 @@ class Problem:
         loss: "logistic", "hinge" and "squaredHinge" take labels 0 and 1, "softmax" 0 to width - 1; "huber" is Owen's,
             with a scale of its own (2007, as in pyspark.ml); "fmLogistic" and "fmSquared" are factorization machines'.
         dim: the number of features.
-        width: the number of weights of a feature: 1; the number of classes ("softmax"); 1 + factors (factorization
-            machines: the linear weight first).
+        width: the number of weights of a feature: the number of classes ("softmax"), 1 + factors (factorization
+            machines: the linear weight first), else 1.
         fit_intercept: whether the intercepts are trained; else they stay 0.
         fit_linear: whether a factorization machine has linear weights.
         l1: the strength of the L1 penalty, at least 0.
@@ -61,9 +61,16 @@ class Problem:
     epsilon: float = 1.35
     init_std: float = 0.01
 
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> Problem:
+        return Problem(**{field.name: content[field.name] for field in fields(Problem)})
+
     @property
     def biases(self) -> int:
-        """The number of biases: the intercepts; with "huber" also the logarithm of the scale, which comes last."""
+        """The number of biases: the intercepts; with "huber", then the logarithm of the scale."""
         return {"softmax": self.width, "huber": 2}.get(self.loss, 1)
 
     @property
@@ -83,7 +90,7 @@ class Problem:
 
     @property
     def curvature(self) -> float | None:
-        """The largest second derivative of the loss by a margin, or about that; None: margins are not linear."""
+        """The approximate maximum of the loss's second derivative by a margin; None: margins are not linear in w."""
         return {"logistic": 0.25, "softmax": 0.25, "squaredHinge": 2.0, "fmLogistic": None, "fmSquared": None}.get(
             self.loss, 1.0
         )
@@ -91,7 +98,7 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """The ranges of weights, shape (dim, width), and of biases, for unscaled features; infinite: there is no bound."""
+    """The bounds of weights, shape (dim, width), and of biases, for unscaled features; infinite: no bound."""
 
     lower: Float64s
     upper: Float64s
@@ -106,7 +113,7 @@ class Bounds:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """The initial weights and biases of a training, for unscaled features, in the form of ``Weights``."""
+    """The initial weights and biases of a training, for unscaled features; see ``Weights``."""
 
     weight: Float64s | DCV
     biases: Float64s
@@ -118,8 +125,8 @@ class PathPoint:
 
     Attributes:
         strength: the factor of the problem's penalties.
-        columns, w: the features whose weights are not 0, sorted, and these weights.
-        history: the steps from the model before.
+        columns, w: the features whose weights are not 0, ascending, and these weights.
+        history: the history of the steps from the previous model of the path.
     """
 
     strength: float
@@ -135,14 +142,14 @@ class LinearPlan(Plan[SolverSettings]):
 
     Attributes:
         optimizer: the operation that takes the steps of "minibatch" (``ps2.ops.all.optimizer_steps``), or pyspark.ml's
-            "adamW" and "gd": they take L2 penalties alone, by which the intercept decays too.
+            "adamW" or "gd", which take only L2 penalties and let the intercept decay, too.
         factors: whether gradients of the multinomial model travel as sufficient factors.
-        path: the strengths to train models of, one after the other ("sap"); None: that of the problem.
+        path: the strengths for which to train models, one after the other ("sap"); None: the problem's penalties.
         schedule: how to choose coordinates ("sap").
         set_size: the minimum number of coordinates to choose at a time ("sap").
         bounds: the range of each parameter ("l-bfgs" without an L1 penalty); None: unbounded.
         start: the initial parameters ("l-bfgs", "minibatch", "ma-sgd", "ftsgd"); None: those of the loss.
-        all_columns: whether vectors hold all columns, also where there are many; else those that the rows use.
+        all_columns: whether vectors are dense even if they are large; else only columns that the rows use take memory.
         validation_tol: the relative improvement of the held-out rows' loss below which training stops.
     """
 
@@ -159,7 +166,7 @@ class LinearPlan(Plan[SolverSettings]):
 
     @property
     def staleness(self) -> int | None:
-        """The clocks that a worker may be ahead of the slowest one: 0 for BSP, s for SSP, None for ASP."""
+        """The number of clocks that a worker may be ahead of the slowest one: 0 for BSP, s for SSP, None for ASP."""
         return None if self.settings.staleness == NO_BOUND else self.settings.staleness
 
     @property
@@ -169,12 +176,12 @@ class LinearPlan(Plan[SolverSettings]):
 
     @property
     def spilling(self) -> Spill | None:
-        """How workers keep their rows; None: in memory."""
+        """The rule by which workers write rows to files; None: rows stay in memory."""
         spill = cast(SpillName, self.settings.spill)
         return Spill(spill) if self.solver in SPILLING and spill != "never" else None
 
     def scales(self, problem: Problem) -> bool:
-        """Return whether each feature is multiplied by a factor: 1 / std, or one that helps L-BFGS."""
+        """Return whether each feature is multiplied by a factor: 1 / std, or one that makes L-BFGS faster."""
         helps = self.solver == "l-bfgs" and problem.curvature is not None
         return problem.standardize or self.solver == "normal" or helps
 

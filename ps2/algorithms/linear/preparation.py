@@ -1,7 +1,7 @@
 """The first clocks of a linear training, before the first step.
 
-Workers add up the mean of each column, then the squares about the mean. Then they write the factor of each column, such
-as 1 / std, and the initial weights.
+Workers add up the mean of each feature, then the squared distances from the mean. Then they set the factor of each
+feature, such as 1 / std, and the initial weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.linear.footprint import feature_vectors
 from ps2.algorithms.linear.losses import Loss
-from ps2.algorithms.linear.parameters import Center, Parameters, columns_of
+from ps2.algorithms.linear.parameters import Center, Parameters
 from ps2.algorithms.linear.scaling import (
     column_sums,
     conditioning,
@@ -33,6 +33,7 @@ from ps2.algorithms.training.table import Facts
 from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
+from ps2.data.rows import columns_of
 from ps2.data.spilled_rows import KeptRows
 from ps2.errors import InputError
 from ps2.ops.table import Array
@@ -44,23 +45,23 @@ class PreparationTask(Task):
 
 @dataclass(frozen=True)
 class SumColumns(PreparationTask):
-    """Add up the columns' means, and the weights of the rows that have them."""
+    """Add up the features' means, and the weights of the rows where they are not 0."""
 
 
 @dataclass(frozen=True)
 class SumSquares(PreparationTask):
-    """Add up the columns' squares about their means."""
+    """Add up the squared distances of features from their means."""
 
 
 @dataclass(frozen=True)
 class SetScales(PreparationTask):
-    """Set the columns' factors and initial weights; report the first column that has no factor."""
+    """Set the factors and initial weights of features; report the first feature whose factor would overflow."""
 
 
 PREPARATION = SumColumns(), SumSquares(), SetScales()
-# The run's clock with the solver's first task.
+# The run's clock of the solver's first task.
 END = FIRST_CLOCK + len(PREPARATION)
-# The largest factor times this is finite: the weights of scaled features are multiplied by their factors in the end.
+# The largest factor is the largest number times this, as the trained weights are multiplied by their factors.
 HEADROOM = 2.0**-30
 
 
@@ -70,9 +71,11 @@ class Preparation:
 
     Attributes:
         initial_model: the parameters before the first step.
-        sums: vectors of features: the mean; the weight of rows that have it; squares about the mean; for float64 rows,
-            the size. None: features are not scaled.
-        start: the initial weights on the fleet, which workers copy at their own columns; None: there are none.
+        sums: vectors with a value for each feature: its mean; the weight of the rows where it is not 0; its squared
+            distances from the mean; for float64 rows, its size (``ColumnSums``). None: features are not scaled.
+        scale: the factors of features, in each of their columns; None: features are not scaled.
+        start: the user's initial weights on the servers; workers copy the columns of their features. None: none.
+        conditions: see ``SolverContext``.
     """
 
     facts: Facts
@@ -101,7 +104,7 @@ class Preparation:
         )
 
     def do(self, worker: Any, task: PreparationTask, rows: KeptRows) -> None:
-        """Do a worker's share of a clock."""
+        """Do a worker's task with its rows."""
         if isinstance(task, SetScales):
             unscalable = np.empty((0, 2)) if self.scale is None else self._set_scale(self.scale, rows.keys)
             worker.report({"unscalable": unscalable}, merge="concat")
@@ -111,11 +114,11 @@ class Preparation:
 
     def data(self, reading: Reading | KeptReading) -> Data:
         """Return a worker's rows, scaled."""
-        rows, held, width = reading.training, reading.held_out, self.initial_model.width
+        rows, held_out, width = reading.training, reading.held_out, self.initial_model.width
         if self.scale is not None:
             scale = partial(scaled, factors=self.scale.pull(rows.keys * width).astype(np.float64))
-            rows, held = rows.mapped(scale), None if held is None else held.mapped(scale)
-        return Data(rows, held, width)
+            rows, held_out = rows.mapped(scale), None if held_out is None else held_out.mapped(scale)
+        return Data(rows, held_out, width)
 
     def _add_sums(self, vectors: list[DCV], task: PreparationTask, rows: KeptRows) -> None:
         means, weights, squares, *sizes = vectors
@@ -131,7 +134,7 @@ class Preparation:
             squares.add(squared_distances(rows, mean, _shrinking(size, rows.keys)), rows.keys)
 
     def _set_scale(self, scale: DCV, keys: Int64s) -> Float64s:
-        """Set the scale of features; return the first that has none, and its standard deviation: shape (1 or 0, 2)."""
+        """Set the factors of features; return the first one that would overflow, with its std: shape (1 or 0, 2)."""
         assert self.sums is not None
         mean, weights, squares, *sizes = _pull(self.sums, keys)
         h = _shrinking(sizes, keys)
@@ -142,9 +145,9 @@ class Preparation:
             factors = np.minimum(conditioning(std, uncentered_mean, h, self.loss.problem), max_factor)
         else:
             factors = inverse(std, h)
-        tiny = np.flatnonzero(factors > max_factor)
-        if len(tiny):
-            first = tiny[0]
+        too_large = np.flatnonzero(factors > max_factor)
+        if len(too_large):
+            first = too_large[0]
             return np.array([[keys[first], std[first] / h[first] / h[first]]])
         width = self.initial_model.width
         scale.push(np.repeat(factors, width).astype(scale.dtype), columns_of(keys, width))
@@ -166,12 +169,12 @@ def check_scales(unscalable: Float64s, columns: ColumnNames) -> None:
     for feature, deviation in unscalable:
         raise InputError(
             f"{columns.shown('features')}: feature {feature:.0f} has a standard deviation of "
-            f"{deviation:g}, too small for weights to be numbers; scale the feature, or leave it out"
+            f"{deviation:g}, too small for weights to be finite; scale the feature, or leave it out"
         )
 
 
 def push_start(context: SolverContext) -> None:
-    """Set the parameters to ``context.start``, after the factors. The workers have copied weights on the fleet."""
+    """Set the parameters to ``context.start``, once the factors are set. Workers have copied weights on servers."""
     start, vector = context.start, context.initial_model.weight
     assert start is not None
     if not isinstance(start.weight, DCV):

@@ -1,4 +1,4 @@
-"""The shared part of all solvers' programs: the clocks before the first step, the worker's rows, and the result."""
+"""What the programs of all solvers share: the clocks before the first step, the worker's rows, and the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ps2.client.dcv import DCV
 from ps2.server.memory import free_bytes
 
 NO_SHIFTS = np.empty(0)
-# Fields of the problem that another driver must not change: vectors on the servers depend on them.
+# The fields of the problem in which another driver must agree: vectors on the servers depend on them.
 PROBLEM_FIELDS = "loss", "dim", "width", "fit_intercept", "standardize"
 
 
@@ -39,7 +39,7 @@ class TrainedModel:
     Attributes:
         weight: the weights of the unscaled features, on the servers; the caller frees them.
         biases: float64, shape (biases,).
-        path: the models of a path, one for each strength of the penalty ("sap").
+        path: the models of a regularization path, one for each strength of the penalty ("sap").
     """
 
     weight: DCV
@@ -50,7 +50,10 @@ class TrainedModel:
 
 @dataclass(frozen=True, eq=False)
 class LinearWork:
-    """Makes a worker of its rows; ``solver`` makes a solver's worker of its scaled rows. Picklable."""
+    """Makes the function that does a worker's tasks from its rows; picklable.
+
+    ``solver`` makes the function that does the solver's tasks from the scaled rows.
+    """
 
     problem: Problem
     plan: LinearPlan
@@ -71,7 +74,7 @@ class LinearWork:
 
 
 class LinearProgram(Program[TrainedModel]):
-    """A solver. ``model`` are the trained parameters; for L-BFGS, the trial point."""
+    """A solver's program. ``model`` has the trained parameters; for L-BFGS, those of the trial point."""
 
     def __init__(self, context: SolverContext) -> None:
         super().__init__(context.plan, form_of(context.problem), context.record)
@@ -86,7 +89,7 @@ class LinearProgram(Program[TrainedModel]):
     # -- parts of algorithms -------------------------------------------------------------------------------------------
 
     def prepare(self, ask: Ask) -> Steps[Float64s]:
-        """Scale the features, and set the initial parameters; return their shifts (``Center``), empty without them."""
+        """Scale the features and set the initial parameters; return their shifts (``Center``), or an empty array."""
         ask(self._set_initial_biases)
         for task in PREPARATION:
             report = yield self._to_yield(task)
@@ -125,7 +128,7 @@ class LinearProgram(Program[TrainedModel]):
         return report
 
     def _to_yield(self, task: Task | SummarizedTask) -> Task | SummarizedTask:
-        """Return the task; or ``NextClock``, as workers that may be ahead of each other know their tasks (SSP, ASP)."""
+        """Return the task; with SSP and ASP ``NextClock``, as those workers know their tasks."""
         return task if self.staleness == 0 else NextClock()
 
     # -- hooks of the frame --------------------------------------------------------------------------------------------
@@ -135,14 +138,14 @@ class LinearProgram(Program[TrainedModel]):
 
     @abstractmethod
     def solver_work(self) -> Callable[[Data], DoTask]:
-        """Return a picklable function that makes the solver's worker of its scaled rows."""
+        """Return a picklable function that makes the solver's ``DoTask`` from a worker's scaled rows."""
 
     def result(self, parameters: Parameters) -> TrainedModel:
         if self.context.scale is not None:
             parameters.weight.mul(self.context.scale)
         biases = np.asarray(parameters.bias.pull())
         if not math.isfinite(parameters.weight.norm1() + np.abs(biases).sum()):
-            raise diverged(self.context, "weights are no finite numbers")
+            raise diverged(self.context, "weights are not finite")
         self._result = parameters.weight
         return TrainedModel(parameters.weight, biases, self.record.history())
 
@@ -158,7 +161,7 @@ class Evaluate(Task):
 
 
 class SteppingProgram(LinearProgram):
-    """A solver with a fixed number of steps. In a step's clock, workers also evaluate the model before the step."""
+    """A solver with a fixed number of steps. In each step's clock, workers also evaluate the model before the step."""
 
     def __init__(
         self,
@@ -170,7 +173,7 @@ class SteppingProgram(LinearProgram):
         self.monitor = ObjectiveMonitor(context, penalised)
 
     def step_or_evaluate(self, ask: Ask, step: int, task: Task) -> Steps[tuple[Any, bool]]:
-        """Let the workers do a step's task, or evaluate the last model; return their report, and whether it is that."""
+        """Let the workers do a step's task, or evaluate the last model; return the report, and if it is the last."""
         is_last = self._is_last(ask, step)
         report = yield from self.clock(Evaluate(step) if is_last else task)
         if is_last and not self._is_last(ask, step):  # another driver wants more steps
@@ -181,8 +184,8 @@ class SteppingProgram(LinearProgram):
     def _is_last(self, ask: Ask, step: int) -> bool:
         return step >= ask.setting(lambda: self.plan.settings.maxIter)
 
-    def record_objective(self, ask: Ask, step: int, report: Any, penalty: float, is_last: bool) -> bool:
-        """Record the objective before a step; return whether the training ends with this model."""
+    def end_step(self, ask: Ask, step: int, report: Any, penalty: float, is_last: bool) -> bool:
+        """Record the objective of the model after ``step`` steps; return whether the training ends with this model."""
         ask.record_objective(self.monitor.objective(step, report.loss, report.weight, penalty))
         reason = self.validation.add_loss(ask, report, self.model) if self.plan.validate else ""
         if not (reason or is_last):
@@ -199,7 +202,7 @@ class SteppingProgram(LinearProgram):
 
 
 def journal_settings(problem: Problem, plan: LinearPlan) -> dict[str, Any]:
-    """Return the values that another driver must share."""
+    """Return the settings that another driver must share."""
     settings = {name: getattr(problem, name) for name in PROBLEM_FIELDS}
     settings |= {"solver": plan.solver, "optimizer": plan.optimizer, "lazy": plan.settings.lazy}
     settings["validate"] = plan.validate

@@ -1,10 +1,10 @@
 """Standard deviations of features as pyspark's Summarizer computes them, and rows divided by them.
 
-There are two rounds, so that nothing cancels: the workers sum the mean of each feature, then squared distances from it.
-A feature that a row does not store is 0 in this row; these zeros are never visited.
+There are two rounds, so that nothing cancels: workers sum the mean of each feature, then squared distances from the
+mean. A feature that a row does not store is 0 in that row; these zeros are never visited.
 
-Squares of float64 values may overflow. So each feature has a power of two h, which follows from its largest value in
-the first round. The second round sums distances of value * h^2, which is below 1.
+Squares of float64 values may overflow. So each feature gets a power of two h from its largest value in the first round.
+The second round sums squared distances of value * h^2, which is below 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ps2.ops.table import Array
 
 @dataclass(frozen=True, eq=False)
 class ColumnSums:
-    """The first round's sums over a worker's rows, float64, shape (k,); those of several workers add up.
+    """The first round's sums over a worker's rows, float64, shape (k,); the sums of several workers add up.
 
     Attributes:
         means: the sum of weight times value, divided by the weight of all rows.
@@ -41,7 +41,7 @@ class ColumnSums:
 
 
 def column_sums(rows: KeptRows, facts: Facts) -> ColumnSums:
-    """Return the first round's sums over a worker's rows, by its keys."""
+    """Return the first round's sums over a worker's rows, in the order of their keys."""
     sums = np.zeros((3, len(rows.keys)))
     share = 1.0 / facts.weight if facts.weight > 0.0 else 0.0
     for block in rows.blocks():
@@ -57,7 +57,7 @@ def shrink_factors(sizes: Array) -> Float64s:
 def squared_distances(rows: KeptRows, mean: Array, h: Array) -> Float64s:
     """Return the second round's sums over a worker's rows: weight times ((value - mean) h^2)^2, where values are not 0.
 
-    ``mean``, that of all workers' rows, ``h`` and the result have shape (k,).
+    ``mean`` (of all workers' rows), ``h`` and the result have shape (k,).
     """
     _check_columns("mean", mean, rows)
     _check_columns("h", h, rows)
@@ -80,9 +80,9 @@ def deviations(squares: Array, weights: Array, mean: Array, h: Array, facts: Fac
     if not denominator > 0.0:
         return np.zeros(len(squares))
     rounding = facts.rows * np.finfo(np.float64).eps
-    absent = facts.weight - weights
-    zeros = np.where(absent > rounding * facts.weight, absent, 0.0) * mean**2
-    deviation = np.sqrt((squares + zeros) / denominator)
+    zero_weights = facts.weight - weights
+    zero_squares = np.where(zero_weights > rounding * facts.weight, zero_weights, 0.0) * mean**2
+    deviation = np.sqrt((squares + zero_squares) / denominator)
     return np.where(deviation > rounding * np.abs(mean), deviation, 0.0)
 
 
@@ -97,7 +97,7 @@ def inverse(deviation: Array, h: Array) -> Float64s:
 def conditioning(deviation: Array, mean: Array, h: Array, problem: Problem) -> Float64s:
     """Return factors of features that make the objective about equally curved along each weight (Jacobi).
 
-    ``deviation`` is the standard deviation times h^2; ``mean``: the part of it that the search does not subtract.
+    ``deviation`` is the standard deviation times h^2; ``mean`` is 0 if the search subtracts means.
     """
     assert problem.curvature is not None
     size = np.hypot(deviation / h / h, mean) * math.sqrt(problem.curvature)

@@ -1,6 +1,6 @@
-"""Summaries under pyspark.ml's own names: instances of its classes too, with all that these have.
+"""Summaries with the names of pyspark.ml's classes, which are their base classes, and with all members of these.
 
-Those wrap an object in Java, which would have to be made of a model there. Here only metrics are computed in Java.
+In pyspark.ml, a summary wraps a Java object that needs a model in Java. Here, only metrics are computed in Java.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class LinearRegressionSummary(RegressionSummary, regression.LinearRegressionSumm
 
     @property
     def degreesOfFreedom(self) -> int:
-        """Rows less weights and intercept."""
+        """The number of rows minus the numbers of weights and intercepts."""
         return self.numInstances - self._model.numFeatures - int(self._model.getFitIntercept())
 
     @property
@@ -88,13 +88,13 @@ class LinearRegressionSummary(RegressionSummary, regression.LinearRegressionSumm
 
     @property
     def devianceResiduals(self) -> list[float]:
-        """Smallest and largest residual, each times the square root of its row's weight."""
+        """Smallest and largest residual; residuals are multiplied by the square roots of their rows' weights."""
         weighted = self._residual * F.sqrt(self._weight)
         return list(self.predictions.select(F.min(weighted), F.max(weighted)).first() or ())
 
     @property
     def coefficientStandardErrors(self) -> list[float]:
-        """Standard errors of the weights and, if there is one, the intercept; after solver "normal" alone.
+        """Standard errors of the weights and, if there is one, the intercept; only after solver "normal".
 
         Raises:
             UnsupportedOperationException: (of pyspark) they are not known.
@@ -103,26 +103,18 @@ class LinearRegressionSummary(RegressionSummary, regression.LinearRegressionSumm
 
     @property
     def tValues(self) -> list[float]:
-        """t statistics of the weights and, if there is one, the intercept; after solver "normal" alone.
-
-        Raises:
-            UnsupportedOperationException: (of pyspark) they are not known.
-        """
+        """t statistics of the weights and, if there is one, the intercept; see ``coefficientStandardErrors``."""
         return self._statistics("t-statistic").tolist()
 
     @property
     def pValues(self) -> list[float]:
-        """Two-sided p values of the weights and, if there is one, the intercept; after solver "normal" alone.
-
-        Raises:
-            UnsupportedOperationException: (of pyspark) they are not known.
-        """
+        """Two-sided p values of the weights and, if there is one, the intercept; see ``coefficientStandardErrors``."""
         negative_t = -np.abs(self._statistics("p-value"))
         return (2.0 * scipy.special.stdtr(self.degreesOfFreedom, negative_t)).tolist()
 
     @property
     def _inverse_diagonal(self) -> tuple[float, ...]:
-        """The diagonal of the inverse of the normal equations' matrix; empty: it is not known."""
+        """The diagonal of the inverse matrix of the normal equations; empty: it is not known."""
         return ()
 
     @cached_property
@@ -140,14 +132,14 @@ class LinearRegressionSummary(RegressionSummary, regression.LinearRegressionSumm
         name = self._model._weight_column
         return F.lit(1.0) if name is None else column(name).cast("double")
 
-    def _standard_errors(self, what: str) -> Any:
+    def _standard_errors(self, quantity: str) -> Any:
         if not self._inverse_diagonal:
-            raise UnsupportedOperationException(f"No {what} available for this LinearRegressionModel")
+            raise UnsupportedOperationException(f"No {quantity} available for this LinearRegressionModel")
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.sqrt(np.divide(self._squared, self.degreesOfFreedom) * np.array(self._inverse_diagonal))
 
-    def _statistics(self, what: str) -> Any:
-        errors = self._standard_errors(what)
+    def _statistics(self, quantity: str) -> Any:
+        errors = self._standard_errors(quantity)
         estimates = self._model.coefficients.toArray()
         if self._model.getFitIntercept():
             estimates = np.append(estimates, self._model.intercept)

@@ -10,6 +10,7 @@ from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.program import run_program
 from ps2.algorithms.linear.footprint import check_fleet, rows_of
 from ps2.algorithms.linear.losses import loss_of
+from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.parameters import Center, Space, is_small
 from ps2.algorithms.linear.plan import Bounds, LinearPlan, Problem
 from ps2.algorithms.linear.program import LinearProgram, TrainedModel, form_of, journal_settings
@@ -22,17 +23,15 @@ from ps2.algorithms.linear.solvers.normal import Normal
 from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.linear.solvers.sap import Sap
 from ps2.algorithms.linear.solvers.solver import SolverContext
-from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.only_worker import Outcome, result_of, train_in_process
-from ps2.algorithms.training.reading import KeptReading, Reading
-from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
+from ps2.algorithms.training.only_worker import OnlyWorkerProgram, OnStep, Outcome, result_of
+from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.training.run import Training, run_alone
 from ps2.algorithms.training.table import Facts, Table
 from ps2.data.rows import LocalRows
 from ps2.run.message import Message
 
-OnStep = Callable[[StepReport], None]
 SOLVERS: dict[str, Callable[[SolverContext], LinearProgram]] = {
     "l-bfgs": Lbfgs,
     "normal": Normal,
@@ -53,15 +52,10 @@ def train(
 ) -> TrainedModel:
     """Train a model on the servers of the PS2Context ``ps``; call ``on_step`` in the driver after each step.
 
-    Raises:
-        ConfigError: the training in the checkpoint is another one.
-        LimitError: the vectors cannot fit the servers, or a worker's share of them its machine.
-        InputError: rows cannot be used; the message says how many, and names one.
-        DivergedError: the step size is too large.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
+    ConfigError: the training in the checkpoint is another one. LimitError: the vectors cannot fit servers or workers.
     """
     names = CheckpointNames.of(plan.name, ps)
-    # Checked first: a training with other settings has other vectors.
+    # Compare the settings first: they decide the vectors that the checkpoint must have.
     Journal.of(names, journal_settings(problem, plan), LinearProgram.number)
     if not names.begun:
         check_fleet(problem, plan, ps.memory())
@@ -90,7 +84,7 @@ def train(
 
 
 def _subtracts_means(problem: Problem, plan: LinearPlan) -> bool:
-    """Return whether the solver subtracts means; features of long sparse vectors have small ones."""
+    """Return whether the solver subtracts means; the features of long sparse vectors have small means."""
     if plan.solver == "normal":
         return problem.fit_intercept
     has_bounded_bias = plan.bounds is not None and plan.bounds.are_on_biases
@@ -101,12 +95,12 @@ def _subtracts_means(problem: Problem, plan: LinearPlan) -> bool:
 def train_weights(
     ps: Any, table: Table, problem: Problem, plan: LinearPlan, facts: Facts, on_step: OnStep
 ) -> tuple[Weights, TrainingHistory]:
-    """Train as ``train`` does; return the weights, in the driver if they are few."""
+    """Train as ``train`` does; return the weights, as an array if they are few."""
     model = train(ps, table, problem, plan, facts, on_step)
     return Weights.of(problem, model.weight, model.biases), model.history
 
 
-# -- in the process of the only worker, which has all rows: the same programs, and no clock waits ----------------------
+# -- the same programs in the process of the only worker, which has all rows -------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,17 +129,9 @@ class Task:
         return Task(Problem(**message["problem"]), LinearPlan(**plan), Facts(**facts))
 
 
-@dataclass(frozen=True, eq=False)
-class _Program:
-    table: Table
-    task: Task
-    servers: int
-
-    def __call__(self, worker: Any, reading: Reading | KeptReading) -> Outcome:
-        def run(ps: Any, on_step: OnStep) -> tuple[Weights, TrainingHistory]:
-            return train_weights(ps, self.table, self.task.problem, self.task.plan, self.task.facts, on_step)
-
-        return train_in_process(self.servers, reading, run)
+def train_task(ps: Any, table: Table, task: Task, /, *, on_step: OnStep) -> tuple[Weights, TrainingHistory]:
+    """Train as ``train_weights`` does."""
+    return train_weights(ps, table, task.problem, task.plan, task.facts, on_step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,11 +144,12 @@ class AfterSurvey:
     def __call__(self, surveyed: tuple[Reading, Any], message: Mapping[str, Any]) -> Outcome:
         task = Task.of(message)
         task = replace(task, plan=task.plan.with_settings(spill="never"))
-        return _Program(self.table, task, self.servers)(None, _times(surveyed[0], task.facts.weight_unit))
+        program = OnlyWorkerProgram(train_task, self.table, task, self.servers)
+        return program(None, _times(surveyed[0], task.facts.weight_unit))
 
 
 def _times(reading: Reading, unit: float) -> Reading:
-    """Multiply the rows' weights, as Spark does when it surveys the table."""
+    """Multiply the rows' weights by their unit (``Facts``), as Spark does when it surveys the table."""
     if unit == 1.0:
         return reading
 
@@ -177,9 +164,9 @@ def train_locally(
     ps: Any, table: Table, problem: Problem, plan: LinearPlan, facts: Facts, on_step: OnStep
 ) -> tuple[Weights, TrainingHistory]:
     """Train like ``train_weights`` in the process of the only worker; call ``on_step`` when the training has ended."""
-    # The rows are read before the training in the worker begins.
+    # Rows are written to files when they are read, which is before the training in the worker begins.
     task = Task(problem, plan.with_settings(spill="never"), facts)
-    program = _Program(replace(table, frame=None), task, len(ps.servers))
+    program = OnlyWorkerProgram(train_task, replace(table, frame=None), task, len(ps.servers))
     record = Record(on_step)
     training = Training(
         *(table, form_of(problem), program),

@@ -21,7 +21,7 @@ from ps2.data.spilling import Spill
 from ps2.matrix.partition import Partition
 
 DTYPES: tuple[Float, ...] = ("float64", "float32")
-# The first one stands for all losses of margins.
+# The first problem stands for all losses of margins: they share their kernels.
 PROBLEMS = Problem("logistic", 2), Problem("softmax", 2, width=2), Problem("fmSquared", 2, width=2)
 
 
@@ -63,7 +63,7 @@ def _read_from_file(dtype: Float) -> None:
 
 
 def _predict(problem: Problem) -> None:
-    """Compute margins of rows as ``transform`` has them: 64-bit columns, and values that Arrow may own."""
+    """Compute margins of rows as in ``transform``: columns have 64 bits, and values may be read-only, from Arrow."""
     w, b = np.zeros(2 * problem.width), np.zeros(problem.biases)
     for writeable in (True, False):
         values = np.ones(2)
@@ -74,14 +74,15 @@ def _predict(problem: Problem) -> None:
 
 def _descend() -> None:
     """Take a step of coordinate descent."""
-    rows, both, empty = _rows("float64", np.int32), np.arange(2), np.empty(0)
+    rows, features, empty = _rows("float64", np.int32), np.arange(2), np.empty(0)
     columns, slope, curvature = LocalColumns.of(rows, empty.astype(np.int64), empty), np.empty(2), np.empty(2)
     for weights in (empty, np.ones(2)):
         coordinate_kernels.slopes(HALF_SQUARED, np.zeros(2), np.array([0.0, 1.0]), weights, 0.0, 0.5, slope, curvature)
     coordinate_kernels.describe_columns(rows.x.indptr, rows.x.indices, rows.x.data, np.ones(2), np.zeros((2, 3)))
-    columns.dot(slope)
-    columns.add_to(slope, both, np.ones(2))
-    products = NO_PRODUCTS.extended(both, columns.products(both, 2, curvature), columns.dot_some(both, curvature), 1.0)
+    columns.add_to(slope, features, np.ones(2))
+    products = NO_PRODUCTS.extended(
+        features, columns.products(features, 2, curvature), columns.dot(features, curvature), 1.0
+    )
     minimise(products, np.ones(2), np.zeros(2), (0.0, 1.0), Strengths(0.1, 0.1), 0.0)
 
 

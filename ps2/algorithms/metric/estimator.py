@@ -15,26 +15,28 @@ from pyspark.sql.types import ArrayType
 
 from ps2.algorithms.frame.dealing import Dealer
 from ps2.algorithms.frame.estimator import FleetEstimator, Job
+from ps2.algorithms.frame.estimator import FleetEstimator
+from ps2.algorithms.frame.frames import unwrapped
 from ps2.algorithms.frame.heads import VectorHead
 from ps2.algorithms.frame.models import FeatureModel
 from ps2.algorithms.frame.predict import rows_of
 from ps2.algorithms.frame.tables import NO_ROWS, Survey, check_features, column, field, survey
 from ps2.algorithms.metric.model import Metric
 from ps2.algorithms.metric.plan import MetricPlan
-from ps2.algorithms.metric.program import TrainedMetric, train
+from ps2.algorithms.metric.program import MetricProgram
 from ps2.algorithms.metric.settings import MetricSettings
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError, InputError
 
 # The temporary columns of the two vectors of a pair.
-PARTS = ["first vector", "second vector"]
+VECTOR_COLUMNS = ["first vector", "second vector"]
 
 
 class MetricLearning(MetricSettings, FleetEstimator, Estimator["MetricLearningModel"]):
     """Distance metric learning: a matrix L on servers, so that ``|L x - L y|`` is small for similar rows only.
 
     L minimises the mean over pairs of ``|L (x - y)|^2`` for similar ones, and
-    ``dissimilarWeight * max(0, 1 - |L (x - y)|^2)`` for dissimilar ones (Xing et al., 2002, in the form of Petuum's).
+    ``dissimilarWeight * max(0, 1 - |L (x - y)|^2)`` for dissimilar ones (Xing et al., 2002, as in Petuum).
 
     Example::
 
@@ -44,12 +46,12 @@ class MetricLearning(MetricSettings, FleetEstimator, Estimator["MetricLearningMo
     """
 
     __module__ = "ps2.algorithms.feature"
-    _TRAIN = staticmethod(train)
+    _TRAIN = MetricProgram.train
 
     def _plan(self) -> MetricSettings:
         if self.isSet(self.otherCol):
             if self.isSet(self.pairsPerRow):
-                raise ConfigError("pairsPerRow: with otherCol, rows are pairs, and none are drawn")
+                raise ConfigError("pairsPerRow: with otherCol, each row is a pair, and no pairs are drawn")
             if not isinstance(self._features, str):
                 raise ConfigError("featuresCol: with otherCol, expected one column of vectors")
         return self._values(MetricSettings)
@@ -57,30 +59,22 @@ class MetricLearning(MetricSettings, FleetEstimator, Estimator["MetricLearningMo
     def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Dealer]:
         if not self.isSet(self.otherCol):
             return super()._survey_and_deal(dataset)
-        rows, features = joined(dataset, (self.getFeaturesCol(), str(self.getOtherCol())), self.getLabelCol())
-        return self.copy({self.featuresCol: features})._survey_and_deal_rows(rows)
-
-    def _survey_and_deal_rows(self, rows: DataFrame) -> tuple[Any, Dealer]:
-        return super()._survey_and_deal(rows)
+        rows, features = join_vectors(dataset, (self.getFeaturesCol(), str(self.getOtherCol())), self.getLabelCol())
+        return super(MetricLearning, self.copy({self.featuresCol: features}))._survey_and_deal(rows)
 
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Survey:
         classes = 2 if self.isSet(self.otherCol) else 0
         table_survey = survey(dataset, columns, classes)
         labels = [number for number, weight in enumerate(table_survey.facts.class_weights) if weight > 0]
         if len(labels) < 2:
-            kind = "both similar (1) and dissimilar (0) pairs" if classes else "rows of two classes at least"
-            raise InputError(f"column {columns.label!r}: expected {kind}, and all labels are {labels[0]}")
+            expected = "both similar (1) and dissimilar (0) pairs" if classes else "rows of at least two classes"
+            raise InputError(f"column {columns.label!r}: expected {expected}, got only the label {labels[0]}")
         return table_survey
 
     def _resolve(self, plan: MetricSettings, survey: Survey) -> MetricPlan:
         dim = survey.dim if plan.otherCol is None else survey.dim // 2
         classes = max(2, len(survey.facts.class_weights))
-        resolved = MetricPlan(settings=plan, name=self._name, dim=dim, classes=classes)
-        resolved.check()
-        return resolved
-
-    def _trained_model(self, trained: TrainedMetric, job: Job) -> MetricLearningModel:
-        return MetricLearningModel._of(trained.metric)
+        return MetricPlan(settings=plan, name=self._name, dim=dim, classes=classes)
 
 
 class MetricLearningModel(MetricSettings, FeatureModel, Model):
@@ -105,7 +99,7 @@ class MetricLearningModel(MetricSettings, FeatureModel, Model):
         return DenseMatrix(rank, self.numFeatures, components.reshape(-1), isTransposed=True)
 
     def matrix(self) -> DenseMatrix:
-        """Return M = L'L, shape (features, features), whose metric it is.
+        """Return M = L'L, shape (features, features), the matrix of the metric: distances are sqrt((x - y)' M (x - y)).
 
         Raises:
             LimitError: there are more than 16,384 features.
@@ -124,37 +118,42 @@ class MetricLearningModel(MetricSettings, FeatureModel, Model):
         return [(self.getOutputCol(), "raw")]
 
 
-# -- a DataFrame of pairs as one of rows: both vectors in one column ---------------------------------------------------
+MetricLearning._MODEL = MetricLearningModel
 
 
-def joined(frame: DataFrame, names: tuple[str, str], label: str) -> tuple[DataFrame, str]:
-    """Return labels and joined vectors, and the name of the vectors' column; one Spark job.
+# -- pairs of vectors --------------------------------------------------------------------------------------------------
 
-    Raises:
-        InputError: a column is missing or of another type, holds null, or vectors differ in size.
+
+def join_vectors(frame: DataFrame, names: tuple[str, str], label: str) -> tuple[DataFrame, str]:
+    """Join the two vectors of each row; return the labels with the joined vectors, and the name of their column.
+
+    One Spark job checks the vectors' sizes: see ``_vector_size``.
     """
     for name in names:
         check_features(frame, name)
     field(frame, label)
-    size = _size(frame, names)
-    both = " and ".join(names)
-    described = {"ml_attr": {"num_attrs": size}}
-    parts = [_vectors(frame, name).alias(part, metadata=described) for name, part in zip(names, PARTS, strict=True)]
-    rows = frame.select(*parts, column(label).alias(label, metadata=field(frame, label).metadata))
-    assembler = VectorAssembler(inputCols=PARTS, outputCol=both, handleInvalid="keep")
-    # The workers report the rows with NaN.
-    return assembler.transform(rows).select(column(both), column(label)), both
+    metadata = {"ml_attr": {"num_attrs": _vector_size(frame, names)}}
+    vectors = [
+        _as_vectors(frame, name).alias(alias, metadata=metadata)
+        for name, alias in zip(names, VECTOR_COLUMNS, strict=True)
+    ]
+    rows = frame.select(*vectors, column(label).alias(label, metadata=field(frame, label).metadata))
+    joined = " and ".join(names)
+    # NaN stays here: the workers report the rows that have it.
+    assembler = VectorAssembler(inputCols=VECTOR_COLUMNS, outputCol=joined, handleInvalid="keep")
+    return assembler.transform(rows).select(column(joined), column(label)), joined
 
 
-def _vectors(frame: DataFrame, name: str) -> Column:
+def _as_vectors(frame: DataFrame, name: str) -> Column:
+    """Return a column of vectors, or of arrays, as vectors; a null number in an array becomes NaN."""
     value = column(name)
     if not isinstance(field(frame, name).dataType, ArrayType):
         return value
     return array_to_vector(F.transform(value, lambda number: F.coalesce(number.cast("double"), F.lit(math.nan))))
 
 
-def _size(frame: DataFrame, names: tuple[str, str]) -> int:
-    """Return the size of all vectors."""
+def _vector_size(frame: DataFrame, names: tuple[str, str]) -> int:
+    """Return the size of the vectors; raise InputError if a vector is null, empty, or of another size."""
     aggregates = [F.count(F.lit(1)).alias("rows")]
     for number, name in enumerate(names):
         value = column(name)
@@ -174,7 +173,7 @@ def _size(frame: DataFrame, names: tuple[str, str]) -> int:
         sizes = stats[f"min{number}"], stats[f"max{number}"]
         if sizes[0] != sizes[1] or sizes[0] != stats["min0"]:
             raise InputError(
-                f"column {name!r}: expected vectors of one size, that of {names[0]!r}, {stats['min0']}, got sizes "
+                f"column {name!r}: expected vectors of one size, which is {stats['min0']} in {names[0]!r}, got sizes "
                 f"{sizes[0]} to {sizes[1]}"
             )
     if not stats["min0"]:

@@ -12,7 +12,7 @@ from ps2.algorithms.frame.row_matrices import finite_row_or_rows, finite_rows
 from ps2.array_types import Float64s
 from ps2.errors import LimitError, ShapeError
 
-# The maximum number of features of ``matrix``: 2 GiB.
+# The maximum number of features for which ``matrix`` is computed: a matrix of 2 GiB.
 MAX_FEATURES = 1 << 14
 
 
@@ -45,16 +45,16 @@ class Metric(ArrayModel):
 
     @property
     def classes(self) -> None:
-        """Predictions are no classes."""
+        """None: the model predicts no classes."""
 
     def transform(self, x: Any) -> Float64s:
-        """Return L x of each row, float64, shape (n, rank): Euclidean distances there are those of the metric.
+        """Return L x of each row, float64, shape (n, rank). Euclidean distances of the results are those of the metric.
 
         Args:
             x: scipy sparse or an array, shape (n, features).
 
         Raises:
-            ShapeError, DTypeError: the rows are no numbers, or have another number of features.
+            ShapeError, DTypeError: the rows are not numeric, or have another number of features.
             InputError: a number is not finite.
         """
         return np.asarray(finite_row_or_rows("x", x, self.dim) @ self.components.T)
@@ -67,14 +67,14 @@ class Metric(ArrayModel):
         """Return the distance of each row of x to the same row of y, float64, shape (n,).
 
         Raises:
-            ShapeError, DTypeError: the rows are no numbers, have another number of features, or there is another number
-                of them.
+            ShapeError, DTypeError: the rows are not numeric, have another number of features, or x and y differ in
+                their number of rows.
             InputError: a number is not finite.
         """
         left, right = finite_row_or_rows("x", x, self.dim), finite_row_or_rows("y", y, self.dim)
         if left.shape != right.shape:
             raise ShapeError(f"expected as many rows of y as of x, got {right.shape[0]} and {left.shape[0]}")
-        # The difference is mapped: a large offset of all rows would take the digits of each one's image.
+        # L is applied to differences: with a large offset common to all rows, differences of L x would lose digits.
         return np.asarray(np.linalg.norm(np.asarray((left - right) @ self.components.T), axis=1))
 
     def matrix(self) -> Float64s:
@@ -85,7 +85,7 @@ class Metric(ArrayModel):
         """
         if self.dim > MAX_FEATURES:
             raise LimitError(
-                f"matrix: {self.dim:,} features make {self.dim**2:,} numbers; up to {MAX_FEATURES:,} features are "
-                "allowed; components has the same in fewer"
+                f"matrix: {self.dim:,} features make {self.dim**2:,} numbers, and up to {MAX_FEATURES:,} features are "
+                "allowed; components holds the same metric in fewer numbers"
             )
         return self.components.T @ self.components

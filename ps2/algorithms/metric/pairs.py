@@ -1,11 +1,12 @@
-"""A worker's pairs of rows, given or drawn from rows with labels, and their objective. Pure.
+"""A worker's pairs of rows, read from the table or drawn from rows with labels, and their objective. Pure.
 
 The objective of a metric L (Xing et al., 2002, as in Petuum's distance metric learning) is
 
     1/n (sum over similar pairs of |L d|^2  +  lambda sum over dissimilar pairs of max(0, 1 - |L d|^2))
 
 where d is the difference of a pair's vectors, and n the number of pairs. Its gradient by L is the sum over pairs of
-c (L d) d', with c = 2 for a similar pair, and -2 lambda for a dissimilar one with |L d| < 1: two short factors a pair.
+c (L d) d', with c = 2 for a similar pair, and c = -2 lambda for a dissimilar one with |L d| < 1. So the gradient of a
+pair is the product of two vectors, c (L d) and d.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Mask = npt.NDArray[np.bool_]
 
 # The maximum number of values of the differences in memory at a time.
 BLOCK_VALUES = 1 << 22
-# The maximum number of values of differences that stay in memory: 200 MB.
+# The maximum number of values of differences that are computed once and stay in memory: 200 MB.
 MAX_CACHED_VALUES = 1 << 24
 
 
@@ -35,10 +36,10 @@ class Pairs:
     """Pairs of rows.
 
     Attributes:
-        x: scipy CSR, shape (n, k): rows, or differences of pairs if ``first`` is None.
+        x: scipy CSR, shape (n, k): the rows; if ``first`` is None, the differences of the pairs.
         keys: int64, shape (k,): the feature of each column of x.
-        similar: shape (pairs,).
-        first, second: the rows of each pair, shape (pairs,).
+        similar: whether each pair is similar, shape (pairs,).
+        first, second: the numbers of each pair's two rows in x, shape (pairs,).
     """
 
     x: sp.csr_array
@@ -51,38 +52,38 @@ class Pairs:
         return len(self.similar)
 
     def differences(self, numbers: Int64s) -> sp.csr_array:
-        """Return the differences of some pairs, shape (m, k)."""
+        """Return the differences of the pairs with these numbers, shape (m, k)."""
         if self.first is None or self.second is None:
             return self.x if len(numbers) == len(self) else self.x[numbers]
         return sp.csr_array(self.x[self.first[numbers]] - self.x[self.second[numbers]])
 
     def subtracted(self) -> Pairs:
-        """Return the same pairs with all differences computed, or these if that would take much memory."""
+        """Return the same pairs with all differences computed; return ``self`` if these take too much memory."""
         if self.first is None or len(self) * self._values_per_pair > MAX_CACHED_VALUES:
             return self
         return Pairs(self.differences(np.arange(len(self))), self.keys, self.similar)
 
     def blocks(self) -> Iterator[Int64s]:
-        """Yield the numbers of all pairs, in blocks whose differences take little memory."""
+        """Yield the numbers of all pairs, in blocks whose differences have at most about ``BLOCK_VALUES`` values."""
         step = max(1, BLOCK_VALUES // self._values_per_pair)
         for begin in range(0, len(self), step):
             yield np.arange(begin, min(begin + step, len(self)))
 
     @property
     def _values_per_pair(self) -> int:
-        """About the maximum number of stored values of a difference."""
+        """The approximate number of stored values of a difference: twice the mean of a row."""
         return 2 * max(1, self.x.nnz // max(self.x.shape[0], 1))
 
     def sample(self, fraction: float, rng: np.random.Generator) -> Int64s:
-        """Select each pair with a probability; return the numbers of the selected pairs."""
+        """Select each pair with probability ``fraction``; return the numbers of the selected pairs, ascending."""
         if fraction == 1.0:
             return np.arange(len(self))
         count = rng.binomial(len(self), fraction)
         return np.sort(rng.choice(len(self), count, replace=False, shuffle=False))
 
 
-def given_pairs(rows: LocalRows, dim: int) -> Pairs:
-    """Return the pairs of a table: the first ``dim`` features of a row, and the others; label 1 is similar."""
+def read_pairs(rows: LocalRows, dim: int) -> Pairs:
+    """Return the pairs of a table: the first vector is a row's first ``dim`` features. Label 1 means similar."""
     assert rows.y is not None
     keys = rows.keys[rows.x.indices]
     is_second = keys >= dim
@@ -94,36 +95,37 @@ def given_pairs(rows: LocalRows, dim: int) -> Pairs:
     return Pairs(x, used, rows.y == 1.0)
 
 
-def drawn_pairs(rows: LocalRows, count: int, rng: np.random.Generator) -> Pairs:
-    """Draw partners for each row among this worker's rows: ``count`` of its class, and as many of other classes.
+def draw_pairs(rows: LocalRows, count: int, rng: np.random.Generator) -> Pairs:
+    """Draw partners for each row among this worker's rows: ``count`` of its class, and ``count`` of other classes.
 
     A row that is alone in its class gets no similar partner, and a row without rows of other classes no dissimilar one.
     """
     assert rows.y is not None
     order = np.argsort(rows.y, kind="stable")
     _, starts, sizes = np.unique(rows.y[order], return_index=True, return_counts=True)
-    begin, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
-    rows_in_order, n = np.arange(len(order)), len(order)
+    class_starts, class_sizes = np.repeat(starts, sizes), np.repeat(sizes, sizes)
+    positions, n = np.arange(len(order)), len(order)  # rows sorted by class
     firsts, seconds, similar = [], [], []
     for _ in range(count):
-        has = size > 1
-        offset = rng.integers(1, np.maximum(size, 2))
-        firsts.append(rows_in_order[has])
-        seconds.append((begin + (rows_in_order - begin + offset) % size)[has])
-        has_other = size < n
-        other = rng.integers(0, np.maximum(n - size, 1))
-        firsts.append(rows_in_order[has_other])
-        seconds.append(np.where(other >= begin, other + size, other)[has_other])
-        similar += [np.ones(has.sum(), bool), np.zeros(has_other.sum(), bool)]
+        has_similar = class_sizes > 1
+        offset = rng.integers(1, np.maximum(class_sizes, 2))
+        firsts.append(positions[has_similar])
+        seconds.append((class_starts + (positions - class_starts + offset) % class_sizes)[has_similar])
+        has_dissimilar = class_sizes < n
+        partner = rng.integers(0, np.maximum(n - class_sizes, 1))
+        firsts.append(positions[has_dissimilar])
+        seconds.append(np.where(partner >= class_starts, partner + class_sizes, partner)[has_dissimilar])
+        similar += [np.ones(has_similar.sum(), bool), np.zeros(has_dissimilar.sum(), bool)]
     first, second = order[np.concatenate(firsts)], order[np.concatenate(seconds)]
     return Pairs(rows.x, rows.keys, np.concatenate(similar), first, second)
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """The objective of some pairs, summed.
+    """The objective of pairs.
 
     Attributes:
+        loss: the sum of the pairs' terms, without the division by n.
         slopes: float64, shape (m, rank): c (L d) of each pair; 0 where a pair has no gradient.
     """
 
@@ -132,14 +134,14 @@ class Evaluated:
 
 
 def evaluate(differences: Any, similar: Mask, columns: Any, dissimilar_weight: float) -> Evaluated:
-    """Compute the summed objective and the slopes of pairs' differences, sparse or dense; ``columns``: L transposed."""
+    """Evaluate pairs by their differences, sparse or dense, shape (m, features); ``columns`` is L transposed."""
     if differences.shape != (len(similar), len(columns)):
         raise ShapeError(f"differences: expected shape {(len(similar), len(columns))}, got {tuple(differences.shape)}")
     mapped = np.asarray(differences @ columns, np.float64)
     squares = np.einsum("ij,ij->i", mapped, mapped)
-    near = ~similar & (squares < 1.0)
-    loss = squares[similar].sum() + dissimilar_weight * (1.0 - squares[near]).sum()
-    factors = np.where(similar, 2.0, np.where(near, -2.0 * dissimilar_weight, 0.0))
+    is_too_close = ~similar & (squares < 1.0)
+    loss = squares[similar].sum() + dissimilar_weight * (1.0 - squares[is_too_close]).sum()
+    factors = np.where(similar, 2.0, np.where(is_too_close, -2.0 * dissimilar_weight, 0.0))
     return Evaluated(float(loss), factors[:, None] * mapped)
 
 

@@ -10,29 +10,44 @@ from ps2.algorithms.metric.settings import MetricSettings
 from ps2.algorithms.training.faults import Form
 from ps2.errors import ConfigError, LimitError
 
-# The maximum number of values in L, which the driver holds at the end.
+# The maximum number of values in L: the driver holds the trained L.
 MAX_NUMBERS = 1 << 26
-# With at least this many values in L, servers and workers hold float32.
+# With at least this many values in L, servers and workers store float32 instead of float64.
 MIN_FLOAT32_NUMBERS = 1 << 22
-# Seconds that a step spends on a value of a pair's difference, for each row of L.
+# The seconds that a step takes for one value of a pair's difference and one row of L.
 VALUE_S = 2e-9
-# The approximate number of values that drawn pairs have, for each partner of a row of either kind: the row's values and
-# the partner's.
+# The factor from the values of a row to those of the pairs drawn for it, for each of ``pairsPerRow``: a similar and a
+# dissimilar pair, each with the values of two rows.
 VALUES_BY_PARTNER = 4
-# The number of clocks besides steps.
+# The number of clocks that take no step: the survey of the pairs, and the evaluation of the last L.
 OTHER_CLOCKS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricPlan(Plan[MetricSettings]):
-    """A training of a metric; ``dim``: the features of a row with a label, or of each vector of a pair."""
+    """A training of a metric.
+
+    Attributes:
+        dim: the number of features of a row with a label, or of each vector of a pair.
+        classes: the number of classes; for rows that are pairs, 2.
+    """
 
     dim: int
     classes: int
 
+    def __post_init__(self) -> None:
+        rank, dim = self.settings.rank, self.dim
+        if rank > dim:
+            raise ConfigError(f"rank: expected at most the number of features, {dim:,}, got {rank:,}")
+        if self.numbers > MAX_NUMBERS:
+            raise LimitError(
+                f"rank: {rank:,} rows for {dim:,} features are {self.numbers:,} numbers, and the driver holds at most "
+                f"{MAX_NUMBERS:,}; take a smaller rank"
+            )
+
     @property
     def draws_pairs(self) -> bool:
-        """Whether rows have classes, and pairs of them are drawn; else rows are pairs."""
+        """Whether pairs are drawn from rows with classes; else each row is a pair."""
         return self.settings.otherCol is None
 
     @property
@@ -47,20 +62,9 @@ class MetricPlan(Plan[MetricSettings]):
         value_s = VALUE_S * settings.rank * values_per_row * settings.miniBatchFraction
         return Work.of_clocks(cost, self.numbers, settings.maxIter + OTHER_CLOCKS, value_s)
 
-    def check(self) -> None:
-        """Raise ConfigError or LimitError if there is no L for this number of features."""
-        rank, dim = self.settings.rank, self.dim
-        if rank > dim:
-            raise ConfigError(f"rank: expected at most the number of features, {dim:,}, got {rank:,}")
-        if self.numbers > MAX_NUMBERS:
-            raise LimitError(
-                f"rank: {rank:,} rows for {dim:,} features are {self.numbers:,} numbers, and at most "
-                f"{MAX_NUMBERS:,} come to the driver; take a smaller rank"
-            )
-
     @property
     def is_small(self) -> bool:
-        """Whether L has float64 numbers on the servers."""
+        """Whether servers and workers store float64; else float32."""
         return self.numbers < MIN_FLOAT32_NUMBERS
 
     @property

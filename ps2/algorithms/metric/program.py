@@ -4,53 +4,54 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
-from ps2.algorithms.frame.program import Ask, DoTask, Program, Steps, Task, run_program
+from ps2.algorithms.frame.program import Ask, DoTask, Program, Steps, Task
 from ps2.algorithms.metric.model import Metric
-from ps2.algorithms.metric.pairs import Pairs, drawn_pairs, evaluate, given_pairs
+from ps2.algorithms.metric.pairs import Pairs, draw_pairs, evaluate, read_pairs
 from ps2.algorithms.metric.plan import MetricPlan
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
+from ps2.algorithms.training.record import DIVERGED, WORSE, WORSE_SAMPLE, Record, Trained
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.training.sent_gradients import FactorsName, FormChoice, SentFactors, SentValues, gradients_of
-from ps2.algorithms.training.table import Table
 from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
-from ps2.data.rows import LocalRows, number_columns
+from ps2.data.rows import LocalRows, columns_of, number_columns
 from ps2.errors import DivergedError, InputError
 
 log = logging.getLogger(__name__)
 
-
-# Features are divided by their scale. A quotient by a smaller scale overflows.
+# The scale by which features are divided must be larger than this, or quotients may overflow.
 MIN_SCALE = 2.0**-1022
-# The growth of the objective that counts as divergence; that is worth a warning; the latter for minibatches.
-DIVERGED, WORSE, WORSE_SAMPLE = 1000.0, 1.01, 2.0
 # The clock of the first step, unless another driver resumed a finished training. Random numbers depend on it.
 FIRST_STEP = FIRST_CLOCK + 1
-# Rows with at least this share of stored values travel as arrays: a stored value needs its column's number, too.
+# Sparse rows with at least this share of stored values travel as dense arrays: a stored value also needs its column.
 DENSE_FROM = 0.8
-# The columns of the survey, which has a row for each worker: the numbers of pairs of each kind; the largest absolute
-# difference of two values; the sum of squared differences.
+# The columns of the survey, which has a row for each worker: the number of similar pairs; that of dissimilar pairs; the
+# largest absolute difference of two values; the sum of squared differences, as a multiple of its square.
 SIMILAR, DISSIMILAR, LARGEST, SQUARES = range(4)
 
 
 @dataclass(frozen=True, eq=False)
 class Survey(Task):
-    """Report the number of pairs of each kind, and the size of their differences."""
+    """Report the number of similar and of dissimilar pairs, and how large their differences are."""
 
 
 @dataclass(frozen=True, eq=False)
 class AddGradient(Task):
-    """Add the gradient of a minibatch to the servers'; ``scale`` divides features; there are ``pairs`` pairs."""
+    """Add the gradient of a minibatch to the sum on the servers, and report its loss.
+
+    Attributes:
+        scale: the divisor of the features.
+        pairs: the number of pairs of all workers.
+        step: the number of steps before this one.
+    """
 
     scale: float
     pairs: float
@@ -59,37 +60,17 @@ class AddGradient(Task):
 
 @dataclass(frozen=True, eq=False)
 class Evaluate(Task):
-    """Report the loss of all pairs."""
+    """Report the loss of all pairs; ``scale`` is the divisor of the features."""
 
     scale: float
 
 
-@dataclass(frozen=True)
-class TrainedMetric:
-    """The result of a training."""
-
-    metric: Metric
-    history: TrainingHistory
-
-
-def train(
-    ps: Any,
-    table: Table,
-    plan: MetricPlan,
-    on_step: Callable[[StepReport], None] = lambda step: None,
-) -> TrainedMetric:
-    """Train a metric on the servers of a context; in a restored context, continue: see ``Plan.name``.
+class MetricProgram(Program[Trained[Metric]]):
+    """Metric learning.
 
     With ``factors`` other than "auto", up to two workers and the same rows in each, results are the same to the bit on
     any number of servers.
     """
-    plan.check()
-    names = CheckpointNames.of(plan.name, ps)
-    return run_program(ps, MetricProgram(plan, Record(on_step), names), table, names)
-
-
-class MetricProgram(Program[TrainedMetric]):
-    """Metric learning."""
 
     number = 2
 
@@ -126,19 +107,21 @@ class MetricProgram(Program[TrainedMetric]):
             step += 1
 
     def _draw_metric(self, surveys: Float64s) -> tuple[float, float]:
-        """Draw an L whose mean squared length of L d is 1; return the divisor of features, and the number of pairs."""
+        """Draw an L for which |L d|^2 has a mean of about 1; return the divisor of features and the number of pairs."""
         similar, dissimilar = surveys[:, SIMILAR].sum(), surveys[:, DISSIMILAR].sum()
         for count, kind in ((similar, "similar"), (dissimilar, "dissimilar")):
             if not count:
                 raise InputError(
-                    f"expected similar and dissimilar pairs, and no pair is {kind}: labels tell pairs of one kind, or "
-                    "each worker's rows are of one class or of as many as there are rows"
+                    f"expected similar and dissimilar pairs, got no {kind} pair: all pairs have the same label, or the "
+                    "rows of each worker are all of one class or all of different classes"
                 )
         largest = surveys[:, LARGEST].max()
         if not math.isfinite(largest):
-            raise InputError("features: the difference of two values is too large to be a number; scale them")
+            raise InputError(
+                "features: the difference of two values is not finite: the values are too large; scale them"
+            )
         if largest == 0.0:
-            raise InputError("features: the vectors of each pair are equal, so no metric tells them apart")
+            raise InputError("features: the two vectors of each pair are equal, so no metric can tell them apart")
         squares = float((surveys[:, SQUARES] * (surveys[:, LARGEST] / largest) ** 2).sum())
         scale = float(largest * math.sqrt(squares / (similar + dissimilar)))
         if not (math.isfinite(scale) and scale > MIN_SCALE):
@@ -160,7 +143,7 @@ class MetricProgram(Program[TrainedMetric]):
     def worker(self) -> MetricWork:
         return MetricWork(self.plan, self.weight, self.gradient)
 
-    def result(self, scale: float) -> TrainedMetric:
+    def result(self, scale: float) -> Trained[Metric]:
         rank = self.plan.settings.rank
         columns = self.weight.pull().astype(np.float64).reshape(-1, rank)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -170,27 +153,21 @@ class MetricProgram(Program[TrainedMetric]):
         if not np.isfinite(components).all():
             raise InputError("features: the differences of pairs are too small for L to be finite; scale them")
         self._check_progress()
-        return TrainedMetric(Metric(components), self.record.history())
+        return Trained(Metric(components), self.record.history())
 
     def _check_progress(self) -> None:
         """Warn if the training has not improved L; raise DivergedError if the objective is far worse than at first."""
-        plan = self.plan
-        known = [value for value in self.record.objective if not math.isnan(value)]
-        if not known:
-            if self.record.objective:
-                log.warning(
-                    "no minibatch had a pair, so L is the random one that the training began with: use a "
-                    "miniBatchFraction above %g",
-                    plan.settings.miniBatchFraction,
-                )
-            return
-        first, last = known[0], known[-1]
-        message = (
-            f"the objective has grown from {first:g} to {last:g}: stepSize {plan.settings.stepSize:g} is too large"
-        )
-        if last > DIVERGED * first > 0.0:
+        settings = self.plan.settings
+        factor, text = self.record.growth()
+        if math.isnan(factor) and self.record.objective:
+            log.warning(
+                "no minibatch had a pair, so L is still the random initial one: use a miniBatchFraction above %g",
+                settings.miniBatchFraction,
+            )
+        message = f"{text}: stepSize {settings.stepSize:g} is too large"
+        if DIVERGED < factor < math.inf:
             raise DivergedError(message)
-        if last > (WORSE if plan.settings.miniBatchFraction == 1.0 else WORSE_SAMPLE) * first:
+        if factor > (WORSE if settings.miniBatchFraction == 1.0 else WORSE_SAMPLE):
             log.warning("%s", message)
 
     def free(self) -> None:
@@ -203,7 +180,10 @@ class MetricProgram(Program[TrainedMetric]):
 
 @dataclass(frozen=True, eq=False)
 class MetricWork:
-    """Makes a worker of its rows; picklable. ``weight`` is L for scaled features: ``rank`` columns for each feature."""
+    """Makes the function that does a worker's tasks from its rows; picklable.
+
+    ``weight`` is L for scaled features, with ``rank`` adjacent columns for each feature.
+    """
 
     plan: MetricPlan
     weight: DCV
@@ -217,7 +197,7 @@ class _Work:
     def __init__(self, work: MetricWork, rows: LocalRows) -> None:
         self.plan, self.weight, self.gradient = work.plan, work.weight, work.gradient
         self._rows = rows
-        self._choice = FormChoice(cast(FactorsName, self.plan.settings.factors))
+        self._form = FormChoice(cast(FactorsName, self.plan.settings.factors))
         self._pairs: Pairs | None = None
 
     def do(self, worker: Any, task: Any) -> None:
@@ -230,18 +210,18 @@ class _Work:
                 generator = np.random.Generator(np.random.Philox(sequence))
                 numbers = pairs.sample(self.plan.settings.miniBatchFraction, generator)
                 loss, moved_bytes = self._add_gradient(pairs, numbers, task.scale, task.pairs)
-                worker.report({"loss": loss, "pairs": len(numbers), "bytes": moved_bytes, **self._choice.reported()})
+                worker.report({"loss": loss, "pairs": len(numbers), "bytes": moved_bytes, **self._form.reported()})
             case Evaluate():
                 worker.report(self._evaluate(pairs, task.scale))
 
     def _make_pairs(self, rank: int) -> Pairs:
         plan, rows = self.plan, self._rows
         if not plan.draws_pairs:
-            return given_pairs(rows, self.plan.dim).subtracted()
-        return drawn_pairs(rows, plan.settings.pairsPerRow, np.random.default_rng([plan.seed, rank])).subtracted()
+            return read_pairs(rows, plan.dim).subtracted()
+        return draw_pairs(rows, plan.settings.pairsPerRow, np.random.default_rng([plan.seed, rank])).subtracted()
 
     def _add_gradient(self, pairs: Pairs, numbers: Int64s, scale: float, all_pairs: float) -> tuple[float, int]:
-        """Add the gradient of a minibatch; return its summed loss, and the moved bytes."""
+        """Add the gradient of a minibatch; return its summed loss, and the bytes sent and received."""
         if not len(numbers):
             return 0.0, 0
         rank = self.plan.settings.rank
@@ -258,10 +238,10 @@ class _Work:
         x, slopes = x[active], evaluated.slopes[active] / (self.plan.settings.miniBatchFraction * all_pairs)
         if x.nnz >= DENSE_FROM * x.shape[0] * x.shape[1]:
             x = x.toarray()
-        size = self._choice.factor_bytes(self.gradient, rank, x, keys)
+        factor_bytes = self._form.factor_bytes(self.gradient, rank, x, keys)
         sent: SentFactors | SentValues
-        if size is not None:
-            sent = SentFactors(slopes, x, keys, size)
+        if factor_bytes is not None:
+            sent = SentFactors(slopes, x, keys, factor_bytes)
         else:
             sent = SentValues(np.asarray(x.T @ slopes, self.gradient.dtype).reshape(-1), columns)
         sent.add_to(self.gradient)
@@ -277,13 +257,8 @@ class _Work:
         return {"loss": loss, "pairs": len(pairs), "bytes": w.nbytes}
 
 
-def columns_of(keys: Int64s, rank: int) -> Int64s:
-    """Return the columns of features' numbers of L, feature by feature."""
-    return (keys[:, None] * rank + np.arange(rank)).reshape(-1)
-
-
 def _survey(pairs: Pairs) -> Any:
-    """Return a row of the survey, whose sum of squares is in units of the squared largest difference."""
+    """Return a worker's row of the survey."""
     largest, squares = 0.0, 0.0
     with np.errstate(over="ignore"):
         for numbers in pairs.blocks():

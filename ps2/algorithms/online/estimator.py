@@ -35,7 +35,7 @@ class OnlineParams(OnlineSettings, KeyParams):
     """An online estimator or model."""
 
     def getLocalSteps(self) -> bool:
-        """Get localSteps: by default True, but with 'adam'."""
+        """Get localSteps: by default True, except with 'adam'."""
         if self.isSet(self.localSteps):
             return bool(self.getOrDefault(self.localSteps))
         return self.getOptimizer() != "adam"
@@ -44,6 +44,7 @@ class OnlineParams(OnlineSettings, KeyParams):
 class OnlineModel(OnlineParams, KeyedClassModel, Model):
     """Base class of online models."""
 
+    _ARRAYS: ClassVar[Any] = LiveModel
     # The progressive validation of each pass.
     _progress = cast("Sequence[BatchProgress]", ())
 
@@ -60,7 +61,7 @@ class OnlineModel(OnlineParams, KeyedClassModel, Model):
 
     @property
     def intercept(self) -> float:
-        """The intercept; 0 for a model without one."""
+        """The intercept; 0 for a model without an intercept."""
         return float(self._fitted.intercept)
 
     @property
@@ -79,15 +80,11 @@ class OnlineModel(OnlineParams, KeyedClassModel, Model):
         """Return the probability of label 1 for rows of keys: float64 of shape (n,)."""
         return probabilities(self._fitted.predictor().margins(rows))
 
-    @classmethod
-    def _read_content(cls, path: str, url: str, content: Any) -> LiveModel:
-        return LiveModel.read(url, content)
-
 
 class OnlineEstimator(OnlineParams, KeyedEstimator, Estimator[Any]):
     """Base class of the estimators of online models."""
 
-    # Params that an optimizer does not use: setting one is an error.
+    # The params that each optimizer does not use: setting them is an error.
     _UNUSED: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "ftrl": ("lr",),
         "adagrad": ("alpha", "beta"),
@@ -154,13 +151,14 @@ class OnlineEstimator(OnlineParams, KeyedEstimator, Estimator[Any]):
         return model
 
     def _check_settings(self, model: OnlineModel, hasher: FieldHasher) -> None:
-        settings, own = model.settings.params(), self._make_plan().params()
-        for name in {**settings, **own}:
-            if settings.get(name) != own.get(name):
-                raise ConfigError(f"{name}: expected {settings.get(name)!r}, as the model has, got {own.get(name)!r}")
+        existing, requested = model.settings.params(), self._make_plan().params()
+        for name in {**existing, **requested}:
+            expected, value = existing.get(name), requested.get(name)
+            if value != expected:
+                raise ConfigError(f"{name}: expected {expected!r}, as the model has, got {value!r}")
 
     def _make_plan(self) -> OnlinePlan:
-        """Return what the model is made from; raise ConfigError if they contradict each other, or one has no effect."""
+        """Return the settings of the model; raise ConfigError if params contradict each other, or have no effect."""
         optimizer, is_ftrl = self.getOptimizer(), self.getOptimizer() == "ftrl"
         for name in self._UNUSED[optimizer]:
             if self.isSet(name):

@@ -3,8 +3,8 @@
 A row is a list of (key, value) pairs of distinct keys. The model is a logistic regression (k = 1), or a factorization
 machine whose vectors have k - 1 numbers (Rendle, 2010): margin = sum w x + 1/2 sum_f ((sum v_f x)^2 - sum v_f^2 x^2).
 
-``blocks`` holds what an ``EmbeddingTable`` has of each distinct key: k weights (w, then v), n of each, and z of w if w
-takes steps of FTRL-Proximal (McMahan et al., 2013, Algorithm 1). Other weights take steps of Adagrad.
+``blocks`` has a row of an ``EmbeddingTable`` for each distinct key: the k weights (w, then v), n of each, and z of w if
+w takes steps of FTRL-Proximal (McMahan et al., 2013, Algorithm 1). Other weights take steps of Adagrad.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
-# Of ``rates``: FTRL's alpha, beta, l1, l2; Adagrad's lr and eps; the L2 penalty of vectors, or of all with Adagrad.
+# The positions in ``rates``: FTRL's alpha, beta, l1 and l2; Adagrad's lr and eps; the L2 penalty of vectors (with
+# Adagrad: of all weights).
 ALPHA, BETA, L1, L2, LR, EPS, DECAY = range(7)
+# The arrays of rows: their bounds; for each pair the number of its key, and its value; labels 0 or 1; weights, or an
+# empty array if all are 1.
+LabelledPairs = tuple[Int64s, Int32s, Float32s, Float32s, Float32s]
 
 
 @inline
@@ -35,7 +39,7 @@ def sigmoid(margin: float) -> float:
 
 @inline
 def ftrl_weight(z: float, n: float, rates: Float64s) -> float:
-    """Return the weight that FTRL's sums stand for."""
+    """Return the weight that FTRL computes from its sums z and n."""
     if abs(z) <= rates[L1]:
         return 0.0
     excess = z - rates[L1] if z > 0 else z + rates[L1]
@@ -44,33 +48,22 @@ def ftrl_weight(z: float, n: float, rates: Float64s) -> float:
 
 @kernel
 def learn_rows(
-    indptr: Int64s,
-    inverse: Int32s,
-    values: Float32s,
-    labels: Float32s,
-    weights: Float32s,
-    blocks: Float32s,
-    changes: Float32s,
-    tail: int,
-    ftrl: bool,
-    rates: Float64s,
-    margins: Float64s,
+    rows: LabelledPairs, blocks: Float32s, changes: Float32s, tail: int, ftrl: bool, rates: Float64s, margins: Float64s
 ) -> None:
     """Predict each row, and then take a step for it, on a copy of the model.
 
     Args:
-        inverse: the row of each pair's key in ``blocks``.
-        labels: 0 or 1, shape (n,).
-        weights: the rows' weights, shape (n,); empty: all 1.
-        blocks: shape (keys, block length), not changed.
-        changes: zeros of shape (keys, 2 k): the additions to the blocks; with FTRL from their second number on, as w
-            follows from the others.
-        tail: the number of pairs at the end of each row that have a linear weight only: 1 with an intercept.
-        margins: filled with the predictions, each before its row's step.
+        rows: the rows; numbers of keys are rows of ``blocks``.
+        blocks: the model, shape (keys, block length), which is not changed.
+        changes: zeros of shape (keys, 2 k), to which the changes of the blocks' first 2 k columns are added. With FTRL,
+            the columns begin at 1: w, which is column 0, is computed from the others.
+        tail: the number of pairs at the end of each row that have only a linear weight: 1 with an intercept.
+        margins: the output for the predictions, each before its row's step.
     """
+    indptr, inverse, values, labels, weights = rows
     k = changes.shape[1] // 2
-    shift = 1 if ftrl else 0  # of a block's number in ``changes``
-    z_at = 2 * k
+    shift = 1 if ftrl else 0  # the block's column of column 0 of ``changes``
+    z_column = 2 * k
     sums = np.zeros(k)
     longest = 0
     for row in range(labels.size):
@@ -84,7 +77,7 @@ def learn_rows(
         for i in range(begin, end):
             key, x = inverse[i], float(values[i])
             if ftrl:
-                z = float(blocks[key, z_at]) + float(changes[key, z_at - 1])
+                z = float(blocks[key, z_column]) + float(changes[key, z_column - 1])
                 n = float(blocks[key, k]) + float(changes[key, k - 1])
                 w = ftrl_weight(z, n, rates)
             else:
@@ -112,7 +105,7 @@ def learn_rows(
             n = float(blocks[key, k]) + float(changes[key, k - shift])
             if ftrl:
                 sigma = (sqrt(n + g * g) - sqrt(n)) / rates[ALPHA]
-                changes[key, z_at - 1] += np.float32(g - sigma * linear[i - begin])
+                changes[key, z_column - 1] += np.float32(g - sigma * linear[i - begin])
                 changes[key, k - 1] += np.float32(g * g)
             else:
                 g += rates[DECAY] * linear[i - begin]
@@ -129,21 +122,12 @@ def learn_rows(
 
 
 @kernel
-def sum_gradients(
-    indptr: Int64s,
-    inverse: Int32s,
-    values: Float32s,
-    labels: Float32s,
-    weights: Float32s,
-    pulled: Float32s,
-    gradients: Float32s,
-    tail: int,
-    margins: Float64s,
-) -> None:
-    """Predict all rows, and add up their gradients; arguments as for ``learn_rows``.
+def sum_gradients(rows: LabelledPairs, pulled: Float32s, gradients: Float32s, tail: int, margins: Float64s) -> None:
+    """Predict all rows, and add up their gradients; see ``learn_rows`` for the other arguments.
 
-    ``pulled`` has the weights of each key, shape (keys, k), and ``gradients`` zeros of that shape.
+    ``pulled`` has the weights of each key, shape (keys, k). ``gradients`` has zeros of that shape.
     """
+    indptr, inverse, values, labels, weights = rows
     k = pulled.shape[1]
     sums = np.zeros(k)
     for row in range(labels.size):
@@ -166,7 +150,7 @@ def sum_gradients(
 def margin_of(
     inverse: Int32s, values: Float32s, begin: int, end: int, tail: int, pulled: Float32s, sums: Float64s
 ) -> float:
-    """Return the margin of one row, and leave in ``sums`` the sums of its vectors."""
+    """Return the margin of one row; set ``sums`` to the sums of v x over its pairs."""
     margin, squares = 0.0, 0.0
     k = pulled.shape[1]
     sums[:] = 0.0
@@ -188,7 +172,7 @@ def margin_of(
 def predict_rows(
     indptr: Int64s, inverse: Int32s, values: Float32s, pulled: Float32s, tail: int, margins: Float64s
 ) -> None:
-    """Fill in the margins of rows; arguments as for ``sum_gradients``."""
+    """Set the margins of rows; see ``sum_gradients`` for the arguments."""
     sums = np.zeros(pulled.shape[1])
     for row in range(margins.size):
         margins[row] = margin_of(inverse, values, indptr[row], indptr[row + 1], tail, pulled, sums)
@@ -198,29 +182,27 @@ def predict_rows(
 def merge_pairs(
     indptr: Int64s, inverse: Array, values: Float32s, keys: int, intercept: bool
 ) -> tuple[Int64s, Int32s, Float32s]:
-    """Return rows in which each key comes once: the values of pairs of one row and key add up.
+    """Return rows in which each key occurs once: the values of pairs of one row and key add up.
 
-    A row is a vector of features, and a key is one of them. So a key has one weight, one gradient and one step a row.
-
-    Args:
-        intercept: each row gets one more pair at its end: ``keys``, the number of distinct keys, and 1.
+    A key is a feature of the row, so it has one gradient and one step per row. With an intercept, each row gets one
+    more pair at its end: the number ``keys``, which is the number of distinct keys, and the value 1.
 
     Returns:
-        The rows' bounds, and the key's number and the value of each pair.
+        The bounds of the rows, and the number of the key and the value of each pair.
     """
     n = indptr.size - 1
-    size = inverse.size + n if intercept else inverse.size
-    bounds, numbers, sums = np.zeros(n + 1, np.int64), np.empty(size, np.int32), np.empty(size, np.float32)
-    pair_of = np.full(keys, -1, np.int64)  # the last pair of each key
+    num_pairs = inverse.size + n if intercept else inverse.size
+    bounds, numbers, sums = np.zeros(n + 1, np.int64), np.empty(num_pairs, np.int32), np.empty(num_pairs, np.float32)
+    last_pair = np.full(keys, -1, np.int64)  # of each key
     count = 0
     for row in range(n):
         begin = count
         for i in range(indptr[row], indptr[row + 1]):
-            pair = pair_of[inverse[i]]
+            pair = last_pair[inverse[i]]
             if pair >= begin:
                 sums[pair] += values[i]
                 continue
-            pair_of[inverse[i]] = count
+            last_pair[inverse[i]] = count
             numbers[count], sums[count] = inverse[i], values[i]
             count += 1
         if intercept:

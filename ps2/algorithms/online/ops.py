@@ -1,4 +1,4 @@
-"""Server operations of online models: changes of keys add up, and weights follow from FTRL's sums."""
+"""The server operation of online models: it adds changes of keys, and computes weights from FTRL's sums."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def add_changes(
     l1: NonNegative = 0.0,
     l2: NonNegative = 0.0,
 ) -> None:
-    """Add what workers' steps have changed to the blocks of keys.
+    """Add the changes by workers' steps to the blocks of keys.
 
-    Steps of FTRL-Proximal and Adagrad leave sums behind, so changes of several workers add up (McMahan et al., 2013,
+    The state of FTRL-Proximal and Adagrad consists of sums, so changes of several workers add up (McMahan et al., 2013,
     Algorithm 1: z and n).
 
     Args:
         m: blocks of an embedding table with the optimizer "ftrl", "ftrl+adagrad" (one linear weight) or "adagrad".
-        changes: shape (n, 2 k), for the first 2 k numbers of the blocks; with FTRL, for those from the second one on.
-        ftrl: the block's first number is w, which follows from the second half's first number, n, and the last one, z.
+        changes: the changes of 2 k columns of the blocks, shape (n, 2 k): columns 0 to 2 k - 1; with FTRL, 1 to 2 k.
+        ftrl: whether column 0 of a block, w, is computed from column k, n, and column 2 k, z.
     """
     expected = changes.shape[1] + (1 if ftrl else 0)
     if changes.shape[1] % 2 or m.shape[1] < expected or len(changes) != slots.size:
         raise ShapeError(
             f"changes: expected shape ({slots.size}, 2 k) for blocks of {m.shape[1]} numbers, got {changes.shape}"
         )
-    some = check_slots(slots, m.shape[0])
+    checked = check_slots(slots, m.shape[0])
     if ftrl:
-        _add_ftrl(m, some, readable(changes), alpha, beta, l1, l2)
+        _add_ftrl(m, checked, readable(changes), alpha, beta, l1, l2)
     else:
-        blocks.add(m, some, readable(changes))
+        blocks.add(m, checked, readable(changes))
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""``OnlinePlan``: what an online model's ``EmbeddingTable`` is made from, as exports and records of streams have it."""
+"""``OnlinePlan``: the settings of an online model's ``EmbeddingTable``, as exports and records of streams have them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ps2.ops.kernels import Float64s
 
 OptimizerName = Literal["ftrl", "adagrad", "adam"]
 OPTIMIZERS = ("ftrl", "adagrad", "adam")
-# Settings whose params have other names.
+# The settings whose names differ from those of their params.
 PARAMS = {
     "factors": "factorSize",
     "local_steps": "localSteps",
@@ -29,18 +29,19 @@ INTERCEPT = 2**63 - 1
 
 @dataclass(frozen=True)
 class OnlinePlan:
-    """What an online model is made from. Its JSON is part of exports and of records of streams.
+    """The settings of an online model. Their JSON is part of exports and of records of streams.
 
     Attributes:
-        factors: size of a key's vector; 0: logistic regression.
-        optimizer: optimizer of the linear weights. With "ftrl", vectors take steps of Adagrad.
-        alpha, beta, l1, l2: learning rate and penalties of FTRL-Proximal, for the linear weights.
-        lr: learning rate of Adagrad and Adam.
-        decay: L2 penalty of the vectors with "ftrl", else of all weights; of the keys that a row has.
+        factors: the size of a key's vector; 0: logistic regression.
+        optimizer: the optimizer of the linear weights. With "ftrl", vectors take steps of Adagrad.
+        alpha, beta, l1, l2: the learning rate and penalties of FTRL-Proximal, for the linear weights.
+        lr: the learning rate of Adagrad and Adam.
+        decay: the L2 penalty of the vectors with "ftrl", else of all weights; only a row's keys decay in its step.
         local_steps: True: a task takes a step for each row, on a copy of the rows' keys, and sends the changes. False:
-            it sends the sum of the rows' gradients, and the servers take one step.
-        init_scale, seed: standard deviation and seed of the vectors' initial values.
-        key_arguments: arguments of ``EmbeddingTable`` about managed keys, such as ``maxKeys`` and ``clock``.
+            the task sends the sum of the rows' gradients, and the servers take one step.
+        intercept: whether the model has an intercept.
+        init_scale, seed: the standard deviation and seed of the vectors' initial values.
+        key_arguments: the arguments of ``EmbeddingTable`` for managed keys, such as ``maxKeys`` and ``clock``.
     """
 
     factors: int = 0
@@ -67,12 +68,12 @@ class OnlinePlan:
 
     @property
     def kind(self) -> str:
-        """Kind of the model in exports and stream records: "logistic" or "fm"."""
+        """The kind of the model in exports and stream records: "logistic" or "fm"."""
         return "fm" if self.factors else "logistic"
 
     @property
     def k(self) -> int:
-        """Number of weights of a key: the linear weight and the vector."""
+        """The number of weights of a key: the linear weight and the vector."""
         return 1 + self.factors
 
     @property
@@ -112,17 +113,16 @@ class OnlinePlan:
         """Return the settings under the names of the estimators' params."""
         decay = "factorL2" if self.is_ftrl else "l2"
         names = {**PARAMS, "decay": decay}
-        content = {names.get(name, name): value for name, value in asdict(self).items() if name != "key_arguments"}
-        of_keys = {name: value for name, value in self.key_arguments.items() if name != "clock"}
-        return {**content, **of_keys}
+        values = {names.get(name, name): value for name, value in asdict(self).items() if name != "key_arguments"}
+        return values | {name: value for name, value in self.key_arguments.items() if name != "clock"}
 
     def to_json(self) -> dict[str, Any]:
         content = asdict(self)
-        # The name in exports and in records of streams.
+        # Exports and records of streams have the arguments under this name.
         content["life"] = content.pop("key_arguments")
         return content
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> OnlinePlan:
-        others = {name: value for name, value in content.items() if name != "life"}
-        return cls(**others, key_arguments=content.get("life", {}))
+        settings = {name: value for name, value in content.items() if name != "life"}
+        return cls(**settings, key_arguments=content.get("life", {}))

@@ -1,4 +1,4 @@
-"""``OnlineProgram``: how a task predicts and learns rows of an online model: pull keys, predict, learn, push."""
+"""``OnlineProgram``: how a task predicts rows of an online model and learns from them: pull, predict, learn, push."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.client.embedding_settings import LARGEST_SQUARED
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.data.hashing import FieldHasher
-from ps2.data.key_rows import KeyRows
+from ps2.data.key_rows import KeyRows, check_margins
 from ps2.errors import InputError
 from ps2.ops.guards import readable
 
 
 @dataclass(frozen=True)
 class NumberedRows:
-    """Rows of (key, value) pairs whose keys are numbers of the distinct ``keys``. A row has a key once.
+    """Rows of (key, value) pairs in CSR form; each key occurs once in a row.
 
     Attributes:
-        indptr: int64 of shape (n + 1,): bounds of the rows.
+        indptr: int64 of shape (n + 1,): the bounds of the rows.
         inverse: int32 of shape (pairs,): the position of each pair's key in ``keys``.
+        keys: the distinct keys.
     """
 
     indptr: Int64s
@@ -40,7 +41,7 @@ class NumberedRows:
 
 @dataclass(frozen=True)
 class OnlineProgram:
-    """The tasks' program of ``OnlineLogisticRegression`` and ``OnlineFM``; picklable."""
+    """The program of tasks of ``OnlineLogisticRegression`` and ``OnlineFM``; picklable."""
 
     settings: OnlinePlan
     table: EmbeddingTable
@@ -48,7 +49,7 @@ class OnlineProgram:
     def learn(self, labelled: LabelledRows) -> Float64s:
         """Predict each row, then learn from it; return the margins before learning, float64 of shape (n,).
 
-        If a margin is not finite, or a gradient is too large, InputError is raised, and nothing has been sent.
+        If a margin is not finite, or a gradient is too large, InputError is raised, and nothing is sent.
         """
         rows = numbered(labelled.rows, self.settings.intercept)
         entries = rows.indptr, rows.inverse, rows.values, readable(labelled.labels), readable(labelled.weights)
@@ -56,7 +57,7 @@ class OnlineProgram:
         k, tail = self.settings.k, int(self.settings.intercept)
         if not self.settings.local_steps:
             gradients = np.zeros((len(rows.keys), k), np.float32)
-            kernels.sum_gradients(*entries, readable(self.table.pullDistinct(rows.keys)), gradients, tail, margins)
+            kernels.sum_gradients(entries, readable(self.table.pullDistinct(rows.keys)), gradients, tail, margins)
             check_margins(margins)
             self.table.pushDistinct(rows.keys, gradients, wait=False)
             return margins
@@ -64,7 +65,7 @@ class OnlineProgram:
         blocks = matrix.pull(columns=rows.keys)
         changes = np.zeros((len(rows.keys), 2 * k), np.float32)
         is_ftrl = self.settings.is_ftrl
-        kernels.learn_rows(*entries, readable(blocks), changes, tail, is_ftrl, self.settings.rates, margins)
+        kernels.learn_rows(entries, readable(blocks), changes, tail, is_ftrl, self.settings.rates, margins)
         check_margins(margins)
         check_changes(changes, rows.keys)
         ftrl = {name: getattr(self.settings, name) for name in ("alpha", "beta", "l1", "l2")}
@@ -84,30 +85,21 @@ class OnlineProgram:
         return margins
 
 
-def check_margins(margins: Float64s) -> None:
-    """Raise InputError if a margin is not finite; the caller has sent nothing of these rows yet."""
-    if not np.isfinite(margins).all():
-        raise InputError(
-            f"values: expected numbers whose products with the weights are finite, got a margin of "
-            f"{margins[~np.isfinite(margins)][0]}: scale them, or lower the learning rate"
-        )
-
-
 def check_changes(changes: Float32s, keys: Int64s) -> None:
-    """Raise InputError if sums of squared gradients would overflow; the caller has sent nothing of these rows yet."""
-    fits = np.abs(changes) <= LARGEST_SQUARED**2
-    if not fits.all():
-        place = int(np.argmin(fits.all(axis=1)))
+    """Raise InputError if sums of squared gradients would overflow."""
+    is_usable = np.abs(changes) <= LARGEST_SQUARED**2
+    if not is_usable.all():
+        key = keys[np.argmin(is_usable.all(axis=1))]
         raise InputError(
             f"values: expected numbers whose gradients are at most {LARGEST_SQUARED:g}, as their squares are added up, "
-            f"got more for key {keys[place]}: scale them"
+            f"got more for key {key}: scale them"
         )
 
 
 def numbered(rows: KeyRows, intercept: bool) -> NumberedRows:
-    """Number the keys of rows, and add up the values of a key that a row has several times.
+    """Number the keys of rows; if a row has a key several times, add up its values.
 
-    With an intercept, whose key no row may have, each row gets one more pair at its end.
+    With an intercept, each row gets one more pair at its end. No row may have the key of the intercept.
     """
     keys, inverse = rows.numbered()
     if (keys == INTERCEPT).any():
@@ -118,13 +110,13 @@ def numbered(rows: KeyRows, intercept: bool) -> NumberedRows:
     return NumberedRows(readable(bounds), readable(numbers), readable(values), all_keys)
 
 
-# Folder of the table in the folder of a saved model.
+# The folder of the table in the folder of a saved model.
 TABLE = "table"
 
 
 @dataclass(frozen=True, eq=False)
 class LiveModel:
-    """An online model on the servers; ``name`` is that of its table's matrix on the fleet."""
+    """An online model on the servers; ``name`` is the name of its table's matrix on the fleet."""
 
     name: str
     settings: OnlinePlan
@@ -132,12 +124,12 @@ class LiveModel:
     hasher: FieldHasher
 
     def predictor(self) -> OnlineProgram:
-        """Return the tasks' program."""
+        """Return the program of tasks."""
         return OnlineProgram(self.settings, self.table)
 
     @property
     def intercept(self) -> float:
-        """The intercept; 0 for a model without one."""
+        """The intercept; 0 for a model without an intercept."""
         return float(self.table.pull(np.array([INTERCEPT]))[0, 0]) if self.settings.intercept else 0.0
 
     def export(self, path: str, since: Any = None) -> Any:
@@ -151,13 +143,13 @@ class LiveModel:
         self.table.free()
 
     def write(self, url: str) -> dict[str, Any]:
-        """Write the weights with their optimizer's state; return the model's entry in the metadata."""
+        """Write the weights with their optimizer's state; return PS2's part of the metadata."""
         self.table.save(f"{url}/{TABLE}")
         return {**self.settings.to_json(), "hasher": self.hasher.to_json()}
 
     @staticmethod
-    def read(url: str, content: Mapping[str, Any]) -> LiveModel:
-        """Create a model on the servers of the active context from what ``write`` wrote."""
+    def read(path: str, url: str, content: Mapping[str, Any]) -> LiveModel:
+        """Create a model on the servers of the active context from the files of ``write``."""
         settings = dict(content)
         hasher = FieldHasher.from_json(settings.pop("hasher"))
         name = new_name()

@@ -11,7 +11,7 @@ from ps2.algorithms.online import kernels
 from ps2.array_types import Float32s, Float64s
 from ps2.ops.guards import readable
 
-# Name of the export's array that holds the intercept.
+# The name of the export's array with the intercept.
 BIAS = "bias"
 
 
@@ -20,7 +20,7 @@ def score(config: Mapping[str, Any], rows: Any, embeddings: Float32s, dense: Map
 
     Args:
         embeddings: the weights of each pair's key, the linear weight first: float32 of shape (pairs, k).
-        dense: arrays by name: "bias" is the intercept, of shape (1,).
+        dense: the arrays by name: "bias" has the intercept, shape (1,).
     """
     margins = np.empty(len(rows))
     keys, inverse = rows.numbered()

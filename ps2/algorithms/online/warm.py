@@ -1,4 +1,4 @@
-"""Compile kernels of online models (``python -m ps2.algorithms.online.warm``); otherwise first use compiles them."""
+"""Compile kernels of online models ahead of their first use (``python -m ps2.algorithms.online.warm``)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def warm() -> None:
     for k in (1, 2):
         pulled = readable(np.ones((1, k), np.float32))
         kernels.predict_rows(bounds, inverse, one, pulled, 0, margins)
-        kernels.sum_gradients(bounds, inverse, one, one, one, pulled, np.zeros((1, k), np.float32), 0, margins)
+        kernels.sum_gradients((bounds, inverse, one, one, one), pulled, np.zeros((1, k), np.float32), 0, margins)
         blocks, changes = readable(np.ones((1, 2 * k + 1), np.float32)), np.zeros((1, 2 * k), np.float32)
-        kernels.learn_rows(bounds, inverse, one, one, one, blocks, changes, 0, True, rates, margins)
+        kernels.learn_rows((bounds, inverse, one, one, one), blocks, changes, 0, True, rates, margins)
     kernels.merge_pairs(bounds, readable(np.zeros(1, np.int64)), one, 1, True)
     tally_of(margins, one, one)
     slots, changes = np.zeros(1, np.int64), np.ones((1, 2), np.float32)

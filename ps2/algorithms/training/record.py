@@ -43,6 +43,9 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+# The objective's growth by which a training has diverged, and the growth that is worth a warning: of the objective of
+# all rows, and of samples of them.
+DIVERGED, WORSE, WORSE_SAMPLE = 1000.0, 1.01, 2.0
 # The largest number of rows in a table of steps.
 ROWS_SHOWN = 10
 
@@ -241,6 +244,16 @@ class Record:
     def lap_s(self) -> float:
         """Seconds since the last step ended."""
         return time.monotonic() - self._last_s
+
+    def growth(self, rounding: float = 0.0) -> tuple[float, str]:
+        """Return the factor by which the objective has grown, and a sentence about it; NaN: no objective is known.
+
+        Objectives below ``rounding`` are rounding errors.
+        """
+        known = [value for value in self.objective if not math.isnan(value)] or [math.nan]
+        first, last = max(known[0], rounding), known[-1]
+        factor = last / first if first else (math.inf if last else 1.0)
+        return factor, f"the objective has grown from {known[0]:g} to {last:g}"
 
     def known(self, objective: float) -> float:
         """Return the objective of a step. A step without rows has NaN, which becomes the previous step's objective.

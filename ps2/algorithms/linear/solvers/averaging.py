@@ -1,8 +1,9 @@
 """Model averaging: local SGD in every worker, averaged by the servers ("MLlib*", Zhang et al., Algorithms 3 and 4).
 
-The servers are the paper's reduce-scatter and all-gather: each owns a part of the model. A worker's penalties
-shrink all columns that its rows lack by the same amount. So it sends only, at its own keys, the difference of its
-model from the shrunk global one, and its factor and soft threshold. From these the servers compute the exact average.
+The servers take the place of the paper's reduce-scatter and all-gather: each owns a part of the model. A worker's
+penalties shrink all columns that its rows lack by the same factor and soft threshold. So a worker sends these two
+numbers and, for its own keys, the difference of its model from the shrunk global one. From these the servers compute
+the exact average.
 
 The L2 penalty makes steps shorter (``LocalSteps``). Where there is none, or an L1 penalty too, the driver also halves
 the step size when the objective hardly falls (docs/decisions/0063).
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
-from ps2.algorithms.linear.loss_kernels import margin_slope, row_margin
+from ps2.algorithms.linear.loss_kernels import RowArrays, margin_slope, row_margin
 from ps2.algorithms.linear.losses import MARGIN_CODES, Loss, check_matrix, labels_and_weights
 from ps2.algorithms.linear.parameters import ModelView, Parameters
 from ps2.algorithms.linear.plan import LinearPlan, Problem
@@ -34,13 +35,13 @@ from ps2.ops.table import Array
 
 # The step size is halved if a step lowers the objective by less than this share of it.
 MIN_FALL = 1e-3
-# A smaller scale is multiplied into the weights: often enough to keep their digits, too seldom to cost anything.
+# A smaller scale is multiplied into the weights. That is often enough to keep their digits, and too rare to cost much.
 MIN_SCALE = 1e-6
 
 
 @dataclass(frozen=True)
 class PassLocally(Task):
-    """Pass over the rows in local steps from the model after ``step`` averages, and add the model's change."""
+    """Take local steps over the rows, from the model after ``step`` averages, and add the change of the model."""
 
     step: int
     step_size: float
@@ -48,7 +49,7 @@ class PassLocally(Task):
 
 @dataclass(frozen=True, eq=False)
 class AveragingWork:
-    """Makes a worker of its rows; picklable."""
+    """Makes the function that does a worker's tasks from its rows; picklable. ``weight`` is that of all rows."""
 
     loss: Loss
     plan: LinearPlan
@@ -60,22 +61,21 @@ class AveragingWork:
         def do(worker: Any, task: PassLocally | Evaluate) -> None:
             view = ModelView(worker)
             w, b = view.pull(self.model, data.columns)
-            loss, held = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
+            loss, held_loss = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
             if isinstance(task, Evaluate):
-                view.report(loss, held)
+                view.report(loss, held_loss)
                 return
             share, rng, rows = data.rows.weight / self.weight, worker.rng(), data.whole
             order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.plan.settings.localPasses)])
-            size = max(1, self.plan.settings.localBatchSize or len(rows))
-            number = task.step * -(-len(order) // size)
-            problem = self.loss.problem
-            steps = LocalSteps(size, task.step_size, problem.l2, number, problem.l1)
+            batch_rows = max(1, self.plan.settings.localBatchSize or len(rows))
+            first_step, problem = task.step * -(-len(order) // batch_rows), self.loss.problem
+            steps = LocalSteps(batch_rows, task.step_size, problem.l2, first_step, problem.l1)
             local = local_sgd(self.loss, rows, w, b, order, steps)
             change = SentValues(share * (local.w - local.unused(w)), data.columns)
             view.add(self.changes, change, share * (local.b - b))
             shrinking = np.zeros((worker.workers, 2))
             shrinking[worker.rank] = share * local.shrink, local.threshold
-            view.report(loss, held, len(order), shrinking=shrinking)
+            view.report(loss, held_loss, len(order), shrinking=shrinking)
 
         return do
 
@@ -110,20 +110,20 @@ class Averaging(SteppingProgram):
         step_size = float(self.plan.settings.stepSize)
         for step in itertools.count():
             report, is_last = yield from self.step_or_evaluate(ask, step, PassLocally(step, step_size))
-            if self.record_objective(ask, step, report, ask(self.penalty), is_last):
+            if self.end_step(ask, step, report, ask(self.penalty), is_last):
                 break
             ask(partial(self._average, report.shrinking))
             if step and self._hardly_falls(*self.record.objective[-2:]):
                 step_size /= 2.0
         return self.validation.best
 
-    def _hardly_falls(self, before: float, after: float) -> bool:
-        """Return whether the objective shows that steps are too long, and no L2 penalty alone makes them shorter."""
+    def _hardly_falls(self, earlier: float, later: float) -> bool:
+        """Return whether the objective shows that steps are too long, unless the L2 penalty alone shortens them."""
         problem = self.context.problem
-        return bool(problem.l1 or not problem.l2) and after > (1.0 - MIN_FALL) * before
+        return bool(problem.l1 or not problem.l2) and later > (1.0 - MIN_FALL) * earlier
 
     def _average(self, shrinking: Float64s) -> None:
-        """Average the models by each worker's factor times its share of the rows, and threshold: shape (workers, 2)."""
+        """Average the models. ``shrinking`` has each worker's factor, times its share of the rows, and threshold."""
         factors, thresholds = shrinking.T
         with batch():
             if thresholds.any():
@@ -152,11 +152,11 @@ class LocalSteps:
     """The steps of a pass.
 
     Attributes:
-        batch: the number of rows that a step averages; 0, or more than there are: all rows, in one step.
+        batch: the number of rows of a step; 0, or more than there are: one step has all rows.
         step_size: the size of step 0; that of step t is step_size / (1 + step_size l2 t) (Bottou 2012, equation 13).
-        l2: the strength of the L2 penalty; a step shrinks the weights by 1 - (step size) l2.
+        l2: the strength of the L2 penalty: a step multiplies the weights by 1 - (step size) l2.
         first_step: the number of the first step, from 0.
-        l1: the strength of the L1 penalty; a step then brings weights nearer to 0 by (step size) l1, and not beyond.
+        l1: the strength of the L1 penalty: a step then moves weights towards 0 by (step size) l1, at most to 0.
     """
 
     batch: int
@@ -171,9 +171,9 @@ class LocalModel:
     """The result of a pass.
 
     Attributes:
-        w: float64, shape (k,).
-        b: float64, shape (1,).
-        shrink, threshold: a weight v of a feature that no row uses becomes shrink soft(v, threshold).
+        w: the weights, float64, shape (k,).
+        b: the intercept, float64, shape (1,).
+        shrink, threshold: a weight v of a feature that no row has becomes shrink * soft(v, threshold).
         next_step: the number of the next step.
     """
 
@@ -184,7 +184,7 @@ class LocalModel:
     threshold: float = 0.0
 
     def unused(self, w: Array) -> Float64s:
-        """Return the weights after the pass of features that no row uses, from those before it."""
+        """Return the weights after the pass, from those before it, of features that no row has."""
         w = np.asarray(w, np.float64)
         if self.threshold == 0.0:
             return self.shrink * w
@@ -192,14 +192,14 @@ class LocalModel:
 
 
 def takes(loss: str) -> bool:
-    """Return whether ``local_sgd`` takes a loss: a linear model's without a scale of its own."""
+    """Return whether ``local_sgd`` takes a loss: those of linear models, except Huber's, which trains a scale."""
     return loss in MARGIN_CODES and loss != "huber"
 
 
 def local_sgd(loss: Loss, rows: LocalRows, w: Array, b: Float64s, order: Int64s, steps: LocalSteps) -> LocalModel:
-    """Pass over rows in an order, in time that depends on their entries, not on how many weights the penalty shrinks.
+    """Take steps over rows in an order; the time depends on their entries, not on how many weights the penalty shrinks.
 
-    ``order`` has the numbers of rows; some may be missing, others may repeat. Wrong arguments raise a ``UsageError``.
+    ``order`` has numbers of rows; some rows may be missing, others may repeat. Wrong arguments raise a ``UsageError``.
     """
     problem = loss.problem
     if not takes(problem.loss):
@@ -213,48 +213,39 @@ def local_sgd(loss: Loss, rows: LocalRows, w: Array, b: Float64s, order: Int64s,
         raise OutOfRangeError(f"order: expected rows in [0, {len(rows)}), got {order.min()} to {order.max()}")
     batch = min(steps.batch or len(order), len(order)) or 1
     u, intercept, x = w.astype(np.float64), b.astype(np.float64), rows.x
-    shrink, threshold = sgd_pass(
-        x.indptr, x.indices, x.data, y, weights, order, u, intercept, MARGIN_CODES[problem.loss],
-        problem.fit_intercept, batch, float(steps.step_size), float(steps.l1), float(steps.l2), steps.first_step,
-    )  # fmt: skip
+    strengths = float(steps.step_size), float(steps.l1), float(steps.l2)
+    arrays, code = (x.indptr, x.indices, x.data, y, weights), MARGIN_CODES[problem.loss]
+    fit_intercept, first_step = problem.fit_intercept, steps.first_step
+    shrink, threshold = sgd_pass(arrays, order, u, intercept, code, fit_intercept, batch, strengths, first_step)
     return LocalModel(u, intercept, shrink, steps.first_step - (-len(order) // batch), threshold)
 
 
 @kernel
 def sgd_pass(  # noqa: PLR0913
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64s,
-    weights: Float64s,
-    order: Int64s,
-    u: Float64s,
-    b: Float64s,
-    code: int,
-    intercept: bool,
-    batch: int,
-    step_size: float,
-    l1: float,
-    l2: float,
-    first_step: int,
-) -> tuple[float, float]:
-    """Change ``u`` and ``b`` by a step for each ``batch`` rows; return ``LocalModel``'s shrink and threshold.
+    rows: RowArrays, order: Int64s, u: Float64s, b: Float64s, code: int, intercept: bool, batch: int,
+    strengths: tuple[float, float, float], first_step: int,
+) -> tuple[float, float]:  # fmt: skip
+    """Change ``u`` and ``b`` by a step for each ``batch`` rows; return ``shrink`` and ``threshold`` of ``LocalModel``.
 
-    The weights are s u: then the shrinking of a step is one product, and a row costs only its entries (Bottou 2012,
-    section 5.1). A step's soft threshold eta l1 is eta l1 / abs(s) for u. Soft thresholds add up, so a weight takes
-    those that it has missed when a row uses it (Langford et al., 2009, section 4).
+    ``strengths`` are the step size and the strengths of the L1 and the L2 penalty.
+
+    The weights are s u. So a step shrinks them by changing s, and a row costs only its entries (Bottou 2012, section
+    5.1). A step's soft threshold eta l1 is eta l1 / abs(s) for u. Soft thresholds add up, so a weight takes the missed
+    ones when a row has its feature (Langford et al., 2009, section 4).
     """
+    indptr, columns, values, y, weights = rows
+    step_size, l1, l2 = strengths
     scale, shrink, threshold = 1.0, 1.0, 0.0
     total = 0.0  # the sum of thresholds since the scale was last multiplied into the weights
     applied = np.zeros(len(u) if l1 > 0.0 else 0)
     slopes = np.empty(min(batch, len(order)))
     step = first_step
-    for first in range(0, len(order), batch):
-        count = min(batch, len(order) - first)
+    for start in range(0, len(order), batch):
+        count = min(batch, len(order) - start)
         eta = step_size / (1.0 + step_size * l2 * step)
         batch_weight, slope_sum = 0.0, 0.0
         for i in range(count):
-            row = order[first + i]
+            row = order[start + i]
             c = weights[row] if len(weights) else 1.0
             slopes[i] = 0.0
             if c == 0.0:
@@ -291,7 +282,7 @@ def sgd_pass(  # noqa: PLR0913
             if slopes[i] == 0.0:
                 continue
             change = eta * slopes[i] / batch_weight / scale
-            row = order[first + i]
+            row = order[start + i]
             for position in range(indptr[row], indptr[row + 1]):
                 u[columns[position]] -= change * values[position]
         total += missed
@@ -304,7 +295,7 @@ def sgd_pass(  # noqa: PLR0913
 
 @inline
 def soft(value: float, threshold: float) -> float:
-    """Return the value, nearer to 0 by the threshold, and no further than 0."""
+    """Return the value moved towards 0 by the threshold, at most to 0."""
     if value > threshold:
         return value - threshold
     if value < -threshold:

@@ -2,7 +2,7 @@
 
 The two-loop recursion uses inner products alone (Chen et al., 2014, "Large-scale L-BFGS using MapReduce"). A direction
 is a combination of the last m steps s, the changes y of the gradient along them, and the gradient. Its coefficients
-follow from the inner products of these 2 m + 1 vectors, so no vector ever leaves the servers.
+are computed from the inner products of these 2 m + 1 vectors, so no vector ever leaves the servers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ps2.array_types import Float64s
 
 # The maximum of m, as in pyspark.ml.
 PAIRS = 10
-# A step along which the gradient hardly grows gives no curvature.
+# A step s is left out unless s y is above this share of y y: the gradient hardly grows along it.
 MIN_CURVATURE = 1e-10
 # The shares of the expected decrease, and of the slope, by which a line search accepts a point.
 SUFFICIENT = 1e-4
@@ -27,7 +27,7 @@ MARGIN = 0.1
 
 
 class History:
-    """Inner products of the last steps, in ``size`` slots.
+    """Inner products of the last steps, which are numbered by ``size`` slots.
 
     The basis has 2 * size + 1 vectors: the steps by slot, the changes of the gradient by slot, and the gradient.
     """
@@ -49,7 +49,7 @@ class History:
         return not self.slots
 
     def add(self, products: Float64s) -> None:
-        """Add a step by the inner products of step, change and gradient with the basis, which contains them already."""
+        """Add a step; ``products`` are the inner products of step, change and gradient with the basis."""
         slot = self.next_slot
         if len(self.slots) == self.size:
             self.slots.pop(0)
@@ -64,7 +64,7 @@ class History:
         self._dots[-1, -1] = square
 
     def forget(self) -> None:
-        """Forget all steps; the gradient stays."""
+        """Remove all steps; keep the gradient."""
         self.slots = []
 
     def direction(self) -> tuple[Float64s, float]:
@@ -91,8 +91,8 @@ class LineSearch:
     """A weak Wolfe line search along one direction (Lewis & Overton, 2013), one evaluation after the other.
 
     Attributes:
-        value: the objective where the direction begins.
-        slope: the slope there, below 0.
+        value: the objective at the start of the direction.
+        slope: the slope at the start, below 0.
         step: the next point to evaluate, as a multiple of the direction.
         curvature: whether the slope has to flatten; False with an L1 penalty (Andrew & Gao, 2007).
     """
@@ -108,8 +108,8 @@ class LineSearch:
     def accepts(self, value: float, slope: float, decrease: float | None = None) -> bool:
         """Return whether the point at ``step`` is good enough; else set ``step`` to the next one.
 
-        ``decrease`` is the expected change of the objective, if it is not step times slope. Raise ArithmeticError if no
-        smaller objective can be found.
+        ``decrease`` is the expected change of the objective; None: step times slope. Raise ArithmeticError if there is
+        no smaller objective within ``MAX_EVALUATIONS``.
         """
         self.evaluations += 1
         expected = self.step * self.slope if decrease is None else min(decrease, 0.0)

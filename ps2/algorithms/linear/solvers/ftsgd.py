@@ -1,9 +1,9 @@
 """FTSGD: local iterations, averaged (Zhang et al., "FTSGD", Algorithms 2 and 3), and MLlib's SGD (Algorithm 1).
 
-In Algorithm 3 a worker turns round at the first sign of overshooting, and stops at the second in a row. The driver
-halves the learning rate if at least half of the workers did so. In Algorithm 2 the learning rate falls with the square
-root of the step. After the first step, local iterations continue only if the workers' models agree
-(docs/decisions/0011). Otherwise the training falls back to MLlib's SGD (docs/decisions/0066).
+In Algorithm 3 a worker drops its momentum when consecutive gradients oppose each other, and stops when they do so twice
+in a row. The driver halves the learning rate if at least half of the workers have stopped. In Algorithm 2 the learning
+rate falls with the square root of the step. After the first step, local iterations continue only if the workers' models
+agree (docs/decisions/0011). Otherwise the training falls back to MLlib's SGD (docs/decisions/0066).
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from ps2.client.dcv import DCV
 from ps2.errors import ConfigError, ShapeError
 from ps2.ops.table import Array
 
-MIN_NORM = 1e-300
+# The minimum of a sum of weights by which a gradient is divided.
+MIN_WEIGHT = 1e-300
 # The 68-95-99.7 rule: this share of the similarities lies within this number of standard deviations.
 SHARE, DEVIATIONS = 0.997, 3.0
 # The maximum standard deviation of similarities, as a share of the mean.
-LARGEST_RATIO = 0.25
-# The relative difference that rounding may make between equal numbers.
+MAX_DEVIATION = 0.25
+# Numbers with a smaller relative difference are equal but for rounding.
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class SearchLocally(Task):
-    """Take local iterations from the averaged model, or add the gradient at it, if the training has fallen back.
+    """Take local iterations from the averaged model; if the training has fallen back, add the gradient at that model.
 
-    ``norm`` is the length of the first averaged model; only step 1 reads it.
+    ``norm`` is the norm of the first averaged model; only step 1 reads it.
     """
 
     step: int
@@ -54,9 +55,11 @@ class SearchLocally(Task):
 
 @dataclass
 class _Memory:
-    """A worker's first local model, if it had rows, and the last gradient of its last step with local iterations.
+    """State of a worker that a rollback of the fleet does not change.
 
-    A rollback of the fleet does not change it.
+    Attributes:
+        first: the worker's first local model; None: it had no rows.
+        slope: the last gradient of the last step with local iterations, whose number is ``step``.
     """
 
     first: Array | None = None
@@ -66,7 +69,10 @@ class _Memory:
 
 @dataclass(frozen=True, eq=False)
 class FtsgdWork:
-    """Makes a worker of its rows; ``weight`` is that of all rows, ``memories`` are by rank. Picklable."""
+    """Makes the function that does a worker's tasks from its rows; picklable.
+
+    ``weight`` is the weight of all workers' rows; ``memories`` are by rank.
+    """
 
     loss: Loss
     plan: LinearPlan
@@ -80,11 +86,11 @@ class FtsgdWork:
         def do(worker: Any, task: SearchLocally | Evaluate) -> None:
             view = ModelView(worker)
             w, b = view.pull(self.model, data.columns)
-            held = data.held_loss(self.loss, w, b)
+            held_loss = data.held_loss(self.loss, w, b)
             if isinstance(task, Evaluate):
-                view.report(self.loss.loss(data.rows, w, b), held)
+                view.report(self.loss.loss(data.rows, w, b), held_loss)
                 return
-            # The first gradient comes with the loss, if it is of all rows.
+            # If minibatches have all rows, the first gradient's loss is that of all rows.
             loss = None if self.plan.settings.miniBatchFraction == 1.0 else self.loss.loss(data.rows, w, b)
             memory = self.memories.setdefault(worker.rank, _Memory())
             start, falls_back = np.concatenate([w, b]), task.falls_back
@@ -96,7 +102,7 @@ class FtsgdWork:
                 view.add(self.changes, SentValues(gradient.dw, data.columns), gradient.db)
                 sampled = gradient.weight
                 view.report(
-                    *(loss or (gradient.loss, sampled), held, len(rows)),
+                    *(loss or (gradient.loss, sampled), held_loss, len(rows)),
                     shrink=0.0,
                     oscillated=0,
                     fell_back=1,
@@ -112,7 +118,7 @@ class FtsgdWork:
             change = SentValues(share * (local.w[: len(w)] - local.shrink * w), data.columns)
             view.add(self.changes, change, share * (local.w[len(w) :] - b))
             view.report(
-                *(loss or shard.first or NOTHING, held, shard.rows),
+                *(loss or shard.first or NOTHING, held_loss, shard.rows),
                 shrink=share * local.shrink,
                 oscillated=int(local.oscillated),
                 fell_back=0,
@@ -122,9 +128,9 @@ class FtsgdWork:
         return do
 
     def _search(self, shard: _Shard, start: Float64s, slope: Float64s | None, task: SearchLocally) -> LocalResult:
-        """Take a clock's local iterations; ``slope`` is the last gradient of the step before, if it is known."""
+        """Take a clock's local iterations; ``slope`` is the last gradient of the previous step, if it is known."""
         plan, l2 = self.plan, self.loss.problem.l2
-        # The driver raises an error if a model overflows.
+        # If the model overflows, the driver raises the error.
         with np.errstate(over="ignore", invalid="ignore"):
             if plan.settings.adaptiveMomentum:
                 return ftsgd(shard, start, slope, plan.settings.momentum, task.step_size, plan.settings.localSteps, l2)
@@ -133,7 +139,7 @@ class FtsgdWork:
     def _agree(self, worker: Any, first: Array | None, average: Array, norm: float) -> bool:
         """Return whether the workers' first models allow local iterations."""
         with np.errstate(over="ignore", invalid="ignore"):
-            # A restarted worker does not know its first model, and a worker without rows has none.
+            # A restarted worker has lost its first model, and a worker without rows has none.
             similarity = 1.0 if first is None else cosine_of(float(first @ average), float(np.linalg.norm(first)), norm)
         self.similarities.push(np.array([similarity]), np.array([worker.rank]))
         worker.barrier()
@@ -141,7 +147,7 @@ class FtsgdWork:
 
 
 class _Shard:
-    """Computes the mean gradient of a worker's minibatches, penalty included; counts rows."""
+    """Computes mean gradients of a worker's minibatches, with the penalty; counts their rows."""
 
     def __init__(self, loss: Loss, data: Data, fraction: float, rng: np.random.Generator, weights: int) -> None:
         self._loss, self._data, self._fraction, self._rng, self._weights = loss, data, fraction, rng, weights
@@ -154,7 +160,7 @@ class _Shard:
         gradient = self._loss.gradient(rows, w, b)
         self.rows += len(rows)
         self.first = self.first or (gradient.loss, gradient.weight)
-        mean = 1.0 / max(gradient.weight, MIN_NORM)
+        mean = 1.0 / max(gradient.weight, MIN_WEIGHT)
         return np.concatenate([gradient.dw * mean + self._loss.problem.l2 * w, gradient.db * mean])
 
 
@@ -176,7 +182,7 @@ class Ftsgd(SteppingProgram):
         for step in itertools.count():
             task = SearchLocally(step, step_size, falls_back, norm)
             report, is_last = yield from self.step_or_evaluate(ask, step, task)
-            if self.record_objective(ask, step, report, ask(self.penalty), is_last):
+            if self.end_step(ask, step, report, ask(self.penalty), is_last):
                 break
             norm, falls_back = ask(partial(self._update_model, step, report)), bool(report.fell_back)
             if report.oscillated >= 0.5 * self.context.workers:
@@ -184,12 +190,12 @@ class Ftsgd(SteppingProgram):
         return self.validation.best
 
     def _update_model(self, step: int, report: Any) -> float:
-        """Average the workers' models, or take a step along their gradient; return the first average's length."""
+        """Average the workers' models, or take a step along their gradient; return the norm of the first average."""
         factor, rate = float(report.shrink), 1.0
         with batch():
             if report.fell_back:
                 step_size = decayed(self.plan.settings.stepSize, step) if report.sampled else 0.0
-                factor, rate = 1.0 - step_size * self.context.problem.l2, -step_size / max(report.sampled, MIN_NORM)
+                factor, rate = 1.0 - step_size * self.context.problem.l2, -step_size / max(report.sampled, MIN_WEIGHT)
                 self._changes.bias.mul(rate)
             self.model.weight.combine([self.model.weight, self._changes.weight], [factor, rate])
             self.model.bias.add(self._changes.bias)
@@ -213,8 +219,9 @@ class LocalResult:
     Attributes:
         w: float64, shape (k,).
         gradient: the last gradient.
-        oscillated: whether two consecutive gradients turned back, which ended the steps early.
-        shrink: the weight after the steps of a feature that has only a penalty, from a weight of 1.
+        oscillated: whether the steps ended early, as gradients opposed the ones before them twice in a row.
+        momenta: the momentum of each step.
+        shrink: the factor by which the steps change the weight of a feature that no row has.
     """
 
     w: Float64s
@@ -233,30 +240,30 @@ def ftsgd(  # noqa: PLR0913
     local_steps: int,
     l2: float = 0.0,
 ) -> LocalResult:
-    """Take local steps v = alpha (1 + cos) v + beta / 2 g, w = w - v, with v = 0 before (FTSGD, equation 6).
+    """Take local steps v = alpha (1 + cos) v + beta / 2 g, w = w - v, from v = 0 on (FTSGD, equation 6).
 
-    cos is that of the angle between a gradient and the one before it. The first time that it is negative, the momentum
-    alpha is 0 in that step; the second time in a row, the learning rate must be too large, and the steps end.
+    cos is the cosine of the angle between a gradient and the one before it. When it is negative, alpha is 0 in that
+    step. When it is negative twice in a row, the learning rate must be too large, and the steps end.
 
     Args:
-        gradient_of: computes the gradient, penalty included, of rows that it chooses itself.
-        w: float32 or float64, shape (k,).
-        old_gradient: the last gradient of the call before; None: its angle is a right one.
+        gradient_of: computes the gradient at weights, with the penalty; it chooses the rows itself.
+        w: the initial weights, float32 or float64, shape (k,).
+        old_gradient: the last gradient of the previous call; None: the first cosine is 0.
         alpha, beta: the momentum, and the learning rate.
         local_steps: the maximum number of steps.
     """
     w, old = np.array(w, np.float64), old_gradient
     velocity = np.zeros_like(w)
-    turned = False
+    was_opposed = False
     momenta: list[float] = []
     for _ in range(local_steps):
         gradient = gradient_of(w)
         similarity = 0.0 if old is None else cosine(old, gradient)
         old = gradient
-        if similarity < 0.0 and turned:
+        if similarity < 0.0 and was_opposed:
             return LocalResult(w, gradient, True, momenta, shrunk(momenta, beta / 2.0 * l2))
-        turned = similarity < 0.0
-        momentum = 0.0 if turned else alpha * (1.0 + similarity)
+        was_opposed = similarity < 0.0
+        momentum = 0.0 if was_opposed else alpha * (1.0 + similarity)
         momenta.append(momentum)
         velocity = momentum * velocity + beta / 2.0 * gradient
         w -= velocity
@@ -282,7 +289,7 @@ def decayed(step_size: float, clock: int) -> float:
 
 
 def shrunk(momenta: Sequence[float], rate: float) -> float:
-    """Return the factor by which steps shrink a weight with only a penalty; ``rate``: beta / 2 times its l2."""
+    """Return the factor by which steps shrink a weight that has only the penalty; ``rate`` is beta / 2 times l2."""
     scale, velocity = 1.0, 0.0
     for momentum in momenta:
         velocity = momentum * velocity + rate * scale
@@ -296,7 +303,7 @@ def cosine(u: Array, v: Array) -> float:
 
 
 def cosine_of(dot: float, norm_u: float, norm_v: float) -> float:
-    """Return the cosine from inner product and norms, in [-1, 1]; 0 if a vector is 0, NaN if one is too long."""
+    """Return the cosine from inner product and norms, in [-1, 1]; 0 if a norm is 0, NaN if a number is not finite."""
     if norm_u == 0.0 or norm_v == 0.0:
         return 0.0
     if not math.isfinite(dot) or not math.isfinite(norm_u + norm_v):
@@ -307,21 +314,19 @@ def cosine_of(dot: float, norm_u: float, norm_v: float) -> float:
 def is_gaussian(similarities: Array) -> bool:
     """Return whether workers agree enough for several local steps (FTSGD's 68-95-99.7 rule, section III-B).
 
-    docs/decisions/0011 tells why this asks for two things: at least 99.7% of the values lie within 3 standard
-    deviations of the mean, and the standard deviation is at most a quarter of the mean's size. Values that are equal
-    but for rounding agree if they are not 0.
-
-    Args:
-        similarities: shape (workers,): the cosine between each worker's weights and the mean weights; NaN: no.
+    There are two conditions (docs/decisions/0011): at least 99.7% of the values lie within 3 standard deviations of the
+    mean, and the standard deviation is at most a quarter of the mean's size. Values that are equal but for rounding
+    agree if they are not 0. ``similarities`` has the cosine between each worker's weights and the mean weights; with a
+    NaN, the workers do not agree.
     """
     values = np.asarray(similarities, np.float64)
     if values.ndim != 1 or not len(values):
         raise ShapeError(f"similarities: expected shape (workers,), at least one, got {values.shape}")
     if not np.isfinite(values).all():
         return False
-    # With as many degrees of freedom as values (FTSGD, Table I).
+    # The standard deviation divides by the number of values (FTSGD, Table I).
     mean, deviation = float(np.mean(values)), float(np.std(values))
     if deviation <= ROUNDING * abs(mean):
         return mean != 0.0
-    within = np.abs(values - mean) <= DEVIATIONS * deviation * (1.0 + ROUNDING)
-    return bool(np.mean(within) >= SHARE and deviation <= LARGEST_RATIO * abs(mean))
+    is_near = np.abs(values - mean) <= DEVIATIONS * deviation * (1.0 + ROUNDING)
+    return bool(np.mean(is_near) >= SHARE and deviation <= MAX_DEVIATION * abs(mean))

@@ -2,12 +2,12 @@
 
 One evaluation of the objective is one clock: the workers pull the trial point at their own keys, and add their part of
 the gradient. The driver then sends each server two requests. The first returns all inner products that the history
-needs if the point is good. The second computes the next direction and trial point as combinations of vectors there.
+needs if the point is accepted. The second computes the next direction and trial point as combinations of vectors.
 
-With a ``center`` it searches in the space of centred features (``Center``).
+With a ``center``, the search is in the space of centred features (``Center``).
 
-Without ``standardize``, features are scaled, too, so that the objective is about as curved along every weight. Then the
-penalties are on the weights times that scale.
+Features are scaled even without ``standardize``, so that the objective is about equally curved along every weight. The
+penalties are then on the weights times the scale.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from ps2.array_types import Float64s
 from ps2.client.batch import batch
 from ps2.errors import InputError
 
-# The number of objectives that show convergence, as in pyspark.ml. Within a region, steps are cut short now and then.
+# Convergence is judged by this number of last objectives, as in pyspark.ml. Within a region there are more of them, as
+# its border makes some steps short.
 WINDOW = 10
 WINDOW_IN_REGION = 20
 MIN_GRADIENT = 1e-8
-# An objective below this share of the first one is as good as 0.
+# The tolerance is relative to the objective, or to this share of the first objective if that is larger.
 NEGLIGIBLE = 0.1
 EVALUATIONS_PER_STEP = 3
 
@@ -46,7 +47,7 @@ EVALUATIONS_PER_STEP = 3
 class Evaluate(Task):
     """Report the loss of all rows at the trial point, and add its gradient.
 
-    Workers subtract ``shifts`` from the first intercepts, which are those of centred features.
+    Workers subtract ``shifts`` from the intercepts of centred features.
     """
 
     shifts: Float64s
@@ -54,7 +55,7 @@ class Evaluate(Task):
 
 @dataclass(frozen=True, eq=False)
 class LbfgsWork:
-    """Makes a worker of its rows; picklable."""
+    """Makes the function that does a worker's tasks from its rows; picklable."""
 
     loss: Loss
     form: GradientForm
@@ -68,8 +69,8 @@ class LbfgsWork:
             b[: len(task.shifts)] -= task.shifts
             evaluated, sent = self.form.gradient(self.gradient.weight, data.rows, w, b, data.columns)
             view.add(self.gradient, sent, evaluated.db)
-            held = data.held_loss(self.loss, w, b)
-            view.report((evaluated.loss, evaluated.weight), held, len(data.rows), **self.form.choice.reported())
+            held_loss = data.held_loss(self.loss, w, b)
+            view.report((evaluated.loss, evaluated.weight), held_loss, len(data.rows), **self.form.choice.reported())
 
         return evaluate
 
@@ -80,7 +81,7 @@ class _Evaluation:
 
     Attributes:
         slope: the slope of the objective along the direction; 0 within a region.
-        decrease: the expected change of the objective; None: it follows from the slope.
+        decrease: the expected change of the objective; None: length times slope.
         products: shape (3, 2 * PAIRS + 1): inner products for the history; 0 where a slot is free.
     """
 
@@ -102,7 +103,7 @@ class Lbfgs(LinearProgram):
     def __init__(self, context: SolverContext) -> None:
         super().__init__(context)
         self._trial = self.model
-        # The weights of unscaled features, if penalties are on these, and not on the trial point's.
+        # The weights of unscaled features, if the penalties are on these.
         self._unscaled = context.space.weight() if context.conditions else None
         vectors = context.space.several(4 + 2 * PAIRS)
         self._point, self._direction, self._gradient, self._gradient_at_trial = vectors[:4]
@@ -146,10 +147,9 @@ class Lbfgs(LinearProgram):
         return self._validation.best
 
     def _search(self, ask: Ask, history: History, value: float, evaluations: Iterator[int]) -> Steps[_Evaluation | str]:
-        """Accept the last trial point, of objective ``value``. Evaluate points along a direction from it.
+        """Accept the last trial point, whose objective is ``value``. Evaluate points along a direction from it.
 
-        Returns:
-            The first point that is good enough, or the reason why there is none.
+        Return the first one that is good enough, or the reason why there is none.
         """
         search, shifts = self._choose_direction(ask, history, value, accept=True)
         for _ in evaluations:
@@ -174,7 +174,7 @@ class Lbfgs(LinearProgram):
     def _choose_direction(self, ask: Ask, history: History, value: float, accept: bool) -> tuple[LineSearch, Float64s]:
         """Choose a direction, and the first trial point along it; return the search, and the trial point's shifts.
 
-        ``accept``: whether the last trial point becomes the point, whose objective is ``value``.
+        ``value`` is the objective at the current point. With ``accept``, the last trial point first becomes that point.
         """
         coefficients, slope = history.direction()
         if slope >= 0.0:  # by rounding, or because servers lost a part of the vectors
@@ -193,12 +193,12 @@ class Lbfgs(LinearProgram):
             raise too_large(value)
         if not math.isfinite(trial.square):
             raise InputError(_too_steep(self._gradient_at_trial))
-        # As if labels were of size 1: the tolerance must not depend on the unit of the labels.
+        # The label's size is divided out: the tolerance must not depend on the unit of the labels.
         steepness = math.sqrt(trial.square) / self._label_size
         if steepness <= max(plan.settings.tol * abs(value) / self._label_size**2, MIN_GRADIENT):
             return "the gradient is 0 within the tolerance"
         window = objectives[-(WINDOW if self._region is None else WINDOW_IN_REGION) :]
-        # Relative to the objective; if that goes to 0, as for separable rows, to its first value.
+        # The objective may go to 0, as for separable rows.
         scale = max(abs(value), NEGLIGIBLE * abs(objectives[0]))
         if len(objectives) > 1 and abs(value - max(window)) <= plan.settings.tol * scale:
             return "the objective does not change beyond the tolerance any more"
@@ -209,7 +209,7 @@ class Lbfgs(LinearProgram):
     # -- on the servers ------------------------------------------------------------------------------------------------
 
     def _finish_gradient(self, loss: float, history: History) -> tuple[float, float, float | None, Float64s]:
-        """Finish the gradient at the trial point; return the fields of ``_Evaluation`` from the summed loss."""
+        """Finish the gradient at the trial point; return the first fields of the ``_Evaluation``."""
         context, problem = self.context, self.context.problem
         trial, gradient, pseudo = self._trial, self._gradient_at_trial, self._pseudo_at_trial
         mean = 1.0 / context.facts.weight
@@ -269,9 +269,7 @@ class Lbfgs(LinearProgram):
     def _move_trial(self, length: float, coefficients: Float64s | None = None, accept: bool = False) -> Float64s:
         """Set the trial point to ``point + length * direction``, within the region if there is one; return its shifts.
 
-        Args:
-            coefficients: the coefficients of a new direction; None: the direction stays.
-            accept: whether the last trial point first becomes the point.
+        With ``accept``, the last trial point first becomes the point. ``coefficients`` are those of a new direction.
         """
         trial, point, direction = self._trial, self._point, self._direction
         center = self.context.center
@@ -307,7 +305,7 @@ class Lbfgs(LinearProgram):
 
 
 def _too_steep(gradient: Parameters) -> str:
-    """Name the weight whose gradient is too large for a finite square."""
+    """Return the text about a gradient that is too large for a finite square."""
     vector = gradient.weight
     columns, values = vector.pull() if vector.isSparse else (np.arange(vector.dim), vector.pull())
     sizes = np.abs(values)

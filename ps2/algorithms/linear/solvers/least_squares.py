@@ -17,12 +17,12 @@ from ps2.data.spilled_rows import KeptRows
 
 Array = npt.NDArray[Any]
 
-# Entries of a block of rows as a dense matrix: 32 MiB.
+# The number of entries of a block of rows as a dense matrix: 32 MiB.
 BLOCK_ENTRIES = 1 << 22
-# Rows with at least this share of entries are multiplied as dense ones.
+# Rows with at least this share of stored entries are multiplied as dense matrices.
 DENSE_FROM = 0.1
-# Means up to this number of standard deviations are subtracted from sums of products, which costs at most a digit. A
-# feature with a larger mean is in most rows by weight, so as a dense column it takes little more memory.
+# Means up to this number of standard deviations are subtracted from sums of products, which loses at most one digit. A
+# feature with a larger mean is stored in most rows, so as a dense column it takes little more memory.
 SMALL_MEAN = 1.0
 # With a pivot below this number for each feature, the matrix is singular.
 SINGULAR = 16 * np.finfo(np.float64).eps
@@ -37,7 +37,7 @@ class Products:
     yy: float
 
     def packed(self) -> Float64s:
-        """Return one array of packed_size(k) numbers; those of several workers add up."""
+        """Return one array of ``packed_size(k)`` numbers; the arrays of several workers add up."""
         return np.concatenate([self.xx[_upper(len(self.xy))], self.xy, [self.yy]])
 
     @staticmethod
@@ -52,9 +52,9 @@ def packed_size(k: int) -> int:
 
 
 def products(rows: KeptRows, mean: Float64s, label_mean: float) -> Products:
-    """Sum over a worker's rows, block by block; subtract the means of all workers' rows.
+    """Return the sums over a worker's rows; ``mean`` and ``label_mean`` are those of all workers' rows.
 
-    Features have a standard deviation of about 1 over the rows of all workers.
+    The rows of all workers together have features with standard deviations of about 1.
     """
     xx, xy, yy = np.zeros((len(mean), len(mean))), np.zeros(len(mean)), 0.0
     for block in rows.blocks():
@@ -63,7 +63,7 @@ def products(rows: KeptRows, mean: Float64s, label_mean: float) -> Products:
 
 
 def _add_products(rows: LocalRows, mean: Float64s, label_mean: float, xx: Float64s, xy: Float64s) -> float:
-    """Add the products of a block's features to ``xx`` and ``xy``; return that of its labels."""
+    """Add the products of a block's features to ``xx`` and ``xy``; return the product of its labels."""
     assert rows.y is not None
     k, c = len(mean), np.ones(len(rows)) if rows.weights is None else rows.weights
     y = rows.y - label_mean
@@ -83,14 +83,14 @@ def _add_products(rows: LocalRows, mean: Float64s, label_mean: float, xx: Float6
 
 @dataclass(frozen=True, eq=False)
 class _DenseColumns:
-    """The columns of some ascending features less their means, which are subtracted before sums: nothing cancels."""
+    """The columns of some features, ascending, less their means, which are subtracted before sums: nothing cancels."""
 
     rows: LocalRows
     columns: npt.NDArray[np.int64]
     mean: Float64s
 
     def blocks(self) -> Iterator[tuple[slice, Float64s]]:
-        """Yield rows, and their features less the means."""
+        """Yield slices of rows, and the features of these rows less the means."""
         rows, columns = self.rows, self.columns
         if not len(columns):
             return
@@ -109,7 +109,7 @@ class _DenseColumns:
 def slopes(rows: KeptRows, mean: Float64s, label_mean: float, w: Float64s) -> Float64s:
     """Sum over a worker's rows the features, less their means, times the residuals of weights: ``xy - xx w``.
 
-    From products, that has only as many digits as ``xx w``; from rows, it has more.
+    Computed from rows, the result has more correct digits than ``xy - xx w`` computed from products.
     """
     return sum((_block_slopes(block, mean, label_mean, w) for block in rows.blocks()), np.zeros(len(mean)))
 
@@ -119,8 +119,8 @@ def _block_slopes(rows: LocalRows, mean: Float64s, label_mean: float, w: Float64
     c = np.ones(len(rows)) if rows.weights is None else rows.weights
     sums, columns = np.zeros(len(mean)), np.flatnonzero(np.abs(mean) > SMALL_MEAN)
     dense = _DenseColumns(rows, columns, mean[columns])
-    others = np.flatnonzero(~np.isin(rows.keys, columns))
-    x, keys = rows.x[:, others], rows.keys[others]
+    sparse = np.flatnonzero(~np.isin(rows.keys, columns))
+    x, keys = rows.x[:, sparse], rows.keys[sparse]
     small = mean.copy()
     small[columns] = 0.0
     residuals = rows.y - label_mean - (x @ w[keys] - small @ w)
@@ -137,10 +137,10 @@ def _block_slopes(rows: LocalRows, mean: Float64s, label_mean: float, w: Float64
 def _add_sparse_products(
     dense: _DenseColumns, mean: Float64s, c: Float64s, y: Float64s, xx: Float64s, xy: Float64s
 ) -> None:
-    """Add the products of all other features, which have small means, with each other, the dense ones and the label."""
+    """Add the products of the other features, whose means are small, with each other, with ``dense`` and the label."""
     rows = dense.rows
-    others = np.flatnonzero(~np.isin(rows.keys, dense.columns))
-    x, keys, k = rows.x[:, others], rows.keys[others], len(mean)
+    sparse = np.flatnonzero(~np.isin(rows.keys, dense.columns))
+    x, keys, k = rows.x[:, sparse], rows.keys[sparse], len(mean)
     weighted = x.multiply(c[:, None]).tocsr()
     small, sums = mean.copy(), np.zeros(k)
     small[dense.columns] = 0.0
@@ -163,10 +163,10 @@ class Solution:
     """Weights that minimise 1/2 w' xx w - xy' w + l1' |w| + 1/2 l2' w^2.
 
     Attributes:
-        factor: the Cholesky factor of xx + diag(l2), upper; None: the matrix is singular, or there is an L1 penalty.
-        pivot: the smallest share of a feature's own product that the features before it do not explain. Weights have
-            about as many digits as this share times 1e16.
-        feature: the feature with that share.
+        factor: the upper Cholesky factor of xx + diag(l2); None: the matrix is singular, or there is an L1 penalty.
+        pivot: the smallest share of a feature's product with itself that the features before it do not explain. The
+            relative error of the weights is about 1e-16 divided by this share.
+        feature: the feature with the smallest share.
     """
 
     w: Float64s
@@ -175,7 +175,7 @@ class Solution:
     feature: int = 0
 
     def refined(self, residual: Float64s) -> Solution:
-        """Return better weights by ``xy - (xx + diag(l2)) w`` (the corrected seminormal equations: Björck 1987)."""
+        """Return better weights from the residual xy - (xx + diag(l2)) w (seminormal equations: Björck 1987)."""
         return replace(self, w=self.w + scipy.linalg.cho_solve((self.factor, False), residual))
 
     def inverse_diagonal(self) -> Float64s:
@@ -191,17 +191,17 @@ class Solution:
 
 
 def solve(sums: Products, l1: Float64s, l2: Float64s, steps: int, tol: float) -> Solution:
-    """Solve the normal equations; if they are singular, for the shortest weights; with an L1 penalty by L-BFGS-B.
+    """Solve the normal equations. If they are singular, the weights have minimum norm. An L1 penalty needs L-BFGS-B.
 
-    Features have about the same size. ``steps`` and ``tol`` are those of L-BFGS-B.
+    Features have about the same size. ``steps`` and ``tol`` are the arguments of L-BFGS-B.
     """
     a, k = sums.xx + np.diag(l2), len(sums.xy)
     if l1.any():
         return Solution(_with_l1(a, sums, l1, steps, tol))
-    # A constant feature is 0 here: with any number on the diagonal its weight is 0.
+    # A constant feature, less its mean, is 0. With any number on the diagonal, its weight becomes 0.
     a[np.diag_indices(k)] += np.diag(a) == 0.0
     factor, failed = scipy.linalg.lapack.dpotrf(a)
-    # The factor's columns are undefined from the first on whose pivot is not positive.
+    # If the factorization failed, it is defined up to the first column whose pivot is not positive.
     pivots = (np.diag(factor) ** 2 / np.diag(a))[: failed - 1 if failed else k]
     feature = failed - 1 if failed else int(np.argmin(pivots))
     if failed or pivots[feature] <= SINGULAR * k:
@@ -211,9 +211,9 @@ def solve(sums: Products, l1: Float64s, l2: Float64s, steps: int, tol: float) ->
 
 
 def _with_l1(a: Float64s, sums: Products, l1: Float64s, steps: int, tol: float) -> Float64s:
-    """Minimise over weights as differences of two nonnegative numbers, with labels scaled to size 1."""
-    size = math.sqrt(sums.yy) or 1.0
-    xy, l1 = sums.xy / size, l1 / size
+    """Minimise with an L1 penalty: each weight is the difference of two nonnegative numbers. Labels are scaled."""
+    label_size = math.sqrt(sums.yy) or 1.0
+    xy, l1 = sums.xy / label_size, l1 / label_size
 
     def objective(halves: Float64s) -> tuple[float, Float64s]:
         plus, minus = halves.reshape(2, -1)
@@ -230,12 +230,12 @@ def _with_l1(a: Float64s, sums: Products, l1: Float64s, steps: int, tol: float) 
         options={"maxiter": steps, "maxfun": 20 * steps + 1, "ftol": tol, "gtol": 0.0},
     )
     plus, minus = minimum.x.reshape(2, -1)
-    return np.asarray((plus - minus) * size)
+    return np.asarray((plus - minus) * label_size)
 
 
 def objective(sums: Products, w: Float64s, l1: Float64s, l2: Float64s) -> float:
     """Return half the mean squared error and the penalties at weights."""
-    # Rounding may make a perfect fit negative.
+    # Rounding may make the squared error of a perfect fit negative.
     squares = max(float(0.5 * sums.yy - sums.xy @ w + 0.5 * w @ sums.xx @ w), 0.0)
     return float(squares + l1 @ np.abs(w) + 0.5 * l2 @ w**2)
 

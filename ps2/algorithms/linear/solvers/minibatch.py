@@ -1,7 +1,7 @@
 """Gradients of minibatches, and an optimizer on the servers (PS2 paper, sections 3.3 and 5.2.1, Figure 3).
 
-Under BSP the driver takes a step by the sum of all workers' gradients. Workers that may be ahead of each other (SSP,
-ASP) take steps of their own, and know their tasks.
+Under BSP the driver takes a step with the sum of all workers' gradients. Workers that may be ahead of each other (SSP,
+ASP) take their own steps, and know their tasks without the driver.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
 from ps2.algorithms.linear.losses import Loss
-from ps2.algorithms.linear.parameters import NOTHING, ModelView, Parameters, columns_of
+from ps2.algorithms.linear.parameters import NOTHING, ModelView, Parameters
 from ps2.algorithms.linear.preparation import END, PREPARATION
 from ps2.algorithms.linear.program import Evaluate, LinearWork, SteppingProgram
-from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer, states_of
+from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer, follows_from_sums, states_of
 from ps2.algorithms.linear.solvers.solver import Data, GradientForm, SolverContext
 from ps2.algorithms.training.run import FIRST_CLOCK, clocks_until_rollback
 from ps2.algorithms.training.sent_gradients import FormChoice
 from ps2.array_types import Float64s
 from ps2.client.batch import batch
+from ps2.data.rows import columns_of
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,13 @@ class AddGradient(Task):
 
 @dataclass(frozen=True, eq=False)
 class MinibatchWork:
-    """Makes a worker of its rows; picklable.
+    """Makes the function that does a worker's tasks from its rows; picklable.
 
     Attributes:
-        optimizer: takes the worker's own step in each clock; None: the driver takes one step by all gradients.
-        catch_up: brings the columns of a minibatch up to date before they are read; None: they always are.
+        optimizer: takes the worker's own step in each clock; None: the driver takes one step with all gradients.
+        catch_up: applies skipped penalties to the columns of a minibatch before they are read; None: there are none.
+        fraction: the share of the rows in a minibatch.
+        scale: the factor of the summed gradient.
         every: the number of clocks from one evaluation of the held-out rows to the next.
     """
 
@@ -64,22 +67,22 @@ class MinibatchWork:
                 view.report(self.loss.loss(rows, w, b), self._held_loss(data, view, catch_up))
                 return
             evaluated, sent = self.form.gradient(self.gradient.weight, rows, w, b, columns, self.scale)
-            held = self._held_loss(data, view, catch_up) if task.step % self.every == 0 else NOTHING
+            held_loss = self._held_loss(data, view, catch_up) if task.step % self.every == 0 else NOTHING
             own_step = None if self.optimizer is None else partial(self.optimizer.step, task.step + 1)
             view.add(self.gradient, sent, evaluated.db * self.scale, own_step)
-            view.report((evaluated.loss, evaluated.weight), held, len(rows), **self.form.choice.reported())
+            view.report((evaluated.loss, evaluated.weight), held_loss, len(rows), **self.form.choice.reported())
 
         return do
 
     def _held_loss(self, data: Data, view: ModelView, catch_up: Any) -> tuple[float, float]:
-        if data.held is None:
+        if data.held_out is None:
             return NOTHING
-        return self.loss.loss(data.held, *view.pull(self.model, data.columns, catch_up))
+        return self.loss.loss(data.held_out, *view.pull(self.model, data.columns, catch_up))
 
 
 @dataclass(frozen=True, eq=False)
 class OwnSteps:
-    """The loop of a worker that may be ahead of others; picklable."""
+    """The loop of a worker that may be ahead of other workers; picklable."""
 
     work: LinearWork
     steps: int
@@ -89,7 +92,7 @@ class OwnSteps:
         for clock in clocks_until_rollback(worker, END + self.steps + 1):
             step = clock - END
             if step < 0:
-                worker.barrier()  # others may not have finished the clock before
+                worker.barrier()  # other workers may not have finished the clock before
                 do(worker, PREPARATION[clock - FIRST_CLOCK])
             else:
                 do(worker, AddGradient(step) if step < self.steps else Evaluate(step))
@@ -109,7 +112,8 @@ class Minibatch(SteppingProgram):
 
     def first_biases(self) -> Float64s:
         biases = super().first_biases()
-        return np.zeros_like(biases) if self._optimizer.follows_sums else biases  # such weights begin at 0
+        # With sums of 0, such an optimizer computes weights of 0.
+        return np.zeros_like(biases) if follows_from_sums(self.plan.optimizer) else biases
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -121,7 +125,7 @@ class Minibatch(SteppingProgram):
             # One request to the servers computes the penalty and takes the step. With held-out rows, the model must
             # first be copied if it is the best one.
             penalty = ask(partial(self._compute_penalty_and_step, step, is_last, penalty))
-            if self.record_objective(ask, step, report, penalty, is_last):
+            if self.end_step(ask, step, report, penalty, is_last):
                 return self.validation.best
             if self.plan.validate:
                 ask(partial(self._take_step, step))
@@ -130,9 +134,9 @@ class Minibatch(SteppingProgram):
     def _compute_penalty_and_step(self, step: int, is_last: bool, last_penalty: float) -> float:
         """Return the model's penalty, or ``last_penalty`` if it is not due; take a step, unless rows are held out."""
         driver_steps = self.staleness == 0
-        # A lazy step costs as much as its minibatch, so work on all columns is due once per pass over the rows.
+        # A lazy step touches only the columns of its minibatch, so all columns are visited once per pass over the rows.
         is_due = is_last or self._catch_up is None or step % self._every == 0
-        # While workers are ahead, penalties of this clock would replace those of later ones.
+        # If workers are ahead, the penalties of this clock would replace those of later clocks.
         if is_due and self._catch_up is not None and (driver_steps or is_last):
             self._catch_up.to_step(step)(None)
         with batch():

@@ -16,38 +16,35 @@ from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.linear.parameters import Parameters, Space
 from ps2.algorithms.linear.plan import LinearPlan
 from ps2.algorithms.linear.solvers.solver import SolverContext
+from ps2.algorithms.training.record import DIVERGED, WORSE, WORSE_SAMPLE
 from ps2.client.batch import batch
 from ps2.errors import DivergedError, InputError
 
 log = logging.getLogger(__name__)
 
-# Growth of the objective since the first step that counts as divergence.
-DIVERGED = 1000.0
-# Growth that is worth a warning: of the objective of all rows; of minibatches, which are samples.
-WORSE, WORSE_THAN_SAMPLE = 1.01, 2.0
-# Objectives below this share of the largest squared label (classes: of 1) are rounding.
+# Objectives below this share of the largest squared label are rounding errors; with classes, below this number.
 ROUNDING = 1e-9
-# The minimum of a held-out loss in relative improvements.
+# Improvements of the held-out loss are relative to the loss, or to this number if the loss is smaller.
 MIN_LOSS = 0.01
 
 
 class ObjectiveMonitor:
-    """The objective from clock to clock; ``penalised`` returns a model's vectors to which the L2 penalty applies."""
+    """Computes and checks the objective. ``penalised`` returns the vectors of a model that have the L2 penalty."""
 
     def __init__(
         self, context: SolverContext, penalised: Callable[[Parameters], tuple[Any, ...]] = lambda model: (model.weight,)
     ):
         self._context, self._penalised = context, penalised
         labels = context.facts.label_range if context.problem.classes is None else (0.0, 1.0)
-        size = max(abs(labels[0]), abs(labels[1]))
-        self._rounding = ROUNDING * size * size
+        max_label = max(abs(labels[0]), abs(labels[1]))
+        self._rounding = ROUNDING * max_label * max_label
 
     def penalty(self, model: Parameters) -> Callable[[], float]:
         """Request the penalties of a model within ``batch()``; return a function that returns them after it."""
         l1, l2 = self._context.problem.l1, self._context.problem.l2
-        sizes: list[tuple[float, Any]] = [(l1, model.weight.norm1())] if l1 else []
-        squares: list[tuple[float, Any]] = [(l2 / 2.0, v.dot(v)) for v in self._penalised(model)] if l2 else []
-        return lambda: sum(strength * size.result() for strength, size in [*sizes, *squares])
+        terms: list[tuple[float, Any]] = [(l1, model.weight.norm1())] if l1 else []
+        terms += [(l2 / 2.0, vector.dot(vector)) for vector in self._penalised(model)] if l2 else []
+        return lambda: sum(factor * term.result() for factor, term in terms)
 
     def objective(self, step: int, loss: float, weight: float, penalty: float) -> float:
         """Return the objective of the model after a number of steps; NaN without rows. Raise if it is not finite."""
@@ -62,14 +59,12 @@ class ObjectiveMonitor:
 
     def end(self) -> None:
         """Warn if the last objective is worse than the first one; raise DivergedError if it is far worse."""
-        first, last = self._first, self._context.record.objective[-1]
-        before = max(first, self._rounding)
-        message = f"the objective has grown from {first:g} to {last:g}"
-        if last > DIVERGED * before:
+        factor, message = self._context.record.growth(self._rounding)
+        if factor > DIVERGED:
             raise diverged(self._context, message)
         plan = self._context.plan
         is_sample = plan.solver == "minibatch" and plan.settings.miniBatchFraction < 1.0
-        if last > (WORSE_THAN_SAMPLE if is_sample else WORSE) * before:
+        if factor > (WORSE_SAMPLE if is_sample else WORSE):
             log.warning("%s: %s; %s", _name(plan), message, _advice(self._context))
 
     @property
@@ -104,7 +99,7 @@ def _advice(context: SolverContext) -> str:
 class Validation:
     """Early stopping by the losses of held-out rows, as with pyspark.ml's validationTol; copies the best model.
 
-    ``losses`` are those so far; the list grows.
+    ``losses`` are the held-out losses so far; the list grows.
     """
 
     def __init__(self, tol: float, model: Parameters, best: Parameters, losses: list[float]) -> None:
@@ -117,11 +112,11 @@ class Validation:
 
     @property
     def best(self) -> Parameters:
-        """The model with the smallest held-out loss; without held-out rows the trained model."""
+        """The model with the smallest held-out loss; without held-out rows, the trained model."""
         return self._best if self._losses else self._model
 
     def add_loss(self, ask: Ask, report: Any, model: Parameters) -> str:
-        """Add a model's loss, if the report has one; copy the best model. Return the reason to stop; "": none."""
+        """Add a model's loss, if the report has one; copy the best model. Return the reason to stop, or ""."""
         if not report.held_weight:
             return ""
         loss, min_loss = float(report.held_loss / report.held_weight), min(self._losses, default=math.inf)

@@ -1,7 +1,7 @@
 """Linear regression in one clock: workers add up products of features, and the driver solves the normal equations.
 
-If features nearly explain each other, their products determine only few digits of the weights. A few more clocks then
-determine the others: workers compute residuals from their rows, and the driver solves for the correction.
+If features are nearly collinear, their products determine only the first digits of the weights. A few more clocks then
+determine the other digits: workers compute residuals from their rows, and the driver solves for the correction.
 
 The penalties are those of pyspark.ml's solver "normal", whose standard deviations divide by the weight of all rows.
 """
@@ -34,17 +34,17 @@ from ps2.client.dcv import DCV
 
 log = logging.getLogger(__name__)
 
-# With a smaller pivot, the weights have fewer than 9 digits.
+# With a smaller pivot (``Solution``), the weights have fewer than 9 correct digits.
 MIN_PIVOT = 1e-7
-# Maximum inverse standard deviation in penalties; its square is finite.
+# The maximum inverse standard deviation in penalties; its square is finite.
 MAX_INVERSE_STD = 1e140
 # Each correction adds about as many digits as the equations determine.
 MAX_CORRECTIONS = 4
 # A correction below this share of the weights is the last one.
 EXACT = 1e-10
-SHORTEST = (
-    "feature %d is, to the precision of float64, a sum of multiples of others, so many weights are as good: they are "
-    "the shortest ones"
+SINGULAR_WARNING = (
+    "feature %d is a linear combination of other features, to the precision of float64, so several weights minimise "
+    "the objective: the model has the weights of minimum norm"
 )
 
 
@@ -55,12 +55,12 @@ class AddProducts(Task):
 
 @dataclass(frozen=True)
 class AddResiduals(Task):
-    """Add up the products of features with residuals: labels less the model's predictions."""
+    """Add up the products of features with residuals, which are labels less predictions."""
 
 
 @dataclass(frozen=True, eq=False)
 class NormalWork:
-    """Makes a worker of its rows, which subtracts means; picklable."""
+    """Makes the function that does a worker's tasks from its rows; picklable."""
 
     sums: DCV
     residuals: DCV
@@ -87,7 +87,7 @@ class NormalWork:
 
 @dataclass(frozen=True, eq=False)
 class _Equations:
-    """The normal equations of the servers' sums, divided by the weight of all rows, and their solution."""
+    """The normal equations, from sums divided by the weight of all rows, and their solution."""
 
     sums: Products
     l1: Float64s
@@ -103,7 +103,7 @@ class Normal(LinearProgram):
         problem = context.problem
         self._sums, self._residuals = context.space.small(packed_size(problem.dim)), context.space.small(problem.dim)
         self._label_mean = context.facts.label_mean if problem.fit_intercept else 0.0
-        self._equations: _Equations | None = None  # a cache of what the servers hold
+        self._equations: _Equations | None = None  # a cache of the sums on the servers
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Normal(LinearProgram):
         self.record.reason = "the normal equations were solved"
         if min_pivot == 0.0:  # the equations are singular
             self.record.reason += ", for the shortest weights"
-            ask(partial(log.warning, SHORTEST, feature))
+            ask(partial(log.warning, SINGULAR_WARNING, feature))
         if len(inverse_diagonal):
             self.record.metrics["inverse_diagonal"] = tuple(inverse_diagonal.tolist())
         return self.model
@@ -150,8 +150,8 @@ class Normal(LinearProgram):
         """Set the intercept.
 
         Returns:
-            The objectives of weights of 0 and of the solution; the smallest pivot, and its feature; the diagonal of the
-            inverse for unscaled features and the intercept, or an empty array.
+            The objectives at weights of 0 and at the solution; the smallest pivot, and its feature; the diagonal of the
+            equations' inverse matrix, for unscaled features and the intercept, or an empty array.
         """
         context, equations, w = self.context, self._read_equations(), self.model.weight.pull()
         sums, solution, facts = equations.sums, equations.solution, context.facts
@@ -168,7 +168,7 @@ class Normal(LinearProgram):
         return 0.5 * sums.yy, value, solution.pivot, solution.feature, diagonal
 
     def _read_equations(self) -> _Equations:
-        """Return the equations of the sums on the servers, which are constant after the first clock."""
+        """Return the equations of the sums on the servers; these do not change after the first clock."""
         if self._equations is None:
             sums = Products.unpacked(self._sums.pull() / self.context.facts.weight, self.context.problem.dim)
             l1, l2 = self._penalties(self._inverse_std())
@@ -184,11 +184,11 @@ class Normal(LinearProgram):
     def _penalties(self, inverse_std: Float64s) -> tuple[Float64s, Float64s]:
         """Return the strengths for the weights of features divided by their unbiased standard deviations."""
         problem, facts = self.context.problem, self.context.facts
-        # pyspark.ml's standard deviations, of features and of the label, are smaller by this factor.
+        # pyspark.ml's standard deviations of features and label are the unbiased ones times this factor.
         ratio = math.sqrt(max(1.0 - facts.weight_squared / facts.weight / facts.weight, 0.0)) or 1.0
         if problem.standardize:
             return np.full(problem.dim, problem.l1 * ratio), np.full(problem.dim, problem.l2 * ratio)
-        # An infinite penalty makes a weight 0, and so does a nearly infinite one.
+        # A very large penalty makes a weight 0, as an infinite one would.
         squares = np.minimum(np.minimum(inverse_std, MAX_INVERSE_STD) ** 2 * (problem.l2 / ratio), MAX_INVERSE_STD**2)
         return problem.l1 * inverse_std, squares
 

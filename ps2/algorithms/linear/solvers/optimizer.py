@@ -15,7 +15,7 @@ from ps2.ops.all import optimizer_steps
 from ps2.ops.table import Op
 from ps2.ops.table import Optimizer as Declared
 
-# pyspark.ml's update rules of factorization machines, by their operation. Weights and intercept decay before it.
+# The operations of pyspark.ml's update rules for factorization machines. Weights and intercept decay before the step.
 DECAYING = {"adamW": "adam", "gd": "sgd"}
 
 
@@ -25,8 +25,14 @@ def step_of(name: str) -> Op:
 
 
 def states_of(name: str) -> tuple[str, ...]:
-    """Return the names of an optimizer's vectors, besides weight and gradient."""
+    """Return the names of the vectors of an optimizer's state."""
     return step_of(name).reads[1:-1]
+
+
+def follows_from_sums(name: str) -> bool:
+    """Return whether an optimizer computes weights from sums over all steps, as FTRL does."""
+    declared = step_of(name).optimizer
+    return declared is not None and declared.catch_up is not None
 
 
 def lazy_optimizers() -> list[str]:
@@ -38,16 +44,16 @@ def lazy_optimizers() -> list[str]:
 class Optimizer:
     """Steps of one optimizer on the servers; picklable.
 
-    FTRL's penalties are no part of its steps: its weights follow from sums over all steps (McMahan et al., 2013).
-    "adamW" and "gd" let weights and intercept decay by the L2 penalty before the step (Loshchilov & Hutter, 2019).
+    FTRL computes weights, with all penalties, from sums over all steps (McMahan et al., 2013). "adamW" and "gd" let
+    weights and intercept decay by the L2 penalty before the step (Loshchilov & Hutter, 2019).
 
-    Under BSP the driver takes one step by the sum of all workers' gradients. Workers that may be ahead of each other
-    (SSP, ASP) take steps of their own: each sees its own updates at once (Xing et al., 2016, section 3.2).
+    Under BSP the driver takes one step with the sum of all workers' gradients. Workers that may be ahead of each other
+    (SSP, ASP) take their own steps: each sees its own updates at once (Xing et al., 2016, section 3.2).
 
     Attributes:
-        states: the optimizer's vectors besides weight and gradient, by name.
-        steps_per_clock: 1 under BSP, else the number of workers. Each of these steps has its share of rate and
-            penalties, so that together they go about as far as one step would.
+        states: the vectors of the optimizer's state, by name.
+        steps_per_clock: 1 under BSP, else the number of workers. A step has this share of rate and penalties, so that
+            the steps of a clock together go about as far as one step under BSP.
     """
 
     problem: Problem
@@ -56,11 +62,6 @@ class Optimizer:
     gradient: Parameters
     states: Mapping[str, Parameters]
     steps_per_clock: int = 1
-
-    @property
-    def follows_sums(self) -> bool:
-        """Whether weights follow from sums over all steps, as FTRL's do."""
-        return self._declared.catch_up is not None
 
     def step(self, number: int) -> None:
         """Take a step of clock ``number``, from 1, and zero the gradient; within ``batch()``."""
@@ -77,7 +78,7 @@ class Optimizer:
         return model.each if self.plan.optimizer in DECAYING else (model.weight,)
 
     def catch_up(self) -> CatchUp | None:
-        """Return how to bring columns up to date before workers read them; None: they always are."""
+        """Return how to apply skipped penalties before workers read columns; None: no step skips penalties."""
         problem, declared = self.problem, self._declared
         if declared.catch_up is None or not self.plan.settings.lazy or not (problem.l1 or problem.l2):
             return None
@@ -105,8 +106,8 @@ class Optimizer:
     def _scalars(self, number: int, is_weight: bool) -> dict[str, Any]:
         penalised = is_weight and self.plan.optimizer not in DECAYING
         l1, l2 = (self.problem.l1, self.problem.l2) if penalised else (0.0, 0.0)
-        # FTRL's penalties are those of all steps so far, others' those of one step.
-        factor = number if self.follows_sums else 1.0 / self.steps_per_clock
+        # FTRL takes the penalties of all steps so far, other optimizers those of one step.
+        factor = number if follows_from_sums(self.plan.optimizer) else 1.0 / self.steps_per_clock
         scalars: dict[str, Any] = {"l1": factor * l1, "l2": factor * l2}
         if self.plan.settings.lazy and is_weight:
             scalars["lazy"] = True
@@ -117,7 +118,7 @@ class Optimizer:
 
 @dataclass(frozen=True, eq=False)
 class CatchUp:
-    """Applies the penalties that lazy steps of FTRL have skipped at columns; they grow with every step. Picklable."""
+    """Applies the penalties that lazy steps of FTRL have skipped at columns. They grow each step. Picklable."""
 
     operation: str
     weight: DCV
@@ -127,6 +128,6 @@ class CatchUp:
     l2: float
 
     def to_step(self, number: int) -> Callable[[Int64s | None], object]:
-        """Return a function of columns (None: all) that brings them up to a step."""
+        """Return a function of columns (None: all) that applies the penalties of all steps up to a number."""
         scalars = {**self.rate, "l1": number * self.l1, "l2": number * self.l2}
         return lambda columns: self.weight.zip(*self.sums).apply(self.operation, columns, **scalars)

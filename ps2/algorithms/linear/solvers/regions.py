@@ -1,7 +1,7 @@
 """The regions of steps of L-BFGS: the orthant of the point (OWL-QN: Andrew & Gao, 2007), or a box of bounds.
 
-In both, the direction follows from a pseudo-gradient, which is 0 where the objective cannot fall, and trial points are
-projected onto the region. Methods are called within ``batch()``.
+In both, the direction is computed from a pseudo-gradient, which is 0 along coordinates where the objective cannot fall
+within the region. Trial points are projected onto the region. Methods are called within ``batch()``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ps2.client.dcv import DCV
 
 @dataclass(frozen=True)
 class Orthants:
-    """The orthant of the point's weights. Biases have no penalty, so they are free.
+    """The orthant of the point's weights. Biases have no penalty, so they are not bounded.
 
     Attributes:
         l1: the strength of the penalty.
-        scale: the factor of each weight, above 0; the penalty is on the product. None: the penalty is on the weight.
-        unscaled: receives the gradient by the products, if there is a scale.
+        scale: the factor of each weight, above 0: the penalty is on weight times factor. None: it is on the weight.
+        unscaled: a vector for the gradient by weight times factor, if there is a scale.
     """
 
     l1: float
@@ -31,11 +31,11 @@ class Orthants:
 
     def set_pseudo_gradient(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
         """Set the pseudo-gradient at a point."""
-        by_penalised = gradient.weight
+        unscaled_gradient = gradient.weight
         if self.scale is not None and self.unscaled is not None:
-            by_penalised = self.unscaled.copy(gradient.weight).div(self.scale)
-        # The pseudo-gradient depends only on the signs of the point.
-        pseudo.weight.zip(point.weight, by_penalised).apply("pseudo_gradient", l1=self.l1)
+            unscaled_gradient = self.unscaled.copy(gradient.weight).div(self.scale)
+        # Only the signs of the point matter, and the scale does not change them.
+        pseudo.weight.zip(point.weight, unscaled_gradient).apply("pseudo_gradient", l1=self.l1)
         if self.scale is not None:
             pseudo.weight.mul(self.scale)
         pseudo.bias.copy(gradient.bias)
@@ -51,19 +51,19 @@ class Orthants:
         trial.weight.zip(point.weight, direction.weight, pseudo.weight).apply("orthant_step", t=length)
 
     def project_curvature(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
-        """Project the last step, and the gradient's change, for the curvature: here, both stay (Andrew & Gao)."""
+        """Project the last step, and the change of the gradient; in an orthant, both stay (Andrew & Gao)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """The box between bounds; ``lower`` and ``upper`` are those of the weights of scaled features, on the servers."""
+    """The box between bounds; ``lower`` and ``upper`` hold the bounds for scaled features, on the servers."""
 
     bounds: Bounds
     lower: Parameters
     upper: Parameters
 
     def prepare(self, scale: DCV | None, model: Parameters) -> None:
-        """Set the bounds, and clip a model to them; ``scale`` has each weight's factor, 0 if the weight will be 0."""
+        """Set the bounds, and clip a model to them; ``scale`` has each weight's factor; 0: the weight stays 0."""
         bounds = self.bounds
         factors = np.ones(bounds.lower.size) if scale is None else scale.pull()
         is_free, divisors = factors == 0.0, np.where(factors == 0.0, 1.0, factors)
@@ -74,13 +74,14 @@ class Box:
         self._clip(model)
 
     def set_pseudo_gradient(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
-        for vector, *others in zip(
+        for vector, *arguments in zip(
             pseudo.each, point.each, gradient.each, self.lower.each, self.upper.each, strict=True
         ):
-            vector.zip(*others).apply("box_gradient")
+            vector.zip(*arguments).apply("box_gradient")
 
     def align(self, direction: Parameters, pseudo: Parameters) -> None:
-        self._mask(direction, pseudo)
+        for vector, mask in zip(direction.each, pseudo.each, strict=True):
+            vector.zip(mask).apply("mask")
 
     def project(
         self, trial: Parameters, point: Parameters, direction: Parameters, pseudo: Parameters, length: float
@@ -88,13 +89,9 @@ class Box:
         self._clip(trial)
 
     def project_curvature(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
-        """Set the components at a bound to 0: the curvature is that of the point's face."""
-        self._mask(step, pseudo)
-        self._mask(change, pseudo)
-
-    def _mask(self, parameters: Parameters, pseudo: Parameters) -> None:
-        for vector, mask in zip(parameters.each, pseudo.each, strict=True):
-            vector.zip(mask).apply("mask")
+        """Set the components at a bound to 0: the curvature is that of the face of the box with the point."""
+        self.align(step, pseudo)
+        self.align(change, pseudo)
 
     def _clip(self, parameters: Parameters) -> None:
         for vector, lower, upper in zip(parameters.each, self.lower.each, self.upper.each, strict=True):

@@ -1,17 +1,17 @@
 """Coordinate descent by schedule (structure-aware parallelization: Xing et al., 2016, section 3.1), in the driver.
 
-A round minimises along a set of coordinates. The servers draw the set in favour of coordinates whose next steps are
-long. Workers add up the set's gradient and products of columns, and the driver minimises along the whole set. So
-coordinates that depend on each other may be in one set: nothing inside it runs in parallel. Between rounds, a pass over
-all columns predicts the next steps, and bounds the distance of the objective from its minimum (a duality gap).
-Coordinates that are 0 and would stay 0 take part only in passes.
+A round minimises along a set of coordinates. The servers draw the set; they prefer coordinates with long next steps.
+Workers add up the set's gradient and products of columns, and the driver minimises along the whole set. So one set may
+have coordinates that depend on each other: nothing inside it runs in parallel. Between rounds, a pass over all columns
+predicts the next steps, and bounds the distance of the objective from its minimum (the duality gap). Coordinates that
+are 0 and would stay 0 take part only in passes.
 
 Products of the squared loss do not change, so the driver caches them (covariance updates: Friedman, Hastie and
-Tibshirani, 2010). The logistic loss is replaced by its quadratic model, and backtracking finds the length of a step to
-its minimum (proximal Newton, as newGLMNET: Yuan, Ho and Lin, 2012).
+Tibshirani, 2010). The logistic loss is replaced by its quadratic model at the current weights; backtracking finds the
+length of the step towards the model's minimum (proximal Newton, as in newGLMNET: Yuan, Ho and Lin, 2012).
 
-A path of strengths is one training. Each model begins with the one before, and its first set with the coordinates that
-the strong rule leaves (Tibshirani et al., 2012).
+A path of strengths is one training. Each model starts from the one before; its first set has the coordinates that the
+strong rule does not exclude (Tibshirani et al., 2012).
 """
 
 from __future__ import annotations
@@ -53,20 +53,24 @@ from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
 from ps2.errors import ConfigError, InputError
 
-# Maximum coordinates of a set with new products, and with cached ones; maximum products in a report: 48 MiB.
+# The maximum number of coordinates of a set whose products are new; of all its coordinates; of products in a report,
+# which take 48 MiB.
 MAX_NEW, MAX_CACHED, MAX_PRODUCTS = 1024, 4096, 6 << 20
-# The same for the logistic loss, whose products are all new. So a set has the whole support if it fits.
+# The maximum for the logistic loss, whose products are all new. Sets have the whole support, if it is not larger.
 MAX_NEW_LOGISTIC = 2048
-# A round ends when a sweep changes gradients by less than this share of the gap, or of its tolerance, or by rounding.
+# A round ends when a sweep changes all gradients by less than the largest of three numbers, each times l1: this share
+# of the relative gap, this share of the gap's tolerance, and this number.
 INEXACT, TOLERANCE_SHARE, EXACT = 1e-2, 0.1, 1e-12
-# Maximum steps along one set of the logistic loss, and the share of the gap that a step must gain before another one.
+# The maximum number of steps along one set of the logistic loss; the share of the gap that a step must gain, or it is
+# the last one along its set.
 MAX_REPEATS, MIN_GAIN = 8, 0.05
-# The share of the expected decrease that a step must reach (Tseng and Yun, 2009); the lengths of one clock after the
-# first; the minimum length.
+# The share of the expected decrease that a step must reach (Tseng and Yun, 2009); the number of halved lengths in each
+# clock after the first; the minimum length.
 ARMIJO, HALVINGS, MIN_LENGTH = 0.01, 5, 2.0**-20
-# An objective below this share of the first one is as good as 0.
+# The tolerance is relative to the objective, or to this share of the first objective if that is larger.
 NEGLIGIBLE = 0.01
-# Differences below this share of the objective are rounding; then the gap must fall below this share of itself.
+# If the objective falls by less than this share of itself, which is rounding, and the gap by no more than to this share
+# of the last gap, the training has stalled.
 ROUNDING, STALLED = 1e-14, 0.7
 NO_PROGRESS = "no step lowers the objective beyond rounding"
 CURVATURE = {"squared": 1.0, "logistic": 0.25}
@@ -78,9 +82,9 @@ SOLE_STRENGTH = PathSettings(lambdaPath=[1.0])
 def check_problem(problem: Problem) -> None:
     """Raise ConfigError for an objective that this solver does not minimise."""
     if problem.loss not in CURVATURE:
-        what = "the multinomial model" if problem.loss == "softmax" else f"loss {problem.loss!r}"
+        loss = "the multinomial model" if problem.loss == "softmax" else f"loss {problem.loss!r}"
         raise ConfigError(
-            f"solver: 'sap' is for linear regression and for logistic regression of two classes, got {what}; 'l-bfgs' "
+            f"solver: 'sap' is for linear regression and for logistic regression of two classes, got {loss}; 'l-bfgs' "
             "takes it"
         )
     if not problem.l1 > 0.0:
@@ -91,7 +95,7 @@ def check_problem(problem: Problem) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Move:
-    """The changes of the weights of some features, and of the intercept."""
+    """Changes of the weights of some features, and of the intercept."""
 
     columns: Int64s
     changes: Float64s
@@ -99,7 +103,7 @@ class _Move:
 
     @property
     def changed(self) -> tuple[Int64s, Float64s]:
-        """The features whose weights change, and by how much."""
+        """The features whose weights change, and these changes."""
         changed = self.changes != 0.0
         return self.columns[changed], self.changes[changed]
 
@@ -110,16 +114,18 @@ NO_STRENGTHS = Strengths(0.0, 0.0)
 
 @dataclass
 class _Fit:
-    """The model as it is trained, strength by strength.
+    """The state of the training.
 
     Attributes:
         bias: the intercept for centred dense features.
+        strengths: the current strengths of the penalties.
+        value: the objective.
         gap, value_at_pass: the duality gap and the objective at the last pass.
-        steps: the number of steps for these strengths.
+        steps: the number of steps for the current strengths.
         rounds: the number of sets before the next pass.
         sets: the number of sets so far.
         cached: the features with cached products.
-        move: the last change, which the workers do not know yet.
+        move: the last changes, which the workers do not know yet.
     """
 
     bias: float
@@ -143,12 +149,12 @@ class _Fit:
 
     @property
     def change(self) -> tuple[Int64s, Float64s, float]:
-        """The change that the workers' margins lack: the first fields of a task."""
+        """The changes that the workers' margins lack: the first fields of a task."""
         return *self.move.changed, self.bias
 
 
 def strengths_of(path: PathSettings, max_strength: float) -> tuple[float, ...]:
-    """Return a path's strengths, as factors of the problem's penalties; ``max_strength`` makes all weights 0."""
+    """Return a path's strengths, as factors of the problem's penalties; at ``max_strength`` all weights are 0."""
     if path.lambdaPath:
         return tuple(path.lambdaPath)
     shares = path.lambdaRatio ** (np.arange(path.lambdaCount) / max(path.lambdaCount - 1, 1))
@@ -165,7 +171,7 @@ class Sap(LinearProgram):
         self._path = context.plan.path or SOLE_STRENGTH
         self._is_squared = context.problem.loss == "squared"
         self._by_change = context.plan.schedule in BY_CHANGE
-        self._products = NO_PRODUCTS  # the cache; a pass follows if it is lost
+        self._products = NO_PRODUCTS  # a cache; if it is lost, a pass over all columns follows
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -237,7 +243,7 @@ class Sap(LinearProgram):
     def _search(self, fit: _Fit, direction: _Move, expected: float) -> Steps[tuple[_Move, float]]:
         """Find the longest step along a direction that lowers the objective enough; return it, and the objective.
 
-        ``expected`` is the decrease of the objective along the direction, to first order.
+        ``expected`` is the first-order estimate of the objective's decrease along the direction.
         """
         lengths, support = np.ones(1), fit.support
         w = support.weights(direction.columns)
@@ -258,7 +264,7 @@ class Sap(LinearProgram):
     # -- passes over all columns ---------------------------------------------------------------------------------------
 
     def _describe(self) -> tuple[Int64s, Float64s, float]:
-        """Bound the second derivatives; return the features that are dense, their means, and the first intercept."""
+        """Bound the second derivatives; return the dense features, their means, and the initial intercept."""
         vectors, problem = self._vectors, self.context.problem
         dense, means = vectors.dense_means(problem)
         vectors.curvature.zip(vectors.mean).apply(
@@ -271,7 +277,7 @@ class Sap(LinearProgram):
         return dense, means, float(self.model.bias.pull()[0])
 
     def _strong_rule(self, factors: tuple[float, ...], stage: int) -> float:
-        """Return the minimum gradient at which a weight of 0 takes part."""
+        """Return the minimum absolute gradient at which a weight of 0 may change."""
         factor, l1 = factors[stage], self.context.problem.l1
         return l1 * (max(2.0 * factor - factors[stage - 1], 0.5 * factor) if stage else factor)
 
@@ -281,14 +287,14 @@ class Sap(LinearProgram):
     def _predict_changes(self, strengths: Strengths, screen: float) -> float:
         """Let the servers predict the next step of each coordinate; return max |gradient - l2 w|.
 
-        ``screen`` is the minimum gradient at which a weight of 0 takes part.
+        ``screen`` is the minimum absolute gradient at which a weight of 0 may change.
         """
         vectors = self._vectors
         rows = vectors.change.zip(self.model.weight, vectors.gradient, vectors.curvature)
         return float(rows.apply("linear.predict_changes", l1=strengths.l1, l2=strengths.l2, screen=screen))
 
     def _update_gap(self, fit: _Fit, report: Any, loss: float, max_gradient: float, initial_loss: float) -> str:
-        """Compute objective and duality gap at a pass; return the reason to end these strengths, or an empty string."""
+        """Compute objective and duality gap at a pass; return why the current strengths are done, or ""."""
         plan, w = self.plan, fit.support.w
         dual = float(report.dual) / self.context.facts.weight
         value = loss + fit.strengths.of(w)
@@ -307,12 +313,12 @@ class Sap(LinearProgram):
         return ""
 
     def _intercept_gap(self, report: Any) -> float:
-        """Return the part of the gap by which the intercept may miss its minimum, to second order."""
+        """Return the second-order estimate of the gap that is due to the intercept."""
         down, curved = float(report.down), float(report.curved)
         return down * down / curved if self.context.problem.fit_intercept and curved > 0.0 else 0.0
 
     def _history_since(self, step: int, value: float, reason: str) -> TrainingHistory:
-        """Return the history since a step, before which the objective was ``value``."""
+        """Return the history from a step on; ``value`` is the objective before that step."""
         record = self.record
         seconds = list(record.seconds[step:])
         objective = [value, *record.objective[len(record.objective) - len(seconds) :]] if seconds else [value]
@@ -327,7 +333,7 @@ class Sap(LinearProgram):
     # -- sets ----------------------------------------------------------------------------------------------------------
 
     def _draw_next_set(self, ask: Ask, fit: _Fit) -> ComputeBlock | None:
-        """Draw a further set after a step, from the changes of the step; None: a pass is due."""
+        """Draw another set after a step, by the changes of that step; None: a pass is due."""
         if fit.rounds <= 0:
             return None
         if self._by_change:
@@ -346,8 +352,8 @@ class Sap(LinearProgram):
             rounds = fit.rounds - 1 if fit.rounds else -(-dim // count) - 1
         else:
             new = columns[~np.isin(columns, cached)] if self._is_squared else np.union1d(columns, support)
-            size = len(new) + len(cached)
-            if len(new) > limit or size > MAX_CACHED or len(new) * size > MAX_PRODUCTS:
+            block_size = len(new) + len(cached)
+            if len(new) > limit or block_size > MAX_CACHED or len(new) * block_size > MAX_PRODUCTS:
                 new, cached = np.union1d(columns, support), NO_COLUMNS
             if len(new) > limit:  # the model is too large for one set
                 new = ask(partial(self._draw_columns, limit, fit.sets))
@@ -360,7 +366,7 @@ class Sap(LinearProgram):
         return ComputeBlock(*fit.change, block=block, new=len(block) - len(cached))
 
     def _draw_columns(self, count: int, number: int) -> Int64s:
-        """Let the servers draw coordinates for a set; return at most ``count``, ascending."""
+        """Let the servers draw coordinates for set ``number``; return at most ``count``, ascending."""
         plan = self.plan
         columns, keys = self._vectors.change.zip().apply(
             "linear.draw_coordinates",
@@ -387,23 +393,23 @@ class Sap(LinearProgram):
         step = minimise(products, report.gradient, w, (float(report.down), curved), strengths, tol)
         expected = float(report.gradient @ step.change) + float(report.down) * step.intercept
         expected += strengths.of(w) - strengths.of(step.w)
-        expected = max(expected, step.decrease)  # the difference of penalties loses a small one
+        expected = max(expected, step.decrease)  # rounding of the penalties may hide a small decrease
         move = {"change": step.change, "intercept": step.intercept, "decrease": step.decrease, "expected": expected}
         return {**amounts, "is_lost": False, **move}
 
     def _caches_products(self, fit: _Fit) -> bool:
-        """Return whether products do not change, and the next set may need them."""
+        """Return whether the next set may use the products of this one."""
         return self._is_squared and self._by_change and not fit.rounds
 
     def _push_weights(self, fit: _Fit) -> None:
-        """Set the weights that have changed, and the intercept."""
+        """Set the changed weights, and the intercept, on the servers."""
         columns, _ = fit.move.changed
         with batch():
             self.model.weight.push(fit.support.weights(columns), columns)
             self.model.bias.push(np.array([fit.bias]))
 
     def _push_changes(self, fit: _Fit) -> None:
-        """Set the changes of the last step, from which the servers draw."""
+        """Set the changes of the last step, by which the servers draw."""
         columns, changes = fit.move.columns, fit.move.changes
         square = self._vectors.curvature.pull(columns) + fit.strengths.l2
         self._vectors.change.push(changes * np.sqrt(square), columns)

@@ -1,7 +1,6 @@
-"""Coordinate descent by schedule, in the workers: each holds its rows by column, and their margins.
+"""Coordinate descent by schedule, in the workers: each keeps its rows by column, and their margins.
 
-A task changes the margins, then requests computations from them. A worker that is started again computes its margins
-from the weights on the servers.
+A task first changes the margins. A worker that is started again computes its margins from the weights on the servers.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from ps2.ops.table import Array
 
 @dataclass(frozen=True)
 class Describe(Task):
-    """Add up the statistics of features on the servers."""
+    """Add the statistics of features to the sums on the servers."""
 
 
 @dataclass(frozen=True, eq=False)
 class MarginTask(Task):
-    """A computation from the margins after changes of the weights of some columns; ``bias``: the new intercept."""
+    """A computation after changes of the weights of some columns, and of the intercept, whose new value is ``bias``."""
 
     columns: Int64s
     changes: Float64s
@@ -43,12 +42,12 @@ class MarginTask(Task):
 
 @dataclass(frozen=True, eq=False)
 class AddGradients(MarginTask):
-    """Add the gradient of all features to that on the servers; report the loss."""
+    """Add the gradient of all features to the sum on the servers; report the loss."""
 
 
 @dataclass(frozen=True, eq=False)
 class ComputeBlock(MarginTask):
-    """Report the gradient of a block of features, and the products of the first ``new`` ones with all."""
+    """Report the gradient of a block of features, and the products of its first ``new`` features with all of it."""
 
     block: Int64s
     new: int
@@ -56,7 +55,12 @@ class ComputeBlock(MarginTask):
 
 @dataclass(frozen=True, eq=False)
 class TryLengths(MarginTask):
-    """Report the losses of steps along the features of a direction; slopes are the changes at a step of length 1."""
+    """Report the losses of steps of several lengths along a direction.
+
+    Attributes:
+        direction: the features of the direction.
+        slopes, bias_slope: the changes of their weights, and of the intercept, by a step of length 1.
+    """
 
     direction: Int64s
     slopes: Float64s
@@ -69,11 +73,11 @@ class ColumnVectors:
     """Statistics of each feature on the servers, co-located with the weights; picklable.
 
     Attributes:
-        share: the share of the rows' weight that has the feature.
+        share: the share of the rows' weight where the feature is not 0.
         mean: the mean of the feature.
-        curvature: the mean of its square; later the second derivative of the loss, or a bound of it.
+        curvature: the mean of its square; later the second derivative of the loss, or an upper bound of it.
         gradient: the negative gradient of the loss; 0 between two computations.
-        change: the change by the last step along the feature, or by the next one.
+        change: the change of the weight by the last step along the feature, or by the next one.
     """
 
     share: DCV
@@ -83,7 +87,7 @@ class ColumnVectors:
     change: DCV
 
     def dense_means(self, problem: Problem) -> tuple[Int64s, Float64s]:
-        """Return the features to centre, and their means; none without an intercept."""
+        """Return the features to centre and their means; both are empty without an intercept."""
         if not problem.fit_intercept:
             return NO_COLUMNS, NO_VALUES
         dense: tuple[Int64s, Float64s] = self.share.zip(self.mean).apply("linear.dense_columns", least=DENSE)
@@ -92,7 +96,7 @@ class ColumnVectors:
 
 @dataclass(frozen=True, eq=False)
 class SapWork:
-    """Makes a worker of its rows; picklable."""
+    """Makes the function that does a worker's tasks from its rows; picklable."""
 
     problem: Problem
     facts: Facts
@@ -157,25 +161,16 @@ class _Work:
 
     def _differentiate(self, task: MarginTask, columns: LocalColumns, view: ModelView) -> None:
         center = self._facts.label_mean if self._problem.fit_intercept else 0.0
-        loss, dual = slopes(
-            *(
-                MARGIN_CODES[self._problem.loss],
-                self._z + task.bias,
-                self._y,
-                self._weights,
-                center,
-                1.0 / self._facts.weight,
-            ),
-            *(self._slope, self._curvature),
-        )
+        code, margins, share = MARGIN_CODES[self._problem.loss], self._z + task.bias, 1.0 / self._facts.weight
+        loss, dual = slopes(code, margins, self._y, self._weights, center, share, self._slope, self._curvature)
         rows, report = 0, dict[str, Any](dual=dual, down=self._slope.sum(), curved=self._curvature.sum())
         if isinstance(task, ComputeBlock):
-            report["gradient"] = columns.dot_some(task.block, self._slope)
-            report["entries"] = columns.dot_some(task.block, self._curvature)
+            report["gradient"] = columns.dot(task.block, self._slope)
+            report["entries"] = columns.dot(task.block, self._curvature)
             report["products"] = columns.products(task.block, task.new, self._curvature)
             view.moved_bytes += report["products"].nbytes + report["gradient"].nbytes + report["entries"].nbytes
         else:
-            gradient = columns.dot(self._slope)
+            gradient = columns.dot(columns.keys, self._slope)
             self._vectors.gradient.add(gradient, columns.keys)
             view.moved_bytes += gradient.nbytes
             rows = len(self._rows)
