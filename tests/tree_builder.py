@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.growing import Split
 from ps2.algorithms.trees.layout import category_flags
+from ps2.algorithms.trees.rows import Split
 from ps2.algorithms.trees.tree import LEAF, Bools, Tree
 
 

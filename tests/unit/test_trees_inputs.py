@@ -237,9 +237,9 @@ def test_labels_when_tiny_then_xgboost_min_gain_forbids_splits(defaults, nodes, 
     ("loss", "label", "message"),
     [
         ("poisson", -1.0, "'label': expected counts for loss 'poisson', got labels down to -1"),
-        ("poisson", 0.0, "of which some are above 0, got zeros alone"),
-        ("squared", 1e100, r"'label': expected labels up to 1e\+38, which leaves can hold, got 1e\+100"),
-        ("absolute", -1e39, r"'label': expected labels up to 1e\+38, which leaves can hold, got -1e\+39"),
+        ("poisson", 0.0, "a count above 0 for loss 'poisson', got only zeros"),
+        ("squared", 1e100, r"'label': expected labels up to 1e\+38, the limit for leaves, got 1e\+100"),
+        ("absolute", -1e39, r"'label': expected labels up to 1e\+38, the limit for leaves, got -1e\+39"),
     ],
 )
 def test_labels_when_loss_rejects_them_then_input_error(loss, label, message):

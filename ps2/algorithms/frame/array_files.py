@@ -20,7 +20,7 @@ from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageErro
 from ps2.storage.arrays import npy
 from ps2.storage.files import reported, resolve_url, write
 
-A = TypeVar("A", bound="ArrayModel")
+A = TypeVar("A", bound="ArrayFiles")
 
 # The key in the metadata, beside those that pyspark writes.
 KEY = "ps2"
@@ -119,13 +119,13 @@ def save_without_spark(
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a kind of ``ArrayModel``.
+    """The files of a kind of ``ArrayFiles``.
 
     Attributes:
         format: the format, with its version.
         what: the content in words, for errors.
         arrays: the names of the arrays, each with the kinds of dtype that it may have, NumPy's letters. The file of an
-            array is NAME.npy.
+            array is NAME.npy; an array that the model did not write has none.
         values: the names of the other values, each with its conversion from JSON, which raises ValueError or TypeError
             for a wrong value.
     """
@@ -136,22 +136,13 @@ class ModelFiles:
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
 
 
-class ArrayModel:
-    """A trained model as arrays, usable without Spark and servers; picklable.
+class ArrayFiles:
+    """Arrays and values that are written to a model's folder, and read from it without Spark.
 
-    The names in ``_FILES`` are attributes of the model, and arguments of its constructor.
+    The names in ``_FILES`` are attributes, and arguments of the constructor, unless the hooks convert them.
     """
 
-    # The name of the public model whose files these are.
-    _MODEL_CLASS: ClassVar[str]
     _FILES: ClassVar[ModelFiles]
-    # Whether features may be missing (NaN).
-    takes_missing: bool = False
-
-    @property
-    def is_light(self) -> bool:
-        """Whether the model may travel inside the function that uses it."""
-        return sum(getattr(self, name).size for name in self._FILES.arrays) <= MAX_LIGHT
 
     @classmethod
     def load(cls: type[A], path: str) -> A:
@@ -167,6 +158,56 @@ class ArrayModel:
         """
         return cls.read(path, path, load_content(path))
 
+    def _arrays_to_write(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays as the files hold them."""
+        return {name: getattr(self, name) for name in self._FILES.arrays}
+
+    def _values_to_write(self) -> dict[str, Any]:
+        """Return the other values as the metadata hold them."""
+        return {name: getattr(self, name) for name in self._FILES.values}
+
+    @classmethod
+    def _from_files(cls: type[A], **parts: Any) -> A:
+        """Make the model of the arrays and values that were read."""
+        make: Any = cls
+        made: A = make(**parts)
+        return made
+
+    def write(self, url: str) -> dict[str, Any]:
+        """Write the arrays to a folder; return their entries for the metadata."""
+        files = write_arrays(url, {f"{name}.npy": array for name, array in self._arrays_to_write().items()})
+        return {"format": self._FILES.format, **self._values_to_write(), "files": files}
+
+    @classmethod
+    def read(cls: type[A], path: str, url: str, content: Any) -> A:
+        """Read what ``write`` wrote to a URL, for which the user gave a path; raises like ``load``."""
+        saved = cls._FILES
+        with reading(path, content, saved.format, saved.what):
+            values = {name: convert(content[name]) for name, convert in saved.values.items()}
+            files = dict(content["files"])
+            arrays = {name: read_array(url, f"{name}.npy", files) for name in saved.arrays if f"{name}.npy" in files}
+            for name, array in arrays.items():
+                if array.dtype.kind not in saved.arrays[name]:
+                    raise ValueError(f"{name}: dtype {array.dtype}")
+            try:
+                return cls._from_files(**arrays, **values)
+            except UsageError as error:
+                raise CheckpointCorruptError(f"{path}: {error}") from error
+
+
+class ArrayModel(ArrayFiles):
+    """A trained model as arrays, usable without Spark and servers; picklable."""
+
+    # The name of the public model whose files these are.
+    _MODEL_CLASS: ClassVar[str]
+    # Whether features may be missing (NaN).
+    takes_missing: bool = False
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the model may travel inside the function that uses it."""
+        return sum(getattr(self, name).size for name in self._FILES.arrays) <= MAX_LIGHT
+
     def save(self, path: str) -> None:
         """Write the model to a new folder, local or a URL that fsspec knows; the public model reads it, too.
 
@@ -179,29 +220,3 @@ class ArrayModel:
     def _params(self) -> dict[str, Any]:
         """Return the params that the public model has, as plain data."""
         return {}
-
-    def _arrays_to_write(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays as the files hold them."""
-        return {name: getattr(self, name) for name in self._FILES.arrays}
-
-    def write(self, url: str) -> dict[str, Any]:
-        """Write the arrays to a folder; return their entries for the metadata."""
-        files = write_arrays(url, {f"{name}.npy": array for name, array in self._arrays_to_write().items()})
-        values = {name: getattr(self, name) for name in self._FILES.values}
-        return {"format": self._FILES.format, **values, "files": files}
-
-    @classmethod
-    def read(cls: type[A], path: str, url: str, content: Any) -> A:
-        """Read what ``write`` wrote to a URL, for which the user gave a path; raises like ``load``."""
-        make: Any = cls
-        saved = cls._FILES
-        with reading(path, content, saved.format, saved.what):
-            values = {name: convert(content[name]) for name, convert in saved.values.items()}
-            arrays = {name: read_array(url, f"{name}.npy", dict(content["files"])) for name in saved.arrays}
-            for name, array in arrays.items():
-                if array.dtype.kind not in saved.arrays[name]:
-                    raise ValueError(f"{name}: dtype {array.dtype}")
-        try:
-            return make(**arrays, **values)
-        except UsageError as error:
-            raise CheckpointCorruptError(f"{path}: {error}") from error

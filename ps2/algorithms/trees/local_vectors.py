@@ -1,4 +1,4 @@
-"""Vectors in this process with the calls of a DCV that find cut points: for a worker that has all rows."""
+"""Vectors in this process, with those methods of a DCV that find cut points: for a worker that has all rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ps2.array_types import Int64s
 
 
 class SumsVector(Protocol):
-    """A vector that workers add to: a DCV, or one in this process."""
+    """A vector to which workers add: a DCV, or a vector in this process."""
 
     def add(self, values: Any, indices: Any = None) -> Any:
         """Add to the values at indices, or to all."""
@@ -79,11 +79,11 @@ class LocalSparse:
 
     def _index(self, keys: Int64s) -> Int64s:
         """Return the index of each key, after adding new keys."""
-        every = keys
+        all_keys = keys
         if len(self._keys) or not (keys[1:] > keys[:-1]).all():
-            every = merged(self._keys, keys)
-        if len(every) > len(self._keys):
-            values = np.zeros(len(every), np.int64)
-            values[np.searchsorted(every, self._keys)] = self._values
-            self._keys, self._values = every, values
+            all_keys = merged(self._keys, keys)
+        if len(all_keys) > len(self._keys):
+            values = np.zeros(len(all_keys), np.int64)
+            values[np.searchsorted(all_keys, self._keys)] = self._values
+            self._keys, self._values = all_keys, values
         return np.searchsorted(self._keys, keys)

@@ -15,8 +15,8 @@ from ps2.algorithms.trees.layout import (
     HESSIAN,
     MAX_BINS,
     MISSING_LEFT,
-    PLACE_BITS,
-    PLACES,
+    POSITION_BITS,
+    POSITION_MASK,
     THIRD,
     WORD_BITS,
     Array,
@@ -143,8 +143,8 @@ def feature_at(layout: Array, column: int, channels: int) -> Feature:
     """Return the feature that a column of a histogram belongs to, from the layout row."""
     first = column - max(int(layout[column * channels + 1]), 0)
     word = -int(layout[first * channels + 1])
-    size, implied = (word >> PLACE_BITS) & PLACES, (word & PLACES) - 1
-    return Feature(int(layout[first * channels]), first, size, implied, word >> (2 * PLACE_BITS))
+    size, implied = (word >> POSITION_BITS) & POSITION_MASK, (word & POSITION_MASK) - 1
+    return Feature(int(layout[first * channels]), first, size, implied, word >> (2 * POSITION_BITS))
 
 
 @inline

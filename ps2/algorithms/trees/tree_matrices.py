@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ps2.algorithms.frame.memory import MORE_SERVERS, check_servers, fitting_servers
-from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
+from ps2.algorithms.trees.binning import Bins, bin_shapes, bins_by_shapes
 from ps2.algorithms.trees.growth import LAYOUT, Growth
 from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, SUM_BYTES, Array, layout_of
 from ps2.algorithms.trees.nonempty_bins import marked_rows, rows_with_marks
@@ -36,7 +36,7 @@ class HistogramMatrices:
     Attributes:
         bins: the bins of all features.
         histograms: a row for the layout of bins, one per open node, and the bitmaps of ``nonempty_bins``.
-        cuts: the cut points; sizes: ``shapes_of`` the bins.
+        cuts: the cut points; sizes: ``bin_shapes`` the bins.
         channels: the number of sums in a bin.
         words: the number of int64 that hold a set of categories.
     """
@@ -61,7 +61,7 @@ class HistogramMatrices:
         cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1, "float64"), DCV.dense(bins.features, 1, "int32")
         if len(bins.cuts):
             cuts.push(bins.cuts)
-        sizes.push(shapes_of(bins))
+        sizes.push(bin_shapes(bins))
         return HistogramMatrices(bins, histograms, cuts, sizes, channels, problem.words)
 
     @staticmethod
@@ -139,9 +139,7 @@ def read_bins(problem: TreeProblem, numbers: Sequence[int]) -> Bins:
     cuts, sizes = (existing_handle(DCV, number) for number in numbers[1:])
     with batch():
         cut_points, shapes = cuts.pull(), sizes.pull()
-    counts, missing = of_shapes(shapes.result())
-    offsets = np.append(0, np.cumsum(counts))
-    return bins_of(problem, cut_points.result()[: offsets[-1]], offsets, missing)
+    return bins_by_shapes(problem, cut_points.result(), shapes.result())
 
 
 def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, Array]]) -> int:

@@ -40,9 +40,9 @@ class AnyTrees(FleetModel):
         forest: Forest = self._fitted.forest
         return forest
 
-    @abstractmethod
     def _importances(self) -> Float64s:
         """Return the features' importances, which sum up to 1."""
+        return self._forest.importances()
 
     @property
     def featureImportances(self) -> Vector:

@@ -9,33 +9,28 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.trees import binning_kernels, cut_points, feature_columns, growing_kernels
+from ps2.algorithms.trees import binning_kernels, cut_points, growing_kernels
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.boosted_growth import FeatureSets
 from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.compiled_growing import CompiledGrower, bin_columns, rows_of
-from ps2.algorithms.trees.contributions import Explainer
-from ps2.algorithms.trees.cut_points import Cells, Refinement
-from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, FeatureColumns
-from ps2.algorithms.trees.feature_sets import FeatureSets
-from ps2.algorithms.trees.forests.forest_rows import ForestRows
-from ps2.algorithms.trees.forests.grown_forest import random_forest
-from ps2.algorithms.trees.forests.growth import ForestGrowth
-from ps2.algorithms.trees.forests.local_worker import ForestGrower
+from ps2.algorithms.trees.cut_points import NO_WEIGHTS, Cells, FeatureColumns, Refinement
+from ps2.algorithms.trees.forests.growth import ForestGrowth, random_forest
 from ps2.algorithms.trees.forests.plan import ForestPlan
 from ps2.algorithms.trees.forests.random_forest import RandomForest
-from ps2.algorithms.trees.forests.worker import NodeHistograms
+from ps2.algorithms.trees.forests.worker import ForestGrower, ForestRows, NodeHistograms
 from ps2.algorithms.trees.gradients import NO_WEIGHTS as NO_FLOATS
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, scales_of, sums_below
-from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.growth import GrownTree, tree_of
 from ps2.algorithms.trees.local_worker import LocalGrower
 from ps2.algorithms.trees.metrics import Metric
+from ps2.algorithms.trees.model import Explainer
 from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, purest_splits, subtract
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.ranking import RowGroups
-from ps2.algorithms.trees.rows import draw, row_ids, whole_weights
+from ps2.algorithms.trees.rows import DenseRows, Scratch, SparseRows, Split, draw, row_ids, whole_weights
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.settings import BoostingSettings, ForestSettings
 from ps2.algorithms.trees.tree import Forest
@@ -93,7 +88,7 @@ def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
     some = np.zeros(1, np.int64)
     for columns in (FeatureColumns.of_dense(x), FeatureColumns.of_sparse(sparse)):
         for weights in (NO_WEIGHTS, readable(np.ones(1, np.int64))):
-            feature_columns.distinct(columns, 2, weights)
+            cut_points.distinct(columns, 2, weights)
             cells = Cells.whole(1)
             for turn in range(2):
                 refinement = Refinement.of(cells, 2, turn)
@@ -101,7 +96,7 @@ def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
                 held = np.flatnonzero(sums)
                 cells = cells.refine(refinement, held, sums[held])
             cut_points.cuts_of_many(cells, 2)
-            feature_columns.missing(columns, weights)
+            cut_points.missing(columns, weights)
     _bins().bin_dense(FeatureColumns.of_dense(x))
     _bins().bin_sparse(sparse, "zero")
 

@@ -13,6 +13,7 @@ from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_rows import BoostedRows
+from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import (
     NODE,
     ROW,
@@ -23,7 +24,6 @@ from ps2.algorithms.trees.driver_messages import (
     PlantTrees,
     SumGradients,
 )
-from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles, RowsByFeature

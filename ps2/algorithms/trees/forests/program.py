@@ -7,11 +7,9 @@ workers add up histograms, and the servers search these for the best splits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.memory import MORE_SERVERS, fitting_servers, left_on
@@ -20,14 +18,12 @@ from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, Words
 from ps2.algorithms.training.table import Facts, Table
-from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes
+from ps2.algorithms.trees.binning import Bins, bins_by_shapes
 from ps2.algorithms.trees.driver_messages import Moves, PlantTrees, SumRows
-from ps2.algorithms.trees.forests.grown_forest import ForestRecord, ForestTree
-from ps2.algorithms.trees.forests.growth import ForestGrowth
-from ps2.algorithms.trees.forests.local_worker import GrowTrees, LocalForestWorker
+from ps2.algorithms.trees.forests.growth import ForestGrowth, ForestRecord, ForestTree
 from ps2.algorithms.trees.forests.plan import ForestPlan, min_rows_to_split
 from ps2.algorithms.trees.forests.random_forest import RandomForest
-from ps2.algorithms.trees.forests.worker import ForestWorker
+from ps2.algorithms.trees.forests.worker import ForestWorker, GrowTrees, LocalForestWorker
 from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.growth import opened_roots
 from ps2.algorithms.trees.layout import SUM_BYTES
@@ -125,14 +121,10 @@ class LocalForestProgram(LocalProgram[RandomForest]):
             (reply,) = report.replies
             if "scales" in reply:  # the first one
                 weight_scale, label_scale = reply["scales"].tolist()
-                forest.begin(self._bins(reply), (weight_scale, label_scale))
+                bins = bins_by_shapes(self._problem, reply["cuts"], reply["shapes"])
+                forest.begin(bins, (weight_scale, label_scale))
             forest.add(ask, [ForestTree(*data) for data in reply["trees"]], reply["rows"], reply["tree_s"])
         return forest
 
     def worker(self) -> Callable[[Reading], LocalForestWorker]:
         return partial(LocalForestWorker, self._problem, self.plan, self._run.mean_weight)
-
-    def _bins(self, reply: Mapping[str, Any]) -> Bins:
-        """Return the bins that a worker has found."""
-        counts, missing = of_shapes(reply["shapes"])
-        return bins_of(self._problem, reply["cuts"], np.append(0, np.cumsum(counts)), missing)

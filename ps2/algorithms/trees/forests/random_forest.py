@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.frame.array_files import load_content, read_array, reading, write_arrays
+from ps2.algorithms.frame.array_files import ArrayFiles, ModelFiles
 from ps2.algorithms.frame.heads import ValueHead, VotesHead
-from ps2.algorithms.trees.files import arrays_of, forest_of
 from ps2.algorithms.trees.predict import TreesModel
-from ps2.algorithms.trees.tree import Forest
+from ps2.algorithms.trees.tree import Forest, checked_absent
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 from ps2.ops.parallel import over_blocks
 
-FORMAT = "ps2.random_forest.v1"
 # The cost of adding a leaf's vote, in additions.
 LEAF_COST = 8
 
@@ -47,10 +45,10 @@ class RandomForest(TreesModel):
 
         Raises:
             CheckpointMissingError: the folder holds no model.
-            UsageError: it is no random forest, or of a version that is not known here.
-            CheckpointCorruptError: the files are not what the metadata say.
+            UsageError: the folder holds another model, or its version is unknown.
+            CheckpointCorruptError: the files do not match the metadata.
         """
-        return read_random_forest(path, path, load_content(path))
+        return RandomForestFiles.load(path).model
 
     @property
     def classes(self) -> int | None:
@@ -72,11 +70,8 @@ class RandomForest(TreesModel):
         nodes = self.nodes(x)
         out = np.zeros((len(nodes), self.classes or 1))
         cost = LEAF_COST * max(nodes.shape[1], 1) * out.shape[1]
-        if self.shares:
-            over_blocks(add_shares, (nodes, out), *self._tables, cost=cost)
-        else:
-            over_blocks(add_values, (nodes, out), *self._tables, cost=cost)
-        return out
+        over_blocks(add_leaves, (nodes, out), *self._tables, cost=cost)
+        return out if self.shares else out / nodes.shape[1]
 
     def votes(self, x: Any, counts: npt.NDArray[np.bool_]) -> tuple[Float64s, Int64s]:
         """Return the sum of some trees' votes for each row, float64, shape (n, 1) or (n, classes), and their number.
@@ -85,10 +80,10 @@ class RandomForest(TreesModel):
             x: see ``margins``.
             counts: bool, shape (n, trees), whether a tree counts for a row.
         """
-        nodes, (begins, votes) = self.nodes(x), self._tables
+        nodes = self.nodes(x)
         out, trees = np.zeros((len(nodes), self.classes or 1)), np.zeros(len(nodes), np.int64)
         cost = LEAF_COST * max(nodes.shape[1], 1) * out.shape[1]
-        over_blocks(add_votes, (nodes, counts, out, trees), begins, readable(votes.reshape(len(votes), -1)), cost=cost)
+        over_blocks(add_votes, (nodes, counts, out, trees), *self._tables, cost=cost)
         return out, trees
 
     def predict(self, x: Any) -> Float64s:
@@ -130,55 +125,53 @@ class RandomForest(TreesModel):
 
     @cached_property
     def _tables(self) -> tuple[Int64s, Float64s]:
-        """The first node of each tree, and the votes of all nodes."""
+        """The number of each tree's first node, and the votes of all nodes, shape (nodes, classes or 1)."""
         begins = np.append(0, np.cumsum([len(tree) for tree in self.forest.trees])).astype(np.int64)
-        votes = self.shares or [tree.value for tree in self.forest.trees]
+        votes = self.shares or [tree.value[:, None] for tree in self.forest.trees]
         return readable(begins), readable(np.concatenate(votes))
 
 
-def write_random_forest(url: str, model: RandomForest) -> dict[str, Any]:
-    """Write a forest; return its part of the metadata."""
-    arrays = arrays_of(model.forest)
-    if model.shares:
-        arrays["shares.npy"] = np.concatenate(model.shares)
-    return {
-        "format": FORMAT,
-        "features": model.dim,
-        "absent": model.forest.absent,
-        "classes": model.classes or 0,
-        "files": write_arrays(url, arrays),
-    }
+class RandomForestFiles(ArrayFiles):
+    """The files of a random forest; the array "shares" is there only for classes."""
 
+    _FILES = ModelFiles(
+        "ps2.random_forest.v1",
+        "random forests",
+        {"nodes": "V", "sizes": "i", "sets": "b", "base": "f", "shares": "f"},
+        {"features": int, "absent": checked_absent, "classes": int},
+    )
 
-def read_random_forest(path: str, url: str, content: Any) -> RandomForest:
-    """Read a forest; path: the user's name of the folder; content: the result of ``write_random_forest``."""
-    with reading(path, content, FORMAT, "random forests"):
-        forest = forest_of(url, content["files"], int(content["features"]), content["absent"])
-        if not content["classes"]:
-            return RandomForest(forest, ())
-        shares = read_array(url, "shares.npy", content["files"])
+    def __init__(self, model: RandomForest) -> None:
+        self.model = model
+
+    def _arrays_to_write(self) -> dict[str, Any]:
+        shares = {"shares": np.concatenate(self.model.shares)} if self.model.shares else {}
+        return self.model.forest.arrays() | shares
+
+    def _values_to_write(self) -> dict[str, Any]:
+        model = self.model
+        return {"features": model.dim, "absent": model.forest.absent, "classes": model.classes or 0}
+
+    @classmethod
+    def _from_files(cls, **parts: Any) -> RandomForestFiles:
+        classes, shares = parts.pop("classes"), parts.pop("shares", None)
+        forest = Forest.from_arrays(**parts)
+        if not classes:
+            return RandomForestFiles(RandomForest(forest, ()))
         ends = np.cumsum([len(tree) for tree in forest.trees])
-        return RandomForest(forest, tuple(np.split(shares.reshape(-1, content["classes"]), ends[:-1])))
+        if shares is None:
+            raise ValueError(f"shares: expected those of {classes} classes")
+        return RandomForestFiles(RandomForest(forest, tuple(np.split(shares.reshape(-1, classes), ends[:-1]))))
 
 
 @kernel
-def add_shares(nodes: Int32s, out: Float64s, begins: Int64s, shares: Float64s) -> None:
-    """Add the shares of the classes in each row's leaves; nodes: shape (n, trees), out: shape (n, classes)."""
+def add_leaves(nodes: Int32s, out: Float64s, begins: Int64s, votes: Float64s) -> None:
+    """Add the votes of each row's leaves to ``out``, shape (n, width); nodes: shape (n, trees)."""
     for row in range(nodes.shape[0]):
         for tree in range(nodes.shape[1]):
             node = begins[tree] + nodes[row, tree]
             for c in range(out.shape[1]):
-                out[row, c] += shares[node, c]
-
-
-@kernel
-def add_values(nodes: Int32s, out: Float64s, begins: Int64s, values: Float64s) -> None:
-    """Set ``out``, shape (n, 1), to the mean of the values of each row's leaves."""
-    for row in range(nodes.shape[0]):
-        total = 0.0
-        for tree in range(nodes.shape[1]):
-            total += values[begins[tree] + nodes[row, tree]]
-        out[row, 0] = total / nodes.shape[1]
+                out[row, c] += votes[node, c]
 
 
 @kernel

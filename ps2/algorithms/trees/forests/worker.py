@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -11,21 +14,89 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.trees.compiled_growing import bin_columns
+from ps2.algorithms.trees.binning import Bins, bin_shapes
+from ps2.algorithms.trees.compiled_growing import bin_columns, node_memory, rows_of
+from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import NODE, PLACE, TREE, TURN, GrowTask, PlantTrees, SumRows
 from ps2.algorithms.trees.forests import forest_kernels as kernels
-from ps2.algorithms.trees.forests.forest_rows import ForestRows
+from ps2.algorithms.trees.forests.growth import ForestTree, without_unused
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
-from ps2.algorithms.trees.forests.plan import ForestPlan
+from ps2.algorithms.trees.forests.plan import ForestPlan, min_rows_to_split
+from ps2.algorithms.trees.gradients import exponents_of, quantised, sums_below
 from ps2.algorithms.trees.layout import Array, UInt8s
-from ps2.algorithms.trees.problem import TreeProblem
+from ps2.algorithms.trees.problem import TreeProblem, key_of
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.rows import NodeRows, rows_with_weight
-from ps2.algorithms.trees.tree_kernels import BinColumns
+from ps2.algorithms.trees.rows import Binned, NodeRows, binned, row_ids, rows_with_weight
+from ps2.algorithms.trees.tree_kernels import BinColumns, GrowingTree, Rows
 from ps2.algorithms.trees.worker import FleetWorker, Histogram
-from ps2.array_types import Int32s, Int64s
+from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.data.rows import LocalRows
+from ps2.ops import parallel
 from ps2.ops.guards import readable
-from ps2.ops.parallel import over_blocks
+from ps2.ops.parallel import MAX_BLOCKS, MIN_BLOCK, MIN_BLOCKS, over_blocks
+
+# Key of the rounding of labels and weights, beside those of trees.
+ROUNDING = -1
+
+
+class ForestRows:
+    """The rows of a worker; ids: ``row_ids``; rows: None until they are binned; whole: see ``forest_kernels``."""
+
+    def __init__(self, problem: TreeProblem, plan: ForestPlan, unbinned: LocalRows) -> None:
+        self._problem, self._plan, self._unbinned = problem, plan, unbinned
+        self.ids = row_ids(unbinned, problem.absent)
+        self.rows: Binned | None = None
+        self.whole: Array = np.empty((0, 2), np.int64)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def _pairs(self) -> Float64s:
+        """Weights, and labels less the base times weights: float64, shape (n, 2)."""
+        assert self._unbinned.y is not None
+        weights = np.ones(len(self)) if self._unbinned.weights is None else self._unbinned.weights
+        labels = np.zeros(len(self)) if self._plan.classes else self._unbinned.y - self._problem.base[0]
+        return np.column_stack([weights, labels * weights])
+
+    def exponents(self) -> Int64s:
+        """Count weights and labels by exponent: what ``sums_below`` takes."""
+        return exponents_of(self._pairs[None], self._pairs[:, 0])
+
+    def begin(self, bins: Bins, columns: FeatureColumns | None, scales: tuple[float, float]) -> None:
+        """Bin the rows, and convert weights and labels to whole numbers by multiplying them by ``scales``."""
+        self.rows = binned(self._unbinned, bins, self._problem.absent, columns)
+        assert self._unbinned.y is not None
+        plan = self._plan
+        if plan.counts_alone:
+            whole = np.column_stack([np.ones(len(self)), self._unbinned.y])
+        else:
+            whole = quantised(self._pairs, self.ids, key_of(plan.seed, ROUNDING % 2**63), scales)
+            if plan.classes:
+                whole[:, 1] = self._unbinned.y
+        self.whole = readable(whole.astype(np.int64))
+        self.__dict__.pop("_pairs", None)  # as large as the rows
+
+    @cached_property
+    def arrays(self) -> Rows:
+        """The rows as the kernels take them, once they are binned."""
+        assert self.rows is not None
+        return rows_of(self.rows, has_blocks=False)
+
+    def sample(self, tree: int, rules: ForestRules) -> tuple[Int32s, UInt8s, Int64s]:
+        """Return the numbers of the rows that a tree has, ascending, how often it has each row, and their sums."""
+        draws = np.empty(len(self), np.uint8)
+        plan = self._plan
+        if not plan.settings.bootstrap and plan.settings.subsamplingRate == 1:
+            draws[:] = 1
+        else:
+            kernels.count_draws(readable(self.ids), plan.keys(tree)[0], plan.draws_below, draws)
+        order = np.flatnonzero(draws).astype(np.int32)
+        entries, totals = np.empty((len(order), 3), np.int64), np.zeros(plan.channels, np.int64)
+        kernels.gather(readable(order), draws, self.whole, rules, entries)
+        kernels.sum_rows(entries, rules, totals)
+        return order, draws, totals
+
 
 # Cost of a node's histogram, in additions: threads share nodes.
 NODE_COST = 1 << 17
@@ -118,3 +189,83 @@ class NodeHistograms:
             return self._scratch.get_nowait()
         zeros = np.zeros(len(self._bins.features) * self._plan.channels, np.int64)
         return zeros, np.zeros(len(self._bins.sizes), np.bool_)
+
+
+# The time in which a clock grows trees, and the size of its report at which it stops: reports have 64 MB at most.
+BUDGET_S, BUDGET_BYTES = 0.5, 1 << 24
+
+
+@dataclass(frozen=True)
+class GrowTrees(Task):
+    """Grow trees, from number ``first`` on, until the time of a clock is spent."""
+
+    first: int
+
+
+class LocalForestWorker:
+    """The worker's rows, and the grower of trees on them."""
+
+    def __init__(self, problem: TreeProblem, plan: ForestPlan, mean_weight: float | None, reading: Reading) -> None:
+        rows = rows_with_weight(reading.training)
+        quantiles = Quantiles.in_process(problem, plan.settings.maxBins, mean_weight, min_rows_to_split(plan))
+        bins, columns = quantiles.find_bins(rows)
+        forest_rows = ForestRows(problem, plan, rows)
+        self._scales = plan.scales(sums_below(forest_rows.exponents()))
+        forest_rows.begin(bins, columns, self._scales)
+        columns_of_bins = bin_columns(bins, problem.absent)
+        self._grower = ForestGrower(plan, columns_of_bins, forest_rows, self._scales, problem.words)
+        self._bins, self._plan, self._rows = bins, plan, forest_rows
+
+    def __call__(self, worker: Any, task: GrowTrees) -> None:
+        worker.report({"replies": [self._grow(task.first)]}, merge="concat")
+
+    def _grow(self, first: int) -> dict[str, Any]:
+        """Grow trees from a number on until the time of a clock is spent; return a reply."""
+        trees: list[ForestTree] = []
+        began_s, threads, size = time.monotonic(), parallel.cores(), 0
+        num_trees, at_once = self._plan.settings.numTrees, threads
+        while first + len(trees) < num_trees and time.monotonic() < began_s + BUDGET_S and size < BUDGET_BYTES:
+            begin = first + len(trees)
+            trees += self._grower.grow(range(begin, min(begin + at_once, num_trees)))
+            size = sum(tree.gains.nbytes * 10 for tree in trees)
+            # Grow next what takes half of the time that is left, so that threads seldom wait for each other.
+            each_s = (time.monotonic() - began_s) / len(trees)
+            left_s = began_s + BUDGET_S - time.monotonic()
+            at_once = int(min(max(left_s / 2 / each_s, threads), parallel.MAX_BLOCKS))
+        reply: dict[str, Any] = {"trees": [tree.as_data() for tree in trees], "rows": len(self._rows)}
+        reply["tree_s"] = (time.monotonic() - began_s) / max(len(trees), 1)
+        if first == 0:
+            reply |= {"scales": np.array(self._scales), "cuts": self._bins.cuts, "shapes": bin_shapes(self._bins)}
+        return reply
+
+
+class ForestGrower:
+    """Grows trees on the rows of one worker; scales: factors of weights and labels; words: int64s of a category set."""
+
+    def __init__(
+        self, plan: ForestPlan, bins: BinColumns, rows: ForestRows, scales: tuple[float, float], words: int
+    ) -> None:
+        self._plan, self._bins, self._rows, self._words = plan, bins, rows, words
+        self._rules = plan.rules(scales)
+
+    def grow(self, trees: Sequence[int]) -> list[ForestTree]:
+        """Grow some trees, by number."""
+        assert len(trees) <= MAX_BLOCKS
+        numbers = np.array(trees, np.int64)
+        # Each tree is a block of its own.
+        blocks = over_blocks(
+            lambda block: [self._grow_tree(tree) for tree in block.tolist()], (numbers,), cost=MIN_BLOCKS * MIN_BLOCK
+        )
+        return [tree for block in blocks for tree in block]
+
+    def _grow_tree(self, tree: int) -> ForestTree:
+        plan = self._plan
+        order, draws, totals = self._rows.sample(tree, self._rules)
+        nodes = node_memory(2 * min(1 << plan.settings.maxDepth, max(len(order), 1)) - 1, plan.channels, self._words)
+        nodes.ends[0, 1], nodes.totals[0] = len(order), totals
+        growing = GrowingTree(order, np.empty_like(order), self._rows.arrays, self._bins, nodes)
+        feature_draws = kernels.FeatureDraws(plan.keys(tree)[1], plan.node_features, plan.turns)
+        search = kernels.forest_search(growing, draws, self._rows.whole, feature_draws, self._rules)
+        count = kernels.grow_forest_tree(search, growing)
+        best, children, sums = nodes.best, nodes.children[:count].copy(), nodes.totals[:count].copy()
+        return without_unused(ForestTree(children, best.where[:count], best.sets[:count], best.gains[:count], sums))
