@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from cut_points import cells_of, cuts_from
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tree_builder import threshold
 
 from ps2.algorithms.trees import cut_points
 from ps2.algorithms.trees.ascending import sort_pairs
@@ -338,7 +339,7 @@ def test_bins_when_missing_values_have_none_then_names_feature(feature, value, s
 
 def test_threshold_then_is_cut_and_infinity_at_end():
     _, bins = sample()
-    assert [bins.threshold(0, b) for b in range(4)] == [-1.0, 0.1, 1.0, np.inf]
+    assert [threshold(bins, 0, b) for b in range(4)] == [-1.0, 0.1, 1.0, np.inf]
 
 
 def test_first_when_columns_are_in_blocks_then_features_fit_one():

@@ -84,11 +84,6 @@ class Bins:
         cuts, feature = self.cuts < 0, np.repeat(np.arange(self.features), np.diff(self.offsets))
         return readable(np.bincount(feature[cuts], minlength=self.features).astype(np.int32))
 
-    def threshold(self, feature: int, bin: int) -> float:
-        """Return the upper limit of the values in a bin; infinity for the last bin."""
-        cut = self.offsets[feature] + bin
-        return float(self.cuts[cut]) if cut < self.offsets[feature + 1] else float("inf")
-
     @cached_property
     def _cut_points(self) -> kernels.CutPoints:
         arrays = readable(self.offsets), readable(self.categories), self.missing_bin

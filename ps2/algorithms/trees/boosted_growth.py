@@ -73,15 +73,11 @@ class FeatureSets:
     def _draw(self, key: int) -> Bools:
         """Sample features by their weights (P. Efraimidis and P. Spirakis, "Weighted random sampling", 2006)."""
         times = np.empty(self.features)
-        waiting_times(key, self._weights, times)
+        waiting_times(key, readable(np.array(self.weights, np.float64)), times)
         is_drawn = np.isfinite(times)
         if is_drawn.sum() > self.drawn:
             is_drawn[np.argpartition(times, self.drawn)[self.drawn :]] = False
         return is_drawn
-
-    @cached_property
-    def _weights(self) -> Float64s:
-        return readable(np.array(self.weights, np.float64))
 
 
 @kernel
@@ -209,15 +205,11 @@ class BoostedGrowth(Growth):
         self._order.choose()
         ahead = self._order.ahead()
         self._release_unneeded(ahead)
-        count = self._max_explored()
+        count = self._order.remaining
+        if self._plan.settings.growth == "leaf":
+            count = self.explores or max(BATCH, count // BATCH_SHARE)
         self._explored, self._unexplored = ahead[:count], ahead[count:]
         return self._explored or [node for node in self._order.chosen if not node.is_parted]
-
-    def _max_explored(self) -> int:
-        """Return the number of nodes that a clock explores."""
-        if self._plan.settings.growth == "level":
-            return self._order.remaining
-        return self.explores or max(BATCH, self._order.remaining // BATCH_SHARE)
 
     def _open(self, split_nodes: list[Node]) -> tuple[list[Node], list[Node]]:
         """Open the children of explored nodes that may be split; workers add the histograms of the lighter ones."""

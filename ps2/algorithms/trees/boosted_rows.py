@@ -19,7 +19,7 @@ from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem, key_of
 from ps2.algorithms.trees.ranking import RowGroups
 from ps2.algorithms.trees.rows import Binned, NodeRows, binned, draw, row_ids, whole_weights, with_all_columns
 from ps2.algorithms.trees.tree import Forest
-from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.array_types import Float64s, Int64s
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
@@ -44,10 +44,6 @@ class RowGroup:
         if rows.groups is not None:
             groups = RowGroups.of(rows.groups, row_ids(rows, problem.absent), weights)
         return RowGroup(binned(rows, bins, problem.absent, columns), rows.y, weights, margins, groups)
-
-    def in_root(self, numbers: Int32s) -> NodeRows:
-        """Return the rows with these numbers, all in the root of a tree."""
-        return NodeRows(self.rows, numbers)
 
 
 class BoostedRows:
@@ -118,14 +114,14 @@ class BoostedRows:
         if plan.settings.subsamplingRate < 1:
             # The trees of one round grow from the same rows.
             is_sampled = draw(self._ids, key_of(plan.seed, tree - output), plan.settings.subsamplingRate)
-            self.grown = self.training.in_root(np.flatnonzero(is_sampled).astype(np.int32))
-            self.moving = [(self.training.in_root(np.flatnonzero(~is_sampled).astype(np.int32)), margins)]
+            self.grown = NodeRows(self.training.rows, np.flatnonzero(is_sampled).astype(np.int32))
+            self.moving = [(NodeRows(self.training.rows, np.flatnonzero(~is_sampled).astype(np.int32)), margins)]
         else:
-            self.grown, self.moving = self.training.in_root(np.arange(len(self._ids), dtype=np.int32)), []
+            self.grown, self.moving = NodeRows(self.training.rows, np.arange(len(self._ids), dtype=np.int32)), []
         self.moving.append((self.grown, margins))
         if self.held_out is not None:
             numbers = np.arange(len(self.held_out.y), dtype=np.int32)
-            self.moving.append((self.held_out.in_root(numbers), self.held_out.margins[:, output]))
+            self.moving.append((NodeRows(self.held_out.rows, numbers), self.held_out.margins[:, output]))
         return self._totals()
 
     def _totals(self) -> Int64s:

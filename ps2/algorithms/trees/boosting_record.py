@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import Ask
-from ps2.algorithms.training.record import Record, TrainingHistory
+from ps2.algorithms.training.record import Record, Trained
 from ps2.algorithms.trees.gradients import scales_of
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
@@ -38,21 +38,17 @@ class EarlyStopping:
 
     def is_over(self, values: Sequence[float]) -> bool:
         """Return whether the training ends; values: the metric after each round."""
-        return self._without_improvement(values) >= max(self.patience, 1)
-
-    def best(self, values: Sequence[float]) -> int:
-        """Return the number of the best round, from 0; the first one of equals."""
-        return int(np.argmin(self._falling(values)))
-
-    def _without_improvement(self, values: Sequence[float]) -> int:
-        """Return the number of rounds since the last improvement."""
-        best, rounds = np.inf, 0
+        best, rounds = np.inf, 0  # the rounds since the last improvement
         for value in self._falling(values):
             gain = best - value
             scale = max(abs(value) if self.is_larger_better else value, MIN_SCALE)
             is_better = gain >= self.tolerance * scale and (gain > 0 or not self.patience)
             best, rounds = (value, 0) if is_better else (best, rounds + 1)
-        return rounds
+        return rounds >= max(self.patience, 1)
+
+    def best(self, values: Sequence[float]) -> int:
+        """Return the number of the best round, from 0; the first one of equals."""
+        return int(np.argmin(self._falling(values)))
 
     def _falling(self, values: Sequence[float]) -> list[float]:
         """Return values of which a smaller one is better."""
@@ -112,25 +108,18 @@ class BoostingRecord:
         self.record.reason = f"the {self.metric.name} of the rows held out does not get better any more"
         return True
 
-    def result(self) -> tuple[Forest, TrainingHistory]:
-        """Return the forest of at most ``maxIter`` rounds, and the training's history."""
+    def result(self) -> Trained[Forest]:
+        """Return the forest of at most ``maxIter`` rounds; with held-out rows, up to the round of the best metric."""
         self.cut(self._plan.settings.maxIter)
-        return self.forest(), self.history()
-
-    def forest(self) -> Forest:
-        """Return the trees; with held-out rows, those up to the round with their best metric."""
         validation = self.record.validation
         objective, base = self._problem.objective, np.array(self._problem.base)
         trees = self.trees[: objective.width * (1 + self._stopping.best(validation))] if validation else self.trees
         initial = () if self._problem.initial is None else self._problem.initial.trees
         forest = Forest((*initial, *trees), base, self._problem.dim, objective.loss, objective.shape)
-        return replace(forest, absent=self._problem.absent)
-
-    def history(self) -> TrainingHistory:
-        """Return the history of the training, with each round's number of leaves."""
-        width = self._problem.objective.width
+        width = objective.width
         leaves = tuple(self._leaves(end) for end in range(width, len(self.trees) + 1, width))
-        return replace(self.record.history(), metrics={"leaves": leaves})
+        history = replace(self.record.history(), metrics={"leaves": leaves})
+        return Trained(replace(forest, absent=self._problem.absent), history)
 
     def _leaves(self, end: int) -> int:
         """Return the number of leaves of a round's trees; end: the number of trees up to the end of the round."""

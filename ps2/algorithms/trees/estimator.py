@@ -22,7 +22,7 @@ from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.frame.tables import Survey, column
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.only_worker import OnStep
-from ps2.algorithms.training.record import StepReport, Via
+from ps2.algorithms.training.record import StepReport, Trained, Via
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.label_statistics import label_quantile, label_sums
@@ -44,7 +44,7 @@ from ps2.algorithms.trees.problem import (
     with_facts,
     work_of,
 )
-from ps2.algorithms.trees.program import TrainedForest, begun_via, train
+from ps2.algorithms.trees.program import begun_via, train
 from ps2.algorithms.trees.settings import (
     BoostingSettings,
     EnsembleSettings,
@@ -192,7 +192,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
     def _steps(self, training: TreeTraining) -> int:
         return int(training.plan.settings.maxIter)
 
-    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> TrainedForest[Forest]:
+    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> Trained[Forest]:
         def on_round(report: StepReport) -> Any:
             on_step(report)
             return None if self._on_round is None else self._on_round(report)
@@ -200,8 +200,8 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         plan, problem = job.plan
         return train(ps, job.table, problem, plan, job.survey.facts, on_round)
 
-    def _trained_model(self, trained: TrainedForest[Forest], job: Job) -> Any:
-        return self._MODEL._of(GBTModel(trained.forest))
+    def _trained_model(self, trained: Trained[Forest], job: Job) -> Any:
+        return self._MODEL._of(GBTModel(trained.model))
 
     def _base(self, objective: Objective, survey: Survey, table: Table) -> tuple[float, ...]:
         """Return the margins before the first tree."""

@@ -231,7 +231,9 @@ class Growth(ABC):
         splits = self._number_children(split_nodes)
         self.open, added = self._open(split_nodes)
         self.is_over = not self.open
-        return Moves(splits, self._final_nodes() if self.is_over else NO_NODES, opened_by(added))
+        opened = [[node.tree, node.number, node.place, node.turn, node.row] for node in added]
+        nodes = self._final_nodes() if self.is_over else NO_NODES
+        return Moves(splits, nodes, np.array(opened, np.int64).reshape(-1, OPENED_FIELDS))
 
     def _arrays(self) -> tuple[Int64s, Int64s, Int64s]:
         """Return the open nodes' matrix rows, totals, shape (n, channels), and positions."""
@@ -286,12 +288,6 @@ class Growth(ABC):
                 child.number = self._counts[node.tree]
                 self._counts[node.tree] += 1
         return splits
-
-
-def opened_by(nodes: Sequence[Node]) -> Int64s:
-    """Return ``Moves.opened`` for nodes whose histograms workers add."""
-    fields = [[node.tree, node.number, node.place, node.turn, node.row] for node in nodes]
-    return np.array(fields, np.int64).reshape(-1, OPENED_FIELDS)
 
 
 def opened_roots(rows: Sequence[int]) -> Int64s:

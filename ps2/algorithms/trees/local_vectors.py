@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ps2.algorithms.trees.ascending import merged
 from ps2.algorithms.trees.layout import Array
 from ps2.array_types import Int64s
-
-
-class SumsVector(Protocol):
-    """A vector to which workers add: a DCV, or a vector in this process."""
-
-    def add(self, values: Any, indices: Any = None) -> Any:
-        """Add to the values at indices, or to all."""
-
-    def push(self, values: Any, indices: Any = None) -> Any:
-        """Overwrite the values at indices, or all."""
-
-    def pull(self, indices: Any = None) -> Any:
-        """Return the values at indices; without indices all values, after the keys if the vector is sparse."""
-
-    def zero(self) -> Any:
-        """Set all values to 0."""
 
 
 class LocalDense:
@@ -42,7 +26,7 @@ class LocalDense:
     def push(self, values: Array, indices: Int64s | None = None) -> None:
         self._values[slice(None) if indices is None else indices] = values
 
-    def pull(self, indices: Int64s | None = None) -> Array:
+    def pull(self, indices: Int64s | None = None) -> Any:
         return self._values.copy() if indices is None else self._values[indices]
 
     def zero(self) -> None:

@@ -110,19 +110,15 @@ class Metric:
     def value(self, sums: Float64s) -> float:
         """Return the metric of all rows; NaN if the weights sum to 0, or if "auc" has rows of only one class."""
         if self.name == "auc":
-            return _auc(sums)
+            # The weighted share of pairs whose positive row is in the higher cell; ties count half.
+            negative, positive = sums
+            pairs = negative.sum() * positive.sum()
+            below = np.cumsum(negative) - negative
+            return float((positive * (below + negative / 2)).sum() / pairs) if pairs > 0 else math.nan
         if not sums[1, 0] > 0:
             return math.nan
         mean = float(sums[0, 0] / sums[1, 0])
         return math.sqrt(mean) if self.name == "rmse" else mean
-
-
-def _auc(cells: Float64s) -> float:
-    """Return the weighted share of pairs whose positive row is in the higher cell; ties count half."""
-    negative, positive = cells
-    pairs = negative.sum() * positive.sum()
-    below = np.cumsum(negative) - negative
-    return float((positive * (below + negative / 2)).sum() / pairs) if pairs > 0 else math.nan
 
 
 @kernel

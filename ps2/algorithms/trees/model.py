@@ -178,17 +178,14 @@ class Explainer:
         cost, max_length = int((lengths**2).sum()) * 3 + len(self._paths.splits), int(lengths.max())
         size = max(BLOCK_SIZE // (len(self._used) * self._forest.width), 1)
         for begin in range(0, x.shape[0], size):
-            block = self._to_dense(x[begin : begin + size])
+            block = x[begin : begin + size, self._used]
+            if sp.issparse(block):
+                block = dense_rows(sp.csr_array(block), self._forest.absent)
+            block = np.ascontiguousarray(block, np.float64)
             values = np.zeros((len(block), self._forest.width, len(self._used)))
             over_blocks(add_contributions, (readable(block), values), self._paths, max_length, cost=cost)
             out[begin : begin + size, :, self._used] = values
         return out
-
-    def _to_dense(self, x: Any) -> Float64s:
-        """Return the columns of the features that trees use, dense."""
-        if not sp.issparse(x):
-            return np.ascontiguousarray(x[:, self._used], np.float64)
-        return dense_rows(sp.csr_array(x[:, self._used]), self._forest.absent).astype(np.float64)
 
     def _append_splits(self, tree: Tree, splits: list[tuple[Any, ...]], flags: list[Array]) -> dict[int, int]:
         """Append the splits of a tree, and their sets; return the index of each inner node's split."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Via, Words
+from ps2.algorithms.training.record import Record, StepReport, Trained, Via, Words
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
@@ -54,14 +54,6 @@ F = TypeVar("F")
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedForest(Generic[F]):
-    """The result of a training of boosted trees, or of a random forest."""
-
-    forest: F
-    history: TrainingHistory
-
-
-@dataclass(frozen=True, eq=False)
 class TreeRun:
     """What the programs of a training need.
 
@@ -82,7 +74,7 @@ class TreeRun:
     names: CheckpointNames
 
 
-class TreesProgram(Program[TrainedForest[F]]):
+class TreesProgram(Program[Trained[F]]):
     """A training of trees."""
 
     def __init__(self, run: TreeRun) -> None:
@@ -94,8 +86,9 @@ class TreesProgram(Program[TrainedForest[F]]):
     def settings(self) -> dict[str, Any]:
         return self._run.settings
 
-    def result(self, returned: Any) -> TrainedForest[F]:
-        return TrainedForest(*returned.result())
+    def result(self, returned: Any) -> Trained[F]:
+        result: Trained[F] = returned.result()
+        return result
 
 
 class LocalProgram(TreesProgram[F]):
@@ -288,7 +281,7 @@ def train(
     plan: BoostingPlan,
     facts: Facts,
     on_step: Callable[[StepReport], Any] = lambda step: None,
-) -> TrainedForest[Forest]:
+) -> Trained[Forest]:
     """Grow boosted trees, or resume: the same to the bit on any number of workers and servers, and in one process."""
     names = CheckpointNames.of(plan.name, ps)
     record = Record(on_step, Words("tree" if problem.objective.width == 1 else "round", "loss"))

@@ -41,7 +41,7 @@ from ps2.algorithms.trees.cut_points import (
 )
 from ps2.algorithms.trees.driver_messages import AddCells, AddLowerHalves, AddValues, CountRows, CutPointTask
 from ps2.algorithms.trees.layout import Array
-from ps2.algorithms.trees.local_vectors import LocalDense, LocalSparse, SumsVector
+from ps2.algorithms.trees.local_vectors import LocalDense, LocalSparse
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.rows import dense_of, is_dense
 from ps2.array_types import Int64s
@@ -65,6 +65,8 @@ MAX_CACHE_BYTES = 1 << 28
 WEIGHT_BITS = 8
 ROW_COUNT = 1 << WEIGHT_BITS
 
+# A vector to which workers add: on the servers, or in the process of the only worker.
+SumsVector = DCV | LocalDense | LocalSparse
 # Functions that make a dense vector, by dimension and dtype, and a sparse vector, by dimension.
 Vectors = tuple[Callable[[int, str], SumsVector], Callable[[int], SumsVector]]
 

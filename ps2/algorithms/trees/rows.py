@@ -317,9 +317,8 @@ class Histograms:
 
     def __init__(self, rows: Binned, channels: int) -> None:
         self._rows = rows
-        count = int(rows.bins.first[-1])
-        self._scratch = Scratch(count if isinstance(rows, SparseRows) else 0, channels)
-        self._shape = (count, channels)
+        self._shape = int(rows.bins.first[-1]), channels
+        self._scratch = Scratch(self._shape[0] if isinstance(rows, SparseRows) else 0, channels)
 
     def of(self, order: Int32s, pairs: Array) -> tuple[Int64s | None, Array]:
         """Return the bins that these rows fill, ascending (None: all bins), and their sums, shape (n, channels)."""

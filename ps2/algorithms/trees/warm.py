@@ -45,7 +45,7 @@ NUMBERS = replace(CLASSES, impurity="variance", classes=0)
 
 
 def warm() -> None:
-    """Call every kernel on one row, in the forms in which workers and servers hold them."""
+    """Call every kernel on one row, with the types of arguments that workers and servers use."""
     x = np.ones((1, 1))
     _bin(x, sp.csr_array(x))
     nodes = np.array([1, -1, -1]), np.zeros((3, 3), np.int64), np.zeros((3, 0), np.int64), np.zeros(3)
@@ -63,7 +63,9 @@ def warm() -> None:
     mark(m)
     for marks in (False, True):
         subtract(m, one, other, marks=marks)
-    best_splits(np.zeros((1, 2), np.int64), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), *_rules())
+    keys, allowed = np.zeros(1, np.int64), np.zeros((1, 0), np.int64)
+    operands = np.zeros((1, 3), np.int64), np.zeros((1, 2)), keys, np.zeros(5), allowed
+    best_splits(np.zeros((1, 2), np.int64), np.zeros(1, np.int64), *operands)
     _grow()
     warm_forests()
     for min_rows in (1, 2):
@@ -72,29 +74,21 @@ def warm() -> None:
             grow_here(BoostingPlan(settings=settings, node_features=drawn))
 
 
-def _rules() -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(5), np.zeros((1, 0), np.int64)
-
-
-def _bounds() -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros((1, 2)), np.zeros(1, np.int64)
-
-
 def _bins() -> Bins:
     return Bins(np.zeros(1), np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.bool_))
 
 
 def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
-    some = np.zeros(1, np.int64)
+    features = np.zeros(1, np.int64)
     for columns in (FeatureColumns.of_dense(x), FeatureColumns.of_sparse(sparse)):
         for weights in (NO_WEIGHTS, readable(np.ones(1, np.int64))):
             cut_points.distinct(columns, 2, weights)
             cells = Cells.whole(1)
             for turn in range(2):
                 refinement = Refinement.of(cells, 2, turn)
-                sums = cut_points.children(columns, some, cells, refinement, weights)
-                held = np.flatnonzero(sums)
-                cells = cells.refine(refinement, held, sums[held])
+                sums = cut_points.children(columns, features, cells, refinement, weights)
+                filled = np.flatnonzero(sums)
+                cells = cells.refine(refinement, filled, sums[filled])
             cut_points.cuts_of_many(cells, 2)
             cut_points.missing(columns, weights)
     _bins().bin_dense(FeatureColumns.of_dense(x))
@@ -139,7 +133,7 @@ def grow_here(plan: BoostingPlan) -> None:
 
 
 def warm_whole_trees() -> None:
-    """Compile the loop over a whole tree, which takes as long as all that a worker needs before it."""
+    """Compile the kernel that grows a whole tree, which takes as long as all kernels that a worker needs before."""
     rows = DenseRows(_bins(), np.zeros((1, 1), np.uint8))
     problem, plan = TreeProblem(Objective("logistic"), 1, (0.0,)), BoostingPlan(settings=BoostingSettings(maxIter=1))
     planted: Any = SimpleNamespace(
@@ -157,7 +151,7 @@ def _rank() -> None:
 
 
 def warm_forests() -> None:
-    """Call every kernel on four rows, in the forms in which workers and servers hold them."""
+    """Call every kernel of random forests on four rows, with the types that workers and servers use."""
     y = np.array([0.0, 0.0, 1.0, 1.0])
     for x in (sp.csr_array(1 + y[:, None]), sp.csr_array(np.column_stack([y, *np.zeros((9, 4))]))):
         for plan in (CLASSES, NUMBERS):
@@ -174,8 +168,8 @@ def warm_forests() -> None:
 
 
 def warm_whole_forest_trees() -> None:
-    """Compile the loop over a whole tree of a random forest."""
-    bins = Bins(np.zeros(1), np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.bool_))
+    """Compile the kernel that grows a whole tree of a random forest."""
+    bins = _bins()
     dense = DenseRows(bins, np.zeros((1, 1), np.uint8))
     rows: Any = SimpleNamespace(
         sample=lambda tree, rules: (np.zeros(1, np.int32), np.ones(1, np.uint8), np.ones(CLASSES.channels, np.int64)),
@@ -186,7 +180,7 @@ def warm_whole_forest_trees() -> None:
 
 
 def forest_here(rows: LocalRows, plan: ForestPlan) -> tuple[RandomForest, Bins]:
-    """Grow a forest of some rows in this process."""
+    """Grow a random forest in this process."""
     assert rows.y is not None
     bins, forest_rows, scales, problem = _prepared(rows, plan)
     grower = ForestGrower(plan, bin_columns(bins, problem.absent), forest_rows, scales, problem.words)

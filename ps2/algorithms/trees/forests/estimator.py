@@ -19,7 +19,7 @@ from ps2.algorithms.frame.tables import Survey, column, names_of
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.only_worker import OnStep
 from ps2.algorithms.training.reading import read
-from ps2.algorithms.training.record import TrainingHistory
+from ps2.algorithms.training.record import Trained, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.estimator import TreesEstimator, class_objective
 from ps2.algorithms.trees.forests.forest_kernels import count_draws, grow_forest_tree
@@ -38,7 +38,6 @@ from ps2.algorithms.trees.problem import (
     without_last_digits,
     work_of,
 )
-from ps2.algorithms.trees.program import TrainedForest
 from ps2.algorithms.trees.rows import row_ids, with_all_columns
 from ps2.algorithms.trees.settings import (
     BoostingSettings,
@@ -113,15 +112,15 @@ class ForestEstimator(ForestSettings, TreesEstimator):
     def _steps(self, training: TreeTraining) -> int:
         return int(training.plan.settings.numTrees)
 
-    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> TrainedForest[RandomForest]:
+    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> Trained[RandomForest]:
         plan, problem = job.plan
         return grow(ps, job.table, problem, plan, job.survey.facts, on_step)
 
-    def _trained_model(self, trained: TrainedForest[RandomForest], job: Job) -> Any:
-        check_empty_trees(trained.forest, job.plan.plan)
-        return self._MODEL._of(trained.forest)
+    def _trained_model(self, trained: Trained[RandomForest], job: Job) -> Any:
+        check_empty_trees(trained.model, job.plan.plan)
+        return super()._trained_model(trained, job)
 
-    def _history(self, trained: TrainedForest[RandomForest], job: Job, model: Any) -> TrainingHistory:
+    def _history(self, trained: Trained[RandomForest], job: Job, model: Any) -> TrainingHistory:
         plan, problem = job.plan
         if not plan.settings.oobScore:
             return trained.history

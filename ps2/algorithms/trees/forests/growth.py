@@ -1,7 +1,7 @@
-"""Some trees of a random forest that grow on servers at once: the nodes wait for histograms in turn.
+"""Trees of a random forest: several that grow on servers at once, finished trees with integer sums, and their record.
 
 Each clock opens as many nodes as there are histograms, in the order in which their parents were split. A tree does not
-depend on which others grow beside it, or on how many nodes a clock opens.
+depend on the other trees that grow at the same time, nor on the number of nodes that a clock opens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import Ask
-from ps2.algorithms.training.record import Record, TrainingHistory
+from ps2.algorithms.training.record import Record, Trained
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.forests.impurity_kernels import judge
 from ps2.algorithms.trees.forests.plan import ForestPlan, impurity_of
@@ -24,21 +24,21 @@ from ps2.algorithms.trees.growth import GrownTree, Growth, Node, grown_tree, tre
 from ps2.algorithms.trees.layout import BIN, Bools
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.search_kernels import Splits
-from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.algorithms.trees.tree import Forest
 from ps2.array_types import Float64s, Int64s
 from ps2.ops.guards import readable
 
 
 @dataclass(frozen=True, eq=False)
 class ForestTree(GrownTree):
-    """A tree, its nodes numbered level by level from the left. A gain is a decrease of impurity times node weight."""
+    """A tree whose nodes are numbered level by level; a gain is the decrease of impurity times the node's weight."""
 
     def as_data(self) -> list[Any]:
         """Return the tree as plain data; bins and features are int32."""
         return [getattr(self, field.name) for field in fields(self)]
 
     def impurity(self, plan: ForestPlan, scales: tuple[float, float]) -> tuple[float, float]:
-        """Return the impurity of the root, and the leaves' mean one; in a regression, both relative to the root's."""
+        """Return the impurity of the root, and the mean impurity of the leaves; in regression, minus the root's."""
         weight = self.weights(plan, scales)
         decrease = float(self.gains[self.children >= 0].sum()) / weight[0] if weight[0] else 0.0
         root = 0.0
@@ -60,50 +60,35 @@ class ForestTree(GrownTree):
 def random_forest(
     trees: Sequence[ForestTree], bins: Bins, problem: TreeProblem, plan: ForestPlan, scales: tuple[float, float]
 ) -> RandomForest:
-    """Return the forest of these trees; ``scales``: the factors that made weights and labels whole numbers."""
+    """Return the forest of these trees; scales: see ``PlantTrees``."""
     shares = tuple(tree.shares(plan) for tree in trees) if plan.classes else ()
-    grown_trees = tuple(
-        _tree(tree, bins, problem, plan, scales, shares[number] if shares else None)
-        for number, tree in enumerate(trees)
-    )
-    forest = Forest(grown_trees, np.zeros(1), problem.dim, absent=problem.absent)
+    result = []
+    for number, grown in enumerate(trees):
+        weights = grown.weights(plan, scales)
+        if shares:
+            value = np.argmax(shares[number], axis=1).astype(np.float64)
+            draws = grown.sums[:, : plan.classes].sum(axis=1)
+        else:
+            value = problem.base[0] + grown.sums[:, 1] / scales[1] / np.where(weights > 0, weights, 1.0)
+            draws = grown.sums[:, 0]
+        tree = tree_of(bins, grown, value, weights)
+        tree.count[:] = grown.sums[:, plan.width] if plan.is_weighted else draws
+        result.append(tree)
+    forest = Forest(tuple(result), np.zeros(1), problem.dim, absent=problem.absent)
     return RandomForest(forest, shares)
 
 
-def _tree(
-    grown: ForestTree,
-    bins: Bins,
-    problem: TreeProblem,
-    plan: ForestPlan,
-    scales: tuple[float, float],
-    shares: Float64s | None,
-) -> Tree:
-    weights = grown.weights(plan, scales)
-    if shares is None:
-        value = problem.base[0] + grown.sums[:, 1] / scales[1] / np.where(weights > 0, weights, 1.0)
-    else:
-        value = np.argmax(shares, axis=1).astype(np.float64)
-    if plan.is_weighted:
-        count = grown.sums[:, plan.width]
-    else:
-        count = grown.sums[:, : plan.classes].sum(axis=1) if plan.classes else grown.sums[:, 0]
-    tree = tree_of(bins, grown, value, weights)
-    tree.count[:] = count
-    return tree
-
-
 def without_unused(tree: ForestTree) -> ForestTree:
-    """Remove the candidate splits of the leaves, which were rejected because they gain too little."""
+    """Remove the splits of leaves, which gain too little, and the sets of numeric splits."""
     leaf = tree.children < 0
     where, sets, gains = tree.where.copy(), tree.sets.copy(), tree.gains.copy()
     where[leaf], sets[leaf], gains[leaf] = -1, 0, 0.0
-    # Only categorical splits have sets.
     sets[where[:, BIN] >= 0] = 0
     return replace(tree, where=where, sets=sets, gains=gains)
 
 
 class ForestRecord:
-    """The trees in order, and the record: the first root's impurity, then each tree's mean impurity of the leaves."""
+    """The trees, and the record: the impurity of the first root, then the mean impurity of each tree's leaves."""
 
     def __init__(self, problem: TreeProblem, plan: ForestPlan, record: Record) -> None:
         self._problem, self._plan, self.record = problem, plan, record
@@ -112,11 +97,11 @@ class ForestRecord:
         self._scales = (1.0, 1.0)
 
     def begin(self, bins: Bins, scales: tuple[float, float]) -> None:
-        """Store the bins, and the factors that made weights and labels whole numbers."""
+        """Store the bins and the scales (see ``PlantTrees``)."""
         self._bins, self._scales = bins, scales
 
     def add(self, ask: Ask, trees: Sequence[ForestTree], rows: int, seconds: float | None = None) -> None:
-        """Record trees grown on ``rows`` rows; ``seconds``: the time of one tree, None: measure it in the driver."""
+        """Record trees; rows: the number of rows; seconds: the time of one tree, None: measure it in the driver."""
         if not trees:
             return
         tree_s = ask(lambda: self.record.lap_s / len(trees) if seconds is None else seconds)
@@ -128,26 +113,19 @@ class ForestRecord:
             self.trees.append(tree)
             ask.record_step_and_check_stop(leaves, {"leaves": int((tree.children < 0).sum())}, tree_s)
 
-    def result(self) -> tuple[RandomForest, TrainingHistory]:
-        """Return the forest, and the history of its training."""
-        return self.forest(), self.history()
-
-    def forest(self) -> RandomForest:
-        """Return the forest."""
+    def result(self) -> Trained[RandomForest]:
+        """Return the forest, and the history with each tree's number of leaves."""
         assert self._bins is not None
-        return random_forest(self.trees, self._bins, self._problem, self._plan, self._scales)
-
-    def history(self) -> TrainingHistory:
-        """Return the history of the training, with each tree's number of leaves."""
+        forest = random_forest(self.trees, self._bins, self._problem, self._plan, self._scales)
         leaves = tuple(float((tree.children < 0).sum()) for tree in self.trees)
-        return replace(self.record.history(), metrics={"leaves": leaves})
+        return Trained(forest, replace(self.record.history(), metrics={"leaves": leaves}))
 
 
 NO_BOUNDS = np.empty(0)
 
 
 class ForestGrowth(Growth):
-    """Some trees of a random forest; rows: those of the histograms; usable: the number of features that part rows."""
+    """Trees of a random forest; rows: the matrix rows for histograms; usable: the number of features with splits."""
 
     keeps_histograms, operation = False, "trees.purest_splits"
 

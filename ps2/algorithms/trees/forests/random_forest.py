@@ -18,7 +18,7 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 from ps2.ops.parallel import over_blocks
 
-# The cost of adding a leaf's vote, in additions.
+# The cost of adding a leaf's vote, in additions of array elements.
 LEAF_COST = 8
 
 
@@ -32,8 +32,9 @@ class RandomForest(TreesModel):
         model.predictProbability(X)  # NumPy or scipy CSR
 
     Attributes:
-        forest: the trees. Their values are means of labels, or the classes with the largest share.
-        shares: for classes, float64, shape (nodes, classes) for each tree: the shares of its rows' weight; else empty.
+        forest: the trees. A node's value is the mean label, or the class with the largest share.
+        shares: for each tree, the share of each class in the weight of each node's rows, float64, shape (nodes,
+            classes); empty: labels are numbers.
     """
 
     forest: Forest
@@ -56,7 +57,7 @@ class RandomForest(TreesModel):
         return self.shares[0].shape[1] if self.shares else None
 
     def margins(self, x: Any) -> Float64s:
-        """Compute the margins of rows: the mean of the trees' values, or by class the sum of their shares.
+        """Compute the margins of rows: the mean of the trees' values, or for each class the sum of its shares.
 
         Args:
             x: shape (n, features), NumPy, scipy CSR or pandas; NaN is missing.
@@ -65,7 +66,7 @@ class RandomForest(TreesModel):
             float64, shape (n, 1) or (n, classes).
 
         Raises:
-            ShapeError, DTypeError: x is no such matrix.
+            ShapeError, DTypeError: x has another shape or type.
         """
         nodes = self.nodes(x)
         out = np.zeros((len(nodes), self.classes or 1))
@@ -74,11 +75,14 @@ class RandomForest(TreesModel):
         return out if self.shares else out / nodes.shape[1]
 
     def votes(self, x: Any, counts: npt.NDArray[np.bool_]) -> tuple[Float64s, Int64s]:
-        """Return the sum of some trees' votes for each row, float64, shape (n, 1) or (n, classes), and their number.
+        """Sum the votes of those trees that count for a row; return the sums and the numbers of these trees.
 
         Args:
             x: see ``margins``.
-            counts: bool, shape (n, trees), whether a tree counts for a row.
+            counts: whether a tree counts for a row, bool, shape (n, trees).
+
+        Returns:
+            The sums, float64, shape (n, 1) or (n, classes), and the numbers, int64, shape (n,).
         """
         nodes = self.nodes(x)
         out, trees = np.zeros((len(nodes), self.classes or 1)), np.zeros(len(nodes), np.int64)
@@ -100,9 +104,9 @@ class RandomForest(TreesModel):
         return ValueHead() if self.classes is None else VotesHead(self.classes)
 
     def importances(self) -> Float64s:
-        """Return the features' importances, as pyspark.ml's: the mean over trees of shares of all gains; zeros if none.
+        """Return the features' importances, as pyspark.ml: the mean over trees of each feature's share of the gains.
 
-        float64, shape (features,); they sum up to 1.
+        They are float64, of shape (features,), and their sum is 1; zeros: there are no splits.
         """
         total = np.zeros(self.dim)
         for tree in self.forest.trees:
