@@ -209,7 +209,7 @@ class BoostedGrowth(Growth):
         if self._plan.settings.growth == "leaf":
             count = self.explores or max(BATCH, count // BATCH_SHARE)
         self._explored, self._unexplored = ahead[:count], ahead[count:]
-        return self._explored or [node for node in self._order.chosen if not node.is_parted]
+        return self._explored or [node for node in self._order.chosen if not node.rows_are_moved]
 
     def _open(self, split_nodes: list[Node]) -> tuple[list[Node], list[Node]]:
         """Open the children of explored nodes that may be split; workers add the histograms of the lighter ones."""

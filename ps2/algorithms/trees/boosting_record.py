@@ -51,7 +51,7 @@ class EarlyStopping:
         return int(np.argmin(self._falling(values)))
 
     def _falling(self, values: Sequence[float]) -> list[float]:
-        """Return values of which a smaller one is better."""
+        """Return the values, negated if a larger value is better."""
         return [-value if self.is_larger_better else value for value in values]
 
 

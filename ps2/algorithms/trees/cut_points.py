@@ -186,7 +186,7 @@ class Cells:
         return bool(len(self.width) and self.width[0] == BITS)
 
     def refine(self, refinement: Refinement, child_ids: Int64s, sums: Int64s) -> Cells:
-        """Return the cells, of which the cut ones are replaced by their children.
+        """Return the cells, after cut cells are replaced by their children.
 
         Args:
             child_ids: the numbers of children that have weight, ascending.
@@ -322,7 +322,7 @@ def cuts_of_many(cells: Cells, bins: int) -> tuple[Float64s, Int64s]:
 
 
 def cuts_between(below: Float64s, above: Float64s) -> Float64s:
-    """Return finite numbers in [below, above), near the middle; float32 numbers where one lies between the two."""
+    """Return finite numbers in [below, above), near the middle; float32 numbers where float32 separates the two."""
     largest = np.finfo(np.float64).max
     low, high = np.clip(below, -largest, largest), np.clip(above, -largest, largest)
     middle = low / 2 + high / 2

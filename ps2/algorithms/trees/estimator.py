@@ -306,8 +306,8 @@ class GBTRegressor(GBTRegressorSettings, BoostingEstimator, Regressor["GBTRegres
 class GBTRanker(GBTRankerSettings, BoostingEstimator, Predictor["GBTRankerModel"]):
     """LambdaMART on servers: gradient boosted trees whose predictions order the rows of each group by relevance.
 
-    Labels are relevances, whole numbers from 0 to 31; a label's gain is 2^label - 1. The rows of a group are brought to
-    one worker. A group of one row, or without two different labels, changes no tree.
+    Labels are relevances, integers from 0 to 31; a label's gain is 2^label - 1. The rows of a group are moved to one
+    worker. A group of one row, or without two different labels, does not change the trees.
 
     Example::
 

@@ -128,7 +128,7 @@ class Node:
     is_known: bool = False
 
     @property
-    def is_parted(self) -> bool:
+    def rows_are_moved(self) -> bool:
         """Whether workers have been told to move the node's rows to its children."""
         return bool(self.children) and self.children[0].number != NONE
 

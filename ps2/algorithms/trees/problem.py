@@ -205,7 +205,7 @@ def with_facts(
         # The first new tree is not the first of the model. The new trees need other random numbers than the old ones.
         settings = with_values(settings, seed=key_of(plan.seed, len(initial.trees)))
         first_rate = None
-    # The sum of all weights as whole numbers fits int32.
+    # The sum of all integer weights fits int32.
     weight_bits = max(min(WEIGHT_BITS, WEIGHT_SUM_BITS - math.ceil(math.log2(facts.rows))), 0)
     return replace(
         plan,

@@ -61,7 +61,7 @@ LOW = (1 << FEATURE_BITS) - 1
 CHUNK = 256
 # The maximum bytes of cells that are cached between turns; other cells are computed again.
 MAX_CACHE_BYTES = 1 << 28
-# The number of bits of the mean weight as an integer; and what is added to each row's weight for the row itself.
+# The number of bits of the mean weight as an integer; and a number that is added to the integer weight of each row.
 WEIGHT_BITS = 8
 ROW_COUNT = 1 << WEIGHT_BITS
 
@@ -322,9 +322,9 @@ class RowsByFeature:
         return RowsByFeature(sums, FeatureColumns.of_sparse(rows.x), rows.keys, readable(weights))
 
     def add_missing(self) -> None:
-        lacking = cut_points.missing(self.columns, self.weights)
-        some = np.flatnonzero(lacking)
-        self.sums.missing.add(lacking[some], self.features[some])
+        missing_weights = cut_points.missing(self.columns, self.weights)
+        filled = np.flatnonzero(missing_weights)
+        self.sums.missing.add(missing_weights[filled], self.features[filled])
 
     def do(self, task: CutPointTask) -> None:
         """Do a task, except ``CountRows``."""

@@ -133,7 +133,7 @@ def grow_here(plan: BoostingPlan) -> None:
 
 
 def warm_whole_trees() -> None:
-    """Compile the kernel that grows a whole tree, which takes as long as all kernels that a worker needs before."""
+    """Compile the kernel that grows a whole tree, which takes as long as all kernels that a worker needs earlier."""
     rows = DenseRows(_bins(), np.zeros((1, 1), np.uint8))
     problem, plan = TreeProblem(Objective("logistic"), 1, (0.0,)), BoostingPlan(settings=BoostingSettings(maxIter=1))
     planted: Any = SimpleNamespace(
