@@ -13,10 +13,11 @@ from pyspark.ml.linalg import Vectors
 from training import schema_of
 
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.record import Trained
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
-from ps2.algorithms.trees.program import TrainedForest, train
+from ps2.algorithms.trees.program import train
 from ps2.algorithms.trees.rows import is_dense
 from ps2.algorithms.trees.tree import Forest
 from tests import plans
@@ -83,7 +84,7 @@ def trained(
     recipe: BoostingPlan = RECIPE,
     problem: TreeProblem = PROBLEM,
     on_step: Any = lambda report: None,
-) -> TrainedForest[Forest]:
+) -> Trained[Forest]:
     """Train on the table."""
     x, y = table()
     if problem.classes == 3:

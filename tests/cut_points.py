@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ps2.algorithms.trees import binning_kernels as kernels
-from ps2.algorithms.trees.cut_points import cuts_between
-from ps2.algorithms.trees.feature_columns import ZERO, from_bits
+from ps2.algorithms.trees.cut_points import ZERO, cuts_between, from_bits
 
 
 def cells_of(cells, place):

@@ -353,7 +353,7 @@ def grow_trees(ps: Any, table: Table, call: Call, kind: str) -> Result:
     rounds = recipe.settings.maxIter + call.more
     recipe = plans.changed(recipe, maxIter=rounds, seed=call.seed, name=call.name)
     created = trees.train(ps, table, problem, recipe, facts, call.on_step)
-    return Result({"trees": boosting.digest(created.forest)}, created.history.objective)
+    return Result({"trees": boosting.digest(created.model)}, created.history.objective)
 
 
 def grow_forest(ps: Any, table: Table, call: Call) -> Result:
@@ -366,8 +366,8 @@ def grow_forest(ps: Any, table: Table, call: Call) -> Result:
 
     with mock.patch.object(HistogramMatrices, "best_splits", search):
         created = forests.grow(ps, table, boosting.PROBLEM, plan, boosting.facts_of(tree_labels(1)))
-    shares = {f"shares {number}": share for number, share in enumerate(created.forest.shares)}
-    return Result({"trees": boosting.digest(created.forest.forest), **shares}, created.history.objective)
+    shares = {f"shares {number}": share for number, share in enumerate(created.model.shares)}
+    return Result({"trees": boosting.digest(created.model.forest), **shares}, created.history.objective)
 
 
 # -- embeddings --------------------------------------------------------------------------------------------------------

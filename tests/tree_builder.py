@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.growing import Split
 from ps2.algorithms.trees.layout import category_flags
+from ps2.algorithms.trees.rows import Split
 from ps2.algorithms.trees.tree import LEAF, Bools, Tree
 
 
@@ -87,8 +87,14 @@ class TreeBuilder:
         )
 
 
+def threshold(bins: Bins, feature: int, bin: int) -> float:
+    """Return the upper limit of the values in a bin; infinity for the last bin."""
+    cut = bins.offsets[feature] + bin
+    return float(bins.cuts[cut]) if cut < bins.offsets[feature + 1] else float("inf")
+
+
 def split_test(split: Split, bins: Bins) -> float | Bools:
     """Return the threshold of a split, or the flags of the categories that go left."""
     if split.bin < 0:
         return category_flags(split.words, int(bins.categories[split.feature]))
-    return bins.threshold(split.feature, split.bin)
+    return threshold(bins, split.feature, split.bin)

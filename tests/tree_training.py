@@ -12,9 +12,9 @@ from tree_builder import TreeBuilder, split_test
 from ps2.algorithms.trees import growing_kernels, ops, scan_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import child_bounds
-from ps2.algorithms.trees.feature_columns import FeatureColumns, distinct
+from ps2.algorithms.trees.cut_points import FeatureColumns, distinct
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, scales_of, sums_below
-from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
+from ps2.algorithms.trees.rows import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.tree import Forest
 from ps2.algorithms.trees.tree_matrices import layout_row
 

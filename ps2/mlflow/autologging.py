@@ -1,4 +1,4 @@
-"""``autolog``: fits log their params, losses, figures and models to MLflow automatically.
+"""``autolog``: each fit logs its params, losses, figures and model to MLflow.
 
 The fit's thread only records steps. Another thread calls the tracking server, so that a slow or failing server neither
 delays nor breaks a fit.
@@ -29,8 +29,9 @@ from ps2.version import __version__
 
 log = logging.getLogger(__name__)
 
+# The time between two requests with the metrics of steps.
 FLUSH_S = 5.0
-# Time for which the end of a fit waits for the tracking server.
+# The time for which the end of a fit waits for the tracking server.
 WAIT_S = 30.0
 # The limits of tracking servers: the length of a value, and the numbers of params and of metrics in a request.
 MAX_VALUE_CHARS, MAX_PARAMS, MAX_METRICS = 500, 100, 1000
@@ -49,20 +50,20 @@ def autolog(
     log_every_n_step: int = 1,
     extra_tags: Mapping[str, str] | None = None,
 ) -> None:
-    """Log each ``fit``, ``partialFit`` and ``fitStream`` of PS2's estimators to MLflow, in the active run or its own.
+    """Log each ``fit``, ``partialFit`` and ``fitStream`` of PS2's estimators to MLflow, in the active or a new run.
 
-    A run gets all params, set or not; the metrics ``loss`` and ``validation_loss`` by step, and the family's own; how
-    long the training took, its rows per second and other figures of ``summary``; a plot of the loss, if matplotlib is
-    installed; the model. Names of a second fit in the same run begin with the estimator's and a number. Fits that
-    ``CrossValidator``, ``TrainValidationSplit`` and ``OneVsRest`` run in their threads are not logged, the fit of the
-    best params is. The steps of a stream are its batches. A tracking server that fails is a warning in the log: the fit
-    goes on.
+    A run gets all params, set or not; the metrics ``loss``, ``validation_loss`` and those of the family, by step; the
+    duration, rows per second and other figures of ``summary``; a plot of the loss, if matplotlib is installed; and the
+    model. The names of a second fit in the same run begin with the estimator's name and a number. Of
+    ``CrossValidator``, ``TrainValidationSplit`` and ``OneVsRest``, only the fit of the best params is logged, not the
+    fits in their threads. The steps of a stream are its batches. If the tracking server fails, the fit continues, with
+    a warning in the log.
 
     Args:
-        log_models: True logs models, too.
-        disable: True ends the logging of fits.
-        log_every_n_step: log every n-th step.
-        extra_tags: tags of runs.
+        log_models: whether to log models, too.
+        disable: whether to stop logging fits.
+        log_every_n_step: log only every n-th step.
+        extra_tags: further tags of runs.
 
     Raises:
         ConfigError: ``log_every_n_step`` is below 1.
@@ -79,13 +80,13 @@ class _Autologger:
     def __init__(self, options: _Options) -> None:
         self._options = options
         self._lock = threading.Lock()
-        # Number of fits by run and estimator.
+        # The number of fits by run, and by run and estimator.
         self._fits: Counter[str] = Counter()
 
     def __call__(self, estimator: Any) -> _LoggedFit | None:
         active = mlflow.active_run()
         if active is None and isinstance(threading.current_thread(), DummyProcess):
-            return None  # a thread of CrossValidator and the like
+            return None  # a thread of CrossValidator, TrainValidationSplit or OneVsRest
         prefix = ""
         if active is not None:
             name, run_id = type(estimator).__name__, active.info.run_id
@@ -109,7 +110,7 @@ class _LoggedFit:
         self._is_own = run_id is None
         self._failed = False
         self._lock = threading.Lock()
-        self._waiting: list[Metric] = []
+        self._pending: list[Metric] = []
         self._flushed_s = self._began_s = time.monotonic()
         self._calls: SimpleQueue[Callable[[], None] | threading.Event | None] = SimpleQueue()
         defined = [param for param in estimator.params if estimator.isDefined(param)]
@@ -134,11 +135,11 @@ class _LoggedFit:
         if report.validation is not None:
             values["validation_loss"] = report.validation
         with self._lock:
-            self._waiting += self._metrics(values, report.number)
-            is_time = time.monotonic() - self._flushed_s >= FLUSH_S
-            if is_time:
+            self._pending += self._metrics(values, report.number)
+            must_flush = time.monotonic() - self._flushed_s >= FLUSH_S
+            if must_flush:
                 self._flushed_s = time.monotonic()
-        if is_time:
+        if must_flush:
             self._calls.put(self._flush)
 
     def ended(self, model: Any) -> None:
@@ -157,11 +158,11 @@ class _LoggedFit:
             log.warning("MLflow at %s: the model of %s is not logged: %s", self._uri, self._name, error)
 
     def _call(self, function: Callable[[], None]) -> None:
-        """Have the other thread call a function, and wait for its end."""
-        answered = threading.Event()
+        """Let the other thread call a function, and wait until it has returned."""
+        returned = threading.Event()
         self._calls.put(function)
-        self._calls.put(answered)
-        if not self._failed and not answered.wait(WAIT_S):
+        self._calls.put(returned)
+        if not self._failed and not returned.wait(WAIT_S):
             self._fail(f"no answer within {WAIT_S:g} s")
 
     # -- in the thread that talks to the server ----------------------------------------------------------------------
@@ -203,9 +204,9 @@ class _LoggedFit:
 
     def _flush(self) -> None:
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-        for begin in range(0, len(waiting), MAX_METRICS):
-            self._tracking.log_batch(self._active_run_id, metrics=waiting[begin : begin + MAX_METRICS])
+            pending, self._pending = self._pending, []
+        for begin in range(0, len(pending), MAX_METRICS):
+            self._tracking.log_batch(self._active_run_id, metrics=pending[begin : begin + MAX_METRICS])
 
     def _log_end(self, model: Any, seconds: float) -> None:
         values = {"fit_seconds": seconds}
@@ -213,9 +214,9 @@ class _LoggedFit:
         if history is not None:
             values.update(_figures(history))
             if len(history.objective) > history.steps:
-                self._waiting += self._metrics({"loss": history.objective[0]}, 0)
+                self._pending += self._metrics({"loss": history.objective[0]}, 0)
         with self._lock:
-            self._waiting += self._metrics(values, 0)
+            self._pending += self._metrics(values, 0)
         self._flush()
         if history is not None:
             self._tracking.set_tag(self._active_run_id, f"{self._prefix}reason", history.reason)

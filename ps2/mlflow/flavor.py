@@ -1,4 +1,4 @@
-"""``save_model``, ``log_model`` and ``load_model``: PS2's models in MLflow's format, like those of ``mlflow.sklearn``.
+"""``save_model``, ``log_model`` and ``load_model``, as in ``mlflow.sklearn``: PS2's models in MLflow's format.
 
 A saved model has two flavours: ``ps2``, which ``load_model`` reads, and ``python_function``, which scores pandas
 DataFrames without Spark and servers.
@@ -29,7 +29,7 @@ from ps2.storage.files import remove_folder, reported, resolve_url
 from ps2.version import __version__
 
 FLAVOR = "ps2"
-# Module of ``_load_pyfunc``, and the name of the folder that it gets.
+# The module of ``_load_pyfunc``, and the name of the folder that it reads.
 LOADER, DATA = "ps2.mlflow.predicting", "ps2"
 TYPES: Mapping[str, Any] = {
     "double": DataType.double,
@@ -57,18 +57,18 @@ def save_model(  # noqa: PLR0913 - most of them are keywords
         model: a trained model, from ``fit`` or ``load``.
         path: local folder that does not exist yet, or is empty.
         mlflow_model: the ``mlflow.models.Model`` that gets the flavours; None: a new one.
-        signature: False: none; None: inferred from ``input_example`` if there is one, else from the model, as far as it
-            knows its columns.
+        signature: False: no signature; None: inferred from ``input_example``, or without one from the columns that the
+            model knows.
         input_example: rows as a pandas DataFrame.
-        pip_requirements: requirements in place of ``ps2-spark`` of this version, which requires NumPy, pandas etc.
+        pip_requirements: requirements instead of ``ps2-spark`` of this version, which requires NumPy, pandas etc.
         extra_pip_requirements: requirements in addition to ``ps2-spark``.
         metadata: metadata to save with the model.
-        sharedDir: folder or fsspec URL that this process and all servers reach, for weights that servers on other hosts
-            hold; the files go from there to ``path``.
+        sharedDir: a folder or fsspec URL that this process and all servers can access. It is needed if the weights are
+            on servers on other hosts, which write them there; the files are then moved to ``path``.
 
     Raises:
-        ConfigError: ``model`` is no trained model of PS2, such as a pipeline; or servers wrote its weights where this
-            process does not find them.
+        ConfigError: ``model`` is not a trained model of PS2 but, for example, a pipeline; or servers wrote its weights
+            to a folder that this process cannot access.
         UsageError: the model has no form without Spark and servers; the message says what to log instead.
     """
     if pip_requirements is not None and extra_pip_requirements is not None:
@@ -123,7 +123,7 @@ def log_model(  # noqa: PLR0913 - most of them are keywords
         name: name of the logged model; default "model".
         artifact_path: the name of this argument in MLflow 2.
         registered_model_name: registers the model as a new version of this name.
-        run_id: logs to this run instead.
+        run_id: the run to log to, instead of the active run.
         signature, input_example, pip_requirements, extra_pip_requirements, metadata, sharedDir: see ``save_model``.
 
     Returns:
@@ -134,12 +134,12 @@ def log_model(  # noqa: PLR0913 - most of them are keywords
         MlflowException: the tracking server refuses.
     """
     _scoring(model)
-    named = name or artifact_path or "model"
+    model_name = name or artifact_path or "model"
     # MLflow 3 has renamed the argument.
     is_new = int(mlflow.__version__.partition(".")[0]) >= 3
-    where = {"artifact_path": None, "name": named} if is_new else {"artifact_path": named}
+    names = {"artifact_path": None, "name": model_name} if is_new else {"artifact_path": model_name}
     info: ModelInfo = Model.log(
-        **where,
+        **names,
         flavor=_Flavor,
         registered_model_name=registered_model_name,
         run_id=run_id,
@@ -157,7 +157,7 @@ def log_model(  # noqa: PLR0913 - most of them are keywords
 def load_model(model_uri: str, dst_path: str | None = None) -> Any:
     """Load a model that ``save_model`` or ``log_model`` wrote, as ``fit`` returned it.
 
-    It needs a SparkSession, which starts if there is none, and an active PS2Context if its weights belong on servers.
+    It starts a SparkSession if there is none. It needs an active PS2Context if the model's weights belong on servers.
 
     Args:
         model_uri: a local folder, or ``models:/name/version``, ``runs:/run_id/model``...
@@ -165,7 +165,7 @@ def load_model(model_uri: str, dst_path: str | None = None) -> Any:
 
     Raises:
         CheckpointMissingError: there is no flavour ``ps2``.
-        CheckpointCorruptError: the files are not as they were written.
+        CheckpointCorruptError: the files have changed since they were written.
         StoppedError: the weights belong on servers, and no PS2Context is active.
         MlflowException: there is no such model.
     """
@@ -179,7 +179,7 @@ def load_model(model_uri: str, dst_path: str | None = None) -> Any:
     return read_local_model(getattr(import_module(module), name), str(folder / content["data"]))
 
 
-# The flavour for ``Model.log``, by the name that MLflow shows.
+# The flavour for ``Model.log``, under the name that MLflow shows.
 _Flavor = type(FLAVOR, (), {"save_model": staticmethod(save_model)})
 
 
@@ -188,7 +188,7 @@ def _scoring(model: Any) -> Scoring:
     name = type(model).__name__
     if hasattr(model, "stages"):
         raise ConfigError(
-            f"model: expected a model of PS2, got a {name}: log the stage that is one (stages[-1]), or the whole "
+            f"model: expected a model of PS2, got a {name}: log one of its stages (stages[-1]), or the "
             "pipeline with mlflow.spark.log_model"
         )
     if hasattr(model, "bestModel"):
@@ -221,7 +221,7 @@ def _write(model: Any, scoring: Scoring, folder: Path, shared: str | None) -> No
 
 @contextmanager
 def _reachable(folder: Path, shared: str | None) -> Iterator[str]:
-    """Yield the folder that servers write to: the local one, or one in ``shared`` that is moved to the local one."""
+    """Yield the folder to write to: the local folder, or a folder in ``shared`` that is moved to it afterwards."""
     if shared is None:
         yield str(folder)
         return
@@ -244,12 +244,12 @@ def _reachable(folder: Path, shared: str | None) -> Iterator[str]:
 def _is_on_servers(model: Any) -> bool:
     try:
         return hasattr(model, "weightVector")
-    except UsageError:  # the weights are arrays
+    except UsageError:  # the weights are arrays in this process
         return False
 
 
 def _signature(scoring: Scoring) -> ModelSignature:
-    """Return the signature, as far as the model knows its columns."""
+    """Return the signature by the columns that the model knows."""
     inputs = _inputs(scoring)
     outputs = Schema([ColSpec(TYPES[kind], name) for name, kind in output_types(scoring).items()])
     return ModelSignature(Schema(inputs) if inputs else None, outputs)
@@ -268,6 +268,6 @@ def _inputs(scoring: Scoring) -> list[ColSpec | TensorSpec]:
     if isinstance(scoring, WordScoring):
         return [ColSpec(Array(DataType.string), scoring.column)]
     if isinstance(scoring, PairScoring):
-        ends = zip((scoring.first, scoring.second), scoring.integers, strict=True)
-        return [ColSpec(DataType.long if is_integer else DataType.string, name) for name, is_integer in ends]
-    return []  # columns of keys may have any type
+        columns = zip((scoring.first, scoring.second), scoring.integers, strict=True)
+        return [ColSpec(DataType.long if is_integer else DataType.string, name) for name, is_integer in columns]
+    return []  # columns of keys can have any type

@@ -60,14 +60,14 @@ def check_columns(frame: Any, names: Sequence[str]) -> None:
 
 
 def _named(frame: pd.DataFrame, name: str) -> pd.Series:
-    """Return a column; pandas may have a number as its name, as for columns of an array."""
+    """Return a column; in pandas, its name may be a number, as for the columns of an array."""
     if name in frame.columns:
         return frame[name]
     return frame.iloc[:, list(map(str, frame.columns)).index(name)]
 
 
 def vector_column(frame: pd.DataFrame, name: str) -> pa.Array:
-    """Return a column of vectors, in any form, as lists of float64 or structs, null where there is none."""
+    """Return a column of vectors of any type as lists of float64, or as structs; a missing vector is null."""
     cells = [
         None if cell is pd.NA or (isinstance(cell, float) and cell != cell) else cell for cell in _named(frame, name)
     ]
@@ -81,9 +81,9 @@ def vector_column(frame: pd.DataFrame, name: str) -> pa.Array:
 
 
 def plain_column(frame: pd.DataFrame, name: str, kind: pa.DataType | None = None) -> pa.Array:
-    """Return a column as an Arrow array of type ``kind``; None: that of the values. A missing value is null, or NaN."""
+    """Return a column as an Arrow array of type ``kind``; None: by its values. A missing value is null or NaN."""
     values = _named(frame, name)
-    if kind is not None and pa.types.is_list(kind):  # Arrow would take a string for a list of its letters
+    if kind is not None and pa.types.is_list(kind):  # Arrow would convert a string to a list of letters
         for row, cell in enumerate(values):
             if isinstance(cell, (str, bytes)):
                 raise InputError(f"column {name!r}, row {row}: expected a list, got {cell!r:.80}")
@@ -106,7 +106,7 @@ def no_nulls(column: pa.Array, name: str, expected: str) -> pa.Array:
 def _as_array(cell: Any) -> Any:
     values = as_array("features", cell.toArray() if hasattr(cell, "toArray") else cell)
     if values.ndim != 1 or isinstance(cell, (str, bytes)):
-        raise TypeError("no vector")
+        raise TypeError("expected a vector")
     if values.dtype == object:  # None within a list is a missing value
         return [None if value != value else value for value in as_numbers(values).tolist()]
     return as_numbers(values).astype(np.float64)
@@ -149,7 +149,7 @@ class Predictor(Protocol):
     """A model of MLflow's pyfunc flavour."""
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Return the columns that ``transform`` adds, for each row of a pandas DataFrame; ``params`` is not used.
+        """Return the columns that ``transform`` adds, for the rows of a pandas DataFrame; ``params`` is not used.
 
         Raises:
             InputError, ShapeError, DTypeError: the input lacks a column, or a value is wrong; the message names it.
@@ -157,17 +157,17 @@ class Predictor(Protocol):
 
 
 def write_scoring(folder: Path, scoring: Scoring) -> None:
-    """Write the file that ``_load_pyfunc`` reads beside the model's own files."""
+    """Write the description of ``transform`` that ``_load_pyfunc`` reads."""
     (folder / SCORING).write_text(json.dumps(to_json(scoring)))
 
 
 def _load_pyfunc(path: str) -> Predictor:
-    """Load a model that ``save_model`` or ``log_model`` wrote; raise LimitError if it is larger than the memory."""
+    """Load a model that ``save_model`` or ``log_model`` wrote; LimitError: the model is larger than the memory."""
     folder = Path(path)
     try:
         scoring = from_json(json.loads((folder / SCORING).read_text()))
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointCorruptError(f"{folder / SCORING}: it does not say how rows are scored: {error!r}") from error
+        raise CheckpointCorruptError(f"{folder / SCORING}: expected a description of transform: {error!r}") from error
     if isinstance(scoring, KeyScoring):
         from ps2.serving.scorer import Scorer
 
@@ -193,9 +193,9 @@ def _load_pyfunc(path: str) -> Predictor:
 
 @dataclass(frozen=True, eq=False)
 class FeaturePredictor:
-    """Scores vectors of features: linear models, factorization machines, trees, clusters, topics, metrics and codes.
+    """Scores vectors of features, for all models of features.
 
-    If the features are one column, it also takes rows as an array or scipy CSR, shape (n, features).
+    If the features are in one column, it also takes rows as an array or scipy CSR, shape (n, features).
     """
 
     scoring: FeatureScoring
@@ -238,7 +238,7 @@ class FeaturePredictor:
 
 @dataclass(frozen=True, eq=False)
 class WordPredictor:
-    """Means of the vectors of words."""
+    """Computes the means of the vectors of words."""
 
     scoring: WordScoring
     embedding: Embedding
@@ -252,7 +252,7 @@ class WordPredictor:
 
 @dataclass(frozen=True, eq=False)
 class PairPredictor:
-    """Scores of pairs of vertices: NaN if one has no vector."""
+    """Scores pairs of vertices: NaN if a vertex has no vector."""
 
     scoring: PairScoring
     embedding: Embedding
@@ -260,11 +260,11 @@ class PairPredictor:
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
         scoring, names = self.scoring, self.embedding.names
         check_columns(model_input, (scoring.first, scoring.second))
-        ends = [_id_column(model_input, name, names.are_integers) for name in (scoring.first, scoring.second)]
+        id_columns = [_id_column(model_input, name, names.are_integers) for name in (scoring.first, scoring.second)]
         filler = 0 if names.are_integers else ""
-        first, second = (names.positions(ids.fill_null(filler)) for ids in ends)
+        first, second = (names.positions(ids.fill_null(filler)) for ids in id_columns)
         is_known = (first >= 0) & (second >= 0)
-        for ids in ends:
+        for ids in id_columns:
             is_known &= ids.is_valid().to_numpy(zero_copy_only=False)
         scores = np.full(len(is_known), np.nan)
         scores[is_known] = self.embedding.expected(first[is_known], second[is_known], scoring.directed)
@@ -273,7 +273,7 @@ class PairPredictor:
 
 @dataclass(frozen=True, eq=False)
 class RatingPredictor:
-    """Ratings of pairs of users and items, float32: NaN if one is unknown."""
+    """Predicts ratings of pairs of users and items, float32: NaN if the user or the item is unknown."""
 
     scoring: PairScoring
     factors: MatrixFactors
@@ -281,15 +281,15 @@ class RatingPredictor:
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
         scoring, factors = self.scoring, self.factors
         check_columns(model_input, (scoring.first, scoring.second))
-        ends = []
+        id_columns = []
         for name, side in ((scoring.first, factors.user), (scoring.second, factors.item)):
-            ends.append(no_nulls(_id_column(model_input, name, side.names.are_integers), name, "ids"))
-        return pd.DataFrame({scoring.output: factors.predict(*ends)}, index=model_input.index)
+            id_columns.append(no_nulls(_id_column(model_input, name, side.names.are_integers), name, "ids"))
+        return pd.DataFrame({scoring.output: factors.predict(*id_columns)}, index=model_input.index)
 
 
 @dataclass(frozen=True, eq=False)
 class KeyPredictor:
-    """Scores rows of hashed keys with an export."""
+    """Scores rows of hashed keys by an exported model."""
 
     scoring: KeyScoring
     scorer: Scorer
@@ -302,8 +302,8 @@ class KeyPredictor:
         scores = self.scorer.score(batch)
         columns: dict[str, Any] = {}
         if scoring.prediction:
-            is_above = scoring.threshold is not None
-            columns[scoring.prediction] = (scores > scoring.threshold).astype(np.float64) if is_above else scores
+            has_threshold = scoring.threshold is not None
+            columns[scoring.prediction] = (scores > scoring.threshold).astype(np.float64) if has_threshold else scores
         if scoring.probability:
             columns[scoring.probability] = list(np.column_stack([1.0 - scores, scores]))
         return pd.DataFrame(columns, index=model_input.index)
@@ -331,5 +331,5 @@ def output_types(scoring: Scoring) -> dict[str, str]:
         return {name: kind for name, kind in kinds.items() if name}
     number = "integer" if isinstance(scoring.head, ClusterHead) else "double"
     if not scoring.outputs:
-        raise UsageError("expected a model with columns of predictions, and all of their names are empty")
+        raise UsageError("expected a name of at least one column of predictions, but all are empty")
     return {name: number if kind == "prediction" else "vector" for name, kind in scoring.outputs}

@@ -1,4 +1,4 @@
-"""ONNX: trained models as files that ONNX Runtime and others score (extra ``onnx``).
+"""ONNX: trained models as files for ONNX Runtime and other scorers (extra ``onnx``).
 
 ``export`` loads on first use: it needs onnx, which PS2 does not install by itself.
 """

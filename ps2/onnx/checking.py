@@ -1,4 +1,4 @@
-"""Scores a sample of rows with ONNX Runtime, where it is installed, before ``export`` writes the file."""
+"""Check a file of ``export`` before it is written: ONNX Runtime, if it is installed, scores a sample of rows."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ps2.onnx.graph import FEATURES
 
 log = logging.getLogger(__name__)
 
-# The number of rows of the sample, and the maximum number of values in it.
-ROWS, MAX_NUMBERS = 64, 1 << 20
-# Smallest difference that counts, as a share of an output's largest number. The order of a sum changes its rounding.
+# The maximum number of rows in the sample, and of values in it.
+MAX_ROWS, MAX_VALUES = 64, 1 << 20
+# Differences up to this share of an output's largest number are ignored: they may be rounding errors.
 TOLERANCE = 1e-9
 # The oldest ONNX Runtime for graphs without trees, with trees, and with sets of categories. Older versions make n
 # copies of the nodes below a set of n categories, so that deep trees take minutes to load.
@@ -68,18 +68,18 @@ def check_scores(file: bytes, scoring: FeatureScoring, fitted: Any) -> None:
             row = int(np.argmax(differs))
             raise UsageError(
                 f"export: ONNX Runtime {onnxruntime.__version__} scores {differs.sum()} of {len(x)} rows of a sample "
-                f"otherwise than the model, so nothing was written: output {name!r}: expected {reference[row]}, got "
+                f"differently from the model, so nothing was written: output {name!r}: expected {reference[row]}, got "
                 f"{scores[row]}, for the row {x[row][:20]}"
             )
 
 
 def sample(fitted: Any, dim: int) -> Float64s:
-    """Draw rows to score, always the same: near centres, or at the thresholds and categories of trees, some missing."""
+    """Return sample rows with a fixed seed: between centres, or at thresholds and categories of trees, some missing."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(max(1, min(ROWS, MAX_NUMBERS // max(dim, 1))), dim))
+    x = rng.normal(size=(max(1, min(MAX_ROWS, MAX_VALUES // max(dim, 1))), dim))
     if isinstance(fitted, KMeansClusters):
-        ends, share = fitted.centres[rng.integers(fitted.k, size=(2, len(x)))], rng.random((len(x), 1))
-        return share * ends[0] + (1.0 - share) * ends[1]
+        pairs, share = fitted.centres[rng.integers(fitted.k, size=(2, len(x)))], rng.random((len(x), 1))
+        return share * pairs[0] + (1.0 - share) * pairs[1]
     if isinstance(fitted, (GBTModel, RandomForest)):
         for tree in fitted.forest.trees:
             feature, categories = (values[tree.feature != LEAF] for values in (tree.feature, np.diff(tree.set_begin)))
@@ -96,7 +96,7 @@ def _oldest(fitted: Any) -> tuple[int, int, int]:
 
 
 def _is_as_near(clusters: KMeansClusters, x: Float64s, *choices: Float64s) -> Bools:
-    """Find the rows whose two centres are equally near, up to the rounding of float32."""
+    """Return whether the two chosen centres are equally near to each row, up to the rounding of float32."""
     scale = max(float(np.abs(clusters.centres).max()), np.finfo(np.float64).tiny)
     x, centres = x / scale, clusters.centres.astype(np.float64) / scale
     first, second = (np.linalg.norm(x - centres[choice.astype(int)], axis=1) for choice in choices)
@@ -104,7 +104,7 @@ def _is_as_near(clusters: KMeansClusters, x: Float64s, *choices: Float64s) -> Bo
 
 
 def _is_close(head: ClassHead | VotesHead, expected: dict[str, Float64s]) -> Bools:
-    """Find the rows whose class may depend on rounding."""
+    """Return whether the class of each row may depend on rounding errors."""
     score = expected.get("probability", expected["raw"])
     if isinstance(head, ClassHead) and head.threshold is not None:
         return np.isclose(score[:, 1], head.threshold, rtol=TOLERANCE, atol=TOLERANCE)

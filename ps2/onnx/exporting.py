@@ -22,23 +22,24 @@ from ps2.onnx.graph import FEATURES, Graph, add_trees
 from ps2.storage.files import resolve_url, write_whole
 from ps2.version import __version__
 
-# Protocol buffers cannot be larger.
+# The maximum size of a protocol buffer.
 MAX_BYTES = 2**31 - 1
 FITTED = (Weights, GBTModel, RandomForest, KMeansClusters)
 KINDS = "linear models, factorization machines, boosted trees, random forests and k-means"
 
 
 def export(model: Any, path: str) -> None:
-    """Write a trained model as an ONNX file, which ONNX Runtime and others score.
+    """Write a trained model as an ONNX file for ONNX Runtime and other scorers.
 
     The graph has one input, ``features``: float64 of shape (n, features), in the order of training. Its outputs are the
-    columns that ``transform`` adds, float64: of classes, rawPrediction and probability of shape (n, classes), and
-    prediction of shape (n,). All is computed in float64, so that thresholds of trees part the same values as in
-    ``transform``; a runtime refuses float32 input. NaN is a missing value for trees; rows with NaN or infinity, which
-    other models refuse in ``transform``, have the prediction NaN.
+    columns that ``transform`` adds, float64: for classes, rawPrediction and probability of shape (n, classes), and
+    prediction of shape (n,). All computations are in float64, so that the thresholds of trees separate the same values
+    as in ``transform``; a runtime refuses float32 input. NaN is a missing value for trees. Rows with NaN or infinity,
+    for which ``transform`` of other models raises an error, have the prediction NaN.
 
-    The file needs ONNX Runtime 1.18; with trees 1.21; with sets of categories 1.23. Where the package onnxruntime is
-    installed, it scores a sample of rows before the file is written; an older one logs a warning instead.
+    The file needs ONNX Runtime 1.18; with trees 1.21; with sets of categories 1.23. If the package onnxruntime is
+    installed, it scores a sample of rows before the file is written; with an older version, there is a warning in the
+    log instead.
 
     Args:
         model: a trained linear model (LogisticRegression, LinearSVC, LinearRegression), factorization machine, boosted
@@ -53,7 +54,7 @@ def export(model: Any, path: str) -> None:
     proto = as_onnx(model)
     size = proto.ByteSize()
     if size > MAX_BYTES:
-        raise UsageError(f"export: expected at most {MAX_BYTES:,} bytes, which an ONNX file may have, got {size:,}")
+        raise UsageError(f"export: expected at most {MAX_BYTES:,} bytes, the limit of an ONNX file, got {size:,}")
     onnx.checker.check_model(proto)
     fs, file_path = resolve_url(path, "path")
     file = proto.SerializeToString()
@@ -62,7 +63,7 @@ def export(model: Any, path: str) -> None:
 
 
 def as_onnx(model: Any) -> onnx.ModelProto:
-    """Return the graph that ``export`` writes; raises like it."""
+    """Return the graph that ``export`` writes; for the errors, see ``export``."""
     scoring = model.scoring() if hasattr(model, "scoring") else None
     fitted = model.fitted if isinstance(scoring, FeatureScoring) else None
     if not isinstance(scoring, FeatureScoring) or not isinstance(fitted, FITTED):
@@ -81,7 +82,7 @@ def as_onnx(model: Any) -> onnx.ModelProto:
 
 
 def _margins(graph: Graph, fitted: Any) -> tuple[str, str | None]:
-    """Add the nodes for a model's margins; return their names, and the name of ``unusable`` (see ``add_head``)."""
+    """Add the nodes of a model's margins; return the name of the margins, and that of ``unusable`` (``add_head``)."""
     if isinstance(fitted, GBTModel):
         forest = fitted.forest
         # The operator needs at least one tree.
@@ -106,11 +107,11 @@ def _weighted(graph: Graph, weights: Weights) -> str:
     """Add a linear model or a factorization machine; return its margins."""
     problem, w = weights.problem, weights.array("export")
     if not np.isfinite(weights.biases).all():
-        raise UsageError("export: all rows of the training were of one class, so that the intercept is infinite")
+        raise UsageError("export: expected finite intercepts, but all training rows were of one class")
     intercepts = graph.constant(weights.biases[: problem.outputs])
     if not problem.loss.startswith("fm"):
         return graph.node("Add", graph.node("MatMul", FEATURES, graph.constant(w)), intercepts)
-    # Of factors v, the products of all pairs are half of (x v)^2 - x^2 v^2, summed over the factors.
+    # With factors v, the sum over all pairs is ((x v)^2 - x^2 v^2) / 2, summed over the factors.
     linear, factors = graph.constant(w[:, :1]), w[:, 1:]
     summed = graph.node("MatMul", FEATURES, graph.constant(factors))
     squares = graph.node("MatMul", graph.node("Mul", FEATURES, FEATURES), graph.constant(factors**2))
@@ -124,15 +125,15 @@ def _nearest(graph: Graph, clusters: KMeansClusters) -> str:
     """Add k-means; return the cluster of each row, shape (n, 1)."""
     if clusters.distance != "euclidean":
         raise UsageError(
-            f"export: expected k-means by Euclidean distances, got {clusters.distance!r}: rows without length, which "
-            "it refuses, would get a cluster"
+            f"export: expected k-means by Euclidean distances, got {clusters.distance!r}: rows of zeros, for which "
+            "transform raises an error, would get a cluster"
         )
     features = FEATURES
-    if clusters.centres.dtype == np.float32:  # so does transform
+    if clusters.centres.dtype == np.float32:  # transform rounds features to float32, too
         features = graph.node("Cast", graph.node("Cast", FEATURES, to=TensorProto.FLOAT), to=TensorProto.DOUBLE)
     rows = graph.node("Unsqueeze", features, graph.constant([1], np.int64))
-    apart = graph.node("Sub", rows, graph.constant(clusters.centres[None].astype(np.float64)))
-    distances = graph.node("ReduceSumSquare", apart, graph.constant([2], np.int64), keepdims=0)
+    differences = graph.node("Sub", rows, graph.constant(clusters.centres[None].astype(np.float64)))
+    distances = graph.node("ReduceSumSquare", differences, graph.constant([2], np.int64), keepdims=0)
     return graph.node("Cast", graph.node("ArgMin", distances, axis=1, keepdims=1), to=TensorProto.DOUBLE)
 
 
@@ -141,8 +142,8 @@ def add_head(graph: Graph, head: object, margins: str, unusable: str | None) -> 
 
     Args:
         margins: the margins, shape (n, outputs).
-        unusable: shape (n, 1), 0 or, for rows that ``transform`` refuses, NaN, which makes their predictions NaN; None:
-            there are no such rows.
+        unusable: 0 or, for rows for which ``transform`` raises an error, NaN, which makes their predictions NaN, shape
+            (n, 1); None: there are no such rows.
     """
     if isinstance(head, ValueHead):
         raw = graph.node("Exp", margins) if head.link == "exp" else margins
@@ -187,7 +188,7 @@ def _class_scores(graph: Graph, head: ClassHead, margins: str) -> tuple[str, str
 
 
 def _largest(graph: Graph, score: str, thresholds: tuple[float, ...] | None) -> str:
-    """Return the number of the largest score, divided by the classes' thresholds if there are any; 0 / 0 never wins."""
+    """Return the class of the largest score, divided by the thresholds if there are any; 0 / 0 is the smallest."""
     if thresholds is not None:
         divided = graph.node("Div", score, graph.constant([thresholds]))
         score = graph.node("Where", graph.node("IsNaN", divided), graph.constant([-np.inf]), divided)

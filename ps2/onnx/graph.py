@@ -14,7 +14,7 @@ from ps2.algorithms.trees.tree import LEAF, Tree
 from ps2.array_types import Float64s
 from ps2.errors import UsageError
 
-# The versions of the operators, and the form of the file that runtimes of the same time read.
+# The versions of the operators, and the version of the file format that matches them.
 OPSET, ML_OPSET, IR_VERSION = 18, 5, 10
 ML = "ai.onnx.ml"
 FEATURES = "features"
@@ -42,7 +42,7 @@ class Graph:
         return name
 
     def output(self, name: str, source: str, width: int | None) -> None:
-        """Make a value an output, shape (n, width); None: shape (n,)."""
+        """Make a value an output of shape (n, width); width None: shape (n,)."""
         self._nodes.append(helper.make_node("Identity", [source], [name], name=f"output_{name}"))
         shape: Sequence[int | None] = [None] if width is None else [None, width]
         self._outputs.append(helper.make_tensor_value_info(name, TensorProto.DOUBLE, shape))
@@ -63,34 +63,34 @@ class Graph:
         return model
 
 
-# Modes of nodes.
+# Modes of nodes; then modes of the ensemble: how it sums leaves, and what it does with the sums.
 LEQ, MEMBER = 0, 6
 SUM, NO_TRANSFORM = 1, 0
 
 
 @dataclass
 class _Ensemble:
-    """The attributes of the operator while trees are added. A node's true branch is its first child."""
+    """The attributes of the TreeEnsemble operator, to which trees are added; the true branch is the first child."""
 
     roots: list[int] = field(default_factory=list)
     features: list[int] = field(default_factory=list)
     modes: list[int] = field(default_factory=list)
     splits: list[float] = field(default_factory=list)
     children: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
-    leafs: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    are_leaves: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
     missing: list[int] = field(default_factory=list)
     members: list[float] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
 
     def add(self, tree: Tree, values: Float64s, target: int) -> None:
-        """Add a tree whose leaves add ``values``, by node, to a target."""
+        """Add a tree; values: for each node, what it adds to the target as a leaf."""
         self.roots.append(len(self.features))
         inner = np.flatnonzero(tree.feature != LEAF)
-        # ONNX Runtime before 1.30 takes a root whose branches have one number, of a leaf or a node, for a leaf itself.
+        # To ONNX Runtime before 1.30, a root is a leaf if its two branches have the same number.
         if not len(inner):  # the operator needs at least one node
             self._node(0, LEQ, 0.0, False)
-            self._link(0, [True, True], [self._leaf(float(values[0]), target) for _ in range(2)])
+            self._link([True, True], [self._leaf(float(values[0]), target) for _ in range(2)])
             return
         first = len(self.features)
         positions = {int(node): first + index for index, node in enumerate(inner)}
@@ -99,14 +99,14 @@ class _Ensemble:
             if self._split(tree, node):
                 children.reverse()
             are_leaves = [bool(tree.feature[child] == LEAF) for child in children]
-            ends = [
+            branches = [
                 self._leaf(float(values[child]), target) if is_leaf else positions[child]
                 for child, is_leaf in zip(children, are_leaves, strict=True)
             ]
-            if ends[0] == ends[1]:  # a leaf and a node: another leaf, and nothing leads to the first
+            if branches[0] == branches[1]:  # a leaf and a node of the same number: add the leaf again
                 leaf = are_leaves.index(True)
-                ends[leaf] = self._leaf(float(values[children[leaf]]), target)
-            self._link(node, are_leaves, ends)
+                branches[leaf] = self._leaf(float(values[children[leaf]]), target)
+            self._link(are_leaves, branches)
 
     def _split(self, tree: Tree, node: int) -> bool:
         """Add a node's split; return whether its true branch is the right child."""
@@ -114,7 +114,7 @@ class _Ensemble:
         if not len(flags):
             self._node(feature, LEQ, float(tree.threshold[node]), to_left)
             return False
-        # Categories beyond the set, and missing ones, go to the default side, which is the false branch.
+        # Categories beyond the set, and missing values, go to the default side, which is the false branch.
         members = np.flatnonzero(~flags if to_left else flags)
         if len(members):
             self._node(feature, MEMBER, 0.0, False)
@@ -129,10 +129,10 @@ class _Ensemble:
         self.splits.append(split)
         self.missing.append(int(missing))
 
-    def _link(self, node: int, are_leaves: Sequence[bool], ends: Sequence[int]) -> None:
+    def _link(self, are_leaves: Sequence[bool], branches: Sequence[int]) -> None:
         for branch in range(2):
-            self.leafs[branch].append(int(are_leaves[branch]))
-            self.children[branch].append(ends[branch])
+            self.are_leaves[branch].append(int(are_leaves[branch]))
+            self.children[branch].append(branches[branch])
 
     def _leaf(self, value: float, target: int) -> int:
         self.targets.append(target)
@@ -143,8 +143,10 @@ class _Ensemble:
 def add_trees(graph: Graph, trees: Sequence[Tree], values: Sequence[Sequence[Float64s]], targets: int) -> str:
     """Add trees; return the name of the sums of their leaves' values, shape (n, targets).
 
-    ``values`` has for each tree and each of its targets the nodes' values, shape (nodes,); a tree with values for one
-    target adds to ``tree % targets``.
+    Args:
+        values: for each tree and each of its targets, the values of the nodes, shape (nodes,). A tree with one target
+            adds to ``tree % targets``.
+        targets: the number of targets.
     """
     features, ensemble = _with_whole_categories(graph, trees), _Ensemble()
     for number, (tree, target_values) in enumerate(zip(trees, values, strict=True)):
@@ -165,9 +167,9 @@ def add_trees(graph: Graph, trees: Sequence[Tree], values: Sequence[Sequence[Flo
         nodes_modes=numpy_helper.from_array(np.array(ensemble.modes, np.uint8), "nodes_modes"),
         nodes_splits=numpy_helper.from_array(np.array(ensemble.splits), "nodes_splits"),
         nodes_truenodeids=ensemble.children[0],
-        nodes_trueleafs=ensemble.leafs[0],
+        nodes_trueleafs=ensemble.are_leaves[0],
         nodes_falsenodeids=ensemble.children[1],
-        nodes_falseleafs=ensemble.leafs[1],
+        nodes_falseleafs=ensemble.are_leaves[1],
         nodes_missing_value_tracks_true=ensemble.missing,
         leaf_targetids=ensemble.targets,
         leaf_weights=numpy_helper.from_array(np.array(ensemble.weights), "leaf_weights"),
@@ -176,7 +178,7 @@ def add_trees(graph: Graph, trees: Sequence[Tree], values: Sequence[Sequence[Flo
 
 
 def _with_whole_categories(graph: Graph, trees: Sequence[Tree]) -> str:
-    """Return the features with NaN for 2.5 as a category, for example, which ONNX Runtime would take for category 2."""
+    """Replace categories that are not whole by NaN, and return the features: to ONNX Runtime, 2.5 is category 2."""
     is_set, is_cut = (np.zeros(graph.dim, np.bool_) for _ in range(2))
     for tree in trees:
         has_set = np.diff(tree.set_begin) > 0

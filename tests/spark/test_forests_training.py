@@ -37,8 +37,8 @@ def grow(ps, spark, recipe, workers=1, sparse=False):
 
 
 def digest_of(grown):
-    shares = b"".join(one.tobytes() for one in grown.forest.shares)
-    return digest(grown.forest.forest), shares, tuple(grown.history.objective)
+    shares = b"".join(one.tobytes() for one in grown.model.shares)
+    return digest(grown.model.forest), shares, tuple(grown.history.objective)
 
 
 # Before the module's context begins.

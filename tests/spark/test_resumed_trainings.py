@@ -96,7 +96,7 @@ def test_trees_when_lost_in_mid_tree_twice_then_same_model(spark, tmp_path, dies
         resumed = grow(ps, spark, workers=1, sparse=True)
     with PS2Context.getOrCreate(spark, servers=2) as ps:
         whole = grow(ps, spark, replace(TREES, name=""))
-    assert digest(resumed.forest) == digest(whole.forest)
+    assert digest(resumed.model) == digest(whole.model)
     assert resumed.history.objective == pytest.approx(whole.history.objective, rel=1e-12)
     assert resumed.history.validation == pytest.approx(whole.history.validation, rel=1e-12)
     assert (resumed.history.steps, resumed.history.reason) == (whole.history.steps, whole.history.reason)
@@ -105,11 +105,11 @@ def test_trees_when_lost_in_mid_tree_twice_then_same_model(spark, tmp_path, dies
 def test_trees_when_resumed_with_fewer_rounds_then_the_first(spark, tmp_path):
     often = {"checkpointDir": str(tmp_path), "checkpointEverySteps": 1}
     with PS2Context.getOrCreate(spark, servers=2, **often) as ps:
-        forest = grow(ps, spark, changed(TREES, maxIter=2)).forest
+        forest = grow(ps, spark, changed(TREES, maxIter=2)).model
     with PS2Context.getOrCreate(spark, servers=1, restore=str(tmp_path)) as ps:
         fewer = grow(ps, spark, changed(TREES, maxIter=1))
-    assert (len(forest.trees), len(fewer.forest.trees), fewer.history.steps) == (2, 1, 1)
-    assert digest(fewer.forest) == digest(replace(forest, trees=forest.trees[:1]))
+    assert (len(forest.trees), len(fewer.model.trees), fewer.history.steps) == (2, 1, 1)
+    assert digest(fewer.model) == digest(replace(forest, trees=forest.trees[:1]))
 
 
 @pytest.mark.nightly
@@ -140,7 +140,7 @@ def test_trees_when_servers_die_in_cut_points_then_same_bits(spark, tmp_path, mo
         resumed = boosting.trained(ps, spark)
         assert [each.rolledBack for each in ps.recoveries] == [True] * 4
     assert taken == [step for step, times in steps.items() for _ in range(times + 1)]
-    assert digest(resumed.forest) == digest(whole.forest)
+    assert digest(resumed.model) == digest(whole.model)
 
 
 # -- linear models -----------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def test_local_when_driver_is_lost_then_next_one_goes_on(spark, tmp_path, monkey
             named(ps, spark, plans.changed(NAMED, via="servers"))
         created = named(ps, spark)
         whole = named(ps, spark, plans.changed(NAMED, name="", via="servers"))
-    assert digest(created.forest) == digest(whole.forest)
+    assert digest(created.model) == digest(whole.model)
     assert created.history.validation == pytest.approx(whole.history.validation, rel=1e-12)
     assert (created.history.steps, created.history.reason) == (whole.history.steps, whole.history.reason)
 
@@ -103,7 +103,7 @@ def ps(spark):
 
 def test_local_when_worker_is_killed_then_same_trees(spark, ps, tmp_path, by_round):
     local = plans.changed(SHORT, via="local")
-    expected = digest(trained(ps, spark, 1, recipe=local, problem=MEDIAN).forest)
+    expected = digest(trained(ps, spark, 1, recipe=local, problem=MEDIAN).model)
     by_round(str(tmp_path))
-    assert digest(trained(ps, spark, 1, recipe=local, problem=MEDIAN).forest) == expected
+    assert digest(trained(ps, spark, 1, recipe=local, problem=MEDIAN).model) == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]

@@ -69,11 +69,11 @@ def test_forest_when_it_has_grown_then_same_in_one_process(kind):
             for via, workers in (("local", 1), ("servers", 2))
         ]
     local, on_servers = (
-        (digest(one.forest.forest), [share.tobytes() for share in one.forest.shares], one.history.objective)
+        (digest(one.model.forest), [share.tobytes() for share in one.model.shares], one.history.objective)
         for one in grown
     )
     assert local == on_servers
-    assert grown[0].forest.forest.nodes > 5 * 7
+    assert grown[0].model.forest.nodes > 5 * 7
 
 
 def test_classifier_when_asked_then_tells_what_pyspark_does():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from ps2.algorithms.frame.placement import MAX_LOCAL_WEIGHTS, Cores, Request, Work, place
 from ps2.algorithms.topics.plan import MAX_BYTES, SamplingPlan
 from ps2.algorithms.topics.settings import LDASettings
-from ps2.algorithms.trees.problem import MAX_VALUES, TableSize
+from ps2.algorithms.trees.problem import MAX_VALUES
 from ps2.algorithms.trees.problem import work_of as trees_work
 from ps2.errors import ConfigError
 from tests import plans
@@ -19,9 +20,16 @@ SMALL = Work.of_clocks(1e5, weights=100, clocks=100, value_s=4e-9)
 LARGE = Work.of_clocks(1e9, weights=100, clocks=100, value_s=4e-9)
 TWO_CORES, CLUSTER = Cores(2, 2, 1), Cores(4, 32, 4)
 TREES = plans.boosting(maxDepth=6, maxBins=256)
-SMALL_TREES = trees_work(TableSize(7000, 28 * 7000, 28), TREES, 100)
-SPARSE_TREES = trees_work(TableSize(11_314, 5_000_000, 1_690_000), TREES, 10)
-LARGE_TREES = trees_work(TableSize(1_500_000, 42_000_000, 28), TREES, 50)
+
+
+def table(rows, values, features):
+    """Return what a survey tells of a table."""
+    return SimpleNamespace(rows=rows, cost=rows + values, dim=features)
+
+
+SMALL_TREES = trees_work(table(7000, 28 * 7000, 28), TREES, 100)
+SPARSE_TREES = trees_work(table(11_314, 5_000_000, 1_690_000), TREES, 10)
+LARGE_TREES = trees_work(table(1_500_000, 42_000_000, 28), TREES, 50)
 # KOS with 100 topics.
 KOS = SamplingPlan(settings=LDASettings(k=100, sync="rotation"), vocabulary=6_906)
 DOCUMENTS, TOKENS = 3430, 467_714
@@ -84,7 +92,7 @@ def test_place_when_local_is_impossible_then_error_says_why(request_):
 
 
 def test_trees_when_values_are_too_many_then_auto_takes_servers():
-    work = trees_work(TableSize(10, MAX_VALUES + 1, 9), TREES, 1)
+    work = trees_work(table(10, MAX_VALUES + 1, 9), TREES, 1)
     assert place(work, TWO_CORES, Request("local")).via == "local"
     placement = place(work, TWO_CORES, Request())
     assert placement.via == "servers"

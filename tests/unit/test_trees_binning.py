@@ -10,12 +10,12 @@ import scipy.sparse as sp
 from cut_points import cells_of, cuts_from
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tree_builder import threshold
 
-from ps2.algorithms.trees import cut_points, feature_columns
+from ps2.algorithms.trees import cut_points
 from ps2.algorithms.trees.ascending import sort_pairs
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.cut_points import Cells, Refinement, cuts_between
-from ps2.algorithms.trees.feature_columns import Distinct, FeatureColumns, from_bits
+from ps2.algorithms.trees.cut_points import Cells, Distinct, FeatureColumns, Refinement, cuts_between, from_bits
 from ps2.errors import ConfigError, InputError
 
 floats = st.floats(allow_nan=False)
@@ -25,7 +25,7 @@ TURNS = 6
 def exact_cuts(values, weights, bins):
     """Return the cuts that distinct values with weights lead to: the reference."""
     distinct, position = np.unique(values + 0.0, return_inverse=True)
-    bits = feature_columns.ordered_bits(distinct)
+    bits = cut_points.ordered_bits(distinct)
     return cuts_from(bits, bits, np.bincount(position, weights).astype(np.int64), bins)
 
 
@@ -33,7 +33,7 @@ def summed_up(parts, bins):
     """Return the cuts of all features by the way that workers and servers go."""
     columns = [FeatureColumns.of_dense(x) for x, _ in parts]
     weights = [w for _, w in parts]
-    result = [feature_columns.distinct(c, bins, w) for c, w in zip(columns, weights, strict=True)]
+    result = [cut_points.distinct(c, bins, w) for c, w in zip(columns, weights, strict=True)]
     held = np.concatenate([np.column_stack([d.features.astype(np.uint64), d.bits]) for d in result])
     values, position = np.unique(held, axis=0, return_inverse=True)
     summed = np.zeros(len(values), np.int64)
@@ -58,7 +58,7 @@ def cells_after(parts, features, bins, absent=None, turns=TURNS):
         refinement = Refinement.of(cells, bins, turn)
         sums = sum(cut_points.children(c, features, cells, refinement, w) for c, w in parts)
         if absent is not None and not turn:
-            sums[refinement.begin[:-1] + (int(feature_columns.ZERO) >> 52)] += absent
+            sums[refinement.begin[:-1] + (int(cut_points.ZERO) >> 52)] += absent
         held = np.flatnonzero(sums)
         cells = cells.refine(refinement, held, sums[held])
     return cells
@@ -99,7 +99,7 @@ def test_cells_when_values_are_close_then_bins_are_as_even(base):
 
 
 def test_value_counts_when_zeros_are_absent_then_zero_is_a_value():
-    values = feature_columns.ordered_bits(np.array([0.0, 2.0, 2.0, 3.0]))
+    values = cut_points.ordered_bits(np.array([0.0, 2.0, 2.0, 3.0]))
     result = Distinct(np.array([0, 0, 2, 2]), values, np.array([1, 1, 1, 0]), np.empty(0, np.int64))
     assert cut_points.value_counts(result, np.array([3, 1, 1, 0])).tolist() == [2, 1, 2, 0]
 
@@ -119,7 +119,7 @@ def table(rows=3000, seed=0):
 @given(st.lists(floats, min_size=1))
 def test_ordered_bits_when_values_ascend_then_are_invertible(values):
     values = np.array(values)
-    bits = feature_columns.ordered_bits(values)
+    bits = cut_points.ordered_bits(values)
     np.testing.assert_array_equal(from_bits(bits), values)
     np.testing.assert_array_equal(bits[:, None] < bits, values[:, None] < values)
 
@@ -188,7 +188,7 @@ def test_cuts_when_values_are_many_then_weights_are_near_exact(bins):
 
 def test_cuts_from_when_zeros_are_absent_then_count_them():
     values = np.array([-2.0, -1.0, 0.0, 3.0, 4.0])
-    bits, weights = feature_columns.ordered_bits(values), np.array([1, 1, 7, 1, 1])
+    bits, weights = cut_points.ordered_bits(values), np.array([1, 1, 7, 1, 1])
     rest = values != 0
     for bins in (2, 3, 5, 9):
         expected = cuts_from(bits, bits, weights, bins)
@@ -201,7 +201,7 @@ def test_cuts_of_few_when_cut_at_once_then_match_each_feature():
     x = sp.random_array((40, 300), density=0.1, rng=rng, format="csr")
     x.data = np.round(x.data * 8 - 4)
     columns, weights = FeatureColumns.of_sparse(x), rng.integers(0, 2, 40)
-    result = feature_columns.distinct(columns, 5, weights)
+    result = cut_points.distinct(columns, 5, weights)
     held = np.bincount(columns_of(columns), weights[columns.rows], minlength=300)
     absent = (weights.sum() - held).astype(np.int64)
     absent[::10] = 0
@@ -236,7 +236,7 @@ def test_distinct_when_columns_are_sparse_then_match_entries():
     x = sp.random_array((200, 300), density=0.1, rng=rng, format="csr")
     x.data = np.round(x.data * 4)  # zeros among them
     weights = rng.integers(0, 4, 200)
-    result = feature_columns.distinct(FeatureColumns.of_sparse(x), 3, weights)
+    result = cut_points.distinct(FeatureColumns.of_sparse(x), 3, weights)
     entries = x.tocoo()
     for feature in range(300):
         mine = entries.col == feature
@@ -339,7 +339,7 @@ def test_bins_when_missing_values_have_none_then_names_feature(feature, value, s
 
 def test_threshold_then_is_cut_and_infinity_at_end():
     _, bins = sample()
-    assert [bins.threshold(0, b) for b in range(4)] == [-1.0, 0.1, 1.0, np.inf]
+    assert [threshold(bins, 0, b) for b in range(4)] == [-1.0, 0.1, 1.0, np.inf]
 
 
 def test_first_when_columns_are_in_blocks_then_features_fit_one():

@@ -30,7 +30,7 @@ def test_trees_when_training_ends_early_then_no_extra_clock(monkeypatch):
     with training_context(servers=2) as ps:
         created = train(ps, rows, PROBLEM, recipe, facts_of(y[~held]))
     grown = created.history.steps
-    assert len(created.forest.trees) < grown < recipe.settings.maxIter
+    assert len(created.model.trees) < grown < recipe.settings.maxIter
     assert [tasks.count(task) for task in (SumGradients, PlantTrees)] == [1, grown + 1]
     assert tasks[-1] is PlantTrees
     assert tasks.count(AddHistograms) + 2 + grown == len(tasks)

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.trees import local_histograms, local_worker
+from ps2.algorithms.trees import local_worker
 from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.boosting_record import next_scales
 from ps2.algorithms.trees.gradients import Objective, scales_of, sums_below
-from ps2.algorithms.trees.local_histograms import LocalHistograms
-from ps2.algorithms.trees.local_worker import LocalGrower
+from ps2.algorithms.trees.local_worker import LocalGrower, LocalHistograms
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.tree import Tree
@@ -99,6 +98,6 @@ def test_histograms_when_memory_is_short_then_limit_error(monkeypatch):
     bins, columns = Quantiles.in_process(problem, options.settings.maxBins, None).find_bins(rows)
     of = BoostedRows(problem, options, bins, (rows, None), columns)
     created = LocalHistograms(problem, options, bins, of.training.rows)
-    monkeypatch.setattr(local_histograms, "_free_bytes", lambda: 1000)
+    monkeypatch.setattr(local_worker, "_free_bytes", lambda: 1000)
     with pytest.raises(LimitError, match=r"needs 1,000 histograms of .* bytes, and 1,000 are left on its machine"):
         created.make_room(1000)

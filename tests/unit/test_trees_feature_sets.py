@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xgboost
 
-from ps2.algorithms.trees.feature_sets import FeatureSets
+from ps2.algorithms.trees.boosted_growth import FeatureSets
 from ps2.algorithms.trees.tree import LEAF
 from ps2.errors import OutOfRangeError
 from tests import plans

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tree_builder import TreeBuilder
 
-from ps2.algorithms.trees.files import load_forest, read_forest, write_forest
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, RecoveryError, UsageError
 
@@ -30,7 +29,7 @@ def forest(sets=True):
 
 def saved(folder, model):
     """Save as pyspark's writer does: metadata beside what the model writes."""
-    content = write_forest(str(folder), model)
+    content = model.write(str(folder))
     (folder / "metadata").mkdir()
     (folder / "metadata" / "part-00000").write_text(json.dumps({"class": "GBTModel", "ps2": content}) + "\n")
     (folder / "metadata" / "_SUCCESS").touch()
@@ -41,7 +40,7 @@ def saved(folder, model):
 def test_forest_when_saved_and_loaded_then_it_is_the_same(sets, tmp_path):
     model = forest(sets)
     saved(tmp_path, model)
-    result = load_forest(str(tmp_path))
+    result = Forest.load(str(tmp_path))
     assert (result.features, result.loss, result.shape, result.base.tolist()) == (4, "huber", 1.5, [0.25])
     assert result.absent == "missing"
     for ours, theirs in zip(result.trees, model.trees, strict=True):
@@ -53,12 +52,12 @@ def test_forest_when_saved_and_loaded_then_it_is_the_same(sets, tmp_path):
 
 def test_forest_when_it_has_no_trees_then_it_comes_back_too(tmp_path):
     saved(tmp_path, Forest((), np.array([1.0, 2.0]), 4, "softmax"))
-    assert (load_forest(str(tmp_path)).trees, load_forest(str(tmp_path)).width) == ((), 2)
+    assert (Forest.load(str(tmp_path)).trees, Forest.load(str(tmp_path)).width) == ((), 2)
 
 
 def test_load_when_there_is_nothing_then_the_error_says_so(tmp_path):
     with pytest.raises(CheckpointMissingError, match="no folder metadata"):
-        load_forest(str(tmp_path))
+        Forest.load(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["nodes", "sizes", "sets", "base"])
@@ -67,28 +66,28 @@ def test_load_when_file_changed_or_is_gone_then_error_names_it(name, tmp_path):
     file = tmp_path / f"{name}.npy"
     file.write_bytes(file.read_bytes() + b"x")
     with pytest.raises(CheckpointCorruptError, match=rf"{name}\.npy: its checksum"):
-        load_forest(str(tmp_path))
+        Forest.load(str(tmp_path))
     file.unlink()
     with pytest.raises(CheckpointCorruptError, match=rf"{name}\.npy: named by the metadata, but not there"):
-        load_forest(str(tmp_path))
+        Forest.load(str(tmp_path))
 
 
 def test_read_when_metadata_version_differs_then_error_says_so(tmp_path):
     content = saved(tmp_path, forest())
     with pytest.raises(UsageError, match=r"expected trees of format 'ps2\.forest\.v2', got 'ps2\.forest\.v9'"):
-        read_forest("here", str(tmp_path), content | {"format": "ps2.forest.v9"})
+        Forest.read("here", str(tmp_path), content | {"format": "ps2.forest.v9"})
     with pytest.raises(UsageError, match="got None"):
-        read_forest("here", str(tmp_path), None)
+        Forest.read("here", str(tmp_path), None)
     with pytest.raises(CheckpointCorruptError, match="KeyError"):
-        read_forest("here", str(tmp_path), {"format": content["format"]})
+        Forest.read("here", str(tmp_path), {"format": content["format"]})
     with pytest.raises(CheckpointCorruptError, match="absent: 'one'"):
-        read_forest("here", str(tmp_path), content | {"absent": "one"})
+        Forest.read("here", str(tmp_path), content | {"absent": "one"})
     (tmp_path / "metadata" / "part-00000").write_text("no JSON")
     with pytest.raises(CheckpointCorruptError, match="not JSON"):
-        load_forest(str(tmp_path))
+        Forest.load(str(tmp_path))
 
 
 def test_write_when_folder_cannot_be_made_then_error_names_it(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RecoveryError, match="file"):
-        write_forest(str(tmp_path / "file"), forest())
+        forest().write(str(tmp_path / "file"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xgboost
 
-from ps2.algorithms.trees import gradient_kernels as kernels
+from ps2.algorithms.trees import gradients as kernels
 from ps2.algorithms.trees.gradients import CODES, Objective, exponents_of, sums_below
 
 SHAPE, STEP = 0.7, 1e-5

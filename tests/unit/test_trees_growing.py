@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.trees import growing, growing_kernels
+from ps2.algorithms.trees import growing_kernels
+from ps2.algorithms.trees import rows as rows_module
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import child_bounds
-from ps2.algorithms.trees.feature_columns import FeatureColumns
+from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.gradients import quantised, scales_of
-from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
+from ps2.algorithms.trees.rows import DenseRows, Scratch, SparseRows, Split
 from ps2.errors import ConfigError
 from tests.tree_builder import split_test
 
@@ -47,7 +48,7 @@ def expected(order, places, held, pairs):
 @pytest.mark.parametrize("channels", [2, 3])
 @pytest.mark.parametrize("share", [0.0, 0.003, 0.1, 0.3, 1.0])
 def test_histogram_when_rows_are_dense_then_sums_by_bin(channels, share, monkeypatch):
-    monkeypatch.setattr(growing, "OF_PIECE", 500)  # pieces of few rows
+    monkeypatch.setattr(rows_module, "MIN_PIECE", 500)  # pieces of few rows
     rows, positions, held = rows_of(sparse=False)
     order = np.flatnonzero(np.random.default_rng(2).random(ROWS) < share).astype(np.int32)
     pairs, out = pairs_of(channels), np.ones((FEATURES * VALUES, channels), np.int64)

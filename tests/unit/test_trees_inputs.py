@@ -217,7 +217,7 @@ def test_labels_when_far_from_0_then_predictions_are_theirs(loss, tmp_path):
     assert abs(np.mean(errors)) < 0.1
     # A quantile of whole numbers is a whole number: a leaf of two of them says one.
     assert np.max(np.abs(errors)) < 1.1
-    with pytest.raises(UsageError, match=r"xgboost adds margins up in float32: of up to 1\.7e"):
+    with pytest.raises(UsageError, match=r"xgboost adds up margins in float32, where margins up to 1\.7e"):
         created.saveXGBoost(str(tmp_path / "m.json"))
 
 
@@ -237,9 +237,9 @@ def test_labels_when_tiny_then_xgboost_min_gain_forbids_splits(defaults, nodes, 
     ("loss", "label", "message"),
     [
         ("poisson", -1.0, "'label': expected counts for loss 'poisson', got labels down to -1"),
-        ("poisson", 0.0, "of which some are above 0, got zeros alone"),
-        ("squared", 1e100, r"'label': expected labels up to 1e\+38, which leaves can hold, got 1e\+100"),
-        ("absolute", -1e39, r"'label': expected labels up to 1e\+38, which leaves can hold, got -1e\+39"),
+        ("poisson", 0.0, "a count above 0 for loss 'poisson', got only zeros"),
+        ("squared", 1e100, r"'label': expected labels up to 1e\+38, the limit for leaves, got 1e\+100"),
+        ("absolute", -1e39, r"'label': expected labels up to 1e\+38, the limit for leaves, got -1e\+39"),
     ],
 )
 def test_labels_when_loss_rejects_them_then_input_error(loss, label, message):
@@ -287,19 +287,19 @@ def test_features_when_most_have_one_value_then_take_no_memory():
         ),
         (
             *(MANY, MANY, {}, LIMIT // 2),
-            "the values of 100,000 features, of which cut points are made, do not fit the servers: ",
+            "the values of 100,000 features, for cut points, do not fit the servers: ",
         ),
         (
             *(4, 2**31 - 1, {}, LIMIT),
-            "2,147,483,647 features: what finds their bins, and the 17 histograms",
+            "2,147,483,647 features: the sums for their cut points, and the first 17 histograms",
         ),
         (
             *(4, MANY, {"absentAsMissing": True}, LIMIT),
-            r"100,000 features: what .* of 200,000 bins at least, take at least 60,000,000 bytes",
+            r"100,000 features: the sums .* of at least 200,000 bins, take at least 60,000,000 bytes",
         ),
         (
             *(4, 10**7, {"absentAsMissing": True}, 1 << 30),
-            "10,000,000 features: .* of 20,000,000 bins at least, take at least 6,000,000,000 bytes, and 2,",
+            "10,000,000 features: .* of at least 20,000,000 bins, take at least 6,000,000,000 bytes, and 2,",
         ),
     ],
     ids=["bins", "values", "never", "missing bins", "2 GB"],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.trees import leaf_quantiles as quantiles
-from ps2.algorithms.trees.feature_columns import ordered_bits
+from ps2.algorithms.trees.cut_points import ordered_bits
 
 
 def added(parts):

@@ -8,7 +8,7 @@ import xgboost
 
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.metrics import Metric
-from ps2.algorithms.trees.ranking import MAX_OF_GROUP, RowGroups
+from ps2.algorithms.trees.ranking import MAX_GROUP_SUM, RowGroups
 from ps2.errors import ConfigError
 
 NONE = np.empty(0)
@@ -86,7 +86,7 @@ def test_gradients_when_margins_are_far_apart_then_bounded():
             0
         ]
         assert np.isfinite(pairs).all()
-        assert (np.abs(pairs).sum(axis=1) <= MAX_OF_GROUP * 200).all()
+        assert (np.abs(pairs).sum(axis=1) <= MAX_GROUP_SUM * 200).all()
         assert (pairs[0, pairs[0, :, 1] != 0, 0] > 0).all()
 
 

@@ -10,13 +10,12 @@ from ps2 import DCV
 from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.growing import DenseRows
 from ps2.algorithms.trees.growth import LAYOUT
 from ps2.algorithms.trees.layout import layout_of
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.rows import SMALL_BYTES, Histograms
+from ps2.algorithms.trees.rows import SMALL_BYTES, DenseRows, Histograms
 from ps2.algorithms.trees.tree_matrices import add_histograms, boosting_matrices
 from ps2.client.batch import batch
 from ps2.data.rows import LocalRows
@@ -64,8 +63,8 @@ def test_best_splits_when_on_servers_then_match_one_histogram(ps):
 
 def test_features_when_rows_exceed_int32_then_are_not_too_rare(ps):
     quantiles = Quantiles.make(TreeProblem(Objective("logistic"), 2, (0.0,)), 16, None, min_rows=4)
-    quantiles.held.add(np.array([2**31 - 1, 3]))
-    quantiles.held.add(np.array([2**31 - 1, 0]))
+    quantiles.stored.add(np.array([2**31 - 1, 3]))
+    quantiles.stored.add(np.array([2**31 - 1, 0]))
     rows = LocalRows(np.arange(2), sp.csr_array(np.ones((1, 2))), np.zeros(1))
     assert quantiles.common(rows).keys.tolist() == [0]
     quantiles.free()
@@ -116,10 +115,10 @@ def test_histograms_when_too_many_then_names_count_and_size():
         fleet.make_room(40)
         with pytest.raises(LimitError, match="growing to 200 rows") as raised:
             fleet.make_room(200)
-        messages = (
-            "4,992 features have 9,984 bins that can part rows: a tree that grows needs 200 histograms of 159,744 bytes"
+        message = (
+            "4,992 features have 9,984 bins that can split rows: a tree that grows needs 200 histograms of 159,744"
         )
-        assert str(raised.value).startswith(messages)
+        assert str(raised.value).startswith(message)
         assert fleet.histograms.rows == 40
         np.testing.assert_array_equal(fleet.histograms.pull([LAYOUT]), layout)
         fleet.free()

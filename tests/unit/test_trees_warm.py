@@ -9,15 +9,15 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees import (
     binning_kernels,
-    contributions,
-    feature_sets,
-    gradient_kernels,
+    boosted_growth,
+    gradients,
     growing_kernels,
     layout,
     metrics,
+    model,
     nonempty_bins,
     ops,
-    predict_kernels,
+    predict,
     ranking,
     rows,
     scan_kernels,
@@ -25,10 +25,10 @@ from ps2.algorithms.trees import (
     tree_kernels,
     warm,
 )
-from ps2.algorithms.trees.contributions import Explainer
-from ps2.algorithms.trees.feature_sets import FeatureSets
+from ps2.algorithms.trees.boosted_growth import FeatureSets
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.metrics import Metric
+from ps2.algorithms.trees.model import Explainer
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.ranking import RowGroups
 from tests import plans
@@ -36,15 +36,15 @@ from tests.tree_training import Recipe, train
 
 MODULES = (
     binning_kernels,
-    contributions,
-    feature_sets,
+    model,
+    boosted_growth,
     layout,
     metrics,
-    gradient_kernels,
+    gradients,
     growing_kernels,
     nonempty_bins,
     ops,
-    predict_kernels,
+    predict,
     ranking,
     rows,
     scan_kernels,

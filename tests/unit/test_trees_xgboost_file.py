@@ -167,6 +167,6 @@ def test_saved_when_float32_cannot_split_values_then_is_refused(threshold, tmp_p
 
 @pytest.mark.parametrize(("base", "leaves"), [(1.7e9, (-10.0, 9.0)), (1e39, (-1e38, 1e38)), (0.0, (1e39, -1e39))])
 def test_saved_when_float32_cannot_hold_margins_then_is_refused(base, leaves, tmp_path):
-    with pytest.raises(UsageError, match="xgboost adds margins up in float32"):
+    with pytest.raises(UsageError, match="xgboost adds up margins in float32"):
         save_xgboost(str(tmp_path / "model.json"), stump(0.5, base, leaves))
     assert not (tmp_path / "model.json").exists()

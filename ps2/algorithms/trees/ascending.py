@@ -1,4 +1,4 @@
-"""Sets of integers in ascending order: NumPy's ``unique`` and ``isin`` would hash or sort them again."""
+"""Operations on sorted integers, faster than NumPy's ``unique`` and ``isin``, which would hash or sort them again."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from ps2.algorithms.trees.layout import Array, Bools
 from ps2.array_types import Int64s
 from ps2.ops.kernels import inline
 
-# Values in a run that is sorted by insertion; runs are merged.
-FEW = 16
+# The length of the runs that ``sort_pairs`` sorts by insertion; then it merges them.
+RUN_LENGTH = 16
 
 
 def runs(numbers: Array) -> Int64s:
-    """Return where the runs of equal numbers begin, int64."""
+    """Return the index of the first number of each run of equal numbers, int64."""
     return np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1])[: len(numbers)])
 
 
 def distinct_of(numbers: Array) -> Array:
-    """Return each of some ascending numbers once."""
+    """Return ascending numbers without their duplicates."""
     return numbers[runs(numbers)]
 
 
 def merged(numbers: Array, others: Array) -> Array:
-    """Return the numbers of two ascending sets, each once, ascending."""
-    # Runs that ascend already are merged in one pass.
+    """Return the union of two sets of ascending numbers, ascending."""
+    # A stable sort merges two ascending runs in one pass.
     return distinct_of(np.sort(np.concatenate([numbers, others]), kind="stable"))
 
 
 def are_in(numbers: Int64s, members: Int64s, size: int) -> Bools:
-    """Return for each number whether it is one of the members, in any order; all are in [0, size)."""
+    """Return for each number whether it is a member. Members are in any order; all numbers are in [0, size)."""
     flags = np.zeros(size, np.bool_)
     flags[members] = True
     return flags[numbers]
@@ -39,11 +39,11 @@ def are_in(numbers: Int64s, members: Int64s, size: int) -> Bools:
 
 @inline
 def sort_pairs(values: Array, numbers: Int64s) -> None:
-    """Let values ascend, NaN last, with their numbers, of which there may be more; equal values keep their order.
+    """Sort values in place, NaN last, and move their numbers with them; ``numbers`` may be longer. The sort is stable.
 
-    NumPy's own sorts take numba seconds to compile.
+    Numba takes seconds to compile NumPy's own sorts.
     """
-    count, size = len(values), FEW
+    count, size = len(values), RUN_LENGTH
     for begin in range(0, count, size):
         for i in range(begin + 1, min(begin + size, count)):
             value, number, slot = values[i], numbers[i], i

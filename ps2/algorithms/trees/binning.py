@@ -1,4 +1,4 @@
-"""From values to bins, which are the columns of a histogram."""
+"""The bins of features: how values become bins, and bins become columns of a histogram."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels as kernels
-from ps2.algorithms.trees.feature_columns import FeatureColumns, ordered_bits
+from ps2.algorithms.trees.cut_points import FeatureColumns, ordered_bits
 from ps2.algorithms.trees.layout import Array
 from ps2.algorithms.trees.nonempty_bins import WORD_BITS
 from ps2.algorithms.trees.problem import TreeProblem
@@ -20,25 +20,25 @@ from ps2.errors import ConfigError, InputError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
-# Bins of a block of columns, where there would be so many blocks.
+# The maximum number of bins in a block of columns, unless a feature has more; and the number of blocks to aim at.
 LARGE_BLOCK = 1 << 12
 MIN_BLOCKS = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Bins:
-    """The bins of all features: columns of a histogram, one feature's after the other's.
+    """The bins of all features, as columns of a histogram: first those of feature 0, then those of feature 1, and on.
 
     A numeric feature with c cuts has c + 1 bins: a value is in bin b if b cuts are below it. A feature of k categories
-    has k bins. Then comes, where ``missing`` says so, one for missing values, and for what is no category.
+    has k bins. If ``missing`` is set, a last bin has the missing values, and values that are not a category.
 
     Attributes:
-        cuts: float64: each feature's ascend; of a categorical one they are the categories themselves.
-        offsets: int64, shape (features + 1,): where each feature's cuts begin.
-        categories: int32, shape (features,); 0: it is numeric.
-        missing: bool, shape (features,).
-        block: no feature's bins lie on both sides of a multiple of this, which leaves gaps: so the columns of a matrix
-            can be cut there. At least the bins of any feature; 0: they lie side by side.
+        cuts: the cut points, float64, ascending within each feature; of a categorical feature, its categories.
+        offsets: the index in ``cuts`` of each feature's first cut, int64, shape (features + 1,).
+        categories: the number of categories of each feature, int32, shape (features,); 0: the feature is numeric.
+        missing: whether each feature has a bin for missing values, bool, shape (features,).
+        block: the width of the blocks at whose ends the columns of a matrix may be divided among servers. The bins of a
+            feature lie in one block, which leaves gaps. 0: no blocks and no gaps.
     """
 
     cuts: Float64s
@@ -57,37 +57,32 @@ class Bins:
 
     @cached_property
     def sizes(self) -> Int64s:
-        """How many bins each feature has, int64."""
+        """The number of bins of each feature, int64."""
         return np.diff(self.offsets) + (self.categories == 0) + self.missing
 
     @cached_property
     def columns(self) -> Int64s:
-        """How many columns each feature has, int64: its bins; none if there is only one, which cannot part rows."""
+        """The number of columns of each feature, int64: its bins, or 0 if one bin has all rows."""
         return np.where(self.sizes > 1, self.sizes, 0).astype(np.int64)
 
     @cached_property
     def first(self) -> Int64s:
-        """Where each feature's columns begin, and the last ones end, int64, shape (features + 1,)."""
+        """The first column of each feature, and the end of the last feature's columns, int64, shape (features + 1,)."""
         first = np.empty(self.features + 1, np.int64)
         kernels.place_bins(readable(self.columns), self.block, first)
         return readable(first)
 
     @cached_property
     def missing_bin(self) -> Int32s:
-        """Each feature's bin for missing values, int32; -1: it has none."""
+        """Each feature's bin for missing values, int32; -1: there is none."""
         return readable(np.where(self.missing, self.sizes - 1, -1).astype(np.int32))
 
     def implied(self, absent: Absent) -> Int32s:
-        """Return each feature's bin that sparse rows do without, int32: of zeros or missing values, or the only one."""
+        """Return the bin of each feature that sparse rows do not store, int32: that of zeros or of missing values."""
         if absent == "missing":
             return readable(np.where(self.sizes > 1, self.missing_bin, 0).astype(np.int32))
         cuts, feature = self.cuts < 0, np.repeat(np.arange(self.features), np.diff(self.offsets))
         return readable(np.bincount(feature[cuts], minlength=self.features).astype(np.int32))
-
-    def threshold(self, feature: int, bin: int) -> float:
-        """Return what values are at most that are in a bin or before it; infinity of the last."""
-        cut = self.offsets[feature] + bin
-        return float(self.cuts[cut]) if cut < self.offsets[feature + 1] else float("inf")
 
     @cached_property
     def _cut_points(self) -> kernels.CutPoints:
@@ -105,7 +100,7 @@ class Bins:
         return out
 
     def bin_sparse(self, x: sp.csr_array, absent: Absent) -> tuple[Int64s, Int32s]:
-        """Return where each sorted row's bins begin, and its columns of the histogram, without implied bins."""
+        """Return the start of each sorted row's entries, and these: columns of the histogram, without implied bins."""
         begins, out = np.empty(x.shape[0] + 1, np.int64), np.empty(x.nnz, np.int32)
         rows = readable(x.indptr), readable(x.indices), ordered_bits(x.data)
         fault: int = kernels.bin_rows(*rows, self._cut_points, self.first, self.implied(absent), begins, out)
@@ -115,26 +110,27 @@ class Bins:
     def _check(self, fault: int) -> None:
         if fault >= 0:
             categories = self.categories[fault]
-            what = f"values that are none of its {categories} categories" if categories else "NaN"
-            raise InputError(f"feature {fault}: {what}, and no bin for missing values")
+            value = f"a value that is none of its {categories} categories" if categories else "NaN"
+            raise InputError(f"feature {fault}: expected no missing values, as in the other rows, got {value}")
 
 
-def shapes_of(bins: Bins) -> Int32s:
-    """Return each feature's number of cuts, times 2, plus 1 if it has a bin for missing values: int32."""
+def bin_shapes(bins: Bins) -> Int32s:
+    """Return a number for each feature, int32: twice its number of cuts, plus 1 if it has a bin for missing values."""
     return (np.diff(bins.offsets) << 1 | bins.missing).astype(np.int32)
 
 
-def of_shapes(shapes: Int32s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
-    """Undo ``shapes_of``: return counts of cuts, and whether there is a bin for missing values."""
-    return (shapes >> 1).astype(np.int64), (shapes & 1).astype(np.bool_)
+def bins_by_shapes(problem: TreeProblem, cuts: Float64s, shapes: Int32s) -> Bins:
+    """Return the bins of all features by their cut points and ``bin_shapes``; further cuts are ignored."""
+    offsets = np.append(0, np.cumsum((shapes >> 1).astype(np.int64)))
+    return bins_of(problem, cuts[: offsets[-1]], offsets, (shapes & 1).astype(np.bool_))
 
 
 def bins_of(problem: TreeProblem, cuts: Float64s, offsets: Int64s, missing: npt.NDArray[np.bool_]) -> Bins:
-    """Return the bins of all features: those of one in one block of columns, as wide as the largest needs."""
+    """Return the bins of all features, each within one block of columns."""
     categories = np.zeros(problem.dim, np.int32)
     categories[list(problem.categories)] = list(problem.categories.values())
     bins = Bins(readable(cuts), readable(offsets), readable(categories), readable(missing))
-    # Few large blocks leave small gaps, and many small ones give all servers the same.
+    # Large blocks leave small gaps; many small blocks are spread evenly over the servers.
     block = max(int(bins.sizes.max()), min(int(bins.columns.sum()) // MIN_BLOCKS, LARGE_BLOCK))
     return replace(bins, block=-(-block // WORD_BITS) * WORD_BITS)
 

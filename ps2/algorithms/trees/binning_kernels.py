@@ -1,8 +1,8 @@
 """Compiled loops from values to cut points and bins.
 
-A value is seen as its ordered bits: uint64 that ascend as float64 values do. NaN, which is missing, is the largest. A
-feature's values lie together: in ``bits``, from ``begin[feature]`` on. Weights are whole numbers, so that sums do not
-depend on an order; an empty array means that all rows count 1.
+The ordered bits of a value are a uint64; these have the order of the float64 values. NaN, which is missing, is the
+largest. The values of a feature are contiguous in ``bits``, from ``begin[feature]`` on. Weights are integers, so that
+sums do not depend on an order; an empty array of weights means that each row counts 1.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
 SIGN, ONE = np.uint64(1 << 63), np.uint64(1)
 # The minimum and the maximum number of times that a cell is halved.
 MIN_DEPTH, MAX_DEPTH = 4, 20
-# The maximum number of grid cells that look up bins of dense columns, and of first bits that look up cells. A table has
-# fewer entries than this share of the values that are looked up in it.
-LOOKED_UP, LOOKED_UP_BITS, SHARE = 1 << 12, 12, 8
-# Rows of a block that is turned into columns.
+# The maximum number of grid cells in a table that finds bins, and of upper bits in a table that finds cells. There are
+# at least VALUES_PER_ENTRY values for each entry of a table.
+MAX_GRID, MAX_PREFIX_BITS, VALUES_PER_ENTRY = 1 << 12, 12, 8
+# The number of rows that are transposed at a time.
 TILE = 512
 
 
@@ -32,10 +32,10 @@ class Columns(NamedTuple):
     """The values of some features.
 
     Attributes:
-        bits: the ordered bits of the values, those of a feature contiguous.
-        begin: the first value of each feature, and the end.
+        bits: the ordered bits of the values, contiguous for each feature.
+        begin: the index of each feature's first value, and the end.
         rows: the row of each value; empty: each feature has a value in all rows.
-        weights: the weights of the rows as whole numbers; empty: each counts 1.
+        weights: the weights of the rows as integers; empty: each row counts 1.
     """
 
     bits: UInt64s
@@ -48,9 +48,9 @@ class CutCells(NamedTuple):
     """Cells that are cut into children.
 
     Attributes:
-        begin: the first cell of each feature, and the end.
-        first: the smallest bits of each cell.
-        width, depth: the logarithms to base 2 of each cell's number of bits and of its number of children.
+        begin: the index of each feature's first cell, and the end.
+        first: the smallest ordered bits in each cell.
+        width, depth: the logarithms to base 2 of each cell's width and of its number of children.
         start: the number of each cell's first child.
     """
 
@@ -65,9 +65,9 @@ class CutPoints(NamedTuple):
     """The cut points of all features.
 
     Attributes:
-        bits: the ordered bits of the cuts, those of a feature contiguous and ascending.
-        offsets: the first cut of each feature, and the end.
-        categories: the number of categories of each feature, whose cuts are these; 0: it is numeric.
+        bits: the ordered bits of the cuts, contiguous and ascending for each feature.
+        offsets: the index of each feature's first cut, and the end.
+        categories: the number of categories of each feature, which are its cuts; 0: the feature is numeric.
         missing: the bin of each feature's missing values; -1: there is none.
     """
 
@@ -79,29 +79,29 @@ class CutPoints(NamedTuple):
 
 @kernel
 def to_columns(features: Int64s, x: Array, bits: Array) -> None:
-    """Set ``bits[f]`` to the ordered bits of column f of ``x``, rows by features of float32 or float64."""
-    one = np.empty(1, np.float64)
-    word = one.view(np.uint64)
+    """Set ``bits[f]`` to the ordered bits of column f of ``x``, shape (rows, features)."""
+    number = np.empty(1, np.float64)
+    word = number.view(np.uint64)
     for begin in range(0, x.shape[0], TILE):
         for f in features:
             for i in range(begin, min(begin + TILE, x.shape[0])):
-                one[0] = x[i, f] + 0.0  # -0 is 0
-                bits[f, i] = _ordered(word[0], one[0])
+                number[0] = x[i, f] + 0.0  # -0 is 0
+                bits[f, i] = _ordered(word[0], number[0])
 
 
 @kernel
 def to_bits(values: Array, out: UInt64s) -> None:
     """Set ``out`` to the ordered bits of values."""
-    one = np.empty(1, np.float64)
-    word = one.view(np.uint64)
+    number = np.empty(1, np.float64)
+    word = number.view(np.uint64)
     for i in range(len(values)):
-        one[0] = values[i] + 0.0
-        out[i] = _ordered(word[0], one[0])
+        number[0] = values[i] + 0.0
+        out[i] = _ordered(word[0], number[0])
 
 
 @kernel
 def count_values(columns: Array, values: Array, out: Int64s) -> bool:
-    """Add to ``out`` how many values each column has; return whether any is NaN."""
+    """Add each column's number of values to ``out``; return whether any value is NaN."""
     has_missing = False
     for i in range(len(columns)):
         out[columns[i]] += 1
@@ -127,7 +127,7 @@ def _weight(position: int, begin: int, columns: Columns) -> int:
 def count_distinct(
     features: Int64s, columns: Columns, limit: int, start: Int64s, values: UInt64s, counts: Int64s, sizes: Int64s
 ) -> None:
-    """Set the distinct values of each feature, from ``start`` on, their weights and number; -1: more than ``limit``."""
+    """Find each feature's distinct values; sizes: their number, -1: more than ``limit``; start: the first's index."""
     bits, begin, table = columns.bits, columns.begin, np.empty(4 * limit + 4, np.int64)
     for f in features:
         size = 4
@@ -140,7 +140,7 @@ def count_distinct(
             value = bits[position]
             if value == MISSING:
                 continue
-            # Whole numbers, and all that float32 can hold, differ in their upper bits alone.
+            # Integers and float32 numbers differ only in their upper bits, so the hash mixes both halves.
             cell = np.int64(((value ^ (value >> np.uint64(32))) * GOLDEN) >> np.uint64(40)) & (size - 1)
             while cells[cell] >= 0 and seen[cells[cell]] != value:
                 cell = (cell + 1) & (size - 1)
@@ -169,70 +169,70 @@ def count_missing(features: Int64s, columns: Columns, out: Int64s) -> None:
 
 @kernel
 def count_children(indices: Int64s, features: Int64s, columns: Columns, cells: CutCells, out: Int64s) -> None:
-    """Add the weights of some features' values to the children of their cells; missing ones to none."""
+    """Add the weights of values to the children of their cells; missing values are in no cell."""
     begin, first, width, depth, start = columns.begin, cells.first, cells.width, cells.depth, cells.start
-    before = np.empty((1 << LOOKED_UP_BITS) + 1, np.int32)
+    first_cell = np.empty((1 << MAX_PREFIX_BITS) + 1, np.int32)
     for index in indices:
         f = features[index]
         low, end = cells.begin[index], cells.begin[index + 1]
         if low == end:
             continue
-        shift = np.uint64(64 - _bits_for(begin[f + 1] - begin[f]))
-        # The number of cells before the first value with a prefix: few steps lead from there to a value's cell.
+        shift = np.uint64(64 - _prefix_bits(begin[f + 1] - begin[f]))
+        # A table of the number of cells before the first value with a prefix. A few steps lead from there to the cell.
         count = 0
         for prefix in range(np.int64(MISSING >> shift) + 1):
             while low + count < end and first[low + count] < np.uint64(prefix) << shift:
                 count += 1
-            before[prefix] = count
-        before[np.int64(MISSING >> shift) + 1] = end - low
+            first_cell[prefix] = count
+        first_cell[np.int64(MISSING >> shift) + 1] = end - low
         values = columns.bits[begin[f] : begin[f + 1]]
         for i in range(len(values)):
             value = values[i]
             if value == MISSING:
                 continue
             prefix = value >> shift
-            cell = np.uint64(low + max(np.int64(before[prefix]) - 1, 0))
-            size = np.uint64(low + before[prefix + ONE]) - cell
+            cell = np.uint64(low + max(np.int64(first_cell[prefix]) - 1, 0))
+            size = np.uint64(low + first_cell[prefix + ONE]) - cell
             while size > ONE:
                 half = size >> ONE
                 cell += half if first[cell + half] <= value else np.uint64(0)
                 size -= half
             child = (value - first[cell]) >> (width[cell] - depth[cell])
             if first[cell] <= value and child < ONE << depth[cell]:
-                # A call, which counts references to arrays, costs more than all else here.
+                # A call would count references to arrays, which costs more than the rest of the loop.
                 weight = 1 if len(columns.weights) == 0 else _weight(begin[f] + i, begin[f], columns)
                 out[np.uint64(start[cell]) + child] += weight
 
 
 @inline
 def choose_ends(counts: Int64s, bins: int, ends: Int64s) -> int:
-    """Part ascending cells into bins of about equal weight (as in LightGBM); return the number of bins less one."""
+    """Set the last cell of each bin but the last: bins of about equal weight, as in LightGBM; return their number."""
     total = counts.sum()
     large = np.zeros(len(counts), np.bool_)
-    rest_bins, rest = bins, total
+    remaining_bins, remaining = bins, total
     if len(counts) > bins:
         for i in range(len(counts)):
             if counts[i] * bins >= total:
                 large[i] = True
-                rest_bins -= 1
-                rest -= counts[i]
+                remaining_bins -= 1
+                remaining -= counts[i]
     else:
         large[:] = True
     count, weight = 0, 0
-    mean = rest / max(rest_bins, 1)
+    mean = remaining / max(remaining_bins, 1)
     for i in range(len(counts) - 1):
         if count == bins - 1:
             break
         weight += counts[i]
         if not large[i]:
-            rest -= counts[i]
+            remaining -= counts[i]
         if large[i] or weight >= mean or (large[i + 1] and weight >= max(1.0, 0.5 * mean)):
             ends[count] = i
             count += 1
             weight = 0
             if not large[i]:
-                rest_bins -= 1
-                mean = rest / max(rest_bins, 1)
+                remaining_bins -= 1
+                mean = remaining / max(remaining_bins, 1)
     return count
 
 
@@ -240,7 +240,7 @@ def choose_ends(counts: Int64s, bins: int, ends: Int64s) -> int:
 def choose_depths(
     begin: Int64s, width: UInt64s, weights: Int64s, share: int, spare: int, budget: int, depth: UInt64s
 ) -> None:
-    """Set how often each feature's cells are halved: 0, unless they weigh more than ``spare`` shares of the feature."""
+    """Set how often cells are halved: 0, unless the weight is above ``spare / share`` of the feature's weight."""
     for f in range(len(begin) - 1):
         total = weights[begin[f] : begin[f + 1]].sum()
         heavy = np.int64(0)
@@ -266,7 +266,7 @@ def cut_cells(
     high: UInt64s,
     sizes: Int64s,
 ) -> int:
-    """Choose the cuts of features between ordered bits ``low`` and ``high``; return the number of all cuts."""
+    """Set the ordered bits below and above each feature's cuts, and the numbers of cuts; return their sum."""
     count = 0
     for f in range(len(sizes)):
         ends = np.empty(begin[f + 1] - begin[f], np.int64)
@@ -282,7 +282,7 @@ def cut_cells(
 
 @kernel
 def place_bins(sizes: Int64s, block: int, first: Int64s) -> None:
-    """Set where each feature's bins begin, and the last ones end; none lie across a multiple of ``block``, if not 0."""
+    """Set each feature's first column, and the end; with a block, no feature's bins cross a multiple of it."""
     column = 0
     for f in range(len(sizes)):
         if block > 0 and column % block + sizes[f] > block:
@@ -294,7 +294,7 @@ def place_bins(sizes: Int64s, block: int, first: Int64s) -> None:
 
 @inline
 def _bin_from(bin: int, value: np.uint64, f: int, cuts: CutPoints) -> int:
-    """Return the bin of a value, at least ``bin``: the number of cuts below it; ``missing`` for what is no category."""
+    """Return the bin of a value, which is at least ``bin``; values that are no category are missing."""
     if value == MISSING:
         return cuts.missing[f]
     begin, end, categories = cuts.offsets[f], cuts.offsets[f + 1], cuts.categories[f]
@@ -309,8 +309,8 @@ def _bin_from(bin: int, value: np.uint64, f: int, cuts: CutPoints) -> int:
 def bin_columns(features: Int64s, bits: Array, cut_points: CutPoints, out: Array) -> int:
     """Set ``out[f]`` to the bins of dense columns; return a feature with a value that has no bin, or -1."""
     fault, cuts, categories = -1, cut_points.bits, cut_points.categories
-    # The number of cuts before each cell of a grid: few steps lead from there to the bin.
-    cells = min(LOOKED_UP, max(bits.shape[1] // SHARE, 1))
+    # A table of the number of cuts before each cell of a grid. A few steps lead from there to the bin.
+    cells = min(MAX_GRID, max(bits.shape[1] // VALUES_PER_ENTRY, 1))
     below, word = np.empty(cells + 1, np.int32), np.empty(1, np.uint64)
     number = word.view(np.float64)
     for f in features:
@@ -334,7 +334,7 @@ def bin_columns(features: Int64s, bits: Array, cut_points: CutPoints, out: Array
                 size -= half
             cut += size if size > 0 and cuts[cut] < value else np.uint64(0)
             bin = np.int64(cut) - begin
-            # Of what is no category, the bin is that of missing values; a category's cut is itself.
+            # A category is its own cut. Any other value of a categorical feature is missing.
             if value == MISSING or (categories[f] > 0 and (bin == categories[f] or cuts[cut] != value)):
                 bin = cut_points.missing[f]
                 if bin < 0:
@@ -346,7 +346,7 @@ def bin_columns(features: Int64s, bits: Array, cut_points: CutPoints, out: Array
 
 @inline
 def _grid(cuts: UInt64s, begin: int, end: int, cells: int) -> tuple[float, float]:
-    """Return where a grid over some cuts begins, and how many of its cells there are for 1."""
+    """Return the start of a grid over the cuts, and the number of grid cells for a difference of 1."""
     ends = np.zeros(2, np.uint64)
     if begin < end:
         ends[0], ends[1] = _unordered(cuts[begin]), _unordered(cuts[end - 1])
@@ -356,31 +356,31 @@ def _grid(cuts: UInt64s, begin: int, end: int, cells: int) -> tuple[float, float
 
 @inline
 def _cell(value: float, smallest: float, factor: float, cells: int) -> int:
-    """Return the cell of a value: of a larger one never an earlier cell, as rounding keeps the order."""
+    """Return the grid cell of a value; rounding keeps the order of cells."""
     position = (value - smallest) * factor
-    if not position > 0.0:  # NaN, of infinite values or grids, too
+    if not position > 0.0:  # also NaN, from an infinite value or grid
         return 0
     return int(position) if position < cells else cells - 1
 
 
 @inline
 def _unordered(bits: np.uint64) -> np.uint64:
-    """Return the bits of a float64 by its ordered bits."""
+    """Return the bits of the float64 with these ordered bits."""
     return bits ^ (SIGN | ((bits >> np.uint64(63)) - np.uint64(1)))
 
 
 @inline
-def _bits_for(count: int) -> int:
-    """Return by how many first bits so many values are looked up."""
+def _prefix_bits(count: int) -> int:
+    """Return the number of upper bits by which a table finds the cells of ``count`` values."""
     bits = 1
-    while bits < LOOKED_UP_BITS and SHARE << bits <= count:
+    while bits < MAX_PREFIX_BITS and VALUES_PER_ENTRY << bits <= count:
         bits += 1
     return bits
 
 
 @inline
-def _halved(value: np.uint64, cuts: UInt64s, begin: int, end: int) -> int:
-    """Return how many cuts are below a value, or one less."""
+def _cuts_below(value: np.uint64, cuts: UInt64s, begin: int, end: int) -> int:
+    """Return the number of cuts below a value, or one less, by bisection."""
     low, size = begin, end - begin
     while size > 1:
         half = size >> 1
@@ -401,13 +401,13 @@ def bin_rows(
     begins: Int64s,
     out: Int32s,
 ) -> int:
-    """Set ``out`` to the columns of sparse rows' bins, but for implied ones; return as ``bin_columns`` does."""
+    """Set ``out`` to the columns of sparse rows' bins, without implied bins; for the result, see ``bin_columns``."""
     fault, count = -1, 0
     for row in range(len(indptr) - 1):
         begins[row] = count
         for position in range(indptr[row], indptr[row + 1]):
             f = columns[position]
-            start = _halved(bits[position], cuts.bits, cuts.offsets[f], cuts.offsets[f + 1])
+            start = _cuts_below(bits[position], cuts.bits, cuts.offsets[f], cuts.offsets[f + 1])
             bin = _bin_from(start, bits[position], f, cuts)
             if bin < 0:
                 fault = f

@@ -1,13 +1,14 @@
 """A boosted tree that grows on servers, or by steps in the only worker. Pure.
 
-Splits are chosen one after the other (``SplitOrder``), as soon as enough is known. Explored nodes that are not chosen
-are dropped, so the tree does not depend on how many nodes a clock explores. Of two children, workers add the histogram
-of the lighter one; that of the other is what is left of their parent's.
+Splits are chosen one after the other (``SplitOrder``). To explore a node is to search the best splits of its children.
+Explored nodes that are not chosen are dropped, so the tree does not depend on how many nodes a clock explores. Workers
+add the histogram of the lighter child; the servers subtract it from the parent's, which gives the heavier child's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,33 +16,96 @@ import numpy as np
 
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.driver_messages import FinalNodes
-from ps2.algorithms.trees.feature_sets import FeatureSets
 from ps2.algorithms.trees.growth import Growth, Node, SplitOrder, boosted_tree, grown_tree, nodes_of
-from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HESSIAN, LOWER, THIRD, UPPER, Bools
+from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HESSIAN, LOWER, THIRD, UPPER, WORD_BITS, Bools
 from ps2.algorithms.trees.nonempty_bins import has_marks
 from ps2.algorithms.trees.problem import BoostingPlan, key_of
 from ps2.algorithms.trees.scan_kernels import Limits, Rules, judge, may_split, weight_by
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Tree
 from ps2.array_types import Float64s, Int64s
+from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import readable
+from ps2.ops.kernels import kernel
 
-# The row of the histogram of a root: after the layout, and the row of the marks.
+Path = frozenset[int]
+
+
+@dataclass(frozen=True)
+class FeatureSets:
+    """The features that nodes may be split by: interaction constraints, and features sampled by their weights.
+
+    The driver makes a set of features for each open node, as bits, and the servers search no other features.
+
+    Attributes:
+        features: the number of features.
+        groups: groups of features that interact, as xgboost's ``interaction_constraints``: a node may be split by the
+            features of its path, and by all groups that contain its path. A root may use all features. Empty: no rule.
+        weights: the weight of each feature in the sample; empty: features are not sampled.
+        drawn: the number of features that each node samples, without replacement.
+    """
+
+    features: int
+    groups: tuple[tuple[int, ...], ...] = ()
+    weights: tuple[float, ...] = ()
+    drawn: int = 0
+
+    def words(self, paths: Sequence[Path], keys: Int64s) -> Int64s:
+        """Return each node's set of features as bits, int64, shape (n, words); 0 words: nodes use all features."""
+        if not (self.groups or self.weights):
+            return np.empty((len(paths), 0), np.int64)
+        words = -(-self.features // WORD_BITS)
+        flags = np.zeros((len(paths), words * WORD_BITS), np.bool_)
+        for row, path, key in zip(flags, paths, keys.tolist(), strict=True):
+            row[: self.features] = self._draw(key) if self.weights else True
+            if self.groups and path:
+                row[: self.features] &= self._related(path)
+        return np.packbits(flags, axis=1, bitorder="little").view(np.int64)
+
+    def _related(self, path: Path) -> Bools:
+        is_related = np.zeros(self.features, np.bool_)
+        is_related[list(path)] = True
+        for group in self.groups:
+            if path.issubset(group):
+                is_related[list(group)] = True
+        return is_related
+
+    def _draw(self, key: int) -> Bools:
+        """Sample features by their weights (P. Efraimidis and P. Spirakis, "Weighted random sampling", 2006)."""
+        times = np.empty(self.features)
+        waiting_times(key, readable(np.array(self.weights, np.float64)), times)
+        is_drawn = np.isfinite(times)
+        if is_drawn.sum() > self.drawn:
+            is_drawn[np.argpartition(times, self.drawn)[self.drawn :]] = False
+        return is_drawn
+
+
+@kernel
+def waiting_times(key: int, weights: Float64s, out: Float64s) -> None:
+    """Set ``out`` to random times, exponential with the features' weights as rates; infinite for rate 0."""
+    for feature in range(len(weights)):
+        state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(feature + 1))
+        unit = (np.float64(state >> np.uint64(11)) + 1.0) * TO_UNIT
+        out[feature] = -np.log(unit) / weights[feature] if weights[feature] > 0.0 else np.inf
+
+
+# The matrix row of a root's histogram: row 0 is the layout, and row 1 has the marks.
 ROOT = 2
-# Nodes that a clock of leaf-wise growth explores: this number, or this share of the remaining splits (decision 20).
+# A clock of leaf-wise growth explores BATCH nodes, or one BATCH_SHARE-th of the remaining splits if that is more
+# (decision 20).
 BATCH, BATCH_SHARE = 16, 8
 
 
 def rules_of(plan: BoostingPlan, scales: tuple[float, float]) -> Rules:
-    """Return how splits are judged; ``scales``: the factors that made hessians and gradients whole numbers."""
+    """Return the rules of splits; ``scales``: the factors that made hessians and gradients integers."""
     hessian_scale, gradient_scale = scales
     penalties = float(plan.settings.regLambda), float(plan.settings.regAlpha)
     return Rules(1 / gradient_scale, 1 / hessian_scale, *penalties, float(plan.min_hessian), plan.min_third)
 
 
 def limits_of(plan: BoostingPlan, rules: Rules, totals: Int64s, max_splits: int) -> Limits:
-    """Return when a tree stops growing; totals: those of the root."""
-    # The third total is a number of rows, unless it is a weight.
+    """Return the limits of a tree; totals: the sums of the root's rows."""
+    # The third total is the number of rows, unless it is their weight.
     rows = 0 if plan.third == "weights" else int(totals[THIRD])
     rows_per_hessian = rows / max(int(totals[HESSIAN]) * rules.hessian_unit, rules.hessian_unit)
     min_gain = float(max(plan.min_gain, plan.settings.minSplitLoss))
@@ -51,7 +115,7 @@ def limits_of(plan: BoostingPlan, rules: Rules, totals: Int64s, max_splits: int)
 
 
 class BoostedGrowth(Growth):
-    """A boosted tree that grows; scales: see ``PlantTrees``; rate: the learning rate of leaves, None: the plan's."""
+    """A boosted tree that grows; scales: see ``PlantTrees``; rate: the learning rate of this tree, None: the plan's."""
 
     keeps_histograms, operation = True, "trees.best_splits"
 
@@ -64,7 +128,8 @@ class BoostedGrowth(Growth):
         number: int = 0,
         rate: float | None = None,
     ) -> None:
-        # Nodes that a clock of leaf-wise growth explores; None: as many as keep the clocks few. Trees are the same.
+        # The number of nodes that a clock of leaf-wise growth explores; None: many, so that there are few clocks. Trees
+        # do not depend on it.
         self.explores: int | None = None
         self._plan, self._bins, self._number = plan, bins, number
         self._rate = plan.settings.stepSize if rate is None else rate
@@ -79,14 +144,15 @@ class BoostedGrowth(Growth):
         self._sets = FeatureSets(bins.features, groups, tuple(plan.settings.featureWeights or ()), drawn)
         self._order = SplitOrder(plan.max_leaves - 1, plan.settings.growth == "leaf")
         self._explored: list[Node] = []
-        # Nodes with histograms that are not explored yet; rows of histograms that are not needed any more; free rows.
-        self._kept, self._spent, self._free = [root], list[int](), list[int]()
+        # Nodes that have a histogram and are not explored yet.
+        self._unexplored = [root]
+        # Rows of histograms that are needed until the next search only; free rows.
+        self._spent_rows, self._free_rows = list[int](), list[int]()
 
     def operands(self) -> dict[str, Any]:
         plan, (rows, totals, _) = self._plan, self._arrays()
-        keys = np.zeros(len(rows), np.int64)
+        keys = np.zeros(len(rows), np.int64)  # random keys by which nodes sample features
         if plan.node_features or plan.settings.featureWeights:
-            # Random keys, by which each node draws its features.
             keys[:] = [key_of(plan.seed, self._number, node.place) for node in self.open]
         return {
             "rows": rows,
@@ -99,7 +165,7 @@ class BoostedGrowth(Growth):
             "marks": True,
             "min_third": plan.min_third,
             "features": self._bins.features,
-            # Weighted draws are in ``allowed``.
+            # ``allowed`` holds the features that are sampled by weights.
             "drawn": 0 if plan.settings.featureWeights else plan.node_features,
         }
 
@@ -131,7 +197,7 @@ class BoostedGrowth(Growth):
         return children
 
     def _choose(self) -> list[Node]:
-        """Choose the splits that are certain; return the nodes that the next ones depend on, or those left to part."""
+        """Choose the splits that are certain; return the nodes to explore next, or at the end those not split yet."""
         for node in self._explored:
             node.is_known = True
         if not self._explored:
@@ -139,21 +205,17 @@ class BoostedGrowth(Growth):
         self._order.choose()
         ahead = self._order.ahead()
         self._release_unneeded(ahead)
-        count = self._at_once()
-        self._explored, self._kept = ahead[:count], ahead[count:]
-        return self._explored or [node for node in self._order.chosen if not node.is_parted]
+        count = self._order.remaining
+        if self._plan.settings.growth == "leaf":
+            count = self.explores or max(BATCH, count // BATCH_SHARE)
+        self._explored, self._unexplored = ahead[:count], ahead[count:]
+        return self._explored or [node for node in self._order.chosen if not node.rows_are_moved]
 
-    def _at_once(self) -> int:
-        """Return the number of nodes that a clock explores."""
-        if self._plan.settings.growth == "level":
-            return self._order.left
-        return self.explores or max(BATCH, self._order.left // BATCH_SHARE)
-
-    def _open(self, parted: list[Node]) -> tuple[list[Node], list[Node]]:
+    def _open(self, split_nodes: list[Node]) -> tuple[list[Node], list[Node]]:
         """Open the children of explored nodes that may be split; workers add the histograms of the lighter ones."""
         lighter = [self._give_histograms(node) for node in self._explored]
         opened = [child for node in self._explored for child in node.children if child.may_split]
-        self._kept += opened
+        self._unexplored += opened
         return opened, lighter
 
     def _final_nodes(self) -> FinalNodes:
@@ -163,7 +225,7 @@ class BoostedGrowth(Growth):
         return FinalNodes(np.array([node.number for node in nodes]), is_leaf, np.where(is_leaf, self.tree.value, 0.0))
 
     def _give_histograms(self, node: Node) -> Node:
-        """Give rows for histograms to the children; return the lighter child."""
+        """Assign matrix rows to the children's histograms; return the lighter child."""
         left, right = node.children
         small, large = (left, right) if left.totals[HESSIAN] <= right.totals[HESSIAN] else (right, left)
         small.row = self._take_row()
@@ -173,35 +235,35 @@ class BoostedGrowth(Growth):
         else:
             self._release(node.row)
         if not small.may_split:
-            self._spent.append(small.row)
+            self._spent_rows.append(small.row)
         return small
 
     def _release_unneeded(self, ahead: list[Node]) -> None:
         """Release the histograms of nodes that will not be explored."""
         self.subtract, self.clear = [], []
-        for row in self._spent:
+        for row in self._spent_rows:
             self._release(row)
         needed = set(ahead)
-        for node in self._kept:
+        for node in self._unexplored:
             if node not in needed:
                 self._release(node.row)
-        self._spent, self._kept = [], []
+        self._spent_rows, self._unexplored = [], []
 
     def _take_row(self) -> int:
-        if self._free:
-            return self._free.pop()
+        if self._free_rows:
+            return self._free_rows.pop()
         row = self.num_rows
-        # The row after it may be for bitmaps, which the matrix needs too.
+        # If the next row has marks, the matrix needs it for this row.
         self.num_rows += 2 if has_marks(row + 1) else 1
         return row
 
     def _release(self, row: int) -> None:
-        self._free.append(row)
+        self._free_rows.append(row)
         self.clear.append(row)
 
 
 def child_bounds(w_left: float, w_right: float, sign: int, bounds: Float64s) -> tuple[Float64s, Float64s]:
-    """Return the bounds of the weights below two children, whose feature has a constraint: 1, -1, or 0 for none."""
+    """Return the bounds of leaf values below two children, by the constraint of their feature: 1, -1, or 0 for none."""
     left, right = bounds.copy(), bounds.copy()
     if sign:
         upper, lower = (left, right) if sign > 0 else (right, left)

@@ -1,4 +1,4 @@
-"""A worker's rows while trees are added: binned, with margins, gradients, and the root of the growing tree."""
+"""A worker's rows while boosted trees grow: bins, margins, gradients, and the nodes of the growing tree."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import FinalNodes
-from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponents_of, quantised
 from ps2.algorithms.trees.layout import Array
 from ps2.algorithms.trees.metrics import Metric
@@ -19,14 +19,14 @@ from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem, key_of
 from ps2.algorithms.trees.ranking import RowGroups
 from ps2.algorithms.trees.rows import Binned, NodeRows, binned, draw, row_ids, whole_weights, with_all_columns
 from ps2.algorithms.trees.tree import Forest
-from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.array_types import Float64s, Int64s
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
 
 @dataclass(frozen=True, eq=False)
 class RowGroup:
-    """Rows of one kind; margins: shape (n, width); weights: empty if each row counts 1; groups: of rankings."""
+    """Rows for training, or held-out rows; margins: shape (n, width); weights: empty if each row counts 1."""
 
     rows: Binned
     y: Float64s
@@ -36,7 +36,7 @@ class RowGroup:
 
     @staticmethod
     def of(problem: TreeProblem, rows: LocalRows, bins: Bins, columns: FeatureColumns | None = None) -> RowGroup:
-        """Return rows to train with. Rows of a group are ordered by their content, so that trees are the same."""
+        """Bin rows. The rows of a ranking group are ordered by content: trees do not depend on their order."""
         assert rows.y is not None
         weights = NO_WEIGHTS if rows.weights is None else rows.weights
         margins = starting_margins(rows, problem.base, problem.initial)
@@ -45,21 +45,18 @@ class RowGroup:
             groups = RowGroups.of(rows.groups, row_ids(rows, problem.absent), weights)
         return RowGroup(binned(rows, bins, problem.absent, columns), rows.y, weights, margins, groups)
 
-    def in_root(self, numbers: Int32s) -> NodeRows:
-        """Return some of the rows, all in the root of a tree."""
-        return NodeRows(self.rows, numbers)
-
 
 class BoostedRows:
-    """The rows of a worker, for training and held out, and the tree that grows from them.
+    """The rows of a worker, and the tree that grows from them.
 
     Attributes:
         metric: the metric of the held-out rows.
-        training, held_out: the rows, with their margins; None: no rows are held out.
-        grown: the rows from which the tree grows.
-        moving: all rows that move through the tree, with the margins that its leaves add to.
-        quantised: the tree's hessians and gradients as whole numbers, shape (n, 2).
-        summed: the numbers that histograms sum up: these, and a third channel if nodes need one.
+        training: the rows for training.
+        held_out: the rows for validation; None: no rows are held out.
+        grown: the rows that the tree grows from; None: no tree grows.
+        moving: groups of rows that move through the tree, each with the margins to which the tree's leaves are added.
+        quantised: the hessians and gradients for the tree, as integers, shape (n, 2).
+        summed: the numbers that histograms sum: ``quantised``, and a third channel if the plan has one.
     """
 
     def __init__(
@@ -75,10 +72,9 @@ class BoostedRows:
         self._problem, self._plan = problem, plan
         self._ids = row_ids(training, problem.absent) if ids is None else ids
         self.metric = Metric.parsed(plan.settings.evalMetric or "")
-        # The range of the margins.
-        self._span = problem.span
+        self._span = problem.span  # the range of the margins
         self.training = RowGroup.of(problem, training, bins, columns)
-        # A feature without missing values in the training rows may have some here.
+        # Held-out rows may lack values of features that no training row lacks.
         lenient = replace(bins, missing=np.ones(bins.features, np.bool_), block=0)
         self.held_out = None if held_out is None else RowGroup.of(problem, held_out, lenient)
         if self.held_out is not None and self.held_out.groups is not None:
@@ -90,18 +86,17 @@ class BoostedRows:
         self.quantised: Array | None = None
         self.summed: Array = np.empty((0, 2), np.int64)
         self._pairs: Float64s | None = None  # hessians and gradients of a round
-        # Weights of rows as whole numbers, if the weight of nodes counts and is not their sum of hessians.
-        self._whole_weights: Array | None = None
+        self._whole_weights: Array | None = None  # integer weights of rows, if they are the third channel
         if plan.third == "weights":
             self._whole_weights = whole_weights(self.training.weights, readable(self._ids), plan.weight_unit)
 
     def compute_gradients(self) -> dict[str, Any]:
-        """Compute gradients of a round; return losses, sums of the held-out rows' metric, and counts by exponent."""
+        """Compute a round's gradients; return losses, the held-out rows' report, and ``exponents_of`` gradients."""
         rows, objective = self.training, self._problem.objective
         self._pairs, (loss, weight) = objective.gradients(rows.margins, rows.y, rows.weights, self._pairs, rows.groups)
         sums: dict[str, Any] = {"loss": loss, "weight": weight}
-        if (held := self.held_out) is not None:
-            sums["held"] = self.metric.sums(objective, held.margins, held.y, held.weights, self._span, held.groups)
+        if (group := self.held_out) is not None:
+            sums["held"] = self.metric.sums(objective, group.margins, group.y, group.weights, self._span, group.groups)
         return {**sums, "rows": len(rows.y), "exponents": exponents_of(self._pairs, rows.weights)}
 
     def plant(self, tree: int, scales: tuple[float, float]) -> Int64s:
@@ -119,18 +114,18 @@ class BoostedRows:
         if plan.settings.subsamplingRate < 1:
             # The trees of one round grow from the same rows.
             is_sampled = draw(self._ids, key_of(plan.seed, tree - output), plan.settings.subsamplingRate)
-            self.grown = self.training.in_root(np.flatnonzero(is_sampled).astype(np.int32))
-            self.moving = [(self.training.in_root(np.flatnonzero(~is_sampled).astype(np.int32)), margins)]
+            self.grown = NodeRows(self.training.rows, np.flatnonzero(is_sampled).astype(np.int32))
+            self.moving = [(NodeRows(self.training.rows, np.flatnonzero(~is_sampled).astype(np.int32)), margins)]
         else:
-            self.grown, self.moving = self.training.in_root(np.arange(len(self._ids), dtype=np.int32)), []
+            self.grown, self.moving = NodeRows(self.training.rows, np.arange(len(self._ids), dtype=np.int32)), []
         self.moving.append((self.grown, margins))
         if self.held_out is not None:
-            every = np.arange(len(self.held_out.y), dtype=np.int32)
-            self.moving.append((self.held_out.in_root(every), self.held_out.margins[:, output]))
+            numbers = np.arange(len(self.held_out.y), dtype=np.int32)
+            self.moving.append((NodeRows(self.held_out.rows, numbers), self.held_out.margins[:, output]))
         return self._totals()
 
     def _totals(self) -> Int64s:
-        """Sum up the rows from which the tree grows."""
+        """Return the sums of the rows from which the tree grows."""
         assert self.grown is not None
         assert self.quantised is not None
         order = self.grown.rows_of(0)
@@ -145,7 +140,7 @@ class BoostedRows:
         self.widen_span(nodes.values[nodes.is_leaf])
 
     def widen_span(self, values: Float64s) -> None:
-        """Widen the range of the margins by the leaves of a tree that have been added to them."""
+        """Widen the range of the margins by the leaf values of a tree."""
         self._span = self._span[0] + float(values.min()), self._span[1] + float(values.max())
 
     @property
@@ -155,7 +150,7 @@ class BoostedRows:
 
 
 def starting_margins(rows: LocalRows, base: tuple[float, ...], initial: Forest | None) -> Float64s:
-    """Return rows' margins before the first new tree, shape (n, width): those of a base or an initial forest."""
+    """Return the margins of rows before the first new tree, shape (n, width)."""
     if initial is None:
         margins = np.tile(np.array(base), (len(rows), 1))
     else:

@@ -1,4 +1,4 @@
-"""The driver's view of a boosting: its trees, the losses of its rounds, and when it ends. Pure, but for the time."""
+"""The driver's record of boosting: trees, losses of rounds, and the decision to stop. Pure, except for the time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import Ask
-from ps2.algorithms.training.record import Record, TrainingHistory
+from ps2.algorithms.training.record import Record, Trained
 from ps2.algorithms.trees.gradients import scales_of
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.array_types import Float64s
 
-# A value this small counts as this large, as in pyspark.ml.
-MIN_SIZE = 0.01
+# Tolerances are relative to the metric, or to this number if that is larger, as in pyspark.ml.
+MIN_SCALE = 0.01
 
 
 @dataclass(frozen=True)
@@ -38,31 +38,25 @@ class EarlyStopping:
 
     def is_over(self, values: Sequence[float]) -> bool:
         """Return whether the training ends; values: the metric after each round."""
-        return self._without_improvement(values) >= max(self.patience, 1)
+        best, rounds = np.inf, 0  # the rounds since the last improvement
+        for value in self._falling(values):
+            gain = best - value
+            scale = max(abs(value) if self.is_larger_better else value, MIN_SCALE)
+            is_better = gain >= self.tolerance * scale and (gain > 0 or not self.patience)
+            best, rounds = (value, 0) if is_better else (best, rounds + 1)
+        return rounds >= max(self.patience, 1)
 
     def best(self, values: Sequence[float]) -> int:
         """Return the number of the best round, from 0; the first one of equals."""
         return int(np.argmin(self._falling(values)))
 
-    def _without_improvement(self, values: Sequence[float]) -> int:
-        """Return how many rounds have passed since the last one that improved."""
-        best, since = np.inf, 0
-        for value in self._falling(values):
-            gain = best - value
-            is_better = gain >= self.tolerance * self._size(value) and (gain > 0 or not self.patience)
-            best, since = (value, 0) if is_better else (best, since + 1)
-        return since
-
-    def _size(self, value: float) -> float:
-        """Return what a tolerance is relative to."""
-        return max(abs(value) if self.is_larger_better else value, MIN_SIZE)
-
     def _falling(self, values: Sequence[float]) -> list[float]:
+        """Return the values, negated if a larger value is better."""
         return [-value if self.is_larger_better else value for value in values]
 
 
 class BoostingRecord:
-    """The trees and the losses of each round; metric: that of the held-out rows."""
+    """The trees and the losses of each round; metric: the metric of the held-out rows."""
 
     def __init__(self, problem: TreeProblem, plan: BoostingPlan, record: Record) -> None:
         self._problem, self._plan = problem, plan
@@ -72,7 +66,7 @@ class BoostingRecord:
             plan.settings.earlyStoppingRounds or 0, plan.settings.validationTol, self.metric.is_larger_better
         )
         self.trees: list[Tree] = []
-        self._amounts: list[tuple[int, int]] = []  # rows and bytes up to the end of each round
+        self._counters: list[tuple[int, int]] = []  # rows and bytes until the end of each round
 
     @property
     def rounds(self) -> int:
@@ -85,26 +79,26 @@ class BoostingRecord:
         self.record.objective.append(float(losses.loss / losses.weight))
 
     def end_round(self, ask: Ask, losses: Any, seconds: float | None = None) -> bool:
-        """Record the losses after a round; return whether the training ends. seconds: None: since the last one."""
+        """Record the losses after a round; return whether the training ends. seconds: None: measure them."""
         self.record.add(losses.rows, losses.bytes)
-        self._amounts.append((self.record.rows, self.record.bytes))
-        is_enough = self._plan.settings.validationIndicatorCol is not None and self._is_enough(losses.held)
+        self._counters.append((self.record.rows, self.record.bytes))
+        has_stopped = self._plan.settings.validationIndicatorCol is not None and self._has_stopped(losses.held)
         if ask.record_step_and_check_stop(
             float(losses.loss / losses.weight), {"leaves": self._leaves(len(self.trees))}, seconds
         ):
-            self.record.reason, is_enough = "the callback has ended it", True
-        return is_enough
+            self.record.reason, has_stopped = "the callback has ended it", True
+        return has_stopped
 
     def cut(self, rounds: int) -> None:
-        """Drop the rounds after the first ``rounds``: another driver may want fewer than there are."""
+        """Drop the rounds after the first ``rounds``: another driver may ask for fewer rounds than have grown."""
         if rounds < self.rounds:
             del self.trees[rounds * self._problem.objective.width :]
             record = self.record
             del record.seconds[rounds:], record.objective[rounds + 1 :], record.validation[rounds:]
             record.reason = ""
-            record.rows, record.bytes = self._amounts[rounds - 1] if rounds else (0, 0)
+            record.rows, record.bytes = self._counters[rounds - 1] if rounds else (0, 0)
 
-    def _is_enough(self, value: float) -> bool:
+    def _has_stopped(self, value: float) -> bool:
         """Record the metric of the held-out rows; return whether it has stopped improving."""
         if math.isnan(value):
             return False
@@ -114,38 +108,36 @@ class BoostingRecord:
         self.record.reason = f"the {self.metric.name} of the rows held out does not get better any more"
         return True
 
-    def result(self) -> tuple[Forest, TrainingHistory]:
-        """Return the forest of at most ``maxIter`` rounds, and the training's history."""
+    def result(self) -> Trained[Forest]:
+        """Return the forest of at most ``maxIter`` rounds; with held-out rows, up to the round of the best metric."""
         self.cut(self._plan.settings.maxIter)
-        return self.forest(), self.history()
-
-    def forest(self) -> Forest:
-        """Return the trees; where rows are held out, those up to the best metric of these."""
         validation = self.record.validation
         objective, base = self._problem.objective, np.array(self._problem.base)
         trees = self.trees[: objective.width * (1 + self._stopping.best(validation))] if validation else self.trees
-        before = () if self._problem.initial is None else self._problem.initial.trees
-        forest = Forest((*before, *trees), base, self._problem.dim, objective.loss, objective.shape)
-        return replace(forest, absent=self._problem.absent)
-
-    def history(self) -> TrainingHistory:
-        """Return the history of the training, with each round's number of leaves."""
-        width = self._problem.objective.width
+        initial = () if self._problem.initial is None else self._problem.initial.trees
+        forest = Forest((*initial, *trees), base, self._problem.dim, objective.loss, objective.shape)
+        width = objective.width
         leaves = tuple(self._leaves(end) for end in range(width, len(self.trees) + 1, width))
-        return replace(self.record.history(), metrics={"leaves": leaves})
+        history = replace(self.record.history(), metrics={"leaves": leaves})
+        return Trained(replace(forest, absent=self._problem.absent), history)
 
     def _leaves(self, end: int) -> int:
-        """Return how many leaves the trees of a round have, whose last tree is the one before ``end``."""
+        """Return the number of leaves of a round's trees; end: the number of trees up to the end of the round."""
         return sum(tree.leaf_count for tree in self.trees[end - self._problem.objective.width : end])
 
 
 def next_scales(problem: TreeProblem, plan: BoostingPlan, below: Float64s, last: Sequence[Tree]) -> tuple[float, float]:
-    """Return the factors of hessians and gradients in a round, by bounds of the last round's sums, and its trees."""
+    """Return the factors of hessians and gradients for the next round.
+
+    Args:
+        below: ``sums_below`` of the last round's gradients.
+        last: the trees of the last round.
+    """
     return scales_of(*problem.objective.bounds_after(below, *_moves(problem, plan, last)))
 
 
 def _moves(problem: TreeProblem, plan: BoostingPlan, last: Sequence[Tree]) -> tuple[float, float]:
-    """Return the largest move of a margin in a round, and the sum of moves times weights; infinity: unknown."""
+    """Return the largest change of a margin in a round, and the sum of changes times weights; infinity: unknown."""
     leaves = [abs(tree.value[tree.leaves]) for tree in last]
     step = max(float(values.max()) for values in leaves)
     if problem.objective.loss != "squared" or plan.settings.subsamplingRate < 1:

@@ -1,4 +1,4 @@
-"""Trees that one worker grows, each in one call of a kernel (``tree_kernels``)."""
+"""Trees that the only worker grows, each in one call of a kernel (``tree_kernels``)."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from ps2.algorithms.trees.driver_messages import (
     FinalNodes,
     Moves,
 )
-from ps2.algorithms.trees.growing import DenseRows
 from ps2.algorithms.trees.growth import GrownTree, boosted_tree
 from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, SUM_BYTES
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
-from ps2.algorithms.trees.rows import Binned
+from ps2.algorithms.trees.rows import Binned, DenseRows
 from ps2.algorithms.trees.search_kernels import Splits, scratch_of
 from ps2.algorithms.trees.tree import Absent, Tree
 from ps2.algorithms.trees.tree_matrices import layout_row
 from ps2.array_types import Int64s
 from ps2.ops.guards import readable
 
-# Bytes that the histograms of one tree may take.
+# The maximum bytes of the histograms of one tree.
 MAX_BYTES = 1 << 28
-# Stored values above which several threads are faster, in calls for each level, or for each split.
+# The number of stored values above which several threads are faster, which grow a tree level by level, or split by
+# split.
 MAX_VALUES: Mapping[str, int] = {"level": 1 << 22, "leaf": 1 << 23}
-# In place of rows that are not sparse.
+# The arrays of sparse rows, where rows are dense.
 NO_SPARSE = readable(np.empty(0, np.int64)), readable(np.empty(0, np.int32))
 
 
 def is_compiled(plan: BoostingPlan, rows: Binned) -> bool:
-    """Return whether the trees of some rows are grown by the kernel."""
+    """Return whether the kernel grows the trees of these rows."""
     if plan.node_features or plan.settings.interactionConstraints:
         return False
     if isinstance(rows, DenseRows):
-        # Kernels are compiled for bins of a byte.
+        # The kernel is compiled for bins of one byte.
         count, values = rows.columns.shape[1], rows.columns.size
         if rows.columns.dtype != np.uint8:
             return False
@@ -57,12 +57,12 @@ def is_compiled(plan: BoostingPlan, rows: Binned) -> bool:
 
 
 def _histograms(plan: BoostingPlan, rows: int) -> int:
-    """Return the maximum number of histograms at a time: those of leaves that may be split, and of one more node."""
+    """Return the maximum number of histograms at a time: one for each leaf that may be split, and one more."""
     return min(plan.max_leaves, max(rows, 1)) + 1
 
 
 def rows_of(rows: Binned, has_blocks: bool) -> kernels.Rows:
-    """Return binned rows as the kernels take them; has_blocks: whether dense ones are there by row, too."""
+    """Return binned rows as the kernels take them; has_blocks: whether dense rows are stored row by row, too."""
     if isinstance(rows, DenseRows):
         columns = readable(rows.columns)
         return kernels.Rows(columns, rows.blocks if has_blocks else readable(columns[:0, :, None]), *NO_SPARSE)
@@ -89,7 +89,7 @@ def bin_columns(bins: Bins, absent: Absent) -> kernels.BinColumns:
 
 
 def node_memory(max_nodes: int, channels: int, words: int) -> kernels.Nodes:
-    """Return memory for the nodes of a tree; what is not written to takes none."""
+    """Return arrays for the nodes of a tree. The operating system gives memory only to those that are written."""
     best = Splits(
         np.zeros(max_nodes),
         np.zeros((max_nodes, 3), np.int64),
@@ -108,20 +108,19 @@ def node_memory(max_nodes: int, channels: int, words: int) -> kernels.Nodes:
 
 
 class CompiledGrower:
-    """Grows trees of the same rows, one after the other."""
+    """Grows trees on the same rows, one after the other."""
 
     def __init__(self, problem: TreeProblem, plan: BoostingPlan, rows: Binned) -> None:
         self._problem, self._plan, self._bins = problem, plan, rows.bins
         count = rows.columns.shape[1] if isinstance(rows, DenseRows) else len(rows.begins) - 1
         self._rows, self._columns = rows_of(rows, has_blocks=True), bin_columns(rows.bins, problem.absent)
-        at_once = _histograms(plan, count)
-        self._flat = np.zeros((at_once, int(rows.bins.first[-1]) * plan.channels), np.int64)
+        self._flat = np.zeros((_histograms(plan, count), int(rows.bins.first[-1]) * plan.channels), np.int64)
         self._layout = layout_row(rows.bins, problem.absent, plan.channels, plan.monotone)
         self._constraints = readable(np.array(plan.monotone, np.int64))
         self._max_splits, self._scratch = min(plan.max_leaves, max(count, 1)) - 1, scratch_of(3)
 
     def grow(self, rows: BoostedRows, scales: tuple[float, float], totals: Int64s, rate: float) -> tuple[Tree, Moves]:
-        """Grow the planted tree, and move its rows; return also how other rows move to its leaves."""
+        """Grow a tree from ``rows.grown``, and move these rows; return the tree, and the moves for the other rows."""
         assert rows.grown is not None
         plan, rules = self._plan, rules_of(self._plan, scales)
         max_nodes = 2 * self._max_splits + 1

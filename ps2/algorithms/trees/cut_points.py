@@ -1,9 +1,8 @@
-"""Cut points of features, from weights that are whole numbers: so they do not depend on how rows lie.
+"""Cut points of features, from integer weights: they do not depend on the order of the rows.
 
-A feature with few distinct values has a bin for each (``distinct``). Others are summed up several times, by cells of
-their ordered bits: first by the first 12 of these (``Cells.whole``), then what weighs much by finer cells
-(``Refinement``, ``children``), as fine as two float64 can be apart. Then ``cuts_of_few`` and ``cuts_of_many`` make cuts
-of them.
+A feature with few distinct values has a bin for each (``distinct``). The weights of the others are summed several
+times, by cells of the values' ordered bits: first by the upper 12 bits (``Cells.whole``), then heavy cells by finer
+ones (``Refinement``, ``children``), down to single float64 values. ``cuts_of_few`` and ``cuts_of_many`` make the cuts.
 """
 
 from __future__ import annotations
@@ -11,31 +10,149 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels as kernels
-from ps2.algorithms.trees.ascending import are_in, distinct_of, merged
-from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, ZERO, Distinct, FeatureColumns, from_bits
+from ps2.algorithms.trees.ascending import are_in, distinct_of, merged, runs
 from ps2.algorithms.trees.layout import Array, UInt64s
-from ps2.array_types import Float64s, Int64s
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
-# A cell should hold at most the weight of a bin over this: that bounds how far a cut is from the exact quantile. Of
-# cells that have been cut by it already, those are cut again that hold so many times as much, into more.
+NO_WEIGHTS = readable(np.empty(0, np.int64))
+NO_ROWS = readable(np.empty(0, np.int32))
+ZERO = kernels.SIGN
+# The cost of a value in a kernel, in additions of array elements.
+COST = 8
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureColumns:
+    """The values of a worker's rows, feature by feature, as ordered bits.
+
+    Attributes:
+        bits: the ordered bits of the values, uint64, contiguous for each feature; missing values are the largest.
+        begin: the index of each feature's first value, and the end, int64, shape (features + 1,).
+        rows: the row of each value in sparse columns, int32; empty: columns are dense, with a value for each row.
+        count: the number of rows.
+    """
+
+    bits: UInt64s
+    begin: Int64s
+    rows: Int32s
+    count: int
+
+    @staticmethod
+    def of_dense(x: Array) -> FeatureColumns:
+        """Make columns of dense rows, float32 or float64, shape (n, features)."""
+        count, features = x.shape
+        bits = np.empty((features, count), np.uint64)
+        over_blocks(
+            kernels.to_columns,
+            (np.arange(features),),
+            readable(x.astype(np.float64, copy=False)),
+            bits,
+            cost=COST * count,
+        )
+        return FeatureColumns(readable(bits.reshape(-1)), readable(np.arange(features + 1) * count), NO_ROWS, count)
+
+    @staticmethod
+    def of_sparse(x: sp.csr_array) -> FeatureColumns:
+        """Make columns of the stored values of sparse rows."""
+        columns = sp.csc_array(x)
+        bits = ordered_bits(columns.data)
+        return FeatureColumns(
+            bits, readable(columns.indptr.astype(np.int64)), readable(columns.indices.astype(np.int32)), x.shape[0]
+        )
+
+    @property
+    def features(self) -> int:
+        return len(self.begin) - 1
+
+    @property
+    def dense(self) -> bool:
+        # Sparse rows that store nothing have no ``rows`` either, but fewer values.
+        return not len(self.rows) and 0 < self.features * self.count == len(self.bits)
+
+    def arrays(self, weights: Int64s) -> kernels.Columns:
+        """Return the columns as the kernels take them, with the weights of the rows."""
+        return kernels.Columns(self.bits, self.begin, self.rows, readable(weights))
+
+    @property
+    def cost(self) -> int:
+        return COST * (len(self.bits) // max(self.features, 1) + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Distinct:
+    """The distinct values of features that have few, ascending, and their weights; many: the other features."""
+
+    features: Int64s
+    bits: UInt64s
+    weights: Int64s
+    many: Int64s
+
+    def without(self, many: Int64s, limit: int) -> Distinct:
+        """Drop the features ``many``, ascending, and those with more values than ``limit``."""
+        begins = runs(self.features)
+        counts = np.diff(begins, append=len(self.features))
+        many = merged(many, self.features[begins][counts > limit])
+        few = ~are_in(self.features, many, 1 + max(map(int, (*self.features[-1:], *many[-1:])), default=0))
+        return Distinct(self.features[few], self.bits[few], self.weights[few], many)
+
+
+def ordered_bits(values: Array) -> UInt64s:
+    """Return the ordered bits of values: uint64 in the order of the values; 0 and -0 are equal, NaN is the largest."""
+    bits = np.empty(len(values), np.uint64)
+    over_blocks(kernels.to_bits, (readable(values.astype(np.float64, copy=False)), bits))
+    return readable(bits)
+
+
+def from_bits(bits: UInt64s) -> Float64s:
+    """Return the float64 values of ordered bits."""
+    bits = np.asarray(bits, np.uint64)
+    return np.where(bits & kernels.SIGN, bits ^ kernels.SIGN, ~bits).view(np.float64)
+
+
+def distinct(columns: FeatureColumns, limit: int, weights: Int64s = NO_WEIGHTS) -> Distinct:
+    """Find the distinct values of each feature, without missing ones; ``many``: features with more than ``limit``."""
+    start = np.append(0, np.cumsum(np.minimum(np.diff(columns.begin), limit)))
+    values, counts = np.empty(start[-1], np.uint64), np.empty(start[-1], np.int64)
+    sizes, arrays = np.empty(columns.features, np.int64), columns.arrays(weights)
+    indices = (np.arange(columns.features),)
+    over_blocks(
+        kernels.count_distinct, indices, arrays, limit, readable(start), values, counts, sizes, cost=columns.cost
+    )
+    many = np.flatnonzero(sizes < 0)
+    sizes[many] = 0
+    features = np.repeat(np.arange(columns.features), sizes)
+    filled = np.repeat(start[:-1] - np.append(0, np.cumsum(sizes)[:-1]), sizes) + np.arange(len(features))
+    return Distinct(features, values[filled], counts[filled], many)
+
+
+def missing(columns: FeatureColumns, weights: Int64s = NO_WEIGHTS) -> Int64s:
+    """Return the weight of each feature's stored missing values, int64."""
+    out = np.empty(columns.features, np.int64)
+    over_blocks(kernels.count_missing, (np.arange(columns.features),), columns.arrays(weights), out, cost=columns.cost)
+    return out
+
+
+# A cell should have at most 1 / FINENESS of a bin's weight, which bounds the error of a cut point. Cells that have been
+# cut before are cut again only above SPARE times this weight, but into at least MIN_CHILDREN children of a feature.
 FINENESS, SPARE, MIN_CHILDREN = 16, 4, 1 << 13
-# Of all values, and by how many of their first bits they are summed up first: sign and exponent.
+# The number of bits of a value, and of those that the first turn sums by: sign and exponent.
 BITS, COARSE_BITS = 64, 12
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Intervals of some features' ordered bits that hold weight.
+    """Intervals of features' ordered bits, without those whose weight is 0.
 
     Attributes:
-        begin: int64, shape (features + 1,): where each feature's cells begin.
-        first: uint64, the smallest bits of each cell; they ascend within a feature.
-        width: uint64, the logarithm to base 2 of the number of bits of each cell.
-        weights: int64: what each holds.
+        begin: the index of each feature's first cell, and the end, int64, shape (features + 1,).
+        first: the smallest ordered bits in each cell, uint64, ascending within a feature.
+        width: the logarithm to base 2 of the width of each cell, uint64.
+        weights: the weight of each cell, int64.
     """
 
     begin: Int64s
@@ -45,7 +162,7 @@ class Cells:
 
     @staticmethod
     def whole(features: int) -> Cells:
-        """Return a cell of all values for each feature, as if it held 1."""
+        """Return one cell with all values for each feature, of weight 1."""
         return Cells(
             np.arange(features + 1),
             np.zeros(features, np.uint64),
@@ -55,7 +172,7 @@ class Cells:
 
     @property
     def features(self) -> Int64s:
-        """int64, the position of each cell's feature."""
+        """The index of each cell's feature, int64."""
         return np.repeat(np.arange(len(self.begin) - 1), np.diff(self.begin))
 
     @property
@@ -68,28 +185,30 @@ class Cells:
         """Whether no cell has been cut yet."""
         return bool(len(self.width) and self.width[0] == BITS)
 
-    def refine(self, refinement: Refinement, held: Int64s, sums: Int64s) -> Cells:
-        """Return the cells with children of known sums for the cut ones; zeros that rows do not store add the rest."""
+    def refine(self, refinement: Refinement, child_ids: Int64s, sums: Int64s) -> Cells:
+        """Return the cells, after cut cells are replaced by their children.
+
+        Args:
+            child_ids: the numbers of children that have weight, ascending.
+            sums: their weights. What a cell's children lack is the weight of zeros that rows do not store.
+        """
         cut, start = refinement.cut, refinement.start
         if not len(cut):
             return self
         if not self.is_whole:
             ends = np.append(0, np.cumsum(sums))
-            own = np.diff(ends[np.searchsorted(held, np.append(start, refinement.begin[-1]))])
+            stored = np.diff(ends[np.searchsorted(child_ids, np.append(start, refinement.begin[-1]))])
             zeros = np.flatnonzero(self.first[cut] == ZERO)
-            every = merged(held, start[zeros])
-            all_sums = np.zeros(len(every), np.int64)
-            all_sums[np.searchsorted(every, held)] = sums
-            all_sums[np.searchsorted(every, start[zeros])] += (self.weights[cut] - own)[zeros]
-            held, sums = every, all_sums
-        some = sums != 0
-        return self._with_children(refinement, held[some], sums[some])
-
-    def _with_children(self, refinement: Refinement, held: Int64s, weights: Int64s) -> Cells:
-        cut, start = refinement.cut, refinement.start
-        parent = np.searchsorted(start, held, side="right") - 1
+            all_ids = merged(child_ids, start[zeros])
+            all_sums = np.zeros(len(all_ids), np.int64)
+            all_sums[np.searchsorted(all_ids, child_ids)] = sums
+            all_sums[np.searchsorted(all_ids, start[zeros])] += (self.weights[cut] - stored)[zeros]
+            child_ids, sums = all_ids, all_sums
+        has_weight = sums != 0
+        child_ids, sums = child_ids[has_weight], sums[has_weight]
+        parent = np.searchsorted(start, child_ids, side="right") - 1
         width = (self.width[cut] - refinement.depth)[parent]
-        first = self.first[cut[parent]] + ((held - start[parent]).astype(np.uint64) << width)
+        first = self.first[cut[parent]] + ((child_ids - start[parent]).astype(np.uint64) << width)
         keep = np.ones(len(self.first), np.bool_)
         keep[cut] = False
         features = np.concatenate([self.features[keep], self.features[cut[parent]]])
@@ -99,20 +218,20 @@ class Cells:
             readable(np.searchsorted(features[order], np.arange(len(self.begin)))),
             readable(first[order]),
             readable(np.concatenate([self.width[keep], width])[order]),
-            readable(np.concatenate([self.weights[keep], weights])[order]),
+            readable(np.concatenate([self.weights[keep], sums])[order]),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Refinement:
-    """How cells are cut: the more weight, the finer.
+    """A plan to cut cells into children: the heavier a cell, the more children.
 
     Attributes:
-        cut: int64, the numbers of the cells that are cut.
-        depth: uint64, the logarithm to base 2 of each one's number of children.
-        start: int64, the number of each one's first child.
-        cell_begin: int64, shape (features + 1,), the index in ``cut`` of each feature's first cell.
-        begin: int64, shape (features + 1,), the number of each feature's first child; its children are contiguous.
+        cut: the indices of the cells to cut, int64.
+        depth: the logarithm to base 2 of the number of children of each cut cell, uint64.
+        start: the number of the first child of each cut cell, int64.
+        cell_begin: the index in ``cut`` of each feature's first cell, and the end, int64, shape (features + 1,).
+        begin: the number of each feature's first child, and the end, int64, shape (features + 1,).
     """
 
     cut: Int64s
@@ -123,15 +242,15 @@ class Refinement:
 
     @staticmethod
     def of(cells: Cells, bins: int, turn: int) -> Refinement:
-        """Decide by the cells' weights, for a number of bins of a feature; turn: the number of earlier cuts."""
+        """Plan by the cells' weights; bins: the number of bins of a feature; turn: the number of earlier turns."""
         if cells.is_whole:
             depth = np.full(len(cells.first), COARSE_BITS, np.uint64)
         else:
             share = FINENESS * bins
             spare, budget = (1, 2 * share) if turn == 1 else (SPARE, max(2 * share, MIN_CHILDREN))
             depth = np.zeros(len(cells.first), np.uint64)
-            held = (readable(cells.begin), readable(cells.width), readable(cells.weights))
-            kernels.choose_depths(*held, share, spare, budget, depth)
+            arrays = (readable(cells.begin), readable(cells.width), readable(cells.weights))
+            kernels.choose_depths(*arrays, share, spare, budget, depth)
         cut = np.flatnonzero(depth)
         depth = depth[cut]
         ends = np.append(0, np.cumsum(1 << depth.astype(np.int64)))
@@ -142,7 +261,7 @@ class Refinement:
 def children(
     columns: FeatureColumns, features: Int64s, cells: Cells, refinement: Refinement, weights: Int64s = NO_WEIGHTS
 ) -> Int64s:
-    """Return the weights in the children of some features' cells, int64."""
+    """Return the weight of each child of cut cells, int64; features: the columns of the cells' features."""
     out = np.zeros(refinement.begin[-1], np.int64)
     first, width = readable(cells.first[refinement.cut]), readable(cells.width[refinement.cut])
     cut = kernels.CutCells(refinement.cell_begin, first, width, refinement.depth, refinement.start)
@@ -152,15 +271,17 @@ def children(
 
 
 def cuts_of_few(distinct: Distinct, absent: Int64s) -> tuple[Float64s, Int64s]:
-    """Return cuts between each two values, and each feature's first cut; absent: the weights of unstored zeros."""
-    features, bits, some = distinct.features, distinct.bits, distinct.weights > 0
-    if not some.all():
-        features, bits = features[some], bits[some]
-    # A feature that has no value but zeros has no cut.
+    """Return cuts between adjacent values, and the index of each feature's first cut, and the end.
+
+    ``absent`` is the weight of each feature's zeros that rows do not store.
+    """
+    has_weight = distinct.weights > 0
+    features, bits = distinct.features[has_weight], distinct.bits[has_weight]
+    # A feature whose only value is 0 has no cut.
     zeros = distinct_of(features)
     zeros = zeros[absent[zeros] != 0]
     zeros = zeros[~are_in(zeros, distinct.many, len(absent))]
-    # After the feature's negative values.
+    # Zeros are inserted after the feature's negative values.
     negative = np.append(0, np.cumsum(bits < ZERO))
     begin, end = np.searchsorted(features, zeros), np.searchsorted(features, zeros, side="right")
     index = begin + negative[end] - negative[begin]
@@ -173,24 +294,24 @@ def cuts_of_few(distinct: Distinct, absent: Int64s) -> tuple[Float64s, Int64s]:
 
 
 def value_counts(distinct: Distinct, absent: Int64s) -> Int64s:
-    """Return each feature's number of values, with zeros that rows do not store; for the args, see ``cuts_of_few``."""
-    some = distinct.weights > 0
-    counts = np.bincount(distinct.features[some], minlength=len(absent))
-    with_zero = np.zeros(len(absent), bool)
-    with_zero[distinct.features[some & (distinct.bits == ZERO)]] = True
-    return counts + ((absent != 0) & ~with_zero)
+    """Return each feature's number of distinct values, with unstored zeros; for the args, see ``cuts_of_few``."""
+    has_weight = distinct.weights > 0
+    counts = np.bincount(distinct.features[has_weight], minlength=len(absent))
+    stores_zeros = np.zeros(len(absent), bool)
+    stores_zeros[distinct.features[has_weight & (distinct.bits == ZERO)]] = True
+    return counts + ((absent != 0) & ~stores_zeros)
 
 
 def cuts_of_many(cells: Cells, bins: int) -> tuple[Float64s, Int64s]:
-    """Return the cuts of features that have many values, feature by feature, and each feature's number of them."""
+    """Return the cuts of features that have many values, feature by feature, and each feature's number of cuts."""
     features = len(cells.begin) - 1
     low, high = np.empty(features * bins, np.uint64), np.empty(features * bins, np.uint64)
     sizes = np.empty(features, np.int64)
     begin, first, width, weights = map(readable, (cells.begin, cells.first, cells.width, cells.weights))
     count = kernels.cut_cells(begin, first, width, weights, bins, low, high, sizes)
     below, above = from_bits(low[:count]), from_bits(high[:count])
-    # No float32 number lies between adjacent cells, but one lies just below most of their bounds. Such a cut moves few
-    # values to the right, and the model can be saved for xgboost.
+    # Between adjacent float64 values there is no float32 number. The nearest one below moves only a few values to the
+    # right of the cut, and with it the model can be saved for xgboost.
     with np.errstate(over="ignore", under="ignore"):
         bound = above.astype(np.float32)
         short = np.nextafter(bound, np.float32(-np.inf)).astype(np.float64)
@@ -201,7 +322,7 @@ def cuts_of_many(cells: Cells, bins: int) -> tuple[Float64s, Int64s]:
 
 
 def cuts_between(below: Float64s, above: Float64s) -> Float64s:
-    """Return numbers in [below, above) near the middle, finite; float32 numbers where these separate the two."""
+    """Return finite numbers in [below, above), near the middle; float32 numbers where float32 separates the two."""
     largest = np.finfo(np.float64).max
     low, high = np.clip(below, -largest, largest), np.clip(above, -largest, largest)
     middle = low / 2 + high / 2
@@ -217,10 +338,10 @@ def cuts_between(below: Float64s, above: Float64s) -> Float64s:
 
 
 def unit_of(mean_weight: float, bits: int) -> float:
-    """Return the unit of weights, a power of two: their mean is between 2 to ``bits`` units and twice that."""
+    """Return the unit of weights, a power of two; the mean weight is from 2**bits to 2**(bits + 1) units."""
     return float(2.0 ** (np.floor(np.log2(mean_weight) + 1e-6) - bits))
 
 
 def whole(weights: Array, unit: float) -> Int64s:
-    """Return weights, of which none is 0, as whole numbers of units, at least 1."""
+    """Round positive weights to integer multiples of a unit, at least 1."""
     return np.maximum(np.rint(weights / unit), 1).astype(np.int64)

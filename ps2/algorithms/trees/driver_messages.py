@@ -1,4 +1,4 @@
-"""The tasks of workers while trees grow on servers; a worker that begins again catches up with all earlier tasks."""
+"""The tasks of workers while trees grow on servers. A restarted worker catches up with all earlier tasks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ps2.algorithms.frame.program import Task
 from ps2.algorithms.trees.layout import Bools
 from ps2.array_types import Float64s, Int64s
 
-# Columns of ``splits``; the words of a set of categories follow.
+# Columns of ``Moves.splits``; the words of a set of categories follow.
 TREE, NODE, FEATURE, BIN, DEFAULT_LEFT, LEFT = range(6)
 FIELDS = 6
-# Columns of ``opened``, after the tree and the node.
+# Columns of ``Moves.opened``, after TREE and NODE.
 PLACE, TURN, ROW = range(2, 5)
 OPENED_FIELDS = 5
 # Stands for a missing number.
@@ -28,29 +28,29 @@ class CutPointTask(Task):
 
 @dataclass(frozen=True)
 class CountRows(CutPointTask):
-    """Count the rows that hold each feature."""
+    """Count the rows that store each feature."""
 
 
 @dataclass(frozen=True)
 class AddValues(CutPointTask):
-    """Add the weights of values by the upper half of their bits."""
+    """Add the weights of values, by the upper halves of the values' bits."""
 
 
 @dataclass(frozen=True)
 class AddLowerHalves(CutPointTask):
-    """Add the weights of the values that the upper half does not tell apart."""
+    """Add the weights of values that share their upper half with others, by the lower halves."""
 
 
 @dataclass(frozen=True)
 class AddCells(CutPointTask):
-    """Add weights by the cells of a turn."""
+    """Add weights by the cells of this turn."""
 
     turn: int
 
 
 @dataclass(frozen=True, eq=False)
 class FinalNodes:
-    """The final nodes of a tree, in its order; numbers: those that workers know; values: of leaves, else 0."""
+    """The nodes of a finished tree; numbers: their numbers at workers; values: the values of leaves, else 0."""
 
     numbers: Int64s
     is_leaf: Bools
@@ -58,7 +58,7 @@ class FinalNodes:
 
     @property
     def leaves(self) -> Int64s:
-        """The numbers that workers know the leaves by."""
+        """The numbers of the leaves at workers."""
         return self.numbers[self.is_leaf]
 
 
@@ -69,15 +69,16 @@ NO_OPENED = np.empty((0, OPENED_FIELDS), np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """How rows move before a task.
+    """The moves of rows before a task.
 
     Attributes:
-        splits: int64, shape (n, FIELDS + words): nodes whose rows are to be parted. TREE counts from 0 among the trees
-            that grow at once. LEFT is the left child's number, and the right child has the next one. The tree may come
-            to have these splits, or not.
-        nodes: the nodes of a finished tree; empty until then.
-        opened: int64, shape (n, OPENED_FIELDS): nodes whose histograms workers add to ROW. TURN counts from 0 how often
-            the node has drawn features.
+        splits: nodes whose rows move to their children, int64, shape (n, FIELDS + words). TREE is an index among the
+            trees that grow at once. LEFT is the left child's number; the right child has the next one. The finished
+            tree may lack these splits.
+        nodes: the nodes of the finished tree; empty: the tree still grows.
+        opened: nodes whose histograms workers add, int64, shape (n, OPENED_FIELDS). PLACE is the node's position (see
+            ``growth.Node``). ROW is the matrix row of the histogram. TURN is the number of times that the node has
+            sampled features before.
     """
 
     splits: Int64s = field(default_factory=lambda: NO_SPLITS)
@@ -94,7 +95,7 @@ class GrowTask(Task):
     """A task while trees grow: workers move their rows, do the task, and add the histograms of the opened nodes.
 
     Attributes:
-        matrices: the numbers of the matrices on the servers: histograms, cut points, sizes of features.
+        matrices: the numbers of three matrices on the servers: histograms, cut points, and ``bin_shapes``.
         splits, opened, numbers, is_leaf, values: see ``Moves`` and ``FinalNodes``.
     """
 
@@ -107,30 +108,30 @@ class GrowTask(Task):
 
     @property
     def nodes(self) -> FinalNodes:
-        """The nodes of a finished tree; empty until then."""
+        """The nodes of the finished tree; empty: the tree still grows."""
         return FinalNodes(self.numbers, self.is_leaf, self.values)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AddHistograms(GrowTask):
-    """Add the histograms of the opened nodes: of boosted trees and of random forests."""
+    """Add the histograms of the opened nodes."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SumGradients(GrowTask):
-    """Report the loss, and how large the gradients are: before the first round, and after the last one."""
+    """Compute gradients and report losses: before the first round, and after the last one."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlantTrees(GrowTask):
-    """Begin trees: report the totals of their roots. The rows of a random forest's tree are drawn.
+    """Begin trees: sample their rows, and report the sums of their roots.
 
     Attributes:
         first: the number of the first of these trees.
         count: the number of trees.
-        scales: factors that make hessians and gradients, or weights and labels, whole numbers.
-        begins_round: the boosted tree is the first of a round after the first one. Workers do what ``SumGradients``
-            says, too.
+        scales: factors that make hessians and gradients, or weights and labels, integers.
+        begins_round: whether a boosted tree begins a round that is not the first. Then workers do the task
+            ``SumGradients``, too.
     """
 
     first: int
@@ -141,11 +142,11 @@ class PlantTrees(GrowTask):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AddResiduals(GrowTask):
-    """Add the residuals in a grown tree's leaves; cells: the coarse cell of each; None: add to coarse cells."""
+    """Add the residuals of leaves to fine cells within each leaf's coarse cell; cells None: to coarse cells."""
 
     cells: Int64s | None
 
 
 @dataclass(frozen=True)
 class SumRows(Task):
-    """Report the number of a random forest's rows, and the size of their weights and labels."""
+    """Report the number of a random forest's rows, and ``exponents_of`` their weights and labels."""

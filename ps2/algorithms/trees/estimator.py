@@ -22,7 +22,7 @@ from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.frame.tables import Survey, column
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.only_worker import OnStep
-from ps2.algorithms.training.record import StepReport, Via
+from ps2.algorithms.training.record import StepReport, Trained, Via
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.label_statistics import label_quantile, label_sums
@@ -36,7 +36,6 @@ from ps2.algorithms.trees.models import (
 )
 from ps2.algorithms.trees.problem import (
     BoostingPlan,
-    TableSize,
     TreeProblem,
     TreeTraining,
     check_categories,
@@ -45,7 +44,7 @@ from ps2.algorithms.trees.problem import (
     with_facts,
     work_of,
 )
-from ps2.algorithms.trees.program import TrainedForest, begun_via, train
+from ps2.algorithms.trees.program import begun_via, train
 from ps2.algorithms.trees.settings import (
     BoostingSettings,
     EnsembleSettings,
@@ -64,14 +63,14 @@ from ps2.ops.ahead import compile_ahead
 
 E = TypeVar("E", bound="BoostingEstimator")
 
-# Leaves are float32, and may be as large as the range of the labels.
+# The largest absolute label: leaves may be as large as the range of the labels, and xgboost's are float32.
 MAX_LABEL = 1e38
-# A number of features of which any strategy but "all" leaves some out.
-MANY = 2**31
+# A number of features so large that each ``featureSubsetStrategy`` but "all" samples fewer.
+MANY_FEATURES = 2**31
 
 
 def class_objective(estimator: Any, survey: Survey) -> Objective:
-    """Return the objective for the classes of the rows; UsageError if the thresholds are not theirs."""
+    """Return the objective for the rows' classes; UsageError unless there is a threshold for each class."""
     classes = len(survey.facts.class_weights)
     if estimator.isSet(estimator.thresholds):
         check_thresholds(tuple(estimator.getThresholds()), classes)
@@ -89,10 +88,10 @@ class TreesEstimator(EnsembleSettings, FleetEstimator):
 
     @abstractmethod
     def _objective(self, survey: Survey) -> Objective:
-        """Return the loss for a table; of random forests, the kind of labels: classes, or numbers ("squared")."""
+        """Return the loss for a table. A random forest's only tells classes from numbers ("squared")."""
 
     def _problem(self, survey: Survey, objective: Objective, initial: Forest | None = None) -> TreeProblem:
-        """Return the target of the prediction, without the facts of the dealt rows."""
+        """Return the problem, without the facts that need the rows at the workers."""
         absent: Absent = "missing" if self.getAbsentAsMissing() else "zero"
         return TreeProblem(objective, survey.dim, (), absent, categories_of(survey.features), initial)
 
@@ -104,24 +103,19 @@ class TreesEstimator(EnsembleSettings, FleetEstimator):
         return begun_via(PS2Context.getActive(), self._name)
 
 
-def size_of(survey: Survey) -> TableSize:
-    """Return the size of a table."""
-    return TableSize(survey.rows, survey.cost - survey.rows, survey.dim)
-
-
 class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
     """Base class of the estimators of boosted trees."""
 
     _SLOW_KERNEL = grow_boosted, "ps2.algorithms.trees.warm:warm_whole_trees"
 
-    # Called after each round; None: nothing is.
+    # The function to call after each round, or None.
     _on_round = cast(Any, None)
 
     if TYPE_CHECKING:  # a keyword, too
         initialModel: Any = None
 
     def setInitialModel(self: E, value: BoostedModel | GBTModel | None) -> E:
-        """Set a model to resume from; None: none. ``maxIter`` counts the new trees; the new model has all trees.
+        """Set a model to resume from; None: no model. ``maxIter`` counts the new trees; the new model has all trees.
 
         The model may have been loaded. It is not part of the estimator's file.
 
@@ -156,14 +150,14 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
                 raise ConfigError(f"{name}: expected with validationIndicatorCol, which marks the rows to measure")
         if self.isSet("evalMetric"):
             Metric.parsed(self.getEvalMetric() or "")
-        if self.isSet("featureWeights") and not num_features_of(self.getFeatureSubsetStrategy(), MANY):
+        if self.isSet("featureWeights") and not num_features_of(self.getFeatureSubsetStrategy(), MANY_FEATURES):
             raise ConfigError("featureWeights: expected with a featureSubsetStrategy that draws features, got all")
         if self.isSet("baseScore") and self.isSet("baseMarginCol"):
             raise ConfigError("baseScore: expected without baseMarginCol, which has the margin of each row")
         if self.isSet("baseScore") and self._initial is not None:
             raise ConfigError("baseScore: expected without an initial model, which has its own")
         if self.isSet("numTrees"):
-            raise ConfigError("numTrees: expected for a model, whose predictions use so many trees; maxIter is for fit")
+            raise ConfigError("numTrees: expected for a model, which predicts by this many trees; maxIter is for fit")
 
     def _plan(self) -> BoostingPlan:
         settings = self._values(BoostingSettings)
@@ -186,7 +180,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
 
     def _work(self, training: TreeTraining, survey: Survey) -> Work:
         trees = training.plan.settings.maxIter * training.problem.objective.width
-        return work_of(size_of(survey), training.plan, trees)
+        return work_of(survey, training.plan, trees)
 
     def _with_rows(self, job: Job) -> TreeTraining:
         plan, problem = job.plan
@@ -198,7 +192,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
     def _steps(self, training: TreeTraining) -> int:
         return int(training.plan.settings.maxIter)
 
-    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> TrainedForest[Forest]:
+    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> Trained[Forest]:
         def on_round(report: StepReport) -> Any:
             on_step(report)
             return None if self._on_round is None else self._on_round(report)
@@ -206,11 +200,11 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         plan, problem = job.plan
         return train(ps, job.table, problem, plan, job.survey.facts, on_round)
 
-    def _trained_model(self, trained: TrainedForest[Forest], job: Job) -> Any:
-        return self._MODEL._of(GBTModel(trained.forest))
+    def _trained_model(self, trained: Trained[Forest], job: Job) -> Any:
+        return self._MODEL._of(GBTModel(trained.model))
 
     def _base(self, objective: Objective, survey: Survey, table: Table) -> tuple[float, ...]:
-        """Return the margins of a model without trees."""
+        """Return the margins before the first tree."""
         facts, share = survey.facts, objective.label_share
         if self._initial is not None:
             return tuple(self._initial.base.tolist())
@@ -234,17 +228,17 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         return tuple(objective.base(mean, np.array(class_weights), quantile, row_weight).tolist())
 
     def _reach(self, table: Table) -> tuple[float, float]:
-        """Return by how much margins may lie below and above the base, before the first new tree."""
+        """Return the lowest and the highest margin before the first new tree, relative to the base."""
         low, high = (0.0, 0.0) if self._initial is None else leaf_range(self._initial.trees)
         if table.columns.margin is not None:
             margin = column(table.columns.margin).cast("double")
-            ends = table.frame.agg(F.min(margin), F.max(margin)).first()
-            low, high = low + (ends[0] or 0.0), high + (ends[1] or 0.0)
+            limits = table.frame.agg(F.min(margin), F.max(margin)).first()
+            low, high = low + (limits[0] or 0.0), high + (limits[1] or 0.0)
         return low, high
 
 
 def _base_of(objective: Objective, score: float) -> tuple[float, ...]:
-    """Return the margins of a model without trees that predicts a score."""
+    """Return the margins at which a model without trees predicts a score."""
     if objective.loss == "softmax":
         return (score,) * objective.width
     if objective.loss == "logistic":
@@ -301,19 +295,19 @@ class GBTRegressor(GBTRegressorSettings, BoostingEstimator, Regressor["GBTRegres
         name = f"column {self.getLabelCol()!r}"
         if max(-low, high) > MAX_LABEL:
             label = low if -low > high else high
-            raise InputError(f"{name}: expected labels up to {MAX_LABEL:g}, which leaves can hold, got {label:g}")
+            raise InputError(f"{name}: expected labels up to {MAX_LABEL:g}, the limit for leaves, got {label:g}")
         if loss == "poisson" and low < 0:
             raise InputError(f"{name}: expected counts for loss 'poisson', got labels down to {low:g}")
         if loss == "poisson" and not facts.label_mean > 0:
-            raise InputError(f"{name}: expected counts for loss 'poisson' of which some are above 0, got zeros alone")
+            raise InputError(f"{name}: expected a count above 0 for loss 'poisson', got only zeros")
         return Objective(cast(LossName, loss), shape=self.getLossShape())
 
 
 class GBTRanker(GBTRankerSettings, BoostingEstimator, Predictor["GBTRankerModel"]):
     """LambdaMART on servers: gradient boosted trees whose predictions order the rows of each group by relevance.
 
-    Labels are relevances, whole numbers from 0 to 31; a label's gain is 2^label - 1. The rows of a group are brought to
-    one worker. A group of one row, or without two different labels, changes no tree.
+    Labels are relevances, integers from 0 to 31; a label's gain is 2^label - 1. The rows of a group are moved to one
+    worker. A group of one row, or without two different labels, does not change the trees.
 
     Example::
 

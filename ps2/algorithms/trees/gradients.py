@@ -1,4 +1,4 @@
-"""Losses of margins, their gradients as whole numbers, and initial margins."""
+"""Losses, their gradients and hessians, the rounding of these to integers, and initial margins."""
 
 from __future__ import annotations
 
@@ -9,34 +9,198 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees import gradient_kernels as kernels
-from ps2.algorithms.trees.layout import Array
-from ps2.algorithms.trees.ranking import MAX_OF_GROUP, RowGroups, lambda_gradients, lost_ndcg
+from ps2.algorithms.trees.layout import Array, UInt64s
+from ps2.algorithms.trees.ranking import MAX_GROUP_SUM, RowGroups, lambda_gradients, lost_ndcg
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s, Int64s
 from ps2.errors import ConfigError
+from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import readable
+from ps2.ops.kernels import inline, kernel
 from ps2.ops.parallel import over_blocks
 
+LOGISTIC, SQUARED, ABSOLUTE, HUBER, POISSON, QUANTILE = range(6)
+# The smallest hessian of a row, as in xgboost.
+MIN_HESSIAN = 1e-16
+# The number of exponents in the bits of a float64.
+EXPONENTS = 1 << 11
+MANTISSA_BITS = np.uint64(52)
+EXPONENT_MASK = np.uint64(EXPONENTS - 1)
+
+
+@inline
+def logistic_gradient(margin: float, y: float, odds: float) -> tuple[float, float]:
+    """Compute the gradient and the hessian of "logistic"; odds: exp(-abs(margin))."""
+    # 1 - larger would lose all digits where it is small.
+    larger, smaller = 1.0 / (1.0 + odds), odds / (1.0 + odds)
+    gradient_0 = larger if margin > 0.0 else smaller
+    gradient_1 = smaller if margin > 0.0 else larger
+    return (-gradient_1 if y > 0.0 else gradient_0), max(larger * smaller, MIN_HESSIAN)
+
+
+@inline
+def gradient_at(code: int, shape: float, margin: float, y: float) -> tuple[float, float]:
+    """Compute a row's gradient and hessian; the hessian of losses with linear parts counts as 1."""
+    if code == LOGISTIC:
+        return logistic_gradient(margin, y, np.exp(-abs(margin)))
+    if code == SQUARED:
+        return margin - y, 1.0
+    if code == ABSOLUTE:
+        return np.sign(margin - y), 1.0
+    if code == HUBER:
+        return min(max(margin - y, -shape), shape), 1.0
+    if code == POISSON:
+        mean = np.exp(margin)
+        return mean - y, max(mean, MIN_HESSIAN)
+    return (1.0 - shape if margin > y else -shape if margin < y else 0.0), 1.0
+
+
+@inline
+def loss_at(code: int, shape: float, margin: float, y: float) -> float:
+    """Compute a row's loss; that of "poisson" lacks the term that does not depend on the margin."""
+    residual = y - margin
+    if code == LOGISTIC:
+        signed = -margin if y > 0.0 else margin
+        return max(signed, 0.0) + np.log1p(np.exp(-abs(signed)))
+    if code == SQUARED:
+        return 0.5 * residual * residual
+    if code == ABSOLUTE:
+        return abs(residual)
+    if code == HUBER:
+        size = abs(residual)
+        return 0.5 * size * size if size <= shape else shape * (size - 0.5 * shape)
+    if code == POISSON:
+        return np.exp(margin) - y * margin
+    return shape * residual if residual >= 0.0 else (shape - 1.0) * residual
+
+
+@kernel
+def gradients(
+    margins: Float64s, y: Float64s, weights: Float64s, code: int, shape: float, out: Float64s
+) -> tuple[float, float]:
+    """Set ``out``, shape (n, 2), to hessians and gradients; return the sums of losses and of weights."""
+    total, weight_sum = 0.0, 0.0
+    for i in range(len(y)):
+        weight = weights[i] if len(weights) else 1.0
+        if not weight > 0.0:
+            out[i, 0] = out[i, 1] = 0.0
+            continue
+        if code == LOGISTIC:
+            # The exponential takes most of the time; gradient and loss share it.
+            odds = np.exp(-abs(margins[i]))
+            g, h = logistic_gradient(margins[i], y[i], odds)
+            loss = max(-margins[i] if y[i] > 0.0 else margins[i], 0.0) + np.log1p(odds)
+        else:
+            g, h = gradient_at(code, shape, margins[i], y[i])
+            loss = loss_at(code, shape, margins[i], y[i])
+        out[i, 0], out[i, 1] = h * weight, g * weight
+        total += weight * loss
+        weight_sum += weight
+    return total, weight_sum
+
+
+@kernel
+def losses(margins: Float64s, y: Float64s, weights: Float64s, code: int, shape: float) -> tuple[float, float]:
+    """Return the sums of weighted losses and of weights."""
+    total, weight_sum = 0.0, 0.0
+    for i in range(len(y)):
+        weight = weights[i] if len(weights) else 1.0
+        if weight > 0.0:
+            total += weight * loss_at(code, shape, margins[i], y[i])
+            weight_sum += weight
+    return total, weight_sum
+
+
+@kernel
+def softmax_gradients(margins: Float64s, y: Float64s, weights: Float64s, out: Float64s) -> tuple[float, float]:
+    """Set ``out``, shape (classes, n, 2), as ``gradients`` does; the hessian is 2 p (1 - p), as in xgboost."""
+    loss, weight_sum = 0.0, 0.0
+    classes = margins.shape[1]
+    odds = np.empty(classes)
+    for i in range(len(y)):
+        weight = weights[i] if len(weights) else 1.0
+        if not weight > 0.0:
+            out[:, i] = 0.0
+            continue
+        largest = margins[i].max()
+        for c in range(classes):
+            odds[c] = np.exp(margins[i, c] - largest)
+        total = odds.sum()
+        for c in range(classes):
+            p = odds[c] / total
+            # 1 - p would lose all digits where it is small.
+            rest = (total - odds[c]) / total
+            out[c, i, 0] = max(2.0 * p * rest, MIN_HESSIAN) * weight
+            out[c, i, 1] = (-rest if c == y[i] else p) * weight
+        loss += weight * (np.log(total) + largest - margins[i, np.int64(y[i])])
+        weight_sum += weight
+    return loss, weight_sum
+
+
+@kernel
+def softmax_losses(margins: Float64s, y: Float64s, weights: Float64s) -> tuple[float, float]:
+    """Return the sums of weighted losses of "softmax" and of weights."""
+    total, weight_sum = 0.0, 0.0
+    for i in range(len(y)):
+        weight = weights[i] if len(weights) else 1.0
+        if weight > 0.0:
+            largest = margins[i].max()
+            total += weight * (np.log(np.exp(margins[i] - largest).sum()) + largest - margins[i, np.int64(y[i])])
+            weight_sum += weight
+    return total, weight_sum
+
+
+@kernel
+def count_exponents(words: UInt64s, counts: Int64s) -> None:
+    """Count the float64 bits in ``words``, shape (n, kinds), by exponent, without zeros; counts: (kinds, EXPONENTS)."""
+    for i in range(words.shape[0]):
+        for kind in range(words.shape[1]):
+            word = words[i, kind] << np.uint64(1)  # without the sign
+            if word != 0:
+                counts[kind, (word >> (MANTISSA_BITS + np.uint64(1))) & EXPONENT_MASK] += 1
+
+
+@inline
+def _rounded(value: float, draw: float) -> np.int64:
+    """Round down, or up if the fraction is above a random number in [0, 1)."""
+    whole = np.floor(value)
+    return np.int64(whole) + np.int64(draw < value - whole)
+
+
+@kernel
+def quantise(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float], out: Array) -> None:
+    """Set ``out``, int64, (n, 2), to scaled hessians and gradients, rounded at random; hessians are at least 1."""
+    for i in range(len(pairs)):
+        if pairs[i, 0] == 0.0:
+            out[i, 0] = out[i, 1] = 0
+            continue
+        state = scrambled(np.uint64(key) + GOLDEN * np.uint64(ids[i]))
+        draw_h = np.float64(state >> np.uint64(11)) * TO_UNIT
+        draw_g = np.float64(scrambled(state + GOLDEN) >> np.uint64(11)) * TO_UNIT
+        out[i, 0] = max(_rounded(pairs[i, 0] * scales[0], draw_h), np.int64(1))
+        out[i, 1] = _rounded(pairs[i, 1] * scales[1], draw_g)
+
+
 CODES: dict[LossName, int] = {
-    "logistic": kernels.LOGISTIC,
-    "squared": kernels.SQUARED,
-    "absolute": kernels.ABSOLUTE,
-    "huber": kernels.HUBER,
-    "poisson": kernels.POISSON,
-    "quantile": kernels.QUANTILE,
+    "logistic": LOGISTIC,
+    "squared": SQUARED,
+    "absolute": ABSOLUTE,
+    "huber": HUBER,
+    "poisson": POISSON,
+    "quantile": QUANTILE,
 }
 NO_WEIGHTS = readable(np.empty(0))
-# As xgboost's max_delta_step.
-MAX_OF_POISSON = 0.7
-# Kinds whose exponents are counted: hessians, gradients, weights. A number of exponent e is below 2^(e - FROM_BITS).
+# The largest absolute leaf value of "poisson", as xgboost's max_delta_step.
+MAX_POISSON_LEAF = 0.7
+# Exponents of three kinds of numbers are counted: hessians, gradients, weights. A float64 whose bits have exponent e is
+# below 2^(e - EXPONENT_BIAS).
 KINDS = 3
-FROM_BITS = 1022
+EXPONENT_BIAS = 1022
 # The cost of a row's gradient, and of counting its exponents, in additions of array elements.
 ROW_COST, COUNT_COST = 16, 4
-# Largest exponent of a scale: its inverse is no subnormal number.
+# The largest exponent of a scale, so that its inverse is not subnormal.
 MAX_EXPONENT = 1000
-# Covers are sums of whole numbers, with a smaller error than this.
+# Covers, which are sums of rounded hessians, have a smaller relative error than this factor.
 SLACK = 1 + 1e-6
 
 
@@ -44,15 +208,15 @@ SLACK = 1 + 1e-6
 class Objective:
     """A loss.
 
-    Labels are 0 and 1 ("logistic"), classes from 0 on ("softmax"), not negative ("poisson"), whole numbers from 0 to 31
-    ("lambdarank"), else any numbers. Gradients of "lambdarank" depend on the rows of a group; its loss is 1 - NDCG, and
-    each group counts 1. The hessian of "absolute", "huber" and "quantile" counts as 1: a leaf is the mean of gradients.
+    Labels are 0 and 1 ("logistic"), classes from 0 on ("softmax"), not negative ("poisson"), integers from 0 to 31
+    ("lambdarank"), else any numbers. The gradients of "lambdarank" depend on the other rows of the group. Its loss is
+    1 - NDCG, and each group counts 1. The hessian of "absolute", "huber" and "quantile" counts as 1.
 
     Attributes:
         loss: the loss's name.
         width: the number of margins of a row: the number of classes ("softmax"), else 1.
         shape: "huber": the residual beyond which the loss is linear, above 0; "quantile": the quantile, in (0, 1);
-            "lambdarank": the number of rows at the head of a group that pairs are made of.
+            "lambdarank": the number of top rows of a group that are paired with the rows below them.
     """
 
     loss: LossName
@@ -67,17 +231,17 @@ class Objective:
         out: Float64s | None = None,
         groups: RowGroups | None = None,
     ) -> tuple[Float64s, tuple[float, float]]:
-        """Return hessians and gradients, shape (width, n, 2), in ``out`` if it is set, and the sums of ``losses``."""
+        """Return hessians and gradients, shape (width, n, 2), in ``out`` if set, and the sums of ``losses``."""
         pairs = np.empty((self.width, len(y), 2)) if out is None else out
         if self.loss == "lambdarank":
             assert groups is not None
             return pairs, lambda_gradients(margins[:, 0], y, weights, groups, int(self.shape), pairs[0])
         if self.loss == "softmax":
-            return pairs, kernels.softmax_gradients(readable(margins), readable(y), readable(weights), pairs)
+            return pairs, softmax_gradients(readable(margins), readable(y), readable(weights), pairs)
 
         def compute(margins: Float64s, y: Float64s, out: Float64s, weights: Float64s = NO_WEIGHTS) -> Any:
             arrays = readable(margins), readable(y), readable(weights)
-            return kernels.gradients(*arrays, CODES[self.loss], self.shape, out)
+            return gradients(*arrays, CODES[self.loss], self.shape, out)
 
         rows = (margins[:, 0], y, pairs[0], weights) if len(weights) else (margins[:, 0], y, pairs[0])
         sums = over_blocks(compute, rows, cost=ROW_COST)
@@ -86,38 +250,44 @@ class Objective:
     def losses(
         self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS, groups: RowGroups | None = None
     ) -> tuple[float, float]:
-        """Sum losses, each times its row's weight, and weights; empty weights: each row counts 1."""
+        """Return the sums of weighted losses and of weights; empty weights: each row counts 1."""
         if self.loss == "lambdarank":
             assert groups is not None
             return lost_ndcg(margins[:, 0], y, groups, int(self.shape))
-        held = (readable(margins if self.loss == "softmax" else margins[:, 0]), readable(y), readable(weights))
+        rows = readable(margins if self.loss == "softmax" else margins[:, 0]), readable(y), readable(weights)
         if self.loss == "softmax":
-            return kernels.softmax_losses(*held)
-        return kernels.losses(*held, CODES[self.loss], self.shape)
+            return softmax_losses(*rows)
+        return losses(*rows, CODES[self.loss], self.shape)
 
     def bounds_after(self, bounds: Float64s, step: float, moved: float = math.inf) -> tuple[float, float]:
-        """Return bounds of the sums of hessians and absolute gradients, after margins have moved by ``step``."""
+        """Return bounds of the sums of hessians and absolute gradients in the next round.
+
+        Args:
+            bounds: bounds of the sums of hessians, absolute gradients and weights in this round.
+            step: the largest change of a margin since.
+            moved: the sum of weighted changes of margins; infinity: unknown.
+        """
         h, g, weight = bounds.tolist()
         with np.errstate(over="ignore"):
-            # The logarithms of a probability's derivatives are 1 at most; in "softmax" all margins may move.
+            # The derivative of a probability's logarithm is at most 1; with "softmax" all margins of a row may change.
             factor = float(np.exp(2 * step if self.loss == "softmax" else step))
         if self.loss in ("logistic", "softmax"):
             # The absolute gradients of a row's classes sum up to 2 at most.
             max_g = min(self.width, 2) * weight
             return min(h * factor, self.width * self.max_hessian * weight), min(g * factor, max_g)
         if self.loss == "lambdarank":
-            # A row may come to be ranked in any other way.
-            return MAX_OF_GROUP * weight, MAX_OF_GROUP * weight
+            # The ranks of rows may change in any way.
+            return MAX_GROUP_SUM * weight, MAX_GROUP_SUM * weight
         if self.loss == "poisson":
             return h * factor, g + h * (factor - 1)
         max_row = {"huber": self.shape, "absolute": 1.0, "quantile": max(self.shape, 1 - self.shape)}.get(self.loss)
-        far = g + min(weight * step, moved * SLACK)
-        return weight, far if max_row is None else min(far, max_row * weight)
+        max_g = g + min(weight * step, moved * SLACK)
+        return weight, max_g if max_row is None else min(max_g, max_row * weight)
 
     @property
     def max_leaf_value(self) -> float:
         """The largest absolute value of a leaf: small for "poisson", whose exponential grows fast."""
-        return MAX_OF_POISSON if self.loss == "poisson" else math.inf
+        return MAX_POISSON_LEAF if self.loss == "poisson" else math.inf
 
     @property
     def classes(self) -> int | None:
@@ -136,7 +306,7 @@ class Objective:
 
     @property
     def has_bounded_gradients(self) -> bool:
-        """Whether no gradient of a row that weighs 1 is much larger than 1, however large labels are."""
+        """Whether the gradient of a row of weight 1 has a limit that does not depend on the labels."""
         return self.loss in ("logistic", "softmax", "absolute", "quantile", "lambdarank")
 
     @property
@@ -146,18 +316,18 @@ class Objective:
 
     @property
     def leaf_share(self) -> float | None:
-        """The quantile of its rows' residuals that is a leaf's value; None: it comes from gradients and hessians."""
+        """A leaf's value is this quantile of its rows' residuals; None: it comes from gradients and hessians."""
         return self.label_share if self.loss in ("absolute", "quantile") else None
 
     @property
     def label_share(self) -> float | None:
-        """The quantile of the labels that margins begin with; None: they begin with the mean, or shares of classes."""
+        """Margins begin with this quantile of the labels; None: they begin with the mean, or shares of classes."""
         return {"absolute": 0.5, "huber": 0.5, "quantile": self.shape}.get(self.loss)
 
     def base(
         self, label_mean: float, class_weights: Float64s, quantile: float = 0.0, row_weight: float = 1.0
     ) -> Float64s:
-        """Return the margins that are best without trees, shape (width,); quantile: that of ``label_share``."""
+        """Return the best margins without trees, shape (width,); quantile: the labels' quantile at ``label_share``."""
         if self.loss in ("logistic", "softmax"):
             logs = np.log(np.where(class_weights > 0, class_weights, row_weight))
             return np.array([logs[1] - logs[0]]) if self.loss == "logistic" else logs - logs.mean()
@@ -168,41 +338,41 @@ class Objective:
 
 def exponents_of(pairs: Float64s, weights: Float64s) -> Int64s:
     """Count rows by the exponents of hessians, gradients and weights: int64, shape (KINDS, EXPONENTS)."""
-    counts = np.zeros((KINDS, kernels.EXPONENTS), np.int64)
+    counts = np.zeros((KINDS, EXPONENTS), np.int64)
 
     def count(words: npt.NDArray[np.uint64]) -> Int64s:
-        block_counts = np.zeros((words.shape[1], kernels.EXPONENTS), np.int64)
-        kernels.count_exponents(readable(words), block_counts)
+        block_counts = np.zeros((words.shape[1], EXPONENTS), np.int64)
+        count_exponents(readable(words), block_counts)
         return block_counts
 
     counts[:2] = sum(over_blocks(count, (pairs.view(np.uint64).reshape(-1, 2),), cost=COUNT_COST))
     if len(weights):
         counts[2:] = sum(over_blocks(count, (weights.view(np.uint64)[:, None],), cost=COUNT_COST))
     else:
-        counts[2, FROM_BITS] = pairs.shape[1]
+        counts[2, EXPONENT_BIAS] = pairs.shape[1]
     return counts
 
 
 def sums_below(counts: Int64s) -> Float64s:
-    """Return bounds of the sums of hessians, absolute gradients and weights, at most twice these, by exponents."""
+    """Return bounds of the sums of hessians, absolute gradients and weights, at most twice these."""
     bounds = np.zeros(KINDS)
     for kind, exponent in zip(*np.nonzero(counts), strict=True):
-        # In a fixed order, so that not even the last bit depends on the order of the rows.
-        limit = math.inf if exponent == kernels.EXPONENTS - 1 else math.ldexp(1.0, int(exponent) - FROM_BITS)
+        # Terms are added in the order of exponents: not even the last bit depends on the order of the rows.
+        limit = math.inf if exponent == EXPONENTS - 1 else math.ldexp(1.0, int(exponent) - EXPONENT_BIAS)
         bounds[kind] += int(counts[kind, exponent]) * limit
     return bounds
 
 
 def scales_of(below_h: float, below_g: float) -> tuple[float, float]:
-    """Return powers of two by which hessians and gradients become whole numbers whose sums fit.
+    """Return powers of two by which hessians and gradients become integers whose sums fit int64.
 
-    A number is rounded by less than 1 over its scale, at random: by about 2^-60 of the sum of all rows, so no total is
-    less exact than a sum of float64. ``below_h`` and ``below_g`` are bounds of the sums (``sums_below``).
+    The random rounding of a number changes it by less than 1 / scale, about 2^-60 of the sum of all rows. So no total
+    is less exact than a sum of float64. ``below_h`` and ``below_g`` are bounds of the sums (``sums_below``).
     """
     if not (np.isfinite(below_h) and np.isfinite(below_g)):
         raise ConfigError(
             f"gradients: expected finite numbers, but they sum up to {below_g}, hessians to {below_h}; a smaller "
-            "stepSize, or a larger regLambda, keeps margins from running away"
+            "stepSize, or a larger regLambda, keeps margins from growing without limit"
         )
     # Half of int64's range, as each row may be rounded up.
     h, g = (2.0 ** min(62 - np.frexp(below)[1], MAX_EXPONENT) if below > 0 else 1.0 for below in (below_h, below_g))
@@ -216,11 +386,11 @@ def quantised(
     scales: tuple[float, float],
     out: Array | None = None,
 ) -> Array:
-    """Return hessians and gradients as whole numbers, int64, shape (n, 2), rounded at random by key and row."""
+    """Return scaled hessians and gradients as integers, int64, shape (n, 2), rounded at random by key and row id."""
     out = np.empty(pairs.shape, np.int64) if out is None else out
 
-    def quantise(pairs: Float64s, ids: Int64s, out: Array) -> None:
-        kernels.quantise(readable(pairs), readable(ids), key, scales, out)
+    def quantise_block(pairs: Float64s, ids: Int64s, out: Array) -> None:
+        quantise(readable(pairs), readable(ids), key, scales, out)
 
-    over_blocks(quantise, (pairs, ids, out), cost=ROW_COST)
+    over_blocks(quantise_block, (pairs, ids, out), cost=ROW_COST)
     return out

@@ -1,8 +1,7 @@
-"""Compiled loops over the rows of open nodes: histograms, and rows that move to the children of their node.
+"""Compiled loops over the rows of open nodes: they add up histograms, and move rows to the children of their node.
 
-The rows of a node lie together in ``order``: numbers of rows, ascending within a node. Each row has its quantised
-hessian and gradient side by side, int64, and perhaps a third number. Sums are whole numbers, so they are the same in
-any order.
+``order`` has the numbers of rows, contiguous and ascending for each node. ``pairs`` has the integer hessian and
+gradient of each row, and perhaps a third number, int64. Integer sums do not depend on the order of the rows.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from ps2.ops.prefetch import prefetch_short
 from ps2.ops.simd import add_pair
 
 ONE = np.uint64(1)
-# Rows, or stored values, between the one that is added and the one that is fetched into the caches.
+# The number of rows, or of stored values, by which prefetching is ahead of the additions.
 AHEAD = 16
-# Rows that are turned from columns at a time.
+# The number of rows that are transposed at a time.
 TILE = 1 << 9
 
 
 @kernel
 def to_rows(tiles: Int64s, columns: Array, features: Int64s, out: Array) -> None:
-    """Set some tiles of ``out``, shape (blocks, rows, width), to the bins of features, shape (features, rows)."""
+    """Transpose bins, shape (features, rows), to blocks of features, shape (blocks, rows, width), tile by tile."""
     width = out.shape[2]
     for tile in tiles:
         begin, end = tile * TILE, min(tile * TILE + TILE, out.shape[1])
@@ -38,13 +37,13 @@ def to_rows(tiles: Int64s, columns: Array, features: Int64s, out: Array) -> None
 @kernel
 def add_dense(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Array) -> None:
     """Add the pairs of a node's rows to its histogram; rows: bins, unsigned; first: each feature's first bin."""
-    channels, near, features = pairs.shape[1], len(order) - AHEAD, np.uint64(len(first))
+    channels, num_ahead, features = pairs.shape[1], len(order) - AHEAD, np.uint64(len(first))
     for i in range(len(order)):
-        if i < near:
+        if i < num_ahead:
             next_row = np.int64(order[i + AHEAD])
             prefetch_short(pairs, next_row)
             prefetch_short(rows, next_row)
-        # Indices are unsigned, as for a signed one numba asks whether it counts from the end.
+        # Indices are unsigned: for a signed index, numba would check whether it counts from the end.
         row = np.uint64(order[i])
         h = pairs[row, 0]
         if channels == 2:
@@ -69,7 +68,7 @@ def add_blocks(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Ar
 
 @kernel
 def add_sparse(order: Int32s, begins: Int64s, bins: Int32s, pairs: Array, out: Array, touched: UInt64s) -> None:
-    """Add the pairs of a node's rows to its histogram, and mark in ``touched``, a bit a bin, what is changed."""
+    """Add the pairs of a node's rows to its histogram, and set the bit of each changed bin in ``touched``."""
     channels, last = pairs.shape[1], len(bins) - 1
     for row in order:
         for position in range(begins[row], begins[row + 1]):
@@ -93,7 +92,7 @@ def add_sparse_marked(
     sums: Array,
     channels: int,
 ) -> None:
-    """Add the pairs of some nodes' sparse rows to their histograms, which are rows of ``m``, and mark changes."""
+    """Add the pairs of nodes' sparse rows to their histograms, which are rows of ``m``, and mark changed bins."""
     for index in indices:
         words, out = marks_of(m, channels, rows[index]), sums[rows[index]]
         last = len(bins) - 1
@@ -109,6 +108,7 @@ def add_sparse_marked(
 
 @kernel
 def count_touched(touched: UInt64s) -> int:
+    """Return the number of bits that are set."""
     count = 0
     for word in touched:
         while word:
@@ -119,7 +119,7 @@ def count_touched(touched: UInt64s) -> int:
 
 @kernel
 def take_touched(touched: UInt64s, histogram: Array, bins: Int64s, sums: Array) -> None:
-    """Move the marked bins of a histogram to ``bins``, ascending, and ``sums``; what was marked is 0 again."""
+    """Copy the touched bins of a histogram to ``bins``, ascending, and ``sums``; then clear them and their bits."""
     count = 0
     for i in range(len(touched)):
         word = touched[i]
@@ -141,12 +141,12 @@ def take_touched(touched: UInt64s, histogram: Array, bins: Int64s, sums: Array) 
 
 @kernel
 def part_dense(order: Int32s, column: Array, lefts: Array, spare: Int32s) -> int:
-    """Part a node's rows in place, those that go left first, each side in order; return how many go left."""
+    """Move the rows of a node that go left to the front, each side in its order; return their number."""
     left, right = 0, 0
     for i in range(len(order)):
         row = order[i]
         goes = lefts[column[row]]
-        # No branch: which way rows go cannot be predicted.
+        # There is no branch, because the processor cannot predict it.
         order[left] = row
         spare[right] = row
         left += goes
@@ -160,7 +160,7 @@ def part_dense(order: Int32s, column: Array, lefts: Array, spare: Int32s) -> int
 def part_sparse(
     order: Int32s, begins: Int64s, bins: Int32s, first: int, implied: int, lefts: Array, spare: Int32s
 ) -> int:
-    """Do what ``part_dense`` does with sparse rows: the feature's bins begin at ``first``."""
+    """Do what ``part_dense`` does, with sparse rows; first: the first column of the feature."""
     left, right = 0, 0
     last = first + len(lefts)
     for i in range(len(order)):
@@ -192,7 +192,7 @@ def add_to_rows(order: Int32s, margins: Array, value: float) -> None:
 
 @kernel
 def sum_pairs(order: Int32s, pairs: Array) -> tuple[np.int64, np.int64]:
-    """Return the sums of a node's hessians and gradients; pairs of two."""
+    """Return the sums of a node's hessians and gradients."""
     h, g = np.int64(0), np.int64(0)
     for row in order:
         h += pairs[row, 0]

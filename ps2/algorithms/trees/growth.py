@@ -1,9 +1,9 @@
-"""The engine that grows trees on servers, in the driver: the servers' answers in, messages to the workers out. Pure.
+"""The driver's engine that grows trees on servers: from the servers' best splits, it makes tasks of workers. Pure.
 
-One or many trees grow at once. In each clock workers part the rows of some nodes among their children, and add up the
-children's histograms, in which the servers search the best splits. ``Growth`` is this loop. What differs is how splits
-are judged, which node comes next, and where its histogram lies: ``BoostedGrowth`` grows a boosted tree, and
-``forests.growth.ForestGrowth`` some trees of a random forest.
+One or many trees grow at once. In each clock, workers move the rows of some nodes to the nodes' children, and add up
+the children's histograms, in which the servers search the best splits. ``Growth`` is this loop. Its subclasses judge
+splits, choose the next nodes, and place histograms: ``BoostedGrowth`` for one boosted tree, and
+``forests.growth.ForestGrowth`` for several trees of a random forest.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from ps2.array_types import Float64s, Int64s
 
 NO_WORDS = np.empty(0, np.int64)
 
-# Sort key; the node's number in the tree; the node.
+# Entries of a queue: a sort key, the node's number in the tree, and the node.
 Queue = list[tuple[float, int, "Node"]]
 
-# The row of a histogram matrix that has the layout of bins.
+# The row of a matrix of histograms that has the layout of bins.
 LAYOUT = 0
 
 
 @dataclass(frozen=True, eq=False)
 class GrownTree:
-    """A tree as it has grown: its splits by bins, and its sums as whole numbers.
+    """A tree with splits by bins, and sums as integers.
 
     Attributes:
-        children: int64, shape (n,): the left child of each node, before the right one; -1: a leaf.
-        where: int64, shape (n, 3): columns ``layout.FEATURE`` and the following ones.
-        sets: int64, shape (n, words): the categories that go left, as bits.
-        gains: float64, shape (n,).
-        sums: int64, shape (n, channels): the sums of each node's rows.
+        children: the left child of each node, int64, shape (n,); the right child has the next number; -1: a leaf.
+        where: the split of each node, int64, shape (n, 3); columns: ``layout.FEATURE``, BIN and MISSING_LEFT.
+        sets: the categories that go left, as bits, int64, shape (n, words).
+        gains: the gain of each split, float64, shape (n,).
+        sums: the sums of each node's rows, int64, shape (n, channels).
     """
 
     children: Int64s
@@ -54,7 +54,7 @@ class GrownTree:
 
 
 def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> Tree:
-    """Return the tree with some values; ``count`` is 0 everywhere. Gains and splits of leaves are ignored."""
+    """Return the tree with values and covers of nodes, and ``count`` 0. The gains and splits of leaves are ignored."""
     children, where = grown.children, grown.where
     is_inner = children >= 0
     feature = np.where(is_inner, where[:, FEATURE], LEAF).astype(np.int32)
@@ -67,7 +67,7 @@ def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> T
         for node in np.flatnonzero(has_set).tolist()
     ]
     sizes = np.zeros(len(children), np.int64)
-    sizes[has_set] = [len(some) for some in flags]
+    sizes[has_set] = [len(set_flags) for set_flags in flags]
     return Tree(
         feature,
         np.where(is_inner & ~has_set, threshold, 0.0),
@@ -84,7 +84,7 @@ def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> T
 
 
 def boosted_tree(bins: Bins, grown: GrownTree, bounds: Float64s, rules: Rules, rate: float) -> Tree:
-    """Return a boosted tree with zero counts; bounds: of each node's weight, shape (n, 2); rate: of its leaves."""
+    """Return a boosted tree with ``count`` 0; bounds: the bounds of each node's value; rate: the learning rate."""
     values = np.empty(len(grown.children))
     weigh_nodes(grown.sums, bounds, rules, values)
     cover = np.float64(rules.hessian_unit) * grown.sums[:, HESSIAN]
@@ -96,18 +96,20 @@ class Node:
     """A node that may be part of the tree.
 
     Attributes:
-        place: 1 for the root; 2p and 2p + 1 for the children of p.
-        totals: int64: the sums of its rows, a number per channel.
-        bounds: the smallest and the largest weight below it; only for boosted trees.
-        may_split: whether both sides of a split can be heavy enough; else its best split is not searched.
-        path: the features of the splits above it, where features interact by groups.
-        tree: the number of its tree, from 0 among those that grow at once.
-        number: the number by which workers know it, once its parent's rows are parted.
-        row: the row of its histogram, while it has one.
-        turn: how often it has drawn features before.
-        where, words, gain, children: its best split, once it is known: columns ``layout.FEATURE`` and the following
-            ones, the categories that go left as bits, the gain, and two nodes; a leaf has no children.
-        is_known: whether the best splits of those children that may be split are known.
+        place: the node's position: 1 for the root; 2p and 2p + 1 for the children of position p.
+        totals: the sums of the node's rows, int64, one for each channel.
+        bounds: the smallest and the largest value of leaves below the node; only for boosted trees.
+        may_split: whether both sides of a split can be heavy enough; else the best split is not searched.
+        path: the features of the splits above the node, if there are interaction constraints.
+        tree: the index of the node's tree among those that grow at once.
+        number: the number of the node at workers, once they have moved its parent's rows.
+        row: the matrix row of the node's histogram, while there is one.
+        turn: the number of times that the node has sampled features before.
+        where: the best split, once it is known: feature, bin and side of missing values (``layout.FEATURE``, ...).
+        words: the categories that go left in the best split, as bits.
+        gain: the gain of the best split.
+        children: the two children by the best split; empty: no split gains enough, or none is known.
+        is_known: whether the best splits of the children are known, as far as these may be split.
     """
 
     place: int
@@ -126,40 +128,40 @@ class Node:
     is_known: bool = False
 
     @property
-    def is_parted(self) -> bool:
-        """Whether a message has told workers to part its rows."""
+    def rows_are_moved(self) -> bool:
+        """Whether workers have been told to move the node's rows to its children."""
         return bool(self.children) and self.children[0].number != NONE
 
 
 class SplitOrder:
-    """The order of one tree.
+    """The order in which the nodes of one tree are split.
 
     Args:
-        splits: the maximum number of splits.
-        by_gain: the largest gain comes first; else the oldest node.
+        max_splits: the maximum number of splits.
+        by_gain: whether the node with the largest gain comes first; else the oldest node.
 
     Attributes:
-        chosen: the nodes that are split for certain, in order.
+        chosen: the nodes that are certain to be split, in order.
     """
 
-    def __init__(self, splits: int, by_gain: bool) -> None:
-        self._splits, self._by_gain = splits, by_gain
+    def __init__(self, max_splits: int, by_gain: bool) -> None:
+        self._max_splits, self._by_gain = max_splits, by_gain
         self._queue: Queue = []
         self.chosen: list[Node] = []
 
     @property
-    def left(self) -> int:
-        """Remaining splits."""
-        return self._splits - len(self.chosen)
+    def remaining(self) -> int:
+        """The number of splits that the tree may still get."""
+        return self._max_splits - len(self.chosen)
 
     def begin(self, root: Node) -> None:
         """Queue the root, whose best split is known."""
         self._put(self._queue, root, 0)
 
     def choose(self) -> None:
-        """Choose the nodes that are certain: known ones at the head of the queue, and the last one in any case."""
-        while self._queue and self.left:
-            if not self._queue[0][-1].is_known and self.left > 1:
+        """Choose nodes from the queue while their children's splits are known; the last node needs none."""
+        while self._queue and self.remaining:
+            if not self._queue[0][-1].is_known and self.remaining > 1:
                 break
             node = heappop(self._queue)[-1]
             self.chosen.append(node)
@@ -168,7 +170,7 @@ class SplitOrder:
     def ahead(self) -> list[Node]:
         """Return the nodes that may have to be explored before all splits are chosen, in the queue's order."""
         queue, unknown = self._queue.copy(), []
-        for split in range(len(self.chosen) + 1, self._splits):
+        for split in range(len(self.chosen) + 1, self._max_splits):
             if not queue:
                 break
             node = heappop(queue)[-1]
@@ -179,7 +181,7 @@ class SplitOrder:
         return unknown
 
     def _put_children(self, queue: Queue, node: Node, split: int) -> None:
-        """Queue the children of a node that is split as the tree's n-th."""
+        """Queue the children of a node; split: the number of the node's split in the tree, from 1."""
         for number, child in enumerate(node.children, 2 * split - 1):
             self._put(queue, child, number)
 
@@ -189,19 +191,19 @@ class SplitOrder:
 
 
 class Growth(ABC):
-    """Some trees that grow at once.
+    """One or several trees that grow at once.
 
     Args:
-        roots: the trees' roots; workers add the histograms of roots that may be split before the first answer.
+        roots: the trees' roots; workers add the histograms of those that may be split before the first search.
 
     Attributes:
-        keeps_histograms: whether the histogram of a node serves its children; else it is cleared after the search.
+        keeps_histograms: whether a node's histogram is kept for its children; else it is cleared after the search.
         operation: the name of the operation that searches the best splits.
         open: the nodes whose best splits the servers search next.
-        subtract: pairs of rows: the second histogram is subtracted from the first before the search.
-        clear: rows to zero before workers add to them.
-        num_rows: number of rows that the matrix needs by then.
-        is_over: whether the trees are done.
+        subtract: pairs of matrix rows: the second histogram is subtracted from the first before the search.
+        clear: matrix rows to clear before workers add to them.
+        num_rows: the number of rows that the matrix needs for the next histograms.
+        is_over: whether the trees are finished.
     """
 
     keeps_histograms: ClassVar[bool]
@@ -215,24 +217,26 @@ class Growth(ABC):
         self.num_rows, self.is_over = 0, False
         for root in roots:
             root.number = 0
-        self._counts = [1] * len(roots)  # nodes that workers know, by tree
+        self._counts = [1] * len(roots)  # the number of nodes at workers, by tree
 
     @abstractmethod
     def operands(self) -> dict[str, Any]:
-        """Return the operands of the search of the open nodes."""
+        """Return the operands of the operation that searches the open nodes."""
 
     def advance(self, best: Splits | None) -> Moves:
-        """Record the best splits of the open nodes (None: no node is open), and open the next nodes."""
+        """Record the open nodes' best splits (None: no node is open), and open the next nodes; return the moves."""
         if best is not None:
-            self._note(best)
-        parted = self._choose()
-        splits = self._part(parted)
-        self.open, added = self._open(parted)
+            self._record(best)
+        split_nodes = self._choose()
+        splits = self._number_children(split_nodes)
+        self.open, added = self._open(split_nodes)
         self.is_over = not self.open
-        return Moves(splits, self._final_nodes() if self.is_over else NO_NODES, opened_by(added))
+        opened = [[node.tree, node.number, node.place, node.turn, node.row] for node in added]
+        nodes = self._final_nodes() if self.is_over else NO_NODES
+        return Moves(splits, nodes, np.array(opened, np.int64).reshape(-1, OPENED_FIELDS))
 
     def _arrays(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Return of the open nodes the rows of their histograms, the sums, shape (n, channels), and the places."""
+        """Return the open nodes' matrix rows, totals, shape (n, channels), and positions."""
         rows, places = [node.row for node in self.open], [node.place for node in self.open]
         totals = [node.totals for node in self.open]
         return np.array(rows, np.int64), np.array(totals, np.int64), np.array(places, np.int64)
@@ -243,24 +247,24 @@ class Growth(ABC):
 
     @abstractmethod
     def _choose(self) -> list[Node]:
-        """Return the nodes whose rows are parted next."""
+        """Return the nodes whose rows workers move to their children next."""
 
     @abstractmethod
-    def _open(self, parted: list[Node]) -> tuple[list[Node], list[Node]]:
-        """Return the nodes to open, each with a row for its histogram, and the nodes whose histograms workers add."""
+    def _open(self, split_nodes: list[Node]) -> tuple[list[Node], list[Node]]:
+        """Return the nodes to open, which have matrix rows, and the nodes whose histograms workers add."""
 
     def _final_nodes(self) -> FinalNodes:
-        """Return the nodes of the finished tree; none, if workers need not know them."""
+        """Return the nodes of the finished tree; none if workers do not need them."""
         return NO_NODES
 
     def _children(self, node: Node, sums: tuple[Int64s, Int64s], may_split: Sequence[bool]) -> tuple[Node, ...]:
-        """Return the children of a node whose best split has been noted."""
+        """Return the children of a node by its best split; sums: those of the left and the right side."""
         return tuple(
             Node(2 * node.place + side, sums[side], node.bounds, may_split[side], node.path, node.tree)
             for side in range(2)
         )
 
-    def _note(self, best: Splits) -> None:
+    def _record(self, best: Splits) -> None:
         """Store the best splits of the open nodes that gain enough."""
         self._words, verdicts = best.sets.shape[1], np.zeros((len(self.open), 4), np.bool_)
         self._judge(best, verdicts)
@@ -273,8 +277,8 @@ class Growth(ABC):
                 node.children = self._children(node, (lefts[i], rights[i]), children_may)
                 node.is_known = not any(children_may)
 
-    def _part(self, nodes: list[Node]) -> Int64s:
-        """Number the children of nodes; return ``splits`` of the message."""
+    def _number_children(self, nodes: list[Node]) -> Int64s:
+        """Number the children of nodes; return ``Moves.splits``."""
         splits = np.empty((len(nodes), FIELDS + self._words), np.int64)
         for node, row in zip(nodes, splits, strict=True):
             left = self._counts[node.tree]
@@ -286,19 +290,13 @@ class Growth(ABC):
         return splits
 
 
-def opened_by(nodes: Sequence[Node]) -> Int64s:
-    """Return ``opened`` of the message that lets workers add the histograms of some nodes."""
-    fields = [[node.tree, node.number, node.place, node.turn, node.row] for node in nodes]
-    return np.array(fields, np.int64).reshape(-1, OPENED_FIELDS)
-
-
 def opened_roots(rows: Sequence[int]) -> Int64s:
-    """Return ``opened`` for the roots of trees, whose histograms go to some rows of the matrix."""
+    """Return ``Moves.opened`` for the roots of trees; rows: the matrix rows of their histograms."""
     return np.array([[tree, 0, 1, 0, row] for tree, row in enumerate(rows)], np.int64).reshape(-1, OPENED_FIELDS)
 
 
 def grown_tree(root: Node, inner: Sequence[Node]) -> GrownTree:
-    """Return a tree as arrays; inner: the nodes that are split, in the order in which it numbers their children."""
+    """Return a tree as arrays; inner: the nodes that are split, in the order of their children's numbers."""
     nodes, words = nodes_of(root, inner), len(root.words)
     numbers = {node: number for number, node in enumerate(nodes)}
     split = np.array([numbers[node] for node in inner], np.int64)
@@ -312,5 +310,5 @@ def grown_tree(root: Node, inner: Sequence[Node]) -> GrownTree:
 
 
 def nodes_of(root: Node, inner: Sequence[Node]) -> list[Node]:
-    """Return all nodes of a tree, in the tree's order; inner: see ``grown_tree``."""
+    """Return all nodes of a tree, ordered by number; inner: see ``grown_tree``."""
     return [root, *(child for node in inner for child in node.children)]

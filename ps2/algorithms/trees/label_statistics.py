@@ -1,7 +1,4 @@
-"""Weighted sums and quantiles of labels, for the initial margins.
-
-They are the same to the last digit in any order of the rows.
-"""
+"""Weighted sums and quantiles of labels, for the initial margins; they do not depend on the order of the rows."""
 
 from __future__ import annotations
 
@@ -18,22 +15,22 @@ from pyspark.sql import functions as F
 
 from ps2.algorithms.frame.tables import column
 from ps2.algorithms.training.table import Facts, Table
-from ps2.algorithms.trees.cut_points import unit_of, whole
-from ps2.algorithms.trees.feature_columns import from_bits, ordered_bits
+from ps2.algorithms.trees.cut_points import from_bits, ordered_bits, unit_of, whole
 from ps2.run.spark.backend_lookup import in_one_wave, with_python
 
-# A float64 is a whole number of 53 bits times a power of two; its lower and upper bits are summed up separately.
+# A float64 is an integer of 53 bits times a power of two. The upper and the lower bits of the integers are summed
+# separately, so that sums fit int64.
 BITS, LOW_BITS = 53, 27
 WEIGHT, WEIGHTED = range(2)
-# The search for a quantile looks at labels' ordered bits in three parts, the upper ones first.
+# The numbers of bits by which the three steps of a search for a quantile extend the prefix of labels' ordered bits.
 PARTS = (22, 21, 21)
-# A mean weight counts as this many bits: sums of 2^31 weights are exact in float64, too.
+# The number of bits of the mean weight as an integer: sums of 2^31 weights are exact in float64, too.
 WEIGHT_BITS = 20
 
 
 @dataclass(frozen=True)
 class LabelSums:
-    """Sums of labels and weights, rounded once; class_weights: for each class that has rows; empty for regression."""
+    """The sum of weights, the mean label, and the weight of each class that has rows (regression: none)."""
 
     weight: float
     mean: float
@@ -41,7 +38,7 @@ class LabelSums:
 
 
 def label_sums(table: Table, of_classes: bool) -> LabelSums:
-    """Sum up the rows that are trained on, exactly: the same in any order of the rows. One job."""
+    """Sum the labels and weights of the training rows exactly, in one job."""
     exact: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
     for label, kind, exponent, high, low in _parts(labelled_rows(table), of_classes):
         exact[label, kind] += ((high << LOW_BITS) + low) * Fraction(2) ** (exponent - BITS)
@@ -51,7 +48,7 @@ def label_sums(table: Table, of_classes: bool) -> LabelSums:
 
 
 def labelled_rows(table: Table) -> DataFrame:
-    """Return labels y and weights w of the rows that are trained on, for Python tasks."""
+    """Return the labels y and the weights w of the training rows, for Python tasks."""
     columns, rows = table.columns, table.frame
     assert columns.label is not None
     if columns.validation is not None:
@@ -61,7 +58,7 @@ def labelled_rows(table: Table) -> DataFrame:
 
 
 def _parts(rows: DataFrame, of_classes: bool) -> Any:
-    """Return sums of upper and lower bits by class (0 if there are none), kind and exponent."""
+    """Return the sums of upper and lower bits by class (0 for regression), kind and exponent."""
 
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -76,17 +73,17 @@ def _parts(rows: DataFrame, of_classes: bool) -> Any:
 
 def _summed(labels: np.ndarray, kind: int, values: np.ndarray) -> pa.RecordBatch:
     fractions, exponents = np.frexp(values)
-    wholes = np.ldexp(fractions, BITS).astype(np.int64)
+    mantissas = np.ldexp(fractions, BITS).astype(np.int64)
     keys, key_index = np.unique(np.column_stack([labels, exponents]), axis=0, return_inverse=True)
     sums = np.zeros((2, len(keys)), np.int64)
-    for out, bits in zip(sums, (wholes >> LOW_BITS, wholes & ((1 << LOW_BITS) - 1)), strict=True):
+    for out, bits in zip(sums, (mantissas >> LOW_BITS, mantissas & ((1 << LOW_BITS) - 1)), strict=True):
         np.add.at(out, key_index.reshape(-1), bits)
     columns = (keys[:, 0], np.full(len(keys), kind), keys[:, 1].astype(np.int64), *sums)
     return pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["label", "kind", "exponent", "high", "low"])
 
 
 def label_quantile(table: Table, share: float, facts: Facts) -> float:
-    """Return the weighted quantile of the labels at ``share``, the same in any order of the rows. Three jobs."""
+    """Return the weighted quantile of the labels at ``share``, in three jobs."""
     unit = 0.0 if table.columns.weight is None else unit_of(facts.weight / facts.rows, WEIGHT_BITS)
     prefix, shift, target = 0, 64, -1.0
     for bits in PARTS:

@@ -21,33 +21,42 @@ UInt8s = npt.NDArray[np.uint8]
 UInt32s = npt.NDArray[np.uint32]
 UInt64s = npt.NDArray[np.uint64]
 
-# The layout of a bin is two numbers: its feature, and its position among the feature's bins. The first bin has instead
-# of its position, 0, a negative number that packs the number of bins, the implied bin (+ 1), and flags.
-PLACE_BITS = 13
-PLACES = (1 << PLACE_BITS) - 1
-# The maximum for a feature; a categorical one may need a bin for missing values, too.
+# The layout of a bin is two numbers: its feature, and its position among the feature's bins. The first bin has a
+# negative number instead of its position: minus the packed number of bins, implied bin (+ 1), and flags.
+POSITION_BITS = 13
+POSITION_MASK = (1 << POSITION_BITS) - 1
+# The maximum number of bins of a feature; a categorical feature may need one of them for missing values.
 MAX_BINS = 1 << 12
 MAX_CATEGORIES = MAX_BINS - 1
-# Bytes of a sum in a histogram, an int64.
+# The bytes of a sum in a histogram, an int64.
 SUM_BYTES = 8
+# Flags of a feature; INCREASING and DECREASING are monotone constraints.
 CATEGORICAL, HAS_MISSING, INCREASING, DECREASING = 1, 2, 4, 8
-# Rows that hold this share of their features are stored dense.
+# Rows that store at least this share of all features become dense.
 DENSE_FROM = 0.25
-# Channels of boosted trees' sums.
+# The channels of a bin of boosted trees.
 HESSIAN, GRADIENT, THIRD = range(3)
 # Columns of bounds.
 LOWER, UPPER = range(2)
-# Columns of splits by bins: the feature; the last bin on the left (-1: a set of categories goes left); whether missing
-# values go left.
+# The columns of splits by bins: the feature; the last bin on the left (-1: a set of categories goes left); whether
+# missing values go left.
 FEATURE, BIN, MISSING_LEFT = range(3)
 
 
-# Categories in a word of a set, one bit for each.
+# The number of categories in a word of a set, one bit for each.
 WORD_BITS = 64
 
 
 def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64s, channels: int) -> Int64s:
-    """Return the layout row of a histogram, int64; implied None: no feature has one; LimitError: too many bins."""
+    """Return the layout row of a histogram, int64.
+
+    Args:
+        sizes: the number of each feature's columns; first: the first column, and the end.
+        implied: the bin of each feature that sparse rows do not store; None: rows store all bins.
+
+    Raises:
+        LimitError: a feature has too many bins.
+    """
     if len(sizes) and sizes.max() > MAX_BINS:
         worst = int(np.argmax(sizes))
         raise LimitError(f"feature {worst}: expected at most {MAX_BINS:,} bins, got {sizes[worst]:,}")
@@ -58,25 +67,25 @@ def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64
     layout[columns, 1] = positions
     implied_codes = np.zeros(len(sizes), np.int64) if implied is None else implied.astype(np.int64) + 1
     has_bins = sizes > 0
-    layout[first[:-1][has_bins], 1] = -(implied_codes | sizes << PLACE_BITS | flags << (2 * PLACE_BITS))[has_bins]
+    layout[first[:-1][has_bins], 1] = -(implied_codes | sizes << POSITION_BITS | flags << (2 * POSITION_BITS))[has_bins]
     return layout.reshape(-1)
 
 
 def category_flags(words: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
-    """Return the flags of a set's first ``size`` categories."""
+    """Return whether each of the first ``size`` categories is in a set of bits."""
     return np.unpackbits(words.view(np.uint8), bitorder="little", count=size).astype(np.bool_)
 
 
 @inline
 def goes_left(value: float, threshold: float, missing_left: bool) -> bool:
     """Return whether a value goes left: it is at most the threshold, or missing and missing values go left."""
-    # No branch: which way rows go cannot be predicted.
+    # There is no branch, because the processor cannot predict it.
     return not ((value > threshold) | ((value != value) & (not missing_left)))
 
 
 @inline
 def category_goes_left(value: float, flags: Bools, begin: int, end: int, missing_left: bool) -> bool:
-    """Return whether a category goes left; any value outside of the set goes where missing values go."""
+    """Return whether a category goes left, by ``flags[begin:end]``; any other value goes where missing values go."""
     if value >= 0 and value < end - begin and value == np.floor(value):
         return bool(flags[begin + np.int64(value)])
     return missing_left
@@ -84,7 +93,7 @@ def category_goes_left(value: float, flags: Bools, begin: int, end: int, missing
 
 @kernel
 def bins_left(where: Int64s, words: Int64s, has_missing: bool, out: Array) -> None:
-    """Set for each bin of a feature whether it goes left; has_missing: the last bin is for missing values."""
+    """Set ``out`` to whether each bin of a feature goes left; has_missing: the last bin is for missing values."""
     for bin in range(len(out)):
         if where[BIN] < 0:
             out[bin] = (words[bin // WORD_BITS] >> np.int64(bin % WORD_BITS)) & 1 != 0

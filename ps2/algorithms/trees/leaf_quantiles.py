@@ -1,8 +1,8 @@
 """Leaf values of losses that a quantile minimises: the quantile of the leaf's residuals, as in LightGBM and xgboost.
 
-When a tree is grown, workers add up the weights of each leaf's residuals, as whole numbers: first by the first 16 of
-their ordered bits, then, in the cell of the quantile, by the next 16. So leaf values do not depend on the order of
-the rows, and have a relative error of at most 2^-20.
+When a tree has grown, workers add up the integer weights of each leaf's residuals: first by the upper 16 of their
+ordered bits, the coarse cells; then, within the coarse cell that has the quantile, by the next 16, the fine cells. So
+leaf values do not depend on the order of the rows, and have a relative error of at most 2^-20.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ps2.algorithms.trees.cut_points import unit_of, whole
-from ps2.algorithms.trees.feature_columns import ZERO, from_bits, ordered_bits
+from ps2.algorithms.trees.cut_points import ZERO, from_bits, ordered_bits, unit_of, whole
 from ps2.algorithms.trees.layout import UInt64s
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.client.batch import batch
@@ -22,17 +21,17 @@ from ps2.client.handle import free_all
 
 CELL_BITS = 16
 CELLS = 1 << CELL_BITS
-# Bits of a residual below the coarse cell, and below the fine one.
+# The number of bits of a residual below those of the coarse cell, and below those of the fine cell.
 BELOW_COARSE, BELOW_FINE = 64 - CELL_BITS, 64 - 2 * CELL_BITS
-# Bits of the mean weight as a whole number: sums of 2^31 of them are exact in float64, too.
+# The number of bits of the mean weight as an integer: sums of 2^31 weights are exact in float64, too.
 WEIGHT_BITS = 20
-# Scanning this number of cells costs as much as sorting one row.
+# The number of cells whose scan costs as much as sorting one row.
 CELLS_PER_ROW = 4
 
 
 @dataclass(frozen=True, eq=False)
 class CoarseQuantiles:
-    """Each leaf's coarse cell with the quantile, 0 without rows, and the cell's weight up to the quantile."""
+    """Each leaf's coarse cell with the quantile, and the weight in this cell up to the quantile; 0 without rows."""
 
     cells: Int64s
     weights: Float64s
@@ -40,7 +39,7 @@ class CoarseQuantiles:
 
 @dataclass(frozen=True, eq=False)
 class LeafQuantiles:
-    """Sums by leaf and cell that workers add to; weight_unit 0: each row counts 1; picklable."""
+    """Sums by leaf and cell, to which workers add; weight_unit 0: each row counts 1; picklable."""
 
     share: float
     weight_unit: float
@@ -58,7 +57,7 @@ class LeafQuantiles:
     # -- workers ---------------------------------------------------------------------------------------------------
 
     def add(self, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s, cells: Int64s | None) -> None:
-        """Add a worker's rows to the fine cells of each leaf's coarse cell; cells None: to the coarse cells."""
+        """Add a worker's rows to fine cells; cells: each leaf's coarse cell; None: add to coarse cells."""
         units = whole(weights, self.weight_unit) if self.weight_unit and len(weights) else None
         keys, sums = sum_by_cell(leaves, ordered_bits(residuals), units, cells)
         if len(keys):
@@ -67,7 +66,7 @@ class LeafQuantiles:
     # -- the driver ------------------------------------------------------------------------------------------------
 
     def find_coarse(self, leaves: int) -> CoarseQuantiles:
-        """Return the coarse cell of each leaf's quantile, and zero the sums."""
+        """Find the coarse cell of each leaf's quantile, and zero the sums."""
         keys, weights = _pull_and_zero(self.coarse)
         return CoarseQuantiles(*find_cells(keys, weights, self.share * _totals(keys, weights, leaves)))
 
@@ -80,17 +79,17 @@ class LeafQuantiles:
 def local_quantiles(
     share: float, weight_unit: float, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s
 ) -> Float64s:
-    """Return each leaf's quantile, 0 without rows, where one worker has all rows."""
+    """Return each leaf's quantile, 0 without rows; one worker has all rows."""
     units = whole(weights, weight_unit) if weight_unit and len(weights) else None
     bits = ordered_bits(residuals)
     keys, sums = sum_by_cell(leaves, bits, units, None)
-    cells, left = find_cells(keys, sums, share * _totals(keys, sums, len(leaves)))
-    fine, _ = find_cells(*sum_by_cell(leaves, bits, units, cells), left)
-    return np.where(left > 0, cell_values(cells, fine), 0.0)
+    cells, targets = find_cells(keys, sums, share * _totals(keys, sums, len(leaves)))
+    fine, _ = find_cells(*sum_by_cell(leaves, bits, units, cells), targets)
+    return np.where(targets > 0, cell_values(cells, fine), 0.0)
 
 
 def unit_of_weights(mean_weight: float | None) -> float:
-    """Return the unit of weights as whole numbers; mean_weight: the rows' mean weight; None: all weights are 1."""
+    """Return the unit of integer weights; mean_weight None: all weights are 1, which gives 0."""
     return 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
 
 
@@ -105,8 +104,8 @@ def _pull_and_zero(sums: DCV) -> tuple[Int64s, Int64s]:
 def sum_by_cell(
     leaves: Sequence[Int32s], bits: UInt64s, weights: Int64s | None, cells: Int64s | None
 ) -> tuple[Int64s, Int64s]:
-    """Return ascending keys of leaf and cell, and their weights; cells None: sum up all coarse cells."""
-    rows, leaf = np.concatenate(leaves), np.repeat(np.arange(len(leaves)), [len(some) for some in leaves])
+    """Return keys of leaf and fine cell, ascending, and their weights; cells: see ``LeafQuantiles.add``."""
+    rows, leaf = np.concatenate(leaves), np.repeat(np.arange(len(leaves)), [len(leaf_rows) for leaf_rows in leaves])
     if cells is not None:
         is_inside = (bits[rows] >> np.uint64(BELOW_COARSE)).astype(np.int64) == cells[leaf]
         rows, leaf = rows[is_inside], leaf[is_inside]
@@ -114,31 +113,31 @@ def sum_by_cell(
     keys = leaf << CELL_BITS | (cell.astype(np.int64) & (CELLS - 1))
     counts = None if weights is None else weights[rows]
     if len(leaves) << CELL_BITS > CELLS_PER_ROW * len(rows):
-        some, keys = np.unique(keys, return_inverse=True)
-        return some, np.bincount(keys, counts, len(some)).astype(np.int64)
+        distinct, key_index = np.unique(keys, return_inverse=True)
+        return distinct, np.bincount(key_index, counts, len(distinct)).astype(np.int64)
     sums = np.bincount(keys, counts, len(leaves) << CELL_BITS).astype(np.int64)
     return np.flatnonzero(sums), sums[sums > 0]
 
 
 def _totals(keys: Int64s, weights: Int64s, leaves: int) -> Float64s:
-    # Keys of earlier trees, which had more leaves, are still there, with weights of 0.
+    # Keys of earlier trees with more leaves are still there; their weights are 0.
     return np.bincount(keys >> CELL_BITS, weights, leaves)[:leaves].astype(np.float64)
 
 
 def find_cells(keys: Int64s, weights: Int64s, targets: Float64s) -> tuple[Int64s, Float64s]:
-    """Return each leaf's cell in which the cumulative weight reaches a target, and the rest of the target in it."""
+    """Return each leaf's cell where the cumulative weight reaches a target, and the target within the cell."""
     ends = np.cumsum(weights)
-    before = np.append(0, ends)[np.searchsorted(keys, np.arange(len(targets)) << CELL_BITS)]
-    some = np.flatnonzero(targets > 0)
-    index = np.searchsorted(ends, before[some] + targets[some])
-    cells, left = np.zeros(len(targets), np.int64), np.zeros(len(targets))
-    cells[some] = keys[index] & (CELLS - 1)
-    left[some] = targets[some] - (ends[index] - weights[index] - before[some])
-    return cells, left
+    leaf_begins = np.append(0, ends)[np.searchsorted(keys, np.arange(len(targets)) << CELL_BITS)]
+    filled = np.flatnonzero(targets > 0)
+    index = np.searchsorted(ends, leaf_begins[filled] + targets[filled])
+    cells, cell_targets = np.zeros(len(targets), np.int64), np.zeros(len(targets))
+    cells[filled] = keys[index] & (CELLS - 1)
+    cell_targets[filled] = targets[filled] - (ends[index] - weights[index] - leaf_begins[filled])
+    return cells, cell_targets
 
 
 def cell_values(coarse: Int64s, fine: Int64s) -> Float64s:
-    """Return the number of each cell that is nearest to 0: whole numbers and short fractions are exact."""
+    """Return the value in each fine cell that is nearest to 0, so integers and short fractions are exact."""
     cells = (coarse << CELL_BITS | fine).astype(np.uint64)
     bits = cells << np.uint64(BELOW_FINE)
     return from_bits(np.where(bits < ZERO, bits | np.uint64((1 << BELOW_FINE) - 1), bits))

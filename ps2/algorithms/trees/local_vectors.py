@@ -1,30 +1,14 @@
-"""Vectors in this process with the calls of a DCV that find cut points: for a worker that has all rows."""
+"""Vectors in this process, with those methods of a DCV that find cut points: for a worker that has all rows."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ps2.algorithms.trees.ascending import merged
 from ps2.algorithms.trees.layout import Array
 from ps2.array_types import Int64s
-
-
-class SumsVector(Protocol):
-    """A vector that workers add to: a DCV, or one in this process."""
-
-    def add(self, values: Any, indices: Any = None) -> Any:
-        """Add to the values at indices, or to all."""
-
-    def push(self, values: Any, indices: Any = None) -> Any:
-        """Overwrite the values at indices, or all."""
-
-    def pull(self, indices: Any = None) -> Any:
-        """Return the values at indices; without indices all values, after the keys if the vector is sparse."""
-
-    def zero(self) -> Any:
-        """Set all values to 0."""
 
 
 class LocalDense:
@@ -42,7 +26,7 @@ class LocalDense:
     def push(self, values: Array, indices: Int64s | None = None) -> None:
         self._values[slice(None) if indices is None else indices] = values
 
-    def pull(self, indices: Int64s | None = None) -> Array:
+    def pull(self, indices: Int64s | None = None) -> Any:
         return self._values.copy() if indices is None else self._values[indices]
 
     def zero(self) -> None:
@@ -79,11 +63,11 @@ class LocalSparse:
 
     def _index(self, keys: Int64s) -> Int64s:
         """Return the index of each key, after adding new keys."""
-        every = keys
+        all_keys = keys
         if len(self._keys) or not (keys[1:] > keys[:-1]).all():
-            every = merged(self._keys, keys)
-        if len(every) > len(self._keys):
-            values = np.zeros(len(every), np.int64)
-            values[np.searchsorted(every, self._keys)] = self._values
-            self._keys, self._values = every, values
+            all_keys = merged(self._keys, keys)
+        if len(all_keys) > len(self._keys):
+            values = np.zeros(len(all_keys), np.int64)
+            values[np.searchsorted(all_keys, self._keys)] = self._values
+            self._keys, self._values = all_keys, values
         return np.searchsorted(self._keys, keys)

@@ -1,6 +1,6 @@
 """Boosting where one worker has all rows: it finds cut points, and grows whole rounds of trees in each clock.
 
-It finds the splits that servers would find, by the same kernels.
+The splits are those that servers would find, by the same kernels.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import psutil
 
+from ps2 import cgroups
+from ps2.algorithms.frame.memory import check_worker
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
 from ps2.algorithms.trees.boosted_rows import BoostedRows
@@ -21,29 +25,35 @@ from ps2.algorithms.trees.boosting_record import next_scales
 from ps2.algorithms.trees.compiled_growing import CompiledGrower, is_compiled
 from ps2.algorithms.trees.driver_messages import NODE, ROW, FinalNodes
 from ps2.algorithms.trees.gradients import scales_of, sums_below
-from ps2.algorithms.trees.growth import opened_roots
+from ps2.algorithms.trees.growing_kernels import add_sparse_marked
+from ps2.algorithms.trees.growth import LAYOUT, opened_roots
+from ps2.algorithms.trees.layout import SUM_BYTES, Array
 from ps2.algorithms.trees.leaf_quantiles import local_quantiles, unit_of_weights
-from ps2.algorithms.trees.local_histograms import LocalHistograms
+from ps2.algorithms.trees.nonempty_bins import check_rows, rows_with_marks
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.rows import rows_with_weight, with_all_columns
+from ps2.algorithms.trees.rows import COST, Binned, DenseRows, SparseRows, rows_with_weight, with_all_columns
+from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
-from ps2.array_types import Float64s
+from ps2.algorithms.trees.tree_matrices import columns_of, layout_row
+from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.ops.guards import readable
+from ps2.ops.parallel import over_blocks
 
-# The time in which a clock grows rounds: long beside a clock's own time, and all that a restarted worker repeats.
+# The time in which a clock grows rounds: longer than the overhead of a clock, and a restarted worker repeats no more.
 BUDGET_S = 0.5
-# The number of trees that rows walk through at once when a worker starts again.
+# The number of trees that a restarted worker adds to the margins at once.
 TREES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, eq=False)
 class GrowRounds(Task):
-    """Grow whole rounds until the time of a clock is spent.
+    """Grow whole rounds until the time of a clock is over.
 
     Attributes:
         first: the number of trees before ``trees``.
-        trees: the trees of the clock before (``tree_as_data``), for a worker that begins again and lacks them.
+        trees: the trees of the previous clock (``tree_as_data``), for a restarted worker, which lacks them.
         scales: the factors of hessians and gradients after these trees; None: there are no trees.
     """
 
@@ -53,7 +63,7 @@ class GrowRounds(Task):
 
 
 class LocalTreeWorker:
-    """The worker's rows, with the margins of the trees that have grown; min_rows: see ``Quantiles``."""
+    """A worker that grows boosted trees on all rows; min_rows: see ``Quantiles``."""
 
     def __init__(
         self,
@@ -65,9 +75,9 @@ class LocalTreeWorker:
     ) -> None:
         self._problem, self._plan = problem, plan
         rows = rows_with_weight(reading.training)
-        self._rows_as_read = rows, reading.held_out
+        self._unbinned = rows, reading.held_out
         bins, columns = Quantiles.in_process(problem, plan.settings.maxBins, mean_weight, min_rows).find_bins(rows)
-        self._rows = BoostedRows(problem, plan, bins, self._rows_as_read, columns)
+        self._rows = BoostedRows(problem, plan, bins, self._unbinned, columns)
         self._grower = LocalGrower(problem, plan, bins, self._rows, unit_of_weights(mean_weight))
         self._num_trees = 0
         self._scales = (1.0, 1.0)
@@ -94,7 +104,7 @@ class LocalTreeWorker:
         """Add trees to the margins of all rows."""
         problem, width = self._problem, self._problem.objective.width
         forest = Forest(tuple(trees), np.zeros(1), problem.dim, absent=problem.absent)
-        for rows, group in zip(self._rows_as_read, (self._rows.training, self._rows.held_out), strict=True):
+        for rows, group in zip(self._unbinned, (self._rows.training, self._rows.held_out), strict=True):
             if rows is None or group is None or not len(rows):
                 continue
             leaves = Predictor(forest).leaves(with_all_columns(rows, problem.dim))
@@ -105,7 +115,7 @@ class LocalTreeWorker:
         self._num_trees += len(trees)
 
     def _grow_rounds(self) -> list[dict[str, Any]]:
-        """Grow rounds for a clock's time; return a reply for each. A last one without trees has the final losses."""
+        """Grow rounds for a clock's time; return a reply for each, and one without trees after the last round."""
         ends_s, replies = time.monotonic() + BUDGET_S, []
         width = self._problem.objective.width
         while True:
@@ -123,7 +133,7 @@ class LocalTreeWorker:
                 return replies
 
     def _grow_round(self, bounds: Float64s) -> list[Tree]:
-        """Grow the trees of a round; bounds: those of the sums of gradients before it (``sums_below``)."""
+        """Grow the trees of a round; bounds: ``sums_below`` of its gradients."""
         if not self._num_trees:
             self._scales = scales_of(*bounds[:2])
         trees = []
@@ -135,7 +145,7 @@ class LocalTreeWorker:
 
 
 class LocalGrower:
-    """Grows trees from the rows of one worker; weight_unit: the unit of weights in the quantiles of leaves."""
+    """Grows trees from the rows of one worker; weight_unit: see ``LeafQuantiles``."""
 
     def __init__(
         self, problem: TreeProblem, plan: BoostingPlan, bins: Bins, rows: BoostedRows, weight_unit: float
@@ -149,7 +159,7 @@ class LocalGrower:
             self._histograms = LocalHistograms(problem, plan, bins, rows.training.rows)
 
     def grow(self, number: int, scales: tuple[float, float]) -> Tree:
-        """Grow a tree from the computed gradients, and add it to the margins; scales: of hessians and gradients."""
+        """Grow a tree from the computed gradients, and add it to the margins; scales: see ``PlantTrees``."""
         plan, rows = self._plan, self._rows
         totals = rows.plant(number, scales)
         rate = plan.rate_of(number, self._problem.objective.width)
@@ -167,7 +177,7 @@ class LocalGrower:
         assert rows.grown is not None
         tree.count[:] = rows.grown.counts(nodes)
         share = self._problem.objective.leaf_share
-        # The bounds of monotone features hold for leaves from gradients only.
+        # Monotone constraints hold only for leaves whose values come from gradients.
         if share is not None and not plan.monotone:
             leaves = [rows.grown.rows_of(node) for node in nodes.leaves.tolist()]
             values = local_quantiles(share, self._weight_unit, leaves, rows.residuals, rows.training.weights)
@@ -195,3 +205,91 @@ class LocalGrower:
             if growth.is_over:
                 return moves.nodes
             opened = moves.opened
+
+
+# The maximum initial bytes of the matrix. The operating system gives memory only to rows that are written.
+MAX_BYTES = 1 << 31
+# The cost of adding a stored value, in additions of array elements.
+ADD_COST = 4
+
+
+class LocalHistograms:
+    """A matrix of histograms in this process, as ``HistogramMatrices`` has on the servers, and the rows that fill it.
+
+    Only histograms of sparse rows have marks: those of dense rows have few empty bins.
+    """
+
+    def __init__(self, problem: TreeProblem, plan: BoostingPlan, bins: Bins, rows: Binned) -> None:
+        self._problem, self._plan, self._bins, self._rows = problem, plan, bins, rows
+        self._is_dense = isinstance(rows, DenseRows)
+        self._count = int(bins.first[-1])
+        columns = columns_of(bins, plan.channels)
+        count = rows_with_marks(1 + min(1 << max(plan.settings.maxDepth - 1, 0), plan.max_leaves))
+        limit = max(MAX_BYTES // (columns * SUM_BYTES), ROOT + 1)
+        self._m = np.zeros((min(max(count, ROOT + 1), limit), columns), np.int64)
+        layout = layout_row(bins, problem.absent, plan.channels, plan.monotone)
+        self._m[LAYOUT, : len(layout)] = layout
+
+    def make_room(self, rows: int) -> None:
+        """Grow the matrix to at least this number of rows; LimitError if this process lacks the memory."""
+        if rows > len(self._m):
+            row_bytes = self._m[0].nbytes
+            what = f"a tree that grows needs {rows:,} histograms of {row_bytes:,} bytes at a time,"
+            advice = "expected via='servers', or trees of less depth or leaves"
+            check_worker(what, rows * row_bytes, _free_bytes(), advice)
+            grown = np.zeros((max(rows, 2 * len(self._m)), self._m.shape[1]), self._m.dtype)
+            grown[: len(self._m)] = self._m
+            self._m = grown
+
+    def clear(self, rows: Sequence[int]) -> None:
+        """Zero histograms."""
+        if self._is_dense:
+            self._m[rows] = 0
+        else:
+            ops.clear(self._m, np.array(rows), channels=self._plan.channels)
+
+    def add(self, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
+        """Add the rows of nodes to their histograms; pairs: see ``DenseRows.add_histogram``."""
+        if isinstance(self._rows, DenseRows):
+            self._add_dense(self._rows, nodes, pairs)
+        elif nodes:
+            self._add_sparse(self._rows, nodes, pairs)
+
+    def _add_dense(self, rows: DenseRows, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
+        """Let threads share the nodes, the largest first, and the rows of a large one."""
+        ordered = sorted(nodes, key=lambda node: -len(node[1]))
+
+        def add(indices: Int64s) -> None:
+            for row, order in (ordered[index] for index in indices.tolist()):
+                out = self._m[row].reshape(-1, self._plan.channels)
+                rows.add_histogram(order, pairs, out[: self._count])
+
+        if nodes:
+            cost = COST * len(rows.first) * sum(len(order) for _, order in nodes) // len(nodes)
+            over_blocks(add, (np.arange(len(nodes)),), cost=cost)
+
+    def _add_sparse(self, sparse: SparseRows, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
+        channels, orders = self._plan.channels, [order for _, order in nodes]
+        rows = np.array([row for row, _ in nodes])
+        check_rows(self._m, channels, rows)
+        pairs, sums = readable(pairs), self._m.reshape(len(self._m), -1, channels)
+        ends = readable(np.append(0, np.cumsum([len(order) for order in orders])))
+        node_rows = readable(rows), ends, readable(np.concatenate(orders))
+        values = readable(sparse.begins), readable(sparse.columns), pairs, self._m, sums, channels
+        cost = int(ends[-1]) * ADD_COST * len(sparse.columns) // (max(len(sparse.begins) - 1, 1) * len(nodes)) + 1
+        over_blocks(add_sparse_marked, (np.arange(len(nodes)),), *node_rows, *values, cost=cost)
+
+    def best_splits(self, growth: BoostedGrowth) -> Splits:
+        """Subtract histograms, and find the best split of each open node."""
+        options = {"marks": not self._is_dense, "channels": self._plan.channels}
+        if growth.subtract:
+            whole, part = np.array(growth.subtract).T.copy()
+            ops.subtract(self._m, whole, part, **options)
+        operands = {**growth.operands(), **options, "words": self._problem.words, "full": self._is_dense}
+        return Splits(*ops.best_splits(self._m, **operands, layout=LAYOUT))
+
+
+def _free_bytes() -> int:
+    """Return the bytes of memory that are free for this process."""
+    free, in_group = int(psutil.virtual_memory().available), cgroups.free_memory_bytes()
+    return free if in_group is None else min(free, in_group)

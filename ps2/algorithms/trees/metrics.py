@@ -1,9 +1,9 @@
-"""Metrics of held-out rows: each worker's report, and the metric that all reports give. Pure.
+"""Metrics of held-out rows: the report of each worker, and the metric of all reports' sum. Pure.
 
-A report is an array that is added up over the workers. Means are exact. The AUC counts rows in ``CELLS`` equal cells
-between the smallest and the largest margin that the trees can give, which all workers know; rows of one cell count as
-tied. So the error of the AUC is at most half the share of (positive, negative) pairs of rows that share a cell, and
-does not depend on how rows are partitioned.
+A report is an array; the reports of all workers are summed. Means are exact. The AUC counts rows in ``CELLS`` equal
+cells between the smallest and the largest possible margin, which all workers know. Rows of one cell count as tied. So
+the error of the AUC is at most half the share of (positive, negative) pairs of rows that share a cell, and does not
+depend on how rows are partitioned.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 
 MetricName = Literal["loss", "logloss", "error", "auc", "rmse", "mae", "ndcg", "map"]
-# Cells of the AUC. If margins fill a tenth of the range, only a few pairs in ten thousand share a cell.
+# The cells of the AUC. If margins fill a tenth of the range, only a few pairs in ten thousand share a cell.
 CELLS = 1 << 14
 CLASSES: tuple[MetricName, ...] = ("logloss", "error")
 NUMBERS: tuple[MetricName, ...] = ("rmse", "mae")
 RANKS: tuple[MetricName, ...] = ("ndcg", "map")
-# The metrics that a loss's predictions can be measured by.
+# The metrics for the predictions of each loss.
 METRICS: dict[LossName, tuple[MetricName, ...]] = {
     "logistic": (*CLASSES, "auc"),
     "softmax": CLASSES,
@@ -63,7 +63,7 @@ class Metric:
         return Metric(name, int(depth[0]) if depth else ALL)  # type: ignore[arg-type]
 
     def check(self, loss: LossName) -> None:
-        """Raise ConfigError if predictions of a loss cannot be measured by the metric."""
+        """Raise ConfigError if the metric does not apply to the predictions of a loss."""
         if self.name != "loss" and self.name not in METRICS[loss]:
             raise ConfigError(
                 f"evalMetric: expected one of {', '.join(METRICS[loss])} for loss {loss!r}, got {self.name!r}"
@@ -83,7 +83,7 @@ class Metric:
         span: tuple[float, float],
         groups: RowGroups | None = None,
     ) -> Float64s:
-        """Return a worker's report, shape (2, 1): weighted sum, sum of weights; "auc": weights by class, (2, CELLS)."""
+        """Return a worker's report: weighted sum and sum of weights, (2, 1); of "auc", weights by class and cell."""
         if self.name == "auc":
             out = np.zeros((2, CELLS))
             smallest, width = span[0], (span[1] - span[0]) / CELLS
@@ -110,19 +110,15 @@ class Metric:
     def value(self, sums: Float64s) -> float:
         """Return the metric of all rows; NaN if the weights sum to 0, or if "auc" has rows of only one class."""
         if self.name == "auc":
-            return _auc(sums)
+            # The weighted share of pairs whose positive row is in the higher cell; ties count half.
+            negative, positive = sums
+            pairs = negative.sum() * positive.sum()
+            below = np.cumsum(negative) - negative
+            return float((positive * (below + negative / 2)).sum() / pairs) if pairs > 0 else math.nan
         if not sums[1, 0] > 0:
             return math.nan
         mean = float(sums[0, 0] / sums[1, 0])
         return math.sqrt(mean) if self.name == "rmse" else mean
-
-
-def _auc(cells: Float64s) -> float:
-    """Return the weighted share of pairs whose positive row is in the higher cell; ties count half."""
-    negative, positive = cells
-    pairs = negative.sum() * positive.sum()
-    below = np.cumsum(negative) - negative
-    return float((positive * (below + negative / 2)).sum() / pairs) if pairs > 0 else math.nan
 
 
 @kernel

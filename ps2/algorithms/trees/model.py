@@ -1,19 +1,219 @@
-"""A trained forest where there is no Spark and no server."""
+"""Boosted trees as a model where there is no Spark and no server, and their SHAP values.
+
+SHAP values are each feature's contribution to the margin of a row: S. Lundberg et al., "From local explanations to
+global understanding with explainable AI for trees", 2020, algorithm 2, path by path as in R. Mitchell et al.,
+"GPUTreeShap", 2022. Each path from the root to a leaf is a game. Its players are the features of its splits. A player
+that is present lets a row pass if the row passes the feature's splits. A player that is absent lets the share of the
+training rows (by their hessians) pass that pass these splits.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
 
 from ps2.algorithms.frame.heads import ClassHead, ValueHead
-from ps2.algorithms.trees.contributions import Explainer
-from ps2.algorithms.trees.files import load_forest
-from ps2.algorithms.trees.predict import TreesModel
-from ps2.algorithms.trees.tree import Forest
+from ps2.algorithms.trees.layout import Array, Bools, category_goes_left, goes_left
+from ps2.algorithms.trees.predict import TreesModel, dense_rows, matrix_of
+from ps2.algorithms.trees.tree import LEAF, Forest, Tree
 from ps2.algorithms.trees.xgboost_file import save_xgboost
-from ps2.array_types import Float64s
+from ps2.array_types import Float64s, Int32s
 from ps2.errors import ConfigError
+from ps2.ops.guards import readable
+from ps2.ops.kernels import inline, kernel
+from ps2.ops.parallel import over_blocks
+
+# An inner node: its feature's column, the threshold, whether missing values go left, and the interval of its set in the
+# flags of all sets.
+SPLIT = np.dtype(
+    [
+        ("column", np.int32),
+        ("default_left", np.bool_),
+        ("threshold", np.float64),
+        ("set_begin", np.int64),
+        ("set_end", np.int64),
+    ]
+)
+# A path: the interval of its players, the value of its leaf, and the output to which the leaf adds.
+PATH = np.dtype([("players", np.int64), ("end", np.int64), ("value", np.float64), ("output", np.int64)])
+# A player: its feature's column, the share of rows that pass its splits, and the interval of its steps in the path.
+PLAYER = np.dtype([("column", np.int32), ("share", np.float64), ("steps", np.int64), ("end", np.int64)])
+
+
+# The maximum size of a dense block of rows, in numbers.
+BLOCK_SIZE = 1 << 22
+
+
+class Paths(NamedTuple):
+    """The paths of all trees.
+
+    Attributes:
+        splits, paths, players: arrays of SPLIT, PATH and PLAYER.
+        set_flags: the flags of all sets of categories.
+        step_split, step_left: the split of each step of a player, and whether the path goes left there.
+    """
+
+    splits: Array
+    set_flags: Bools
+    paths: Array
+    players: Array
+    step_split: Int32s
+    step_left: Bools
+
+
+@inline
+def _is_left(value: float, split: Any, set_flags: Bools) -> bool:
+    if split.set_end == split.set_begin:
+        return goes_left(value, split.threshold, bool(split.default_left))
+    return category_goes_left(value, set_flags, split.set_begin, split.set_end, bool(split.default_left))
+
+
+@kernel
+def add_contributions(x: Float64s, out: Float64s, forest: Paths, max_length: int) -> None:
+    """Add SHAP values to ``out``, shape (rows, outputs, columns); max_length: the most players of a path."""
+    splits, paths, players = forest.splits, forest.paths, forest.players
+    lefts = np.empty(len(splits), np.bool_)
+    passes, weights = np.empty(max_length, np.bool_), np.empty(max_length + 1)
+    for row in range(x.shape[0]):
+        for s in range(len(splits)):
+            lefts[s] = _is_left(x[row, splits[s].column], splits[s], forest.set_flags)
+        for p in range(len(paths)):
+            for i in range(paths[p].end - paths[p].players):
+                player, is_passed = paths[p].players + i, True
+                for step in range(players[player].steps, players[player].end):
+                    is_passed &= lefts[forest.step_split[step]] == forest.step_left[step]
+                passes[i] = is_passed
+            _weigh(forest, p, passes, weights)
+            _add(forest, p, passes, weights, out[row, paths[p].output])
+
+
+@inline
+def _weigh(forest: Paths, path: int, passes: Bools, weights: Float64s) -> None:
+    """Set weights[k] to the share of rows that pass with k players present, weighted over all sets by Shapley."""
+    begin, end = forest.paths[path].players, forest.paths[path].end
+    weights[0] = 1.0
+    for i in range(end - begin):
+        share, size = forest.players[begin + i].share, i + 2.0
+        weights[i + 1] = 0.0
+        for k in range(i, -1, -1):
+            if passes[i]:
+                weights[k + 1] += weights[k] * (k + 1) / size
+            weights[k] *= share * (i + 1 - k) / size
+
+
+@inline
+def _add(forest: Paths, path: int, passes: Bools, weights: Float64s, out: Float64s) -> None:
+    """Add each player's contribution to a leaf's value."""
+    # All players whose splits the row does not pass have the same contribution.
+    players, begin, value = forest.players, forest.paths[path].players, forest.paths[path].value
+    count, stopped = forest.paths[path].end - begin, 0.0
+    for k in range(count):
+        stopped -= weights[k] * (count + 1) / (count - k)
+    for i in range(count):
+        if not passes[i]:
+            out[players[begin + i].column] += stopped * value
+            continue
+        # The sum of the weights of sets without the player.
+        share, total, rest = players[begin + i].share, 0.0, weights[count]
+        for k in range(count - 1, -1, -1):
+            without = rest * (count + 1) / (k + 1)
+            total += without
+            rest = weights[k] - without * share * (count - k) / (count + 1)
+        out[players[begin + i].column] += total * (1.0 - share) * value
+
+
+@dataclass
+class _Player:
+    """A feature of a path: the share of rows that pass its splits; steps: its splits, and if the path goes left."""
+
+    share: float = 1.0
+    steps: list[tuple[int, bool]] = field(default_factory=list)
+
+
+class Explainer:
+    """A forest prepared for the kernels; expected: the mean margin of the training rows, shape (width,)."""
+
+    def __init__(self, forest: Forest) -> None:
+        self._forest = forest
+        self.expected = np.array(forest.base, np.float64)
+        inner = [tree.feature[tree.feature != LEAF] for tree in forest.trees]
+        self._used = np.unique(np.concatenate([np.empty(0, np.int32), *inner]))
+        splits: list[tuple[Any, ...]] = []
+        flags: list[Array] = [np.empty(0, np.bool_)]
+        paths: list[tuple[Any, ...]] = []
+        players: list[tuple[Any, ...]] = []
+        steps: list[tuple[int, bool]] = []
+        for number, tree in enumerate(forest.trees):
+            output, split_numbers = number % forest.width, self._append_splits(tree, splits, flags)
+            for leaf, path in _paths(tree, split_numbers):
+                begin, share = len(players), 1.0
+                for feature, player in path.items():
+                    column = int(np.searchsorted(self._used, feature))
+                    players.append((column, player.share, len(steps), len(steps) + len(player.steps)))
+                    steps += player.steps
+                    share *= player.share
+                value = float(tree.value[leaf])
+                self.expected[output] += share * value
+                if path:
+                    paths.append((begin, len(players), value, output))
+        step_splits = np.array([split for split, _ in steps], np.int32)
+        step_lefts = np.array([is_left for _, is_left in steps], np.bool_)
+        arrays = np.array(splits, SPLIT), np.concatenate(flags), np.array(paths, PATH), np.array(players, PLAYER)
+        self._paths = Paths(*map(readable, (*arrays, step_splits, step_lefts)))
+
+    def contributions(self, x: Any) -> Float64s:
+        """Return SHAP values, shape (n, width, features + 1); the last column is ``expected``."""
+        x = matrix_of(x, self._forest.features)
+        out = np.zeros((x.shape[0], self._forest.width, self._forest.features + 1))
+        out[:, :, -1] = self.expected
+        paths = self._paths.paths
+        if not len(paths):
+            return out
+        lengths = paths["end"] - paths["players"]
+        cost, max_length = int((lengths**2).sum()) * 3 + len(self._paths.splits), int(lengths.max())
+        size = max(BLOCK_SIZE // (len(self._used) * self._forest.width), 1)
+        for begin in range(0, x.shape[0], size):
+            block = x[begin : begin + size, self._used]
+            if sp.issparse(block):
+                block = dense_rows(sp.csr_array(block), self._forest.absent)
+            block = np.ascontiguousarray(block, np.float64)
+            values = np.zeros((len(block), self._forest.width, len(self._used)))
+            over_blocks(add_contributions, (readable(block), values), self._paths, max_length, cost=cost)
+            out[begin : begin + size, :, self._used] = values
+        return out
+
+    def _append_splits(self, tree: Tree, splits: list[tuple[Any, ...]], flags: list[Array]) -> dict[int, int]:
+        """Append the splits of a tree, and their sets; return the index of each inner node's split."""
+        split_numbers = {}
+        begin = sum(map(len, flags))
+        for node in np.flatnonzero(tree.feature != LEAF).tolist():
+            split_numbers[node], set_flags = len(splits), tree.set_of(node)
+            column = int(np.searchsorted(self._used, tree.feature[node]))
+            splits.append((column, tree.default_left[node], tree.threshold[node], begin, begin + len(set_flags)))
+            flags.append(set_flags)
+            begin += len(set_flags)
+        return split_numbers
+
+
+def _paths(tree: Tree, split_numbers: dict[int, int]) -> Iterator[tuple[int, dict[int, _Player]]]:
+    """Yield each leaf, and the players of its path by feature."""
+    stack: list[tuple[int, dict[int, _Player]]] = [(0, {})]
+    while stack:
+        node, path = stack.pop()
+        feature = int(tree.feature[node])
+        if feature == LEAF:
+            yield node, path
+            continue
+        previous = path.get(feature, _Player())
+        for child, is_left in ((int(tree.right[node]), False), (int(tree.left[node]), True)):
+            share = tree.cover[child] / tree.cover[node] if tree.cover[node] > 0 else 0.0
+            player = _Player(previous.share * float(share), [*previous.steps, (split_numbers[node], is_left)])
+            stack.append((child, {**path, feature: player}))
 
 
 class GBTModel(TreesModel):
@@ -34,10 +234,10 @@ class GBTModel(TreesModel):
 
         Raises:
             CheckpointMissingError: the folder holds no model.
-            UsageError: it is no model of trees, or of a version that is not known here.
-            CheckpointCorruptError: the files are not what the metadata say.
+            UsageError: the folder holds another model, or its version is unknown.
+            CheckpointCorruptError: the files do not match the metadata.
         """
-        return GBTModel(load_forest(path))
+        return GBTModel(Forest.load(path))
 
     @property
     def classes(self) -> int | None:
@@ -49,18 +249,18 @@ class GBTModel(TreesModel):
 
         Args:
             x: shape (n, features), NumPy, scipy CSR or pandas; NaN is missing. An entry that a sparse row does not
-                store is 0 or, if the trees were grown so (``forest.absent``), missing.
+                store is 0 or missing, as in training (``forest.absent``).
 
         Returns:
-            float64, shape (n, 1), or one column a class.
+            float64, shape (n, 1), or with a column for each class.
 
         Raises:
-            ShapeError, DTypeError: x is no such matrix.
+            ShapeError, DTypeError: x has another shape or type.
         """
         return self._predictor.margins(x)
 
     def first(self, numTrees: int) -> GBTModel:
-        """Return the model of the first trees.
+        """Return a model that has only the first trees.
 
         Args:
             numTrees: the number of trees of each output, which is the number of rounds.
@@ -80,9 +280,9 @@ class GBTModel(TreesModel):
             x, numTrees: see ``predict``.
 
         Returns:
-            float64, shape (n, features + 1), of several classes (n, classes, features + 1), as xgboost's
-            ``pred_contribs``: a row's numbers sum up to its margin, and the last one is the mean margin of the training
-            rows, by their hessians.
+            float64, shape (n, features + 1), or for several classes (n, classes, features + 1), as xgboost's
+            ``pred_contribs``: the sum of a row is its margin, and the last column is the mean margin of the training
+            rows, weighted by their hessians.
 
         Raises:
             ConfigError, ShapeError, DTypeError: see ``predict``.
@@ -116,11 +316,10 @@ class GBTModel(TreesModel):
     def saveXGBoost(self, path: str) -> None:
         """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same, up to float32's rounding.
 
-        xgboost takes entries that a sparse matrix does not store for missing, whatever ``forest.absent`` is.
+        To xgboost, entries that a sparse matrix does not store are missing, whatever ``forest.absent`` is.
 
         Raises:
-            UsageError: xgboost, whose numbers are float32, would split rows of training otherwise, or round leaves
-                away.
+            UsageError: in xgboost's float32, training rows would go to other leaves, or leaf values would be lost.
             RecoveryError: the file system refuses.
         """
         save_xgboost(path, self.forest)

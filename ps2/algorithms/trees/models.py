@@ -1,4 +1,4 @@
-"""The public models of boosted trees, and of one of them."""
+"""The public models of boosted trees and of random forests, and of single trees."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from ps2.algorithms.frame.heads import ClassHead, ValueHead, VotesHead
 from ps2.algorithms.frame.models import FleetRegressionModel, ProbabilityModel
 from ps2.algorithms.frame.settings import setter
 from ps2.algorithms.frame.summaries import (
-    BinaryClassificationSummary,
-    BinaryClassificationTrainingSummary,
     ClassificationSummary,
     ClassificationTrainingSummary,
     RegressionSummary,
     RegressionTrainingSummary,
 )
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.trees.files import read_forest, write_forest
-from ps2.algorithms.trees.forests.random_forest import RandomForest, read_random_forest, write_random_forest
+from ps2.algorithms.trees.forests.random_forest import RandomForest, RandomForestFiles
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.settings import (
     BoostingSettings,
@@ -42,24 +39,17 @@ from ps2.algorithms.trees.summaries import (
     check_relevance,
     losses_by_round,
 )
-from ps2.algorithms.trees.tree import LossName, ScoreName
+from ps2.algorithms.trees.tree import Forest, LossName, ScoreName
 from ps2.algorithms.trees.tree_models import AnyTrees, Ensemble, OneTree, as_sparse
 from ps2.array_types import Float64s
 from ps2.errors import ConfigError, LimitError
 
-# The maximum length of a row's vector: tasks hold those of ten thousand rows at a time.
+# The maximum length of a row's vector of contributions: a task has ten thousand rows in memory at a time.
 MAX_CONTRIBUTIONS = 20_000
 
 
-def class_summaries(classes: int) -> tuple[Any, Any]:
-    """Return the classes of the summaries of any rows, and of the training's."""
-    if classes == 2:
-        return BinaryClassificationSummary, BinaryClassificationTrainingSummary
-    return ClassificationSummary, ClassificationTrainingSummary
-
-
 class NumberModel(FleetRegressionModel):
-    """A model that predicts numbers: its margins, without a link function."""
+    """A model that predicts numbers: its margins."""
 
     def _head(self) -> ValueHead:
         return ValueHead()
@@ -69,17 +59,14 @@ class NumberModel(FleetRegressionModel):
 
 
 class _BoostedTrees(AnyTrees):
-    """One boosted tree or several."""
-
-    def _importances(self) -> Float64s:
-        return self._forest.importances()
+    """One boosted tree, or several."""
 
     def _write_content(self, url: str) -> dict[str, Any]:
-        return write_forest(url, self._forest)
+        return self._forest.write(url)
 
     @classmethod
     def _read_content(cls, path: str, url: str, content: Any) -> GBTModel:
-        return GBTModel(read_forest(path, url, content))
+        return GBTModel(Forest.read(path, url, content))
 
 
 class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
@@ -87,7 +74,7 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
 
     _LOADER = f"{GBTModel.__module__}:{GBTModel.__name__}"
 
-    # The number of trees that predict, and their model.
+    # The number of trees of each output that predict, and a model of these trees.
     _first: tuple[int, GBTModel] | None = None
 
     setNumTrees = setter(BoostingSettings.numTrees)
@@ -119,11 +106,11 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
         return [BoostedTreeModel._of(GBTModel(part)) for part in self._forest.parts(self._rate)]
 
     def getFeatureImportances(self, importanceType: ScoreName = "gain") -> Vector:
-        """Return a number for each feature as xgboost does.
+        """Return the importance of each feature, as xgboost computes it.
 
         Args:
-            importanceType: "weight": the number of splits by the feature; "totalGain", "totalCover": the sum of their
-                gains, or of the hessians of their rows; "gain", "cover": its mean.
+            importanceType: "weight": the number of splits by the feature; "totalGain", "totalCover": the sum of the
+                splits' gains, or of the hessians of their rows; "gain", "cover": the mean of these.
 
         Raises:
             ConfigError: there is no such type.
@@ -139,8 +126,8 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
         numbers = (self.numFeatures + 1) * self._forest.width
         if contributions and numbers > MAX_CONTRIBUTIONS:
             raise LimitError(
-                f"contribCol: expected up to {MAX_CONTRIBUTIONS:,} numbers a row, got {numbers:,}; GBTModel's "
-                "contributions computes those of a few rows"
+                f"contribCol: expected at most {MAX_CONTRIBUTIONS:,} numbers a row, got {numbers:,}; the method "
+                "contributions of GBTModel computes those of a few rows"
             )
         return [*super()._outputs(), (contributions, "contrib")]
 
@@ -170,8 +157,7 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
         store as missing. This model does the same if ``absentAsMissing`` was set.
 
         Raises:
-            UsageError: xgboost, whose numbers are float32, would split rows of training otherwise, or round leaves
-                away.
+            UsageError: in xgboost's float32, training rows would go to other leaves, or leaf values would be lost.
             RecoveryError: the file system refuses.
         """
         self._predicting.saveXGBoost(path)
@@ -188,9 +174,6 @@ class GBTClassificationModel(GBTClassifierSettings, BoostedModel, ProbabilityMod
         link: Literal["softmax", "logistic"] = "softmax" if self.numClasses > 2 else "logistic"
         return ClassHead(self.numClasses, link, thresholds=self._thresholds())
 
-    def _summaries(self) -> tuple[Any, Any]:
-        return class_summaries(self.numClasses)
-
 
 class GBTRegressionModel(GBTRegressorSettings, BoostedModel, NumberModel, RegressionModel[Vector]):
     """A trained ``GBTRegressor``."""
@@ -204,18 +187,17 @@ class GBTRegressionModel(GBTRegressorSettings, BoostedModel, NumberModel, Regres
         """Return the mean loss of a DataFrame's rows after each round of trees.
 
         Args:
-            loss: None: the loss that the model was trained for. "squared" or "absolute", unless the model's is
-                "poisson".
+            loss: None: the loss that the model was trained for; "squared" or "absolute", if that is not "poisson".
 
         Raises:
             InputError: a column is missing or has another type. Faults within rows raise an error of Spark.
-            ConfigError: that loss does not apply to the model's margins.
+            ConfigError: the loss does not apply to the model's margins.
         """
-        own = self._forest.loss
-        losses: dict[str, LossName] = {own: own}
-        if own != "poisson":
+        trained_loss = self._forest.loss
+        losses: dict[str, LossName] = {trained_loss: trained_loss}
+        if trained_loss != "poisson":
             losses |= {"squared": "squared", "absolute": "absolute"}
-        name = own if loss is None else loss.lower()
+        name = trained_loss if loss is None else loss.lower()
         if name not in losses:
             raise ConfigError(f"loss: expected {' or '.join(losses)}, got {loss!r}")
         return self._losses_by_round(dataset, losses[name])
@@ -231,26 +213,26 @@ class GBTRankerModel(GBTRankerSettings, BoostedModel, NumberModel, PredictionMod
 
 
 class BoostedTreeModel(NumberTreeSettings, OneTree, _BoostedTrees, NumberModel, RegressionModel[Vector]):
-    """A tree of a model of boosted trees. Its predictions, times its weight, are its part of the margins."""
+    """A tree of a model of boosted trees. Its predictions, times its weight, are added to the margins."""
 
 
-# isinstance() says yes; a real subclass would have to wrap a Java object.
+# For isinstance(). A real subclass would have to wrap a Java object.
 DecisionTreeRegressionModel.register(BoostedTreeModel)
 
 
 class _ForestTrees(AnyTrees):
-    """One tree of a random forest or several."""
+    """One tree of a random forest, or several."""
 
     def _importances(self) -> Float64s:
         importances: Float64s = self._fitted.importances()
         return importances
 
     def _write_content(self, url: str) -> dict[str, Any]:
-        return write_random_forest(url, self._fitted)
+        return RandomForestFiles(self._fitted).write(url)
 
     @classmethod
     def _read_content(cls, path: str, url: str, content: Any) -> RandomForest:
-        return read_random_forest(path, url, content)
+        return RandomForestFiles.read(path, url, content).model
 
 
 class RandomForestModel(Ensemble, _ForestTrees):
@@ -282,7 +264,7 @@ class ForestClassificationTree(
         return ClassificationSummary, ClassificationTrainingSummary
 
 
-# ``getNumTrees`` is a property of models, as in pyspark.ml, so their base class comes before the settings.
+# In pyspark.ml, ``getNumTrees`` of a model is a property, so its base class comes before the settings.
 class RandomForestClassificationModel(  # type: ignore[misc]
     RandomForestModel, RandomForestClassifierSettings, ProbabilityModel, ProbabilisticClassificationModel
 ):
@@ -295,9 +277,6 @@ class RandomForestClassificationModel(  # type: ignore[misc]
     def _head(self) -> VotesHead:
         return VotesHead(self.numClasses, self._thresholds())
 
-    def _summaries(self) -> tuple[Any, Any]:
-        return class_summaries(self.numClasses)
-
 
 class RandomForestRegressionModel(  # type: ignore[misc]
     RandomForestModel, RandomForestRegressorSettings, NumberModel, RegressionModel[Vector]
@@ -309,6 +288,6 @@ class RandomForestRegressionModel(  # type: ignore[misc]
     _TREE = ForestRegressionTree
 
 
-# isinstance() says yes; a real subclass would have to wrap a Java object.
+# For isinstance(), as above.
 DecisionTreeRegressionModel.register(ForestRegressionTree)
 DecisionTreeClassificationModel.register(ForestClassificationTree)

@@ -1,12 +1,12 @@
-"""Marks: a bit for each bin of a histogram, set where the bin may not be empty.
+"""Marks: a bit for each bin of a histogram, which is set unless the bin is known to be empty.
 
-A histogram of millions of bins is mostly empty far from the root. With marks, to add, subtract, clear and look through
-it takes as long as what is in it. They lie in rows of the same matrix, so they are changed with the histograms, once,
-and are on every copy: a number has the marks of 32 bins, and a row those of 64 histograms. So that a matrix can grow,
-of each 65 rows the second one has the marks of the others.
+Far from the root, most of a histogram's millions of bins are empty. With marks, the time to add, subtract, clear and
+search a histogram depends on its filled bins. Marks are in rows of the same matrix, so that they change together with
+the histograms, and are copied with them. A number has the marks of 32 bins, and a row those of 64 histograms. So that a
+matrix can grow, the second of every 65 rows has the marks of the others.
 
-Where in that row a histogram's marks are depends on how many bins lie on the server: when the matrix has been cut for
-another number of servers, they have to be made again.
+The position of a histogram's marks in this row depends on the number of bins on the server. When the matrix is divided
+among another number of servers, marks are made again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ps2.algorithms.trees.layout import Array
 from ps2.errors import ShapeError
 from ps2.ops.kernels import Int64s, inline, kernel
 
-# Bins whose marks are one number, whatever its dtype.
+# The number of bins whose marks are one number.
 WORD_BITS = 32
-# Rows whose marks are in one of them: a bin has two numbers at least.
+# The number of rows whose marks are in one row: a bin has at least two numbers. With this row they are a group.
 SHARED = 2 * WORD_BITS
 GROUP = SHARED + 1
 ONE = np.uint64(1)
@@ -27,28 +27,28 @@ ALL = np.uint64(0xFFFFFFFF)
 
 
 def rows_with_marks(count: int) -> int:
-    """Return how many rows a matrix has that has room for so many beside those of marks."""
-    groups, rest = divmod(count, SHARED)
-    return groups * GROUP + rest + (rest > 0)
+    """Return the number of rows of a matrix with ``count`` rows besides those of marks."""
+    groups, remainder = divmod(count, SHARED)
+    return groups * GROUP + remainder + (remainder > 0)
 
 
 def has_marks(row: int) -> bool:
-    """Tell whether a row has the marks of others."""
+    """Return whether a row has the marks of other rows."""
     return row % GROUP == 1
 
 
 def marked_rows(count: int) -> list[int]:
-    """Return which rows of a matrix that has so many are marked in one of them."""
+    """Return the rows that have marks, in a matrix of ``count`` rows."""
     return [row for row in range(count) if not has_marks(row) and row // GROUP * GROUP + 1 < count]
 
 
 def check_rows(m: Array, channels: int, *rows: Int64s) -> None:
-    """Raise ShapeError unless these rows have marks; a shard without any bin needs none."""
+    """Raise ShapeError unless these rows have marks; a shard without bins needs none."""
     bins = m.shape[1] // channels
-    for some in rows:
-        if bins and (bins % WORD_BITS or ((some % GROUP == 1) | (some // GROUP * GROUP + 1 >= m.shape[0])).any()):
+    for ids in rows:
+        if bins and (bins % WORD_BITS or ((ids % GROUP == 1) | (ids // GROUP * GROUP + 1 >= m.shape[0])).any()):
             raise ShapeError(
-                f"marks: expected bins by {WORD_BITS}, and rows that have marks, got {bins} bins and rows {some} "
+                f"marks: expected {WORD_BITS} n bins, and rows that have marks, got {bins} bins and rows {ids} "
                 f"of {m.shape[0]}"
             )
 
@@ -56,14 +56,14 @@ def check_rows(m: Array, channels: int, *rows: Int64s) -> None:
 @inline
 def marks_of(m: Array, channels: int, row: int) -> Array:
     """Return the marks of a row."""
-    words, place = m.shape[1] // channels // WORD_BITS, row % GROUP
-    begin = max(place - 1, 0) * words
+    words, position = m.shape[1] // channels // WORD_BITS, row % GROUP
+    begin = max(position - 1, 0) * words
     return m[row // GROUP * GROUP + 1, begin : begin + words]
 
 
 @kernel
 def add_marked(m: Array, marks: bool, row: int, slots: Int64s, sums: Array) -> None:
-    """Add to the bins that begin at some slots, and mark them if they are to be marked."""
+    """Add to the bins that begin at these columns; marks: whether to mark the bins."""
     channels = sums.shape[1]
     histogram = m[row]
     words = marks_of(m, channels, row) if marks else histogram[:0]
@@ -77,10 +77,10 @@ def add_marked(m: Array, marks: bool, row: int, slots: Int64s, sums: Array) -> N
 
 
 @inline
-def word_of(histogram: Array, place: int, channels: int) -> np.int64:
-    """Return a word of the marks that a whole row should have."""
+def word_of(histogram: Array, index: int, channels: int) -> np.int64:
+    """Return a word of the marks for a histogram: the bits of its filled bins."""
     word = np.uint64(0)
-    for bin in range(place * WORD_BITS, min((place + 1) * WORD_BITS, len(histogram) // channels)):
+    for bin in range(index * WORD_BITS, min((index + 1) * WORD_BITS, len(histogram) // channels)):
         for c in range(channels):
             if histogram[bin * channels + c] != 0:
                 word |= ONE << np.uint64(bin & 31)
@@ -90,37 +90,37 @@ def word_of(histogram: Array, place: int, channels: int) -> np.int64:
 
 @kernel
 def add_rows_marked(rows: Int64s, sums: Array, m: Array, channels: int) -> None:
-    """Add to whole rows, and mark the bins that get something."""
+    """Add to all bins of rows, and mark the bins that change."""
     for i in range(len(rows)):
-        words, histogram, more = marks_of(m, channels, rows[i]), m[rows[i]], sums[i]
+        words, histogram, row_sums = marks_of(m, channels, rows[i]), m[rows[i]], sums[i]
         for j in range(len(histogram)):
-            histogram[j] += more[j]
-        for place in range(len(words)):
-            words[place] |= word_of(more, place, channels)
+            histogram[j] += row_sums[j]
+        for index in range(len(words)):
+            words[index] |= word_of(row_sums, index, channels)
 
 
 @kernel
 def mark_rows(rows: Int64s, m: Array, channels: int) -> None:
-    """Mark the bins of whole rows that are not empty; none are marked yet."""
+    """Set the marks of rows to their filled bins."""
     for row in rows:
         words, histogram = marks_of(m, channels, row), m[row]
-        for place in range(len(words)):
-            words[place] = word_of(histogram, place, channels)
+        for index in range(len(words)):
+            words[index] = word_of(histogram, index, channels)
 
 
 @inline
 def next_marked(words: Array, bin: int, end: int) -> int:
-    """Return the next bin that is marked, or ``end``."""
+    """Return the first marked bin from ``bin`` on, or ``end``."""
     if bin >= end:
         return end
-    place = bin >> 5
-    word = (np.uint64(words[place]) & ALL) >> np.uint64(bin & 31)
+    index = bin >> 5
+    word = (np.uint64(words[index]) & ALL) >> np.uint64(bin & 31)
     while word == 0:
-        place += 1
-        bin = place << 5
+        index += 1
+        bin = index << 5
         if bin >= end:
             return end
-        word = np.uint64(words[place]) & ALL
+        word = np.uint64(words[index]) & ALL
     while word & ONE == 0:
         word >>= ONE
         bin += 1
@@ -129,7 +129,7 @@ def next_marked(words: Array, bin: int, end: int) -> int:
 
 @kernel
 def subtract_marked(rows: Int64s, others: Int64s, m: Array, channels: int) -> None:
-    """Subtract marked bins of other rows, which are marked in the rows too."""
+    """Subtract the marked bins of other rows; these bins are marked in ``rows``, too."""
     bins = m.shape[1] // channels
     for i in range(len(rows)):
         words = marks_of(m, channels, others[i])
@@ -143,7 +143,7 @@ def subtract_marked(rows: Int64s, others: Int64s, m: Array, channels: int) -> No
 
 @kernel
 def clear_marked(rows: Int64s, m: Array, channels: int) -> None:
-    """Set marked bins of rows to 0, and their marks."""
+    """Set the marked bins of rows to 0, and clear the marks."""
     bins = m.shape[1] // channels
     for row in rows:
         words, histogram = marks_of(m, channels, row), m[row]

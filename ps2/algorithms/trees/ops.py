@@ -1,10 +1,10 @@
-"""Operations of boosted trees: splits are found where the histograms lie.
+"""Operations of trees: servers add up histograms, and search them for the best splits.
 
-A histogram is a row of an integer matrix. A bin has ``channels`` numbers, side by side: the sum of quantised hessians,
-that of gradients and, if there are three, another that must not get too small on either side, such as how many rows
-there are. Every row of training has a hessian of at least 1, so a bin is empty if it has none. All bins of a feature
-lie on one server. One row of the matrix is the ``layout`` of the bins. The implied bin of a feature, such as that of
-zeros in sparse rows, is the node's total less the other bins.
+A histogram is a row of an integer matrix. A bin has ``channels`` adjacent numbers. For boosted trees they are the sum
+of integer hessians, that of gradients, and perhaps a third sum with a minimum on each side of a split, such as the
+number of rows. Each training row has a hessian of at least 1, so a bin whose hessian is 0 is empty. All bins of a
+feature are on one server. One row of the matrix is the ``layout`` of the bins. The implied bin of a feature, such as
+that of zeros in sparse rows, is not stored: it is the node's total minus the other bins.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Block, Floats, Integers, Range, RowIds, Slots, Values, op
 
 Channels = Annotated[int, Range(at_least=2, below=4)]
-# The maximum for random forests, which have one channel for each class.
+# The maximum number of channels of random forests, which have one for each class.
 MAX_CHANNELS = 1 << 12
 ManyChannels = Annotated[int, Range(at_least=2, below=MAX_CHANNELS)]
 
-# Numbers of a histogram that a thread looks through at a time, and the cost of one, in additions of array elements.
+# A thread searches tiles of a histogram: TILE numbers, each with this cost in additions of array elements.
 TILE, SEARCH_COST = 1 << 12, 16
 MAX_TILES = 64
 
@@ -48,7 +48,7 @@ MAX_TILES = 64
 def add(
     m: Block, slots: Slots, sums: Annotated[Values, along("slots", "channels")], *, row: int = 0, marks: bool = False
 ) -> None:
-    """Add to the bins of histogram ``row`` that begin at some slots; marks: whether bins are marked."""
+    """Add to the bins of histogram ``row`` that begin at columns ``slots``; marks: whether to mark the bins."""
     rows = check_row_ids(np.array([row]), m.shape[0])
     if marks:
         check_marks(m, max(sums.shape[1], 2), rows)
@@ -66,7 +66,7 @@ def add_rows(
     *,
     channels: Channels = 2,
 ) -> None:
-    """Add to all bins of some histograms, and mark those that change; each row comes once."""
+    """Add to all bins of histograms, and mark the bins that change; rows are distinct."""
     rows = check_row_ids(rows, m.shape[0])
     check_marks(m, channels, rows)
     over_blocks(add_rows_marked, (rows, readable(sums)), m, channels, cost=2 * m.shape[1])
@@ -81,7 +81,7 @@ def subtract(
     marks: bool = False,
     channels: Channels = 2,
 ) -> None:
-    """Subtract other histograms from some, pair by pair: the rest is that of a node's other child."""
+    """Subtract histograms ``others`` from ``rows``, pair by pair: a parent minus a child is the other child."""
     rows, others = check_row_ids(rows, m.shape[0]), check_row_ids(others, m.shape[0])
     if marks:
         check_marks(m, channels, rows, others)
@@ -100,10 +100,10 @@ def clear(m: Block, rows: RowIds, *, channels: ManyChannels = 2) -> None:
 
 @op(writes=("m",), dtypes=("int64",))
 def mark(m: Block, *, layout: int = 0, channels: ManyChannels = 2) -> None:
-    """Mark the bins of all histograms again, after the matrix was partitioned again; ``layout`` is no histogram."""
+    """Mark the bins of all histograms after the matrix was partitioned again; row ``layout`` is not a histogram."""
     rows = np.array([row for row in marked_rows(m.shape[0]) if row != layout], np.int64)
     check_marks(m, channels, rows)
-    m[1::GROUP] = 0  # also where rows will have theirs that do not exist yet
+    m[1::GROUP] = 0  # also the marks of rows that are added later
     over_blocks(mark_rows, (rows,), m, channels, cost=m.shape[1])
 
 
@@ -131,14 +131,14 @@ def best_splits(
     Annotated[Int64s, along("rows", 3)],
     Annotated[Int64s, along("rows", "")],
 ]:
-    """Return each node's best split among the features on this server: of equals, the lowest feature and bin.
+    """Return each node's best split by the features on this server; of equal splits, the lowest feature and bin.
 
     Args:
         totals, bounds, keys, allowed: see ``OpenNodes``; rules: ``Rules`` without the last field, ``min_third``.
         layout: the row with the result of ``layout_of``.
         words: the number of int64s that hold a set of categories.
-        features, drawn: the number of all features, and of those that a node may use; 0: all.
-        full: whether histograms have all bins, the implied ones too.
+        features, drawn: the number of all features, and of those that a node samples; 0: all.
+        full: whether histograms store all bins, also implied bins.
 
     Returns:
         By node: the gain, twice the decrease of the objective (minus infinity: no split); feature (-1: none),
@@ -186,7 +186,7 @@ def purest_splits(
     Annotated[Int64s, along("rows", "channels")],
     Annotated[Int64s, along("rows", "")],
 ]:
-    """Return the best splits of nodes of a random forest, as ``best_splits`` does, by the decrease of impurity."""
+    """Return the best splits of nodes of a random forest, by the decrease of impurity; see ``best_splits``."""
     rows = check_row_ids(rows, m.shape[0])
     channels = totals.shape[1]
     if not 2 <= channels < MAX_CHANNELS:
@@ -196,7 +196,7 @@ def purest_splits(
     forest_rules = ForestRules(*kinds.tolist(), *rules.tolist())
     is_valid = 0 <= forest_rules.impurity <= 2 and 0 <= forest_rules.max_depth < WORD_BITS - 1
     if not (is_valid and 2 <= forest_rules.width <= channels <= forest_rules.width + 1):
-        raise OutOfRangeError(f"kinds: expected those of {channels} channels, got {kinds.tolist()}")
+        raise OutOfRangeError(f"kinds: expected the codes of a forest with {channels} channels, got {kinds.tolist()}")
     check_marks(m, channels, rows)
     gain, where = np.zeros(len(rows)), np.full((len(rows), 3), -1, np.int64)
     left, sets = np.zeros((len(rows), channels), np.int64), np.zeros((len(rows), words), np.int64)

@@ -1,29 +1,223 @@
-"""Margins and leaves of NumPy and scipy arrays, without Spark and servers."""
+"""Margins and leaves of NumPy and scipy arrays, without Spark and servers: compiled walks of rows through trees.
+
+Eight rows go down a tree side by side: the steps of one row do not wait for those of another, and there is no branch
+to mispredict. A row that has reached a leaf stays there: a leaf is its own left child, and sends no row right. The
+nodes of a tree are contiguous, 24 bytes each, with children next to each other. All rows of a block walk one tree
+before the next, so that the tree stays in the L1 cache.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.frame.row_matrices import as_rows
-from ps2.algorithms.trees import predict_kernels as kernels
-from ps2.algorithms.trees.layout import Array, Bools
-from ps2.algorithms.trees.tree import LEAF, Forest, Tree
-from ps2.array_types import Float64s, Int32s
+from ps2.algorithms.trees.layout import Array, Bools, UInt32s, category_goes_left, goes_left
+from ps2.algorithms.trees.tree import LEAF, Absent, Forest, Tree
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
+from ps2.ops.kernels import inline, kernel
 from ps2.ops.parallel import over_blocks
 
-# The cost of a step of a row, and of an entry of a sparse row, in additions.
+# ``where``: feature << 2, + 2 if there is a set, + 1 if NaN goes left. ``threshold``: the index of the set if there is
+# one. Integers are unsigned: for a signed index, numba would check whether it counts from the end.
+NODE = np.dtype([("threshold", np.float64), ("value", np.float64), ("where", np.uint32), ("left", np.uint32)])
+# The number of rows of a block, of rows that walk side by side, and of values in a dense block of sparse rows.
+BLOCK = 256
+LANES = 8
+DENSE_SIZE = 1 << 16
+# The number of steps after which each step checks whether all eight rows are in leaves: trees that grow leaf by leaf
+# have a few deep paths.
+UNCHECKED_STEPS = 6
+
+DEFAULT_LEFT, HAS_SET, SHIFT = np.uint32(1), np.uint32(2), np.uint32(2)
+
+
+class Trees(NamedTuple):
+    """The trees of a forest.
+
+    Attributes:
+        nodes: NODE records, those of a tree contiguous.
+        roots, depths: the first node of each tree, and its depth.
+        has_sets: whether each tree has sets of categories.
+        set_begin, set_flags: where the flags of each set begin; the flags of all sets.
+    """
+
+    nodes: Array
+    roots: UInt32s
+    depths: Int32s
+    has_sets: Array
+    set_begin: Int64s
+    set_flags: Array
+
+
+class SparseMatrix(NamedTuple):
+    """Sparse rows, and the columns of the features that trees use in a dense block.
+
+    Attributes:
+        indptr, indices, data: CSR.
+        columns: each feature's column in a block; -1: no tree uses the feature.
+        width: the number of a block's columns.
+        absent: the value of an entry that is not stored.
+    """
+
+    indptr: Array
+    indices: Array
+    data: Array
+    columns: Int32s
+    width: int
+    absent: float
+
+
+@inline
+def _step(x: Array, nodes: Array, row: np.uint64, node: np.uint64) -> np.uint64:
+    """Return the child that a row goes to, or the leaf itself."""
+    where = nodes[node].where
+    value = np.float64(x[row, np.uint64(where >> SHIFT)])
+    is_left = goes_left(value, nodes[node].threshold, (where & DEFAULT_LEFT) != 0)
+    return np.uint64(nodes[node].left + np.uint32(not is_left))
+
+
+@inline
+def _step_by_set(x: Array, trees: Trees, row: np.uint64, node: np.uint64) -> np.uint64:
+    """Return what ``_step`` returns, at a node with a set."""
+    nodes = trees.nodes
+    where, number = nodes[node].where, np.int64(nodes[node].threshold)
+    value = np.float64(x[row, np.uint64(where >> SHIFT)])
+    begin, end = trees.set_begin[number], trees.set_begin[number + 1]
+    is_left = category_goes_left(value, trees.set_flags, begin, end, (where & DEFAULT_LEFT) != 0)
+    return np.uint64(nodes[node].left + np.uint32(not is_left))
+
+
+@inline
+def _walk_with_sets(x: Array, trees: Trees, tree: int, leaves: UInt32s) -> None:
+    """Do what ``_walk`` does, in a tree with sets."""
+    for row in range(x.shape[0]):
+        node = np.uint64(trees.roots[tree])
+        for _ in range(trees.depths[tree]):
+            if trees.nodes[node].where & HAS_SET:
+                node = _step_by_set(x, trees, np.uint64(row), node)
+            else:
+                node = _step(x, trees.nodes, np.uint64(row), node)
+        leaves[row] = node
+
+
+@inline
+def _walk(x: Array, nodes: Array, root: int, depth: int, leaves: UInt32s) -> None:
+    """Set ``leaves``, which is LANES longer than a block, to the leaves that rows reach in one tree."""
+    last = x.shape[0] - 1
+    for begin in range(0, x.shape[0], LANES):
+        # Unrolled, so that all nodes stay in registers. The last row fills the lanes that are left.
+        r0, r1 = np.uint64(begin), np.uint64(min(begin + 1, last))
+        r2, r3 = np.uint64(min(begin + 2, last)), np.uint64(min(begin + 3, last))
+        r4, r5 = np.uint64(min(begin + 4, last)), np.uint64(min(begin + 5, last))
+        r6, r7 = np.uint64(min(begin + 6, last)), np.uint64(min(begin + 7, last))
+        a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = np.uint64(root)
+        for steps in range(depth):
+            b0, b1, b2, b3, b4, b5, b6, b7 = a0, a1, a2, a3, a4, a5, a6, a7
+            a0, a1 = _step(x, nodes, r0, b0), _step(x, nodes, r1, b1)
+            a2, a3 = _step(x, nodes, r2, b2), _step(x, nodes, r3, b3)
+            a4, a5 = _step(x, nodes, r4, b4), _step(x, nodes, r5, b5)
+            a6, a7 = _step(x, nodes, r6, b6), _step(x, nodes, r7, b7)
+            moved = (a0 ^ b0) | (a1 ^ b1) | (a2 ^ b2) | (a3 ^ b3) | (a4 ^ b4) | (a5 ^ b5) | (a6 ^ b6) | (a7 ^ b7)
+            if steps >= UNCHECKED_STEPS and moved == 0:
+                break
+        leaves[begin], leaves[begin + 1], leaves[begin + 2], leaves[begin + 3] = a0, a1, a2, a3
+        leaves[begin + 4], leaves[begin + 5], leaves[begin + 6], leaves[begin + 7] = a4, a5, a6, a7
+
+
+@inline
+def _walk_any(x: Array, trees: Trees, tree: int, leaves: UInt32s) -> None:
+    if trees.has_sets[tree]:
+        _walk_with_sets(x, trees, tree, leaves)
+    else:
+        _walk(x, trees.nodes, trees.roots[tree], trees.depths[tree], leaves)
+
+
+@inline
+def _add_margins(x: Array, trees: Trees, leaves: UInt32s, out: Array) -> None:
+    width = out.shape[1]
+    for tree in range(len(trees.depths)):
+        _walk_any(x, trees, tree, leaves)
+        column = tree % width
+        for i in range(x.shape[0]):
+            out[i, column] += trees.nodes[leaves[i]].value
+
+
+@inline
+def _set_leaves(x: Array, trees: Trees, leaves: UInt32s, out: Array) -> None:
+    for tree in range(len(trees.depths)):
+        _walk_any(x, trees, tree, leaves)
+        for i in range(x.shape[0]):
+            out[i, tree] = leaves[i]
+
+
+@inline
+def _over_dense(do: Callable[..., None], x: Array, out: Array, trees: Trees) -> None:
+    """Call a function for blocks of rows."""
+    leaves = np.empty(BLOCK + LANES, np.uint32)
+    for begin in range(0, x.shape[0], BLOCK):
+        end = min(begin + BLOCK, x.shape[0])
+        do(x[begin:end], trees, leaves, out[begin:end])
+
+
+@inline
+def _over_sparse(do: Callable[..., None], rows: Int64s, out: Array, matrix: SparseMatrix, trees: Trees) -> None:
+    """Call a function for consecutive rows of a sparse matrix, in dense blocks."""
+    size = max(LANES, min(BLOCK, DENSE_SIZE // matrix.width))
+    leaves, block = np.empty(size + LANES, np.uint32), np.empty((size, matrix.width))
+    for begin in range(0, len(rows), size):
+        end = min(begin + size, len(rows))
+        _fill_block(rows[begin], rows[end - 1] + 1, matrix, block)
+        do(block[: end - begin], trees, leaves, out[begin:end])
+
+
+@inline
+def _fill_block(begin: int, end: int, matrix: SparseMatrix, block: Float64s) -> None:
+    """Set a block to the sparse rows from ``begin`` to ``end``."""
+    block[: end - begin] = matrix.absent
+    for row in range(begin, end):
+        for position in range(matrix.indptr[row], matrix.indptr[row + 1]):
+            column = matrix.columns[matrix.indices[position]]
+            if column >= 0:
+                block[row - begin, column] = matrix.data[position]
+
+
+@kernel
+def dense_margins(x: Array, out: Array, trees: Trees) -> None:
+    """Add the trees' leaves to ``out``, float64, shape (rows, width)."""
+    _over_dense(_add_margins, x, out, trees)
+
+
+@kernel
+def dense_leaves(x: Array, out: Array, trees: Trees) -> None:
+    """Set ``out``, shape (rows, trees), to the positions of leaves in ``Trees.nodes``."""
+    _over_dense(_set_leaves, x, out, trees)
+
+
+@kernel
+def sparse_margins(rows: Int64s, out: Array, matrix: SparseMatrix, trees: Trees) -> None:
+    """Add the trees' leaves to ``out``, float64, shape (rows, width)."""
+    _over_sparse(_add_margins, rows, out, matrix, trees)
+
+
+@kernel
+def sparse_leaves(rows: Int64s, out: Array, matrix: SparseMatrix, trees: Trees) -> None:
+    """Set ``out``, shape (rows, trees), to the positions of leaves in ``Trees.nodes``."""
+    _over_sparse(_set_leaves, rows, out, matrix, trees)
+
+
+# The costs of a step of a row, and of an entry of a sparse row, in additions of array elements.
 STEP_COST = 2
 ENTRY_COST = 2
 
 
 class Predictor:
-    """A forest as its kernels take it; picklable."""
+    """A forest prepared for the kernels; picklable."""
 
     def __init__(self, forest: Forest) -> None:
         self._forest = forest
@@ -32,7 +226,7 @@ class Predictor:
         depths = np.array([len(levels) - 1 for levels in orders], np.int32)
         roots = np.append(0, np.cumsum([len(tree) for tree in forest.trees])).astype(np.uint32)
         self._numbers = np.concatenate([np.empty(0, np.int32), *(level for levels in orders for level in levels)])
-        nodes = np.zeros(roots[-1], kernels.NODE)
+        nodes = np.zeros(roots[-1], NODE)
         flags: list[Bools] = []
         for tree, levels, root in zip(forest.trees, orders, roots, strict=False):
             order = np.concatenate(levels)
@@ -41,7 +235,7 @@ class Predictor:
         set_begin = np.append(0, np.cumsum([len(set_flags) for set_flags in flags])).astype(np.int64)
         has_sets = np.array([len(tree.set_flags) > 0 for tree in forest.trees], np.bool_)
         sets = has_sets, set_begin, np.concatenate([np.empty(0, np.bool_), *flags])
-        self._trees = kernels.Trees(*map(readable, (nodes, roots[:-1], depths, *sets)))
+        self._trees = Trees(*map(readable, (nodes, roots[:-1], depths, *sets)))
         # A block of sparse rows has only the features that trees use.
         features = nodes["where"] >> 2
         self._used = np.unique(features)
@@ -54,23 +248,23 @@ class Predictor:
         x = matrix_of(x, self._forest.features)
         out = np.empty((x.shape[0], self._forest.width))
         out[:] = self._forest.base
-        self._run(kernels.dense_margins, kernels.sparse_margins, x, out)
+        self._run(dense_margins, sparse_margins, x, out)
         return out
 
     def leaves(self, x: Any) -> Int32s:
-        """Return the leaves that rows reach, int32, shape (n, trees): numbers of nodes in each ``Tree``."""
+        """Return the leaf of each tree that rows reach, as its node number: int32, shape (n, trees)."""
         x = matrix_of(x, self._forest.features)
         out = np.empty((x.shape[0], len(self._forest.trees)), np.int32)
-        self._run(kernels.dense_leaves, kernels.sparse_leaves, x, out)
+        self._run(dense_leaves, sparse_leaves, x, out)
         return self._numbers[out]
 
     def leaf_places(self, x: Any) -> Int32s:
-        """Return the leaves that rows reach, counted in each tree from the left; as ``leaves`` else."""
+        """Return the leaf of each tree that rows reach, counted from the left: int32, shape (n, trees)."""
         nodes = self.leaves(x)
         for number, tree in enumerate(self._forest.trees):
-            places = np.zeros(len(tree), np.int32)
-            places[tree.leaves] = np.arange(len(tree.leaves))
-            nodes[:, number] = places[nodes[:, number]]
+            positions = np.zeros(len(tree), np.int32)
+            positions[tree.leaves] = np.arange(len(tree.leaves))
+            nodes[:, number] = positions[nodes[:, number]]
         return nodes
 
     def _run(self, dense: Callable[..., None], sparse: Callable[..., None], x: Any, out: Array) -> None:
@@ -81,7 +275,7 @@ class Predictor:
             columns = np.full(self._forest.features, -1, np.int32)
             columns[self._used] = np.arange(len(self._used))
             csr = readable(x.indptr), readable(x.indices), readable(x.data)
-            matrix = kernels.SparseMatrix(*csr, readable(columns), len(self._used), self._absent)
+            matrix = SparseMatrix(*csr, readable(columns), len(self._used), self._absent)
             cost += x.nnz * ENTRY_COST // max(len(out), 1)
             over_blocks(sparse, (np.arange(len(out)), out), matrix, self._sparse_trees, cost=cost)
         else:
@@ -89,7 +283,7 @@ class Predictor:
 
 
 class TreesModel:
-    """The members that trained models of trees share, without Spark and servers; picklable."""
+    """Members of all trained models of trees, without Spark and servers; picklable."""
 
     forest: Forest
 
@@ -105,15 +299,15 @@ class TreesModel:
 
     @property
     def is_light(self) -> bool:
-        """Whether it may travel with the function that uses it."""
+        """Whether the model may travel inside the function that uses it."""
         return False
 
     def nodes(self, x: Any) -> Int32s:
-        """Return the leaf of each tree that rows come to, as the number of its node: int32, shape (n, trees)."""
+        """Return the leaf of each tree that rows reach, as its node number: int32, shape (n, trees)."""
         return self._predictor.leaves(x)
 
     def leaves(self, x: Any) -> Int32s:
-        """Return the leaf of each tree that rows come to, counted from the left: int32, shape (n, trees)."""
+        """Return the leaf of each tree that rows reach, counted from the left: int32, shape (n, trees)."""
         return self._predictor.leaf_places(x)
 
     @cached_property
@@ -122,13 +316,22 @@ class TreesModel:
 
 
 def matrix_of(x: Any, features: int) -> Any:
-    """Return rows as an array of float64 or CSR; ShapeError or DTypeError for anything else."""
+    """Return rows as a float64 array or CSR matrix; ShapeError, DTypeError: it has another shape or type."""
     x = as_rows("x", x, features)
     return x.astype(np.float64, copy=False)
 
 
+def dense_rows(x: sp.csr_array, absent: Absent) -> Array:
+    """Return sparse rows as dense ones; absent values are 0, or NaN if they are missing."""
+    out: Array = x.toarray()
+    if absent == "missing":
+        is_stored = sp.csr_array((np.ones(x.nnz, np.bool_), x.indices, x.indptr), shape=x.shape)
+        out[~is_stored.toarray()] = np.nan
+    return out
+
+
 def _breadth_first(tree: Tree) -> list[Int32s]:
-    """Return the numbers of the nodes, level by level: the two children of a node lie side by side."""
+    """Return the numbers of the nodes, level by level, with the two children of a node side by side."""
     levels = [np.zeros(1, np.int32)]
     while len(inner := levels[-1][tree.feature[levels[-1]] != LEAF]):
         levels.append(np.stack([tree.left[inner], tree.right[inner]], axis=1).reshape(-1))
@@ -136,7 +339,7 @@ def _breadth_first(tree: Tree) -> list[Int32s]:
 
 
 def _set_nodes(tree: Tree, order: Int32s, root: int, sets: int, nodes: Array) -> None:
-    """Set the nodes of one tree, which begin at ``root``; its sets have numbers from ``sets`` on."""
+    """Set the records of a tree's nodes; root: the index of the first; sets: the index of the tree's first set."""
     position = np.empty(len(order), np.int32)
     position[order] = np.arange(root, root + len(order))
     leaf = tree.feature[order] == LEAF

@@ -1,4 +1,4 @@
-"""The objective of boosted trees, and a training of them."""
+"""What a training of trees predicts, and the plan of a training of boosted trees."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ from ps2.errors import ConfigError, LimitError
 
 # The minimum gain of a split in xgboost.
 MIN_GAIN = 1e-6
-# Gains are rounding errors where residuals are so small a part of the labels.
-ROUNDED_PART = 1e-14
-# The largest absolute leaf value of classes with ``defaults="pyspark"``, before stepSize: the range of pyspark.ml's
-# leaves, whose margins are half as large. Newton's step of rows that are alike is the inverse of a probability, which
-# may be tiny.
+# Residuals below this share of the largest label may be rounding errors.
+ROUNDED_SHARE = 1e-14
+# The largest absolute leaf value for classes with ``defaults="pyspark"``, before stepSize: twice the largest of
+# pyspark.ml, whose margins are half as large. Without it, a leaf of equal rows would be the inverse of a probability,
+# which may be tiny.
 MAX_CLASS_LEAF = 8.0
-# The maximum number of bits of the mean weight as a whole number, and of the sum of all weights.
-WEIGHT_BITS, WEIGHTS_BITS = 20, 29
+# The maximum number of bits of the mean weight as an integer, and of the sum of all weights.
+WEIGHT_BITS, WEIGHT_SUM_BITS = 20, 29
 
 # The source of a node's weight.
 WeightSource = Literal["hessians", "rows", "weights"]
 
-# Seconds of one core: to read and bin a stored value; to add one to a histogram; for a row's gradient, its rounding and
-# its way to a leaf; to look at a bin of a node.
+# Seconds of one core: to read and bin a stored value; to add one to a histogram; to compute a row's gradient, round it
+# and move the row to a leaf; to search a bin of a node.
 READ_S, ADD_S, ROW_S, BIN_S = 100e-9, 0.75e-9, 40e-9, 5e-9
-# The same for sparse rows, whose bins lie far apart: to add a value, and to send the bin that it adds to.
+# Seconds for sparse rows, whose bins are far apart in memory: to add a value, and to send its bin.
 ADD_SPARSE_S, SEND_SPARSE_S = 40e-9, 16e-9
-# Seconds of a clock with servers, whatever it does.
+# Seconds of a clock with servers, without its work.
 CLOCK_S = 10e-3
-# The speed of each further thread of one worker.
+# The speed of each further thread of one worker, relative to the first.
 THREAD_SHARE = 0.8
 # The largest number of stored values of one worker: with bins and gradients, about 1 GB.
 MAX_VALUES = 50_000_000
-# Levels and clocks of a tree that grows by leaf, for each doubling of its leaves.
+# The number of levels and of clocks of a tree that grows by leaf, for each doubling of its leaves.
 LEVELS_BY_LEAF, CLOCKS_BY_LEAF = 1.0, 3.0
 
 
 @dataclass(frozen=True)
 class TreeProblem:
-    """The target of the prediction.
+    """What a training predicts, and from which features.
 
     Attributes:
-        objective: the loss of a row by its margins.
+        objective: the loss.
         dim: the number of features.
         base: the margins before any tree, one for each output.
         absent: how to read an entry that a sparse row does not store: zero or missing.
         categories: the number of categories by feature number; features without an entry are numeric.
-        initial: a forest that the training resumes from, with this base; None: there is none.
-        reach: the maximum distance of rows' margins below and above the base, before the first new tree.
+        initial: the forest that the training resumes from, whose base is ``base``; None: there is none.
+        reach: the lowest and the highest margin before the first new tree, relative to the base.
     """
 
     objective: Objective
@@ -89,7 +89,7 @@ class TreeProblem:
 
 
 class TreeTraining(NamedTuple):
-    """A training of trees that can start, by a plan of boosted trees or of a random forest."""
+    """A training of trees that can start; plan: of boosted trees or of a random forest."""
 
     plan: Any
     problem: TreeProblem
@@ -100,15 +100,15 @@ class BoostingPlan(Plan[BoostingSettings]):
     """A training of boosted trees.
 
     Attributes:
-        via: where histograms are: in the only worker's process ("local"), or on the servers.
-        node_features: the number of features selected for each node; 0: all.
+        via: the place of the histograms: the only worker's process ("local"), or the servers.
+        node_features: the number of features that each node samples; 0: all.
         first_rate: the learning rate of the first tree of each output; None: ``stepSize``.
         max_leaf_value: the largest absolute leaf value, before the learning rate.
         min_gain: reject splits that gain no more than this; the gain may be rounding error.
         min_node_weight: the minimum weight of a node's rows.
-        weight_source: the source of that weight: the sum of hessians (if these are the rows' weights), the number of
-            rows (if all weigh 1), or a sum of its own.
-        weight_unit: the unit of weights as whole numbers.
+        weight_source: the source of a node's weight: the sum of hessians (if these are the rows' weights), the number
+            of rows (if all weigh 1), or a separate sum of weights.
+        weight_unit: the weight that 1 of an integer weight stands for.
     """
 
     via: Via = "servers"
@@ -125,7 +125,7 @@ class BoostingPlan(Plan[BoostingSettings]):
         if self._needs_weights and self.weight_source == "weights" and min_rows > 1:
             raise ConfigError(
                 "minInstancesPerNode: expected 1 with minInfoGain or minWeightFractionPerNode and weights of rows, for "
-                f"a loss whose hessians are not these, got {min_rows}"
+                f"a loss whose hessians are not the weights, got {min_rows}"
             )
 
     @property
@@ -138,7 +138,7 @@ class BoostingPlan(Plan[BoostingSettings]):
 
     @property
     def bounds(self) -> npt.NDArray[np.float64]:
-        """The smallest and the largest value of a leaf."""
+        """The smallest and the largest value of a leaf, before the learning rate."""
         return np.array([-self.max_leaf_value, self.max_leaf_value])
 
     @property
@@ -169,7 +169,7 @@ class BoostingPlan(Plan[BoostingSettings]):
         """The minimum third total of a node."""
         match self.third:
             case "rows":
-                # The share behind a minimum weight is rounded; the tolerance keeps it from asking for one row more.
+                # Without the tolerance, a rounded weight could ask for one more row.
                 by_weight = self.min_node_weight * (1 - 1e-6) if self.weight_source == "rows" else 0.0
                 return max(self.settings.minInstancesPerNode, math.ceil(by_weight))
             case "weights":
@@ -184,7 +184,7 @@ class BoostingPlan(Plan[BoostingSettings]):
         return max(self.settings.minChildWeight, by_weight)
 
     def rate_of(self, tree: int, width: int) -> float:
-        """Return the factor of a tree's leaves; width: the number of outputs."""
+        """Return the learning rate of a tree, by its number; width: the number of outputs."""
         return self.settings.stepSize if self.first_rate is None or tree >= width else self.first_rate
 
 
@@ -196,17 +196,17 @@ def with_facts(
     min_gain, max_leaf_value, first_rate = MIN_GAIN, objective.max_leaf_value, None
     if settings.defaults == "pyspark":
         # Relative to labels and weights, so that trees do not depend on their units.
-        size = 1.0 if objective.has_bounded_gradients else max(map(abs, facts.label_range))
-        min_gain = without_last_digits(mean_weight * (ROUNDED_PART * size) ** 2)
+        largest = 1.0 if objective.has_bounded_gradients else max(map(abs, facts.label_range))
+        min_gain = without_last_digits(mean_weight * (ROUNDED_SHARE * largest) ** 2)
         is_bounded = objective.classes or objective.loss == "lambdarank"
         max_leaf_value = min(max_leaf_value, MAX_CLASS_LEAF if is_bounded else math.inf)
         first_rate = 1.0
     if initial is not None:
-        # The first new tree is not the model's first; and the new trees need other random numbers than the old ones.
+        # The first new tree is not the first of the model. The new trees need other random numbers than the old ones.
         settings = with_values(settings, seed=key_of(plan.seed, len(initial.trees)))
         first_rate = None
-    # The sum of all weights as whole numbers fits int32.
-    weight_bits = max(min(WEIGHT_BITS, WEIGHTS_BITS - math.ceil(math.log2(facts.rows))), 0)
+    # The sum of all integer weights fits int32.
+    weight_bits = max(min(WEIGHT_BITS, WEIGHT_SUM_BITS - math.ceil(math.log2(facts.rows))), 0)
     return replace(
         plan,
         settings=settings,
@@ -221,12 +221,12 @@ def with_facts(
 
 
 def without_last_digits(number: float) -> float:
-    """Return a number without the last digits, which depend on the order of the rows."""
+    """Round a sum to 6 digits: the last digits depend on the order of the rows."""
     return float(f"{number:.6g}")
 
 
 def check_features(settings: BoostingSettings, dim: int) -> None:
-    """Raise ConfigError unless constraints and weights are those of the features."""
+    """Raise ConfigError unless constraints and weights match the features."""
     for name in ("monotoneConstraints", "featureWeights"):
         entries = getattr(settings, name)
         if entries and len(entries) != dim:
@@ -267,37 +267,35 @@ def key_of(seed: int, *numbers: int) -> int:
     return int(np.random.SeedSequence([seed, *numbers]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-@dataclass(frozen=True)
-class TableSize:
-    """The size of a table; values: the number of stored feature values."""
+def work_of(survey: Any, plan: BoostingPlan, trees: int, node_s: float = 0.0) -> Work:
+    """Estimate the work of a training of boosted trees.
 
-    rows: int
-    values: float
-    features: int
-
-
-def work_of(table: TableSize, plan: BoostingPlan, trees: int, node_s: float = 0.0) -> Work:
-    """Count the work of a training of at most some trees; node_s: seconds of servers for a node, besides its bins."""
-    leaves = min(plan.max_leaves, max(table.rows // max(plan.settings.minInstancesPerNode, 1), 1))
+    Args:
+        survey: the result of the survey: rows, dim, and the cost, one for each row and stored value.
+        trees: the maximum number of trees.
+        node_s: seconds of servers for a node, besides its bins.
+    """
+    rows, values = survey.rows, survey.cost - survey.rows
+    leaves = min(plan.max_leaves, max(rows // max(plan.settings.minInstancesPerNode, 1), 1))
     if plan.settings.growth == "level":
         levels = clocks = float(max(plan.settings.maxDepth, 1))
     else:
         doublings = math.log2(max(leaves, 2))
         levels, clocks = LEVELS_BY_LEAF * doublings, CLOCKS_BY_LEAF * doublings
-    # A histogram has the bins that rows fill.
-    bins = min(table.features * min(plan.settings.maxBins, table.rows), table.values)
-    # Workers add up the histogram of only one of two children: the one with fewer rows.
-    added, scanned, add_s, send_s = table.values * (1 + levels / 2), leaves * bins, ADD_S, 0.0
-    if table.values < DENSE_FROM * table.rows * table.features:
-        # Only bins that are filled are looked at.
-        scanned, add_s, send_s = min(scanned, table.values * levels), ADD_SPARSE_S, SEND_SPARSE_S
+    # Only bins with rows count.
+    bins = min(survey.dim * min(plan.settings.maxBins, rows), values)
+    # Workers add up the histogram of only one of two children: the child with fewer rows.
+    added, scanned, add_s, send_s = values * (1 + levels / 2), leaves * bins, ADD_S, 0.0
+    if values < DENSE_FROM * rows * survey.dim:
+        # Servers search only bins that are not empty.
+        scanned, add_s, send_s = min(scanned, values * levels), ADD_SPARSE_S, SEND_SPARSE_S
     why_not_auto = ""
-    if table.values > MAX_VALUES:
-        why_not_auto = f"{table.values:,.0f} stored values are more than the {MAX_VALUES:,} of one worker"
+    if values > MAX_VALUES:
+        why_not_auto = f"{values:,.0f} stored values are more than the {MAX_VALUES:,} of one worker"
     return Work(
-        read_s=table.values * READ_S,
+        read_s=values * READ_S,
         steps=trees,
-        step_s=added * add_s + table.rows * ROW_S + scanned * BIN_S,
+        step_s=added * add_s + rows * ROW_S + scanned * BIN_S,
         local_s=0.0,
         servers_s=added * send_s + leaves * node_s + clocks * CLOCK_S,
         local_threads=math.inf,

@@ -1,7 +1,7 @@
 """Gradient boosting as durable programs: on servers, and in the only worker's process.
 
 Friedman, "Greedy function approximation" (2001), with the second-order gains and leaves of Chen and Guestrin, "XGBoost"
-(2016), section 2.2. Workers hold the rows. The servers add up histograms of gradients, and search these for the best
+(2016), section 2.2. Workers hold the rows. The servers add up histograms of gradients, and search them for the best
 splits. The driver chooses among these splits, and tells the workers which nodes to split.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Via, Words
+from ps2.algorithms.training.record import Record, StepReport, Trained, Via, Words
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
@@ -54,22 +54,15 @@ F = TypeVar("F")
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedForest(Generic[F]):
-    """The result of a training of boosted trees, or of a random forest."""
-
-    forest: F
-    history: TrainingHistory
-
-
-@dataclass(frozen=True, eq=False)
 class TreeRun:
-    """The facts that the programs of a training share.
+    """What the programs of a training need.
 
     Attributes:
-        plan: a plan of boosted trees or of a random forest.
+        plan: the plan of boosted trees or of a random forest.
         rows: the number of rows.
         mean_weight: the mean weight of the rows; None: all weights are 1.
-        settings: the settings that trees depend on.
+        settings: the settings on which trees depend.
+        names: the names of the training's vectors in checkpoints.
     """
 
     problem: TreeProblem
@@ -81,7 +74,7 @@ class TreeRun:
     names: CheckpointNames
 
 
-class TreesProgram(Program[TrainedForest[F]]):
+class TreesProgram(Program[Trained[F]]):
     """A training of trees."""
 
     def __init__(self, run: TreeRun) -> None:
@@ -93,8 +86,9 @@ class TreesProgram(Program[TrainedForest[F]]):
     def settings(self) -> dict[str, Any]:
         return self._run.settings
 
-    def result(self, returned: Any) -> TrainedForest[F]:
-        return TrainedForest(*returned.result())
+    def result(self, returned: Any) -> Trained[F]:
+        result: Trained[F] = returned.result()
+        return result
 
 
 class LocalProgram(TreesProgram[F]):
@@ -118,7 +112,7 @@ class FleetProgram(TreesProgram[F]):
         self._matrices: HistogramMatrices | None = None
 
     def prepare_histograms(self, ask: Ask) -> Steps[HistogramMatrices]:
-        """Find cut points, and make the matrices of histograms."""
+        """Find cut points, and make the matrices."""
         yield from self._quantiles.find_cut_points(ask)
         numbers = ask(self._make_matrices)
         if self._matrices is None:  # an earlier driver has made them
@@ -144,7 +138,7 @@ class FleetProgram(TreesProgram[F]):
 
 
 def grow_trees(ask: Ask, growth: Growth, matrices: HistogramMatrices) -> Steps[tuple[Moves, int]]:
-    """Grow trees by any ``Growth``; return how rows move to the leaves, and the bytes of the workers' histograms."""
+    """Grow trees; return the moves of rows to their leaves, and the bytes of the workers' histograms."""
     histogram_bytes = 0
     while True:
         best = None
@@ -165,7 +159,7 @@ class BoostingProgram(FleetProgram[Forest]):
     def __init__(self, run: TreeRun) -> None:
         super().__init__(run, min_rows_to_split(run.problem, run.plan, run.mean_weight))
         share = run.problem.objective.leaf_share
-        # The bounds of monotone features hold only for leaves whose values come from gradients.
+        # Monotone constraints hold only for leaves whose values come from gradients.
         self._leaf_quantiles = None
         if share is not None and not run.plan.monotone:
             self._leaf_quantiles = LeafQuantiles.make(share, run.mean_weight)
@@ -181,13 +175,13 @@ class BoostingProgram(FleetProgram[Forest]):
         losses = yield SumGradients(matrices=numbers).then(self._summarize)
         boosting.begin(losses)
         is_recorded = True  # whether the losses after the last round are recorded
-        # Scaled gradients are rounded to whole numbers, so that sums do not depend on the order of the rows.
+        # Scaled gradients are rounded to integers, so that sums do not depend on the order of the rows.
         scales = scales_of(*losses.below[:2])
         while True:
             if boosting.rounds >= ask.setting(lambda: plan.settings.maxIter):
                 if is_recorded:
                     return boosting
-                # No further tree comes with which workers would report these losses.
+                # Workers report losses with the next tree, but there is none.
                 losses = yield SumGradients(matrices=numbers, **moves.fields()).then(self._summarize)
                 _set_counts(trees, losses)
                 is_recorded, moves = True, Moves()
@@ -195,7 +189,7 @@ class BoostingProgram(FleetProgram[Forest]):
                     return boosting
                 continue
             for output in range(width):  # a round has a tree for each class (Friedman, algorithm 6), else one
-                # With the first tree of a round, workers report the losses after the round before.
+                # With the first tree of a round, workers report the losses after the previous round.
                 begins_round, fields = bool(trees) and output == 0, replace(moves, opened=roots).fields()
                 plant = PlantTrees(
                     matrices=numbers, first=len(trees), scales=scales, begins_round=begins_round, **fields
@@ -213,7 +207,7 @@ class BoostingProgram(FleetProgram[Forest]):
             scales, is_recorded = next_scales(problem, plan, losses.below, trees[-width:]), False
 
     def _summarize(self, report: Any) -> dict[str, Any]:
-        """Return a report with ``sums_below`` of its exponents, and the value of the held-out rows' metric."""
+        """Replace a report's exponents by ``sums_below``, and the held-out rows' report by their metric."""
         summary = dict(vars(report))
         if (exponents := summary.pop("exponents", None)) is not None:
             summary["below"] = sums_below(exponents)
@@ -224,7 +218,7 @@ class BoostingProgram(FleetProgram[Forest]):
     def _grow_tree(
         self, ask: Ask, matrices: HistogramMatrices, number: int, scales: tuple[float, float], totals: Int64s
     ) -> Steps[dict[str, Any]]:
-        """Grow a tree from its root's histogram; return it, and how rows move to its leaves, as plain data."""
+        """Grow a tree from its root's histogram; return it, and the moves of rows to its leaves, as plain data."""
         rate = self.plan.rate_of(number, self._problem.objective.width)
         growth = BoostedGrowth(self.plan, matrices.bins, scales, totals, number, rate)
         moves, _ = yield from grow_trees(ask, growth, matrices)
@@ -253,7 +247,7 @@ class BoostingProgram(FleetProgram[Forest]):
 
 
 class LocalBoostingProgram(LocalProgram[Forest]):
-    """Gradient boosting in the only worker's process. The driver decides when it ends."""
+    """Gradient boosting in the only worker's process; the driver decides when to stop."""
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         boosting = BoostingRecord(self._problem, self.plan, self.record)
@@ -263,7 +257,7 @@ class LocalBoostingProgram(LocalProgram[Forest]):
             report = yield task
             first, trees = len(boosting.trees), list[Any]()
             for reply in report.rounds:  # the losses before a round, and its trees
-                if len(self.record.objective) <= reply["round"]:  # else a driver that wanted fewer rounds recorded them
+                if len(self.record.objective) <= reply["round"]:  # an earlier driver may have recorded it
                     losses = SimpleNamespace(**reply)
                     if not reply["round"]:
                         boosting.begin(losses)
@@ -287,7 +281,7 @@ def train(
     plan: BoostingPlan,
     facts: Facts,
     on_step: Callable[[StepReport], Any] = lambda step: None,
-) -> TrainedForest[Forest]:
+) -> Trained[Forest]:
     """Grow boosted trees, or resume: the same to the bit on any number of workers and servers, and in one process."""
     names = CheckpointNames.of(plan.name, ps)
     record = Record(on_step, Words("tree" if problem.objective.width == 1 else "round", "loss"))
@@ -304,13 +298,13 @@ def train(
 
 
 def begun_via(ps: Any, name: str) -> Via | None:
-    """Return where the trees of a training lie that a restored context goes on with; None: it goes on with none."""
+    """Return ``via`` of the training that a restored context continues; None: it continues none of this name."""
     names = CheckpointNames.of(name, ps) if name and ps is not None and ps.conf.restore is not None else UNNAMED
     return earlier_settings(names).get("via") if names.called else None
 
 
 def _set_counts(trees: list[Tree], report: Any) -> None:
-    """Set the number of rows in each node of the last tree, if workers have just moved their rows to its leaves."""
+    """Set the row counts of the last tree's nodes, if workers report them."""
     if hasattr(report, "counts"):
         trees[-1] = replace(trees[-1], count=report.counts)
 
@@ -321,22 +315,22 @@ def mean_weight_of(table: Table, facts: Facts) -> float | None:
 
 
 def min_rows_to_split(problem: TreeProblem, plan: BoostingPlan, mean_weight: float | None) -> int:
-    """Return the minimum number of rows that must hold a feature, so that one side of a split is heavy enough."""
+    """Return the minimum number of rows that must store a feature for a split by it to have two heavy enough sides."""
     if mean_weight is not None:
         return 0
-    # Each quantised hessian is rounded up by 1 / 32 of the largest one, at most.
+    # Rounding adds at most 1 / 32 of the largest hessian to a hessian.
     max_hessian = problem.objective.max_hessian * (1 + 1 / 32)
     return max(1, plan.min_third, math.ceil(plan.min_hessian / max_hessian))
 
 
 def settings_of(problem: TreeProblem, plan: Any, **facts: Any) -> dict[str, Any]:
-    """Return the settings that trees depend on: not maxIter, and not sums of weights, whose last digits vary."""
+    """Return the settings on which trees depend: not maxIter, nor sums of weights, whose last digits vary."""
     settings = {**asdict(replace(problem, initial=None)), **plan.plain()}
     return {name: value for name, value in settings.items() if name not in ("initial", "maxIter", "name")} | facts
 
 
 def boosting_settings(problem: TreeProblem, plan: BoostingPlan, rows: int, mean_weight: float | None) -> dict[str, Any]:
-    """Return the settings that boosted trees depend on."""
+    """Return the settings on which boosted trees depend."""
     initial = "" if problem.initial is None else _fingerprint(problem.initial)
     held_out = plan.settings.validationIndicatorCol is not None
     return settings_of(problem, plan, rows=rows, initial=initial, weighted=mean_weight is not None, held_out=held_out)

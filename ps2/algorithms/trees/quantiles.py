@@ -1,13 +1,12 @@
-"""The first clocks of a training of trees: cut points of features.
+"""The first clocks of a training of trees, which find the cut points of features.
 
-Workers add weights to the servers as whole numbers. Features with categories need no cut points: the categories are
-their bins.
+Workers add integer weights to the servers' sums. Features with categories need no cut points: each category is a bin.
 
-In clock 0 workers count the rows that hold each feature. A feature that is too rare to part a node gets no cut points.
-In clock 1 workers add the values of features that have few, by the upper half of their bits, and in clock 2, where
-needed, by the lower half. From clock 3 on they add the other features' weights by cells. Each clock cuts the cells that
-were too heavy; after the last one, no cell holds two heavy values. The driver only looks at sums, so cut points do not
-depend on how rows lie.
+In clock 0, workers count the rows that store each feature. A feature that is too rare to split a node gets no cut
+points. In clock 1, workers add the values of features that have few, by the upper half of the values' bits, and in
+clock 2, where values share their upper half, by the lower half. From clock 3 on, they add the weights of the other
+features by cells. Each of these clocks, called turns, cuts the cells that were too heavy. After the last turn, a heavy
+cell has one value. The driver only reads sums, so cut points do not depend on the order of the rows.
 """
 
 from __future__ import annotations
@@ -20,26 +19,29 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Ask, Steps
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
-from ps2.algorithms.trees import feature_columns
+from ps2.algorithms.trees import cut_points
 from ps2.algorithms.trees.ascending import are_in, distinct_of, runs
 from ps2.algorithms.trees.binning import Bins, bins_of, categories_of
 from ps2.algorithms.trees.binning_kernels import count_values
 from ps2.algorithms.trees.cut_points import (
     BITS,
     COARSE_BITS,
+    ZERO,
     Cells,
+    Distinct,
+    FeatureColumns,
     Refinement,
     children,
     cuts_of_few,
     cuts_of_many,
+    distinct,
     unit_of,
     value_counts,
     whole,
 )
 from ps2.algorithms.trees.driver_messages import AddCells, AddLowerHalves, AddValues, CountRows, CutPointTask
-from ps2.algorithms.trees.feature_columns import ZERO, Distinct, FeatureColumns, distinct
 from ps2.algorithms.trees.layout import Array
-from ps2.algorithms.trees.local_vectors import LocalDense, LocalSparse, SumsVector
+from ps2.algorithms.trees.local_vectors import LocalDense, LocalSparse
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.rows import dense_of, is_dense
 from ps2.array_types import Int64s
@@ -48,51 +50,53 @@ from ps2.client.handle import free_all
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
-# Turns of cutting cells.
+# The number of turns.
 TURNS = 6
-# A key is a feature and the upper half of a value's bits, the number of such a key and the lower half, or a feature and
-# a cell's number.
+# A key has two parts: a feature and the upper half of a value's bits; the number of such a key and the lower half; or a
+# feature and the number of a cell.
 FEATURE_BITS = 32
 HALF_BITS = np.uint64(32)
 LOW = (1 << FEATURE_BITS) - 1
-# Features whose cells are looked at together: 4,096 in the first turn each.
+# The number of features whose cells are handled together; each has 4,096 in the first turn.
 CHUNK = 256
-# The maximum bytes of cells that are cached from turn to turn; others are computed again.
+# The maximum bytes of cells that are cached between turns; other cells are computed again.
 MAX_CACHE_BYTES = 1 << 28
-# Bits of the mean weight as a whole number; and the count of each row beside its weight.
+# The number of bits of the mean weight as an integer; and a number that is added to the integer weight of each row.
 WEIGHT_BITS = 8
 ROW_COUNT = 1 << WEIGHT_BITS
 
-# The functions that make a dense vector of a dimension and a dtype, and a sparse one of a dimension.
+# A vector to which workers add: on the servers, or in the process of the only worker.
+SumsVector = DCV | LocalDense | LocalSparse
+# Functions that make a dense vector, by dimension and dtype, and a sparse vector, by dimension.
 Vectors = tuple[Callable[[int, str], SumsVector], Callable[[int], SumsVector]]
 
 
 @dataclass(frozen=True, eq=False)
 class Quantiles:
-    """Sums that workers add to; picklable.
+    """Sums of all workers, from which cut points are made; picklable.
 
     Attributes:
-        problem: the problem, which describes the features.
+        problem: the features are described there.
         bins: the maximum number of bins of a numeric feature, without the bin of missing values.
-        weight_unit: the whole number for a weight of 1; 0: each row counts 1.
-        min_rows: a feature gets cut points if at least this many rows hold it.
-        held: int64, a column for each feature: the number of rows that hold it.
-        total: int64, one column: the weight of all rows.
-        missing: int64, a column for each feature: the weight of its missing values that rows store.
-        many: int32, a column for each feature: above 0 if it has more values than bins.
-        values: sparse, int64, the weights by feature and upper half.
-        numbers: sparse, int64, the number, from 1 on, of each such key that several values share.
-        lows: sparse, int64, the weights of these values by number and lower half.
-        turns: for each turn: sparse, int64, the weights by feature and cell.
-        heavy: int64, one column: the number of features whose cells the next turn cuts.
-        _cached: for some features, the cells after a number of turns; a turn adds the same sums when it is repeated.
+        weight_unit: the weight that 1 of an integer weight stands for; 0: each row counts 1.
+        min_rows: a feature gets cut points if at least this many rows store it.
+        stored: the number of rows that store each feature, int64.
+        total: the weight of all rows, int64, shape (1,).
+        missing: the weight of each feature's stored missing values, int64.
+        many: above 0 for a feature with more values than bins, int32.
+        values: the weights by feature and upper half, sparse, int64.
+        numbers: the number, from 1 on, of each key of ``values`` that several values share, sparse, int64.
+        lows: the weights of these values by number and lower half, sparse, int64.
+        turns: for each turn, the weights by feature and cell, sparse, int64.
+        heavy: the number of features whose cells the next turn cuts, int64, shape (1,).
+        _cached: for groups of features, the cells after a number of turns. A repeated turn adds the same sums.
     """
 
     problem: TreeProblem
     bins: int
     weight_unit: float
     min_rows: int
-    held: SumsVector
+    stored: SumsVector
     total: SumsVector
     missing: SumsVector
     many: SumsVector
@@ -107,7 +111,7 @@ class Quantiles:
     def make(
         problem: TreeProblem, bins: int, mean_weight: float | None, names: CheckpointNames = UNNAMED, min_rows: int = 0
     ) -> Quantiles:
-        """Make zero sums, or find those of a training that resumes; mean_weight None: all weights are 1."""
+        """Make zero sums, or find those of a resumed training; mean_weight None: all weights are 1."""
 
         def dense(dim: int, dtype: str) -> DCV:
             return names.give(lambda name: DCV.dense(dim, 1, dtype, name=name))
@@ -119,12 +123,12 @@ class Quantiles:
 
     @staticmethod
     def in_process(problem: TreeProblem, bins: int, mean_weight: float | None, min_rows: int = 0) -> Quantiles:
-        """Make zero sums in this process, for a worker that has all rows; for the args, see ``make``."""
+        """Make zero sums in this process, for a worker that has all rows; see ``make``."""
         return Quantiles._of(problem, bins, mean_weight, min_rows, (LocalDense, lambda _: LocalSparse()))
 
     @staticmethod
     def _of(problem: TreeProblem, bins: int, mean_weight: float | None, min_rows: int, vectors: Vectors) -> Quantiles:
-        """Make the vectors, whose order gives them their names in a checkpoint."""
+        """Make the vectors; their names in checkpoints follow from the order of these calls."""
         dim, (dense, sparse), keys = problem.dim, vectors, problem.dim << FEATURE_BITS
         unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
         by_feature = dense(dim, "int64"), dense(1, "int64"), dense(dim, "int64"), dense(dim, "int32")
@@ -132,40 +136,38 @@ class Quantiles:
         return Quantiles(problem, bins, unit, min_rows, *by_feature, *by_key, dense(1, "int64"))
 
     def free(self) -> None:
-        dense = [self.held, self.total, self.missing, self.many, self.heavy]
-        every = [*dense, self.values, self.numbers, self.lows, *self.turns]
-        free_all([vector for vector in every if isinstance(vector, DCV)])
+        free_all([vector for vector in (*vars(self).values(), *self.turns) if isinstance(vector, DCV)])
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
     def find_bins(self, rows: LocalRows) -> tuple[Bins, FeatureColumns | None]:
-        """Return the bins of all rows, which this process has, and the columns of dense rows, in one pass."""
+        """Find the bins where this process has all rows; return them, and the columns of dense rows."""
         self.count(rows)
         used = self.common(rows)
-        part = RowsByFeature.of(self, used)
-        part.add_total()
-        few = part.numeric
-        held = np.bincount(few.features, few.weights, self.problem.dim).astype(np.int64)
-        absent = self._zeros(np.arange(self.problem.dim), held)
+        by_feature = RowsByFeature.of(self, used)
+        by_feature.add_total()
+        few = by_feature.numeric
+        stored = np.bincount(few.features, few.weights, self.problem.dim).astype(np.int64)
+        absent = self._zeros(np.arange(self.problem.dim), stored)
         self.many.add(np.ones(len(few.many), np.int32), few.many)
         many = self._set_many(few, absent)
         for turn in range(TURNS):
-            part.add_cells(turn)
+            by_feature.add_cells(turn)
             if turn < TURNS - 1:
                 self.find_heavy(turn + 1)
-        return self._cut(few.without(many, len(few.features)), absent), part.dense_columns(rows, used)
+        return self._cut(few.without(many, len(few.features)), absent), by_feature.dense_columns(rows, used)
 
     def count(self, rows: LocalRows) -> None:
-        """Add the number of rows with each feature, and the weight of missing values, which have a bin even if rare."""
-        held = np.zeros(len(rows.keys), np.int64)
-        is_lacking = count_values(readable(rows.x.indices), readable(rows.x.data), held)
-        self.held.add(held, rows.keys)
-        if is_lacking:
+        """Count the rows that store each feature, and add the weight of missing values, also of rare features."""
+        stored = np.zeros(len(rows.keys), np.int64)
+        has_missing = count_values(readable(rows.x.indices), readable(rows.x.data), stored)
+        self.stored.add(stored, rows.keys)
+        if has_missing:
             RowsByFeature.of(self, rows).add_missing()
 
     def common(self, rows: LocalRows) -> LocalRows:
-        """Return rows without the features that are too rare."""
-        common = np.flatnonzero(self.held.pull(rows.keys) >= self.min_rows)
+        """Return the rows without the features that are too rare."""
+        common = np.flatnonzero(self.stored.pull(rows.keys) >= self.min_rows)
         if len(common) == len(rows.keys):
             return rows
         return LocalRows(rows.keys[common], rows.x[:, common], rows.y, rows.weights)
@@ -173,7 +175,7 @@ class Quantiles:
     # -- the driver ------------------------------------------------------------------------------------------------
 
     def find_cut_points(self, ask: Ask) -> Steps[None]:
-        """Let the workers add the sums for ``cut``, clock by clock."""
+        """Let the workers add the sums that ``cut`` needs, clock by clock."""
         yield CountRows()
         yield AddValues()
         ask(self.number_values)
@@ -185,33 +187,30 @@ class Quantiles:
                 ask(partial(self.find_heavy, turn + 1))
 
     def number_values(self) -> None:
-        """Number the values whose lower halves workers add next."""
-        self._number(self._set_many(*self._values(np.empty(0, np.int64))))
+        """Number the keys that several values share, except those of features with many values."""
+        many = self._set_many(*self._values(np.empty(0, np.int64)))
+        keys, _ = self.numbers.pull()
+        few = ~are_in(keys >> FEATURE_BITS, many, self.problem.dim)
+        if len(keys):
+            self.numbers.push(np.where(few, np.cumsum(few), 0), keys)
 
     def find_many(self) -> None:
-        """Find the features that have more values than bins, by the sums so far."""
+        """Find the features that have more values than bins."""
         self._set_many(*self._values(np.empty(0, np.int64)))
 
     def _set_many(self, values: Distinct, absent: Int64s) -> Int64s:
-        """Mark and return the features that have more values than bins; for the args, see ``value_counts``."""
+        """Mark the features with more values than bins, and return them; for the args, see ``value_counts``."""
         many = np.flatnonzero((self.many.pull() > 0) | (value_counts(values, absent) > self.bins))
         self.many.zero()
         if len(many):
             self.many.push(np.ones(len(many), np.int32), many)
         return many
 
-    def _number(self, many: Int64s) -> None:
-        """Number the keys that several values share, except those of features with many values."""
-        keys, _ = self.numbers.pull()
-        few = ~are_in(keys >> FEATURE_BITS, many, self.problem.dim)
-        if len(keys):
-            self.numbers.push(np.where(few, np.cumsum(few), 0), keys)
-
     def find_heavy(self, turn: int) -> None:
         """Count the features whose cells the next turn cuts; turn: the number of turns so far."""
         many = np.flatnonzero(self.many.pull())
         if turn == 1 and len(many) and self.problem.absent == "zero":
-            # Rows that do not hold a feature are in the cell of zeros.
+            # Rows that do not store a feature count in the cell of zeros.
             keys, weights = self.turns[0].pull()
             absent = self._zeros(many, _sums_of(keys, weights, many))
             self.turns[0].add(absent, (many << FEATURE_BITS) + (int(ZERO) >> (BITS - COARSE_BITS)))
@@ -222,7 +221,7 @@ class Quantiles:
         self.heavy.push(np.array([heavy]))
 
     def cut(self) -> Bins:
-        """After the last clock: return the bins."""
+        """Return the bins, after the last turn."""
         return self._cut(*self._values(np.flatnonzero(self.many.pull())))
 
     def _cut(self, few: Distinct, absent: Int64s) -> Bins:
@@ -232,71 +231,70 @@ class Quantiles:
         categories, category_features = categories_of(self.problem)
         cuts = [value_cuts, categories]
         features = [np.repeat(np.arange(self.problem.dim), np.diff(begins)), category_features]
-        for some, cells in self._cells(many, TURNS):
+        for chunk, cells in self._cells(many, TURNS):
             cell_cuts, sizes = cuts_of_many(cells, self.bins)
             cuts.append(cell_cuts)
-            features.append(np.repeat(some, sizes))
+            features.append(np.repeat(chunk, sizes))
         feature = np.concatenate(features)
         offsets = np.append(0, np.cumsum(np.bincount(feature, minlength=self.problem.dim)))
         missing = (self.missing.pull() > 0) | (self.problem.absent == "missing")
         return bins_of(self.problem, np.concatenate(cuts)[np.argsort(feature, kind="stable")], offsets, missing)
 
-    def _zeros(self, features: Int64s, held: Int64s) -> Int64s:
-        """Return the weight of features' zeros that rows do not store; held: the weight of the stored values."""
+    def _zeros(self, features: Int64s, stored: Int64s) -> Int64s:
+        """Return the weight of each feature's zeros that rows do not store; stored: the weight of the stored values."""
         if self.problem.absent == "missing":
             return np.zeros(len(features), np.int64)
-        return self.total.pull()[0] - self.missing.pull()[features] - held
+        return self.total.pull()[0] - self.missing.pull()[features] - stored
 
     def _values(self, many: Int64s) -> tuple[Distinct, Int64s]:
-        """Return the values of all features but ``many``, and the weight of zeros that rows do not store."""
+        """Return the values of all features except ``many``, and the weight of zeros that rows do not store."""
         keys, weights = self.values.pull()
-        every = np.arange(self.problem.dim)
-        held = np.bincount(keys >> FEATURE_BITS, weights, self.problem.dim).astype(np.int64)
-        absent = self._zeros(every, held)
+        stored = np.bincount(keys >> FEATURE_BITS, weights, self.problem.dim).astype(np.int64)
+        absent = self._zeros(np.arange(self.problem.dim), stored)
         bits = (keys & LOW).astype(np.uint64) << HALF_BITS
         features, low_keys = keys >> FEATURE_BITS, self.lows.pull()
         if len(low_keys[0]):
             # Numbered keys are replaced by the values that share them.
             numbered, numbers = self.numbers.pull()
-            numbered = numbered[numbers > 0]  # in this order
-            known = np.ones(len(keys), np.bool_)
-            known[np.searchsorted(keys, numbered)] = False
+            numbered = numbered[numbers > 0]  # in the order of their numbers
+            is_single = np.ones(len(keys), np.bool_)
+            is_single[np.searchsorted(keys, numbered)] = False
             upper = numbered[(low_keys[0] >> FEATURE_BITS) - 1]
             lows = (upper & LOW).astype(np.uint64) << HALF_BITS | (low_keys[0] & LOW).astype(np.uint64)
-            features = np.concatenate([features[known], upper >> FEATURE_BITS])
-            bits = np.concatenate([bits[known], lows])
-            weights = np.concatenate([weights[known], low_keys[1]])
+            features = np.concatenate([features[is_single], upper >> FEATURE_BITS])
+            bits = np.concatenate([bits[is_single], lows])
+            weights = np.concatenate([weights[is_single], low_keys[1]])
             order = np.lexsort((bits, features))
             features, bits, weights = features[order], bits[order], weights[order]
         return Distinct(features, bits, weights, many).without(many, len(keys) + len(low_keys[0])), absent
 
     def _cells(self, many: Int64s, turns: int) -> Iterator[tuple[Int64s, Cells]]:
-        """Yield some features at a time, and their cells after a number of turns."""
+        """Yield chunks of features, and their cells after a number of turns."""
         pulled: dict[int, tuple[Int64s, Int64s]] = {}
         for begin in range(0, len(many), CHUNK):
-            some = many[begin : begin + CHUNK]
-            name = some.tobytes()
-            first, cells = self._cached.get(name, (0, Cells.whole(len(some))))
+            chunk = many[begin : begin + CHUNK]
+            name = chunk.tobytes()
+            first, cells = self._cached.get(name, (0, Cells.whole(len(chunk))))
             if first > turns:
-                first, cells = 0, Cells.whole(len(some))
+                first, cells = 0, Cells.whole(len(chunk))
             for turn in range(first, turns):
                 if turn not in pulled:
                     pulled[turn] = self.turns[turn].pull()
                 keys, weights = pulled[turn]
                 refinement = Refinement.of(cells, self.bins, turn)
-                span = _span_of(keys, some)
-                index = np.searchsorted(some, keys[span] >> FEATURE_BITS)
+                span = _span_of(keys, chunk)
+                index = np.searchsorted(chunk, keys[span] >> FEATURE_BITS)
                 children_of_cells = refinement.begin[index] + (keys[span] & LOW)
                 cells = cells.refine(refinement, children_of_cells, weights[span])
             self._cache(name, turns, cells)
-            yield some, cells
+            yield chunk, cells
 
     def forget_cells(self) -> None:
-        """Forget the cells of earlier turns: their sums may have been read as the fleet went back."""
+        """Clear the cache: the sums of earlier turns may have been read while the fleet rolled back."""
         self._cached.clear()
 
     def _cache(self, name: bytes, turns: int, cells: Cells) -> None:
-        """Cache the cells of some features after a number of turns, if there is memory for them."""
+        """Cache the cells of a chunk after a number of turns, if there is memory for them."""
         self._cached.pop(name, None)
         if cells.nbytes + sum(cached.nbytes for _, cached in self._cached.values()) <= MAX_CACHE_BYTES:
             self._cached[name] = turns, cells
@@ -304,7 +302,7 @@ class Quantiles:
 
 @dataclass(frozen=True, eq=False)
 class RowsByFeature:
-    """A worker's rows by feature; features: the number of each of the columns; weights: whole numbers, or empty."""
+    """A worker's rows by feature; features: the feature of each column; weights: integers; empty: each row counts 1."""
 
     sums: Quantiles
     columns: FeatureColumns
@@ -315,7 +313,7 @@ class RowsByFeature:
     def of(sums: Quantiles, rows: LocalRows) -> RowsByFeature:
         weights = np.empty(0, np.int64)
         if sums.weight_unit and rows.weights is not None:
-            # Else rows that weigh little beside others would have no cut among them.
+            # Without ROW_COUNT, there would be no cut between rows of small weights.
             weights = ROW_COUNT + whole(rows.weights, sums.weight_unit)
         dim = sums.problem.dim
         if is_dense(rows.x, dim):
@@ -324,12 +322,12 @@ class RowsByFeature:
         return RowsByFeature(sums, FeatureColumns.of_sparse(rows.x), rows.keys, readable(weights))
 
     def add_missing(self) -> None:
-        lacking = feature_columns.missing(self.columns, self.weights)
-        some = np.flatnonzero(lacking)
-        self.sums.missing.add(lacking[some], self.features[some])
+        missing_weights = cut_points.missing(self.columns, self.weights)
+        filled = np.flatnonzero(missing_weights)
+        self.sums.missing.add(missing_weights[filled], self.features[filled])
 
     def do(self, task: CutPointTask) -> None:
-        """Do a task after the first."""
+        """Do a task, except ``CountRows``."""
         if isinstance(task, AddCells):
             self.add_cells(task.turn)
         elif isinstance(task, AddValues):
@@ -338,12 +336,12 @@ class RowsByFeature:
             self._add_lows()
 
     def dense_columns(self, rows: LocalRows, used: LocalRows) -> FeatureColumns | None:
-        """Return the columns if they are dense and have all features of the rows; used: the rows of the columns."""
+        """Return the columns if they are dense and have all features of the rows; used: the rows in the columns."""
         return self.columns if used is rows and self.columns.dense else None
 
     @cached_property
     def numeric(self) -> Distinct:
-        """The values of numeric features with few values in these rows; features are numbered as in all workers."""
+        """The values of numeric features that have few values in these rows; features have their global numbers."""
         values = distinct(self.columns, self.sums.bins, self.weights)
         categories = np.array(list(self.sums.problem.categories), np.int64)
         dim = self.sums.problem.dim
@@ -398,13 +396,13 @@ def _keys(high: Int64s, low: Array) -> Int64s:
 
 
 def _span_of(keys: Int64s, features: Int64s) -> slice:
-    """Return the slice of sorted keys that has those of some ascending features; no features between them have keys."""
+    """Return the slice of sorted keys from the first to the last of some ascending features."""
     begin, end = np.searchsorted(keys, (features[0] << FEATURE_BITS, (features[-1] + 1) << FEATURE_BITS))
     return slice(int(begin), int(end))
 
 
 def _sums_of(keys: Int64s, weights: Int64s, features: Int64s) -> Int64s:
-    """Return the weight of each of some ascending features in sorted keys."""
+    """Return the weight of each feature; keys: sorted; features: ascending."""
     ends = np.append(0, np.cumsum(weights))
     begin, end = (np.searchsorted(keys, (features + more) << FEATURE_BITS) for more in (0, 1))
     return ends[end] - ends[begin]

@@ -16,17 +16,18 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import inline, kernel
 from ps2.ops.parallel import over_blocks
 
-# Cost of a pair of rows, and of a row that is sorted, in additions.
+# The costs of a pair of rows, and of sorting a row, in additions of array elements.
 PAIR_COST, SORT_COST = 60, 100
-# No sum of a group's absolute gradients, nor of its hessians, is above the logarithm of all its pairs' changes.
-MAX_OF_GROUP = 64.0
-# For metrics of all rows.
+# A bound of the sums of a group's absolute gradients and of its hessians: both are at most the logarithm of the sum of
+# its pairs' changes.
+MAX_GROUP_SUM = 64.0
+# The depth of metrics that use all rows of a group.
 ALL = 2**31
 
-# The gain of a label is 2^label - 1.
+# The number of labels. The gain of a label is 2^label - 1.
 LABELS = 32
-# The smallest hessian of a row with a gradient, and the term that is added to differences of margins.
-MIN_HESSIAN, NEAR = 1e-16, 0.01
+# The smallest hessian of a pair, and the term that is added to differences of margins, by which changes are divided.
+MIN_HESSIAN, MARGIN_TERM = 1e-16, 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +35,8 @@ class RowGroups:
     """Rows by group.
 
     Attributes:
-        order: int64, shape (n,): numbers of the rows, those of a group side by side.
-        begins: int64, shape (groups + 1,): where each group begins in ``order``, and the end.
+        order: the numbers of the rows, int64, shape (n,), contiguous for each group.
+        begins: the index in ``order`` of each group's first row, and the end, int64, shape (groups + 1,).
     """
 
     order: Int64s
@@ -43,7 +44,7 @@ class RowGroups:
 
     @staticmethod
     def of(groups: Int64s, ids: Int64s, weights: Float64s) -> RowGroups:
-        """Order rows by group and, within it, by weight and ``row_ids``: the same wherever the rows lie."""
+        """Order rows by group and, within it, by ``row_ids`` and weight: independent of the order of the rows."""
         keys = (weights, ids, groups) if len(weights) else (ids, groups)
         order = np.lexsort(keys).astype(np.int64)
         ordered = groups[order]
@@ -52,7 +53,7 @@ class RowGroups:
 
     @staticmethod
     def in_order(groups: Int64s) -> RowGroups:
-        """Order rows by group, and within it as they are: for metrics, which rank equal margins in this order."""
+        """Order rows by group, and keep their order within it: metrics rank equal margins in this order."""
         return RowGroups.of(groups, np.arange(len(groups)), np.empty(0))
 
     def __len__(self) -> int:
@@ -84,23 +85,23 @@ def lambda_gradients(
 
 
 def lost_ndcg(margins: Float64s, y: Float64s, groups: RowGroups, depth: int) -> tuple[float, float]:
-    """Return the sum of 1 - NDCG of groups, and the number of groups."""
+    """Return the sum of 1 - NDCG over groups, and the number of groups."""
     return len(groups) - sum_of_ndcg(margins, y, groups, depth), float(len(groups))
 
 
 def sum_of_ndcg(margins: Float64s, y: Float64s, groups: RowGroups, depth: int = ALL) -> float:
-    """Return the sum of the NDCG of the first ``depth`` rows of groups."""
+    """Return the sum of groups' NDCG of their first ``depth`` rows."""
     return float(ndcgs(*groups.intervals, RankedRows(groups.order, readable(margins), readable(y)), depth))
 
 
 def sum_of_precisions(margins: Float64s, y: Float64s, groups: RowGroups, depth: int = ALL) -> float:
-    """Return the sum of the average precision among the first ``depth`` rows of groups."""
+    """Return the sum of groups' average precision among their first ``depth`` rows."""
     return float(average_precisions(*groups.intervals, RankedRows(groups.order, readable(margins), readable(y)), depth))
 
 
 @inline
 def ranked(margins: Float64s, rows: Int64s) -> Int64s:
-    """Return the rows of a group by falling margin."""
+    """Return the rows of a group by decreasing margin."""
     negative = np.empty(len(rows))
     for i in range(len(rows)):
         negative[i] = -margins[rows[i]]
@@ -109,10 +110,10 @@ def ranked(margins: Float64s, rows: Int64s) -> Int64s:
 
 @inline
 def max_dcg(y: Float64s, rows: Int64s, depth: int) -> float:
-    """Return the DCG of the best order, of the first ``depth`` rows."""
+    """Return the DCG of the first ``depth`` rows in the best order."""
     counts = np.zeros(LABELS, np.int64)
     for row in rows:
-        # Labels were checked before; whatever comes later must not write elsewhere.
+        # Labels were checked before. A label that has changed since must not write outside of the array.
         counts[min(max(np.int64(y[row]), np.int64(0)), np.int64(LABELS - 1))] += 1
     dcg, rank = 0.0, 0
     for label in range(LABELS - 1, 0, -1):
@@ -127,7 +128,7 @@ def max_dcg(y: Float64s, rows: Int64s, depth: int) -> float:
 def lambdas(
     begins: Int64s, ends: Int64s, ranked_rows: RankedRows, weights: Float64s, truncation: int, out: Float64s
 ) -> tuple[float, float]:
-    """Set ``out``, shape (n, 2), to hessians and gradients of the rows of some groups; return ``lost_ndcg``.
+    """Set ``out``, shape (n, 2), to the hessians and gradients of groups of rows; return ``lost_ndcg``.
 
     Pairs consist of each of the first ``truncation`` rows of a group and all rows below it.
     """
@@ -140,19 +141,19 @@ def lambdas(
         if best <= 0.0:
             continue
         lost += 1.0 - _dcg(y, rows, truncation) / best
-        total, is_even = 0.0, margins[rows[0]] == margins[rows[count - 1]]
+        total, are_equal = 0.0, margins[rows[0]] == margins[rows[count - 1]]
         for i in range(min(truncation, count - 1)):
             for j in range(i + 1, count):
                 if y[rows[i]] == y[rows[j]]:
                     continue
                 upper, lower = (rows[i], rows[j]) if y[rows[i]] > y[rows[j]] else (rows[j], rows[i])
-                apart = margins[upper] - margins[lower]
+                difference = margins[upper] - margins[lower]
                 change = (2.0 ** y[upper] - 2.0 ** y[lower]) * (1.0 / np.log2(i + 2.0) - 1.0 / np.log2(j + 2.0)) / best
-                if not is_even:
-                    change /= NEAR + abs(apart)
-                odds = np.exp(-abs(apart))
+                if not are_equal:
+                    change /= MARGIN_TERM + abs(difference)
+                odds = np.exp(-abs(difference))
                 smaller, larger = odds / (1.0 + odds), 1.0 / (1.0 + odds)
-                g, h = change * (smaller if apart > 0.0 else larger), change * smaller * larger
+                g, h = change * (smaller if difference > 0.0 else larger), change * smaller * larger
                 out[upper, 1] -= g
                 out[lower, 1] += g
                 out[upper, 0] += max(h, MIN_HESSIAN)
@@ -176,7 +177,7 @@ def _dcg(y: Float64s, rows: Int64s, depth: int) -> float:
 
 @kernel
 def ndcgs(begins: Int64s, ends: Int64s, ranked_rows: RankedRows, depth: int) -> float:
-    """Return the sum of the NDCG of the first ``depth`` rows of groups; 1 of a group without a relevant row."""
+    """Return the sum of groups' NDCG of their first ``depth`` rows; a group without a relevant row has 1."""
     total, y = 0.0, ranked_rows.y
     for group in range(len(begins)):
         rows = ranked_rows.order[begins[group] : ends[group]]
@@ -187,7 +188,7 @@ def ndcgs(begins: Int64s, ends: Int64s, ranked_rows: RankedRows, depth: int) -> 
 
 @kernel
 def average_precisions(begins: Int64s, ends: Int64s, ranked_rows: RankedRows, depth: int) -> float:
-    """Return the sum of groups' average precision among the first ``depth`` rows; 1 without a relevant row."""
+    """Return the sum of groups' average precision among ``depth`` rows; a group without a relevant row has 1."""
     total, y = 0.0, ranked_rows.y
     for group in range(len(begins)):
         rows = ranked(ranked_rows.margins, ranked_rows.order[begins[group] : ends[group]])

@@ -1,6 +1,14 @@
-"""A worker's rows while trees grow: binned once, and moved from node to node."""
+"""A worker's rows while trees grow: binned once, moved from node to node, and summed to the nodes' histograms.
+
+Rows are binned once (``DenseRows``, ``SparseRows``). An array ``order`` has the numbers of the rows of a tree. The rows
+of a node are an interval of it. ``part`` puts the rows of the left child before those of the right child. The cost of
+a node depends only on the number of its own rows.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -8,11 +16,19 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees import driver_messages as messages
 from ps2.algorithms.trees import growing_kernels
+from ps2.algorithms.trees import growing_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import FinalNodes
-from ps2.algorithms.trees.feature_columns import FeatureColumns
-from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
-from ps2.algorithms.trees.layout import DENSE_FROM, Array, UInt64s
+from ps2.algorithms.trees.layout import (
+    DENSE_FROM,
+    WORD_BITS,
+    Array,
+    Bools,
+    UInt64s,
+    bins_left,
+)
+from ps2.algorithms.trees.predict import dense_rows
 from ps2.algorithms.trees.tree import Absent
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.data.rows import LocalRows
@@ -21,19 +37,140 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 from ps2.ops.parallel import over_blocks
 
-# Rows hashed together, so that their data stay in the caches.
+# The cost of adding to a bin, in additions of array elements.
+COST = 4
+# The maximum number of features in a block: their histogram stays in the L2 cache.
+BLOCK = 32
+# Threads add up pieces of a node's rows: at most MAX_PIECES, each with at least MIN_PIECE additions.
+MAX_PIECES, MIN_PIECE = 8, 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The split of a node; bin: the last bin on the left; -1: the categories with a bit in ``words`` go left."""
+
+    feature: int
+    bin: int
+    default_left: bool
+    words: Int64s
+
+    def lefts(self, bins: Bins) -> Bools:
+        """Return for each bin of the feature whether it goes left."""
+        lefts = np.empty(int(bins.sizes[self.feature]), np.bool_)
+        where = np.array([self.feature, self.bin, self.default_left], np.int64)
+        bins_left(where, readable(self.words), bool(bins.missing[self.feature]), lefts)
+        return lefts
+
+
+@dataclass(frozen=True, eq=False)
+class DenseRows:
+    """Rows with a stored bin for each feature; columns: see ``Bins.bin_dense``, shape (features, rows)."""
+
+    bins: Bins
+    columns: Array
+
+    def add_histogram(self, order: Int32s, pairs: Array, out: Array) -> None:
+        """Add the rows of a node to its histogram, shape (bins, channels); pairs: shape (rows, channels)."""
+        pairs = readable(pairs)
+        blocks, width = self.blocks, self.blocks.shape[2]
+        pieces = min(MAX_PIECES // max(len(blocks), 1), len(order) * len(self.first) // MIN_PIECE) or 1
+        # Sums are integers, so they do not depend on the number of pieces.
+        parts = [out, *np.zeros((pieces - 1, *out.shape), np.int64)]
+        ends = [len(order) * i // pieces for i in range(pieces + 1)]
+
+        def add(tasks: Int64s) -> None:
+            for task in tasks.tolist():
+                piece, block = divmod(task, len(blocks))
+                piece_rows, first = (
+                    order[ends[piece] : ends[piece + 1]],
+                    self.first[block * width : (block + 1) * width],
+                )
+                kernels.add_dense(readable(piece_rows), blocks[block], first, pairs, parts[piece])
+
+        if len(blocks):
+            over_blocks(add, (np.arange(pieces * len(blocks)),), cost=COST * width * len(order) // pieces)
+        for part in parts[1:]:
+            out += part
+
+    @cached_property
+    def _features(self) -> Int64s:
+        """The numbers of the features that have columns of a histogram."""
+        return readable(np.flatnonzero(self.bins.columns))
+
+    @cached_property
+    def first(self) -> npt.NDArray[np.uint64]:
+        """The first column of each of these features."""
+        return readable(self.bins.first[self._features].astype(np.uint64))
+
+    @cached_property
+    def blocks(self) -> Array:
+        """The bins of these features row by row, in blocks of features: shape (blocks, rows, features of a block)."""
+        features, rows = self._features, self.columns.shape[1]
+        count = -(-len(features) // BLOCK)
+        out = np.empty((count, rows, -(-len(features) // max(count, 1))), self.columns.dtype)
+        tiles = np.arange(-(-rows // kernels.TILE))
+        over_blocks(kernels.to_rows, (tiles,), readable(self.columns), features, out, cost=kernels.TILE * len(features))
+        return readable(out)
+
+    def part(self, order: Int32s, split: Split, spare: Int32s) -> int:
+        """Move the rows of a node that go left to the front, in place; return their number."""
+        return int(kernels.part_dense(order, self.columns[split.feature], split.lefts(self.bins), spare))
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """Rows without a stored entry for the implied bin of each feature; begins, columns: see ``Bins.bin_sparse``."""
+
+    bins: Bins
+    begins: Int64s
+    columns: Int32s
+    absent: Absent
+
+    def histogram(self, order: Int32s, pairs: Array, scratch: Scratch) -> tuple[Int64s, Array]:
+        """Return the bins of a node's histogram that have rows, ascending, without implied bins, and their sums."""
+        pairs = readable(pairs)
+        kernels.add_sparse(
+            readable(order), readable(self.begins), readable(self.columns), pairs, scratch.sums, scratch.touched
+        )
+        count = kernels.count_touched(scratch.touched)
+        bins, sums = np.empty(count, np.int64), np.empty((count, scratch.sums.shape[1]), np.int64)
+        kernels.take_touched(scratch.touched, scratch.sums, bins, sums)
+        return bins, sums
+
+    def part(self, order: Int32s, split: Split, spare: Int32s) -> int:
+        """Move the rows of a node that go left to the front, in place; return their number."""
+        begins, columns, f = readable(self.begins), readable(self.columns), split.feature
+        first, implied, lefts = int(self.bins.first[f]), int(self._implied[f]), split.lefts(self.bins)
+        return int(kernels.part_sparse(order, begins, columns, first, implied, lefts, spare))
+
+    @cached_property
+    def _implied(self) -> Int32s:
+        return self.bins.implied(self.absent)
+
+
+class Scratch:
+    """Memory for the histogram of one node of sparse rows; all zeros before and after each use."""
+
+    def __init__(self, bins: int, channels: int) -> None:
+        self.sums: Array = np.zeros((bins, channels), np.int64)
+        self.touched = np.zeros(-(-bins // WORD_BITS), np.uint64)
+
+
+# The number of rows that are hashed together, so that their data stay in the caches.
 HASHED_ROWS = 1 << 12
-# Histograms with few empty bins, and small ones, are sent whole: bin numbers would cost more.
+# A histogram is sent with all bins, and without bin numbers, if more than this share of its bins has rows, or if it has
+# at most this number of bytes.
 MIN_DENSE_SHARE, SMALL_BYTES = 0.25, 1 << 17
 
-# The cost of moving a row to a child, of adding a leaf's value to a row, and of hashing a value, in element additions.
+# The costs of moving a row to a child, of adding a leaf's value to a row, and of hashing a value, in additions of array
+# elements.
 PART_COST, LEAF_COST, HASH_COST = 4, 4, 16
 
 Binned = DenseRows | SparseRows
 
 
 def is_dense(x: sp.csr_array, dim: int) -> bool:
-    """Return whether rows are stored dense."""
+    """Return whether to store rows dense."""
     return bool(x.nnz >= DENSE_FROM * x.shape[0] * dim)
 
 
@@ -43,32 +180,23 @@ def rows_with_weight(rows: LocalRows) -> LocalRows:
 
 
 def with_all_columns(rows: LocalRows, dim: int) -> sp.csr_array:
-    """Return rows' features by their global numbers."""
+    """Return the features of rows as a matrix with a column for each of all features."""
     indices = rows.keys.astype(np.int32)[rows.x.indices]
     return sp.csr_array((rows.x.data, indices, rows.x.indptr), shape=(len(rows), dim))
 
 
-def filled(x: sp.csr_array, absent: Absent) -> Array:
-    """Return sparse rows as dense ones; absent values are 0, or NaN if they are missing."""
-    out: Array = x.toarray()
-    if absent == "missing":
-        is_stored = sp.csr_array((np.ones(x.nnz, np.bool_), x.indices, x.indptr), shape=x.shape)
-        out[~is_stored.toarray()] = np.nan
-    return out
-
-
 def dense_of(rows: LocalRows, dim: int, absent: Absent) -> Array:
-    """Return rows as a dense array, shape (n, dim): ``filled``, but without a copy where no value is absent."""
+    """Return rows as a dense array, shape (n, dim): see ``dense_rows``; no copy if no value is absent."""
     x = rows.x
     if x.shape[1] == dim and x.nnz == len(rows) * dim:
         indices, order = x.indices.reshape(x.shape), np.arange(dim)
         if np.array_equal(rows.keys, order) and (indices == order.astype(indices.dtype)).all():
             return x.data.reshape(x.shape)
-    return filled(with_all_columns(rows, dim), absent)
+    return dense_rows(with_all_columns(rows, dim), absent)
 
 
 def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: FeatureColumns | None = None) -> Binned:
-    """Return binned rows. ``columns``: the columns of dense rows, if the caller has them."""
+    """Bin rows; columns: the columns of dense rows, if the caller has them."""
     if columns is not None:
         return DenseRows(bins, bins.bin_dense(columns))
     if is_dense(rows.x, bins.features):
@@ -79,7 +207,7 @@ def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: FeatureColumns 
 
 
 def row_ids(rows: LocalRows, absent: Absent) -> Int64s:
-    """Return a hash of each row's features and label; it does not depend on the worker or on the position."""
+    """Return a hash of each row's features and label, which does not depend on the row's worker or position."""
     x = rows.x
     labels = readable((np.zeros(len(rows)) if rows.y is None else rows.y).view(np.uint64))
     absent_bits = np.array([0.0 if absent == "zero" else np.nan]).view(np.uint64)[0]
@@ -105,7 +233,7 @@ def _hash(indptr: Array, columns: Int64s, values: UInt64s, absent: np.uint64, la
     for row in range(len(out)):
         state = scrambled(labels[row])
         for i in range(indptr[row], indptr[row + 1]):
-            # Values equal to absent ones are skipped: storing them changes no hash. The order of values changes none.
+            # A stored value that equals an absent one does not change the hash. Nor does the order of values.
             if values[i] != absent:
                 state += scrambled(values[i] + GOLDEN * np.uint64(columns[i] + 1))
         out[row] = scrambled(state)
@@ -113,7 +241,7 @@ def _hash(indptr: Array, columns: Int64s, values: UInt64s, absent: np.uint64, la
 
 @kernel
 def draw(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
-    """Draw the rows of a tree: each with probability ``fraction``, as a function of key and id."""
+    """Return whether a tree samples each row: with probability ``fraction``, by key and row id."""
     is_drawn = np.empty(len(ids), np.bool_)
     for i in range(len(ids)):
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
@@ -123,11 +251,11 @@ def draw(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
 
 @kernel
 def whole_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
-    """Return rows' weights as whole numbers of units. The row's id seeds their stochastic rounding."""
+    """Round weights at random, by row id, to integer multiples of a unit."""
     units = np.empty(len(weights), np.int32)
     for i in range(len(weights)):
-        draw = np.float64(scrambled(np.uint64(ids[i]) + GOLDEN) >> np.uint64(11)) * TO_UNIT
-        units[i] = np.floor(weights[i] / unit + draw)
+        random = np.float64(scrambled(np.uint64(ids[i]) + GOLDEN) >> np.uint64(11)) * TO_UNIT
+        units[i] = np.floor(weights[i] / unit + random)
     return units
 
 
@@ -150,11 +278,11 @@ class NodeRows:
         return self._order, self._spare
 
     def set_bounds(self, bounds: Int64s) -> None:
-        """Set the bounds of each node's rows, shape (nodes, 2), after ``arrays`` have changed."""
+        """Set the intervals of the nodes' rows in ``arrays``, shape (nodes, 2), after a kernel has changed these."""
         self._nodes = {node: slice(begin, end) for node, (begin, end) in enumerate(bounds.tolist())}
 
     def part(self, splits: Int64s) -> None:
-        """Move the rows of nodes to their children; no node is a descendant of another one. See ``Moves``."""
+        """Move the rows of nodes to their children, by ``Moves.splits``; no node is a descendant of another one."""
         if len(splits):
             # Nodes share no rows, so threads may work on different nodes.
             over_blocks(self.walk, (splits,), cost=PART_COST * len(self._order) // len(splits))
@@ -180,7 +308,7 @@ class NodeRows:
             over_blocks(add, (leaves, nodes.values[nodes.is_leaf]), cost=LEAF_COST * len(self._order) // len(leaves))
 
     def counts(self, nodes: FinalNodes) -> Int64s:
-        """Return how many rows are in each node."""
+        """Return the number of rows in each node."""
         return np.array([len(self.rows_of(node)) for node in nodes.numbers.tolist()], np.int64)
 
 
@@ -189,12 +317,11 @@ class Histograms:
 
     def __init__(self, rows: Binned, channels: int) -> None:
         self._rows = rows
-        count = int(rows.bins.first[-1])
-        self._scratch = Scratch(count if isinstance(rows, SparseRows) else 0, channels)
-        self._shape = (count, channels)
+        self._shape = int(rows.bins.first[-1]), channels
+        self._scratch = Scratch(self._shape[0] if isinstance(rows, SparseRows) else 0, channels)
 
     def of(self, order: Int32s, pairs: Array) -> tuple[Int64s | None, Array]:
-        """Return the bins that some rows use, ascending (None: all bins), and their sums, shape (n, channels)."""
+        """Return the bins that these rows fill, ascending (None: all bins), and their sums, shape (n, channels)."""
         if isinstance(self._rows, SparseRows):
             return self._rows.histogram(order, pairs, self._scratch)
         out = np.zeros(self._shape, np.int64)

@@ -25,24 +25,24 @@ from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 TINY = 1e-200
 
 
-# Share of the scores that is lost by rounding when scores of nodes (square of a sum over a sum) are subtracted.
+# The rounding error of a difference of nodes' scores, as a share of these scores.
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
-# Gain that equal rows seem to have, as their gradients are rounded at random: the square of a normal error, whose
-# variance is at most 1/4 of a unit squared; the largest of very many, and more where equal rows are rounded alike.
+# A bound, in squared units per row, of the gain that a split of equal rows seems to have because gradients are rounded
+# at random: the square of a normal error of variance at most 1/4 squared units, for the largest of very many splits.
 CHANCE = 100.0
-# Columns of verdicts on nodes: whether a node may be split, whether its best split is taken, and whether its left and
-# its right child may be split.
+# The columns of verdicts on nodes: whether a node may be split, whether its best split gains enough, and, from CHILDREN
+# on, whether the left and the right child may be split.
 MAY, SPLITS, CHILDREN = range(3)
 
 
 class Rules(NamedTuple):
-    """How splits of boosted trees are judged.
+    """The rules of splits of boosted trees.
 
     Attributes:
-        gradient_unit: the gradient that 1 of a whole sum stands for; hessian_unit: the hessian.
+        gradient_unit, hessian_unit: the gradient and the hessian that 1 of an integer sum stands for.
         reg_lambda, reg_alpha: the L2 and L1 penalties on leaves.
-        min_hessian: the smallest sum of hessians on each side of a split.
-        min_third: the smallest total of the third channel on each side of a split.
+        min_hessian: the minimum sum of hessians on each side of a split.
+        min_third: the minimum sum of the third channel on each side of a split.
     """
 
     gradient_unit: float
@@ -54,16 +54,16 @@ class Rules(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """When a tree stops growing.
+    """The limits of the growth of a tree.
 
     Attributes:
-        max_splits: the largest number of splits in the tree.
-        max_depth: the largest number of splits above a leaf.
+        max_splits: the maximum number of splits in the tree.
+        max_depth: the maximum number of splits above a leaf.
         by_gain: whether the node with the largest gain is split first; else the oldest.
-        min_gain: a split has to gain more.
-        min_info_gain: the smallest gain of a split divided by the weight of its node.
-        rows_per_hessian: the number of rows per hessian of 1; 0: unknown.
-        weight_unit: the weight that 1 of the third channel stands for; 0: hessians are the weights.
+        min_gain: a split must gain more than this.
+        min_info_gain: the minimum gain of a split, divided by the weight of its node.
+        rows_per_hessian: the number of rows divided by the sum of hessians; 0: unknown.
+        weight_unit: the weight that 1 of the third channel stands for; 0: hessians are weights.
     """
 
     max_splits: int
@@ -76,7 +76,7 @@ class Limits(NamedTuple):
 
 
 class Feature(NamedTuple):
-    """A feature in a histogram.
+    """The bins of a feature in a histogram.
 
     Attributes:
         number: the feature's number.
@@ -103,28 +103,28 @@ class BinSplit(NamedTuple):
 
 @kernel
 def weight_of(g: float, h: float, reg_lambda: float, reg_alpha: float, lower: float, upper: float) -> float:
-    """Compute the weight that is best for a node, within bounds."""
+    """Compute the best value of a leaf, within bounds, by its sums of gradients and hessians."""
     shrunk = max(g - reg_alpha, 0.0) + min(g + reg_alpha, 0.0)
-    heavy = h + reg_lambda
-    return min(max(-shrunk / heavy if heavy > 0.0 else 0.0, lower), upper)
+    penalised = h + reg_lambda
+    return min(max(-shrunk / penalised if penalised > 0.0 else 0.0, lower), upper)
 
 
 @inline
 def score_of(g: float, h: float, w: float, reg_lambda: float, reg_alpha: float) -> float:
-    """Compute minus twice the objective of a node of weight w."""
+    """Compute the score of a leaf of value w: minus twice its objective."""
     return -(2.0 * g * w + (h + reg_lambda) * w * w + 2.0 * reg_alpha * abs(w))
 
 
 @inline
 def weight_by(h: int, g: int, bound: Float64s, rules: Rules) -> float:
-    """Compute the weight that is best for a node, by its sums as whole numbers."""
+    """Compute the best value of a leaf, by its integer sums."""
     gradient, hessian = g * rules.gradient_unit, h * rules.hessian_unit
     return weight_of(gradient, hessian, rules.reg_lambda, rules.reg_alpha, bound[LOWER], bound[UPPER])
 
 
 @inline
 def score_by(h: int, g: int, bound: Float64s, rules: Rules) -> float:
-    """Compute the score of a node of the best weight, by its sums as whole numbers."""
+    """Compute the score of a leaf of the best value, by its integer sums."""
     w = weight_by(h, g, bound, rules)
     return score_of(g * rules.gradient_unit, h * rules.hessian_unit, w, rules.reg_lambda, rules.reg_alpha)
 
@@ -133,37 +133,38 @@ def score_by(h: int, g: int, bound: Float64s, rules: Rules) -> float:
 def may_gain(
     histogram: Array, feature: Feature, channels: int, total: Int64s, rules: Rules, whole: float, min_gain: float
 ) -> bool:
-    """Return whether a split of a feature with an implied bin may gain more than ``min_gain``, without trying any.
+    """Return whether a split of a feature with an implied bin may gain more than ``min_gain``, without trying splits.
 
-    On one side of it there are only rows of the other bins: that side weighs no more than these, and its gradients sum
-    up to no more than those of one sign; nor does it gain more than its bins would alone. The other side weighs at
-    least as much as the implied bin.
+    One side of a split has only rows of stored bins. Its hessians are at most the sum of these bins; its gradients are
+    at most the sum of those of one sign; its score is at most the sum of the scores of its bins. The hessians of the
+    other side are at least those of the implied bin. ``whole`` is the score of the node.
     """
     g_unit, h_unit, reg_lambda = rules.gradient_unit, rules.hessian_unit, rules.reg_lambda
-    filled, up, down, apart = np.int64(0), np.int64(0), np.int64(0), 0.0
+    stored, positive, negative, separate_score = np.int64(0), np.int64(0), np.int64(0), 0.0
     for bin in range(feature.size):
         h = np.int64(histogram[(feature.column + bin) * channels])
         if bin != feature.implied and h > 0:
-            filled += h
+            stored += h
             g = np.int64(histogram[(feature.column + bin) * channels + 1])
-            up += g if g > 0 else 0
-            down += g if g < 0 else 0
-            apart += (g * g_unit) ** 2 / (h * h_unit)
-    if filled * h_unit < rules.min_hessian:
+            positive += g if g > 0 else 0
+            negative += g if g < 0 else 0
+            separate_score += (g * g_unit) ** 2 / (h * h_unit)
+    if stored * h_unit < rules.min_hessian:
         return False
-    lightest, rest = rules.min_hessian + reg_lambda, (total[HESSIAN] - filled) * h_unit + reg_lambda
-    if rest <= 0.0:
+    min_h, implied_h = rules.min_hessian + reg_lambda, (total[HESSIAN] - stored) * h_unit + reg_lambda
+    if implied_h <= 0.0:
         return True
-    one = max(up, -down) * g_unit
-    other = max(abs(total[GRADIENT] - up), abs(total[GRADIENT] - down)) * g_unit
-    limit = (min(one * one / lightest, apart) if lightest > 0.0 else apart) + other * other / rest
-    # What is lost by rounding is far less.
+    g_side = max(positive, -negative) * g_unit
+    g_other = max(abs(total[GRADIENT] - positive), abs(total[GRADIENT] - negative)) * g_unit
+    limit = min(g_side * g_side / min_h, separate_score) if min_h > 0.0 else separate_score
+    limit += g_other * g_other / implied_h
+    # The tolerance is much larger than rounding errors.
     return limit - whole + 1e-9 * (limit + abs(whole)) > min_gain
 
 
 @inline
 def collect(histogram: Array, feature: Feature, channels: int, total: Int64s, bins: Int64s, sums: Array) -> int:
-    """Collect the bins of a feature that are not empty, and their sums; return how many."""
+    """Collect the bins of a feature that are not empty, and their sums; return their number."""
     count, implied_position = 0, -1
     h_rest, g_rest, n_rest = total[HESSIAN], total[GRADIENT], total[THIRD]
     for bin in range(feature.size):
@@ -191,7 +192,7 @@ def collect(histogram: Array, feature: Feature, channels: int, total: Int64s, bi
 
 @inline
 def drop_bin(position: int, count: int, bins: Int64s, sums: Array) -> int:
-    """Drop one of the collected bins; return how many are left."""
+    """Drop one of the collected bins; return the number of the others."""
     for i in range(position + 1, count):
         bins[i - 1] = bins[i]
         for c in range(sums.shape[1]):
@@ -201,7 +202,7 @@ def drop_bin(position: int, count: int, bins: Int64s, sums: Array) -> int:
 
 @inline
 def sort_bins(flags: int, count: int, sums: Array, rules: Rules, ratios: Float64s, order: Int64s) -> None:
-    """Set the order in which bins go left: that of categories is by gradient over hessian, which finds the best set."""
+    """Set the order in which bins go left: categories by gradient / hessian, which finds the best set."""
     if flags & CATEGORICAL:
         for i in range(count):
             hessian = sums[i, HESSIAN] * rules.hessian_unit + rules.reg_lambda
@@ -211,7 +212,7 @@ def sort_bins(flags: int, count: int, sums: Array, rules: Rules, ratios: Float64
 
 @inline
 def order_bins(flags: int, count: int, ratios: Float64s, order: Int64s) -> None:
-    """Set the order in which bins go left: categories by their ratios, which are sorted; others as they are."""
+    """Set the order in which bins go left: categories by their ratios, which are sorted; other bins as they are."""
     for i in range(count):
         order[i] = i
     if flags & CATEGORICAL:
@@ -230,7 +231,7 @@ def scan(
     rules: Rules,
     min_gain: float,
 ) -> BinSplit:
-    """Return the best split of a feature at a node; missing: the position of the missing values' bin, or ``count``."""
+    """Return the best split by a feature; missing: the position of the missing values' bin; ``count``: none."""
     h_unit, min_h, reg_lambda = rules.hessian_unit, rules.min_hessian, rules.reg_lambda
     whole = score_by(total[HESSIAN], total[GRADIENT], bound, rules)
     left_h, left_g, left_n = 0, 0, 0
@@ -266,7 +267,7 @@ def scan_full(
     whole: float,
     min_gain: float,
 ) -> BinSplit:
-    """Do what ``scan`` does for a numeric feature that no row of the node lacks, where all bins are filled."""
+    """Do what ``scan`` does, for a numeric feature without missing values, if the histogram stores all bins."""
     h_unit, min_h, reg_lambda = rules.hessian_unit, rules.min_hessian, rules.reg_lambda
     left_h, left_g, left_n = np.int64(0), np.int64(0), np.int64(0)
     best, last, bar = min_gain, -1, _bar(min_gain + whole)
@@ -297,7 +298,7 @@ def scan_full(
 def _gain_of(
     gl: float, hl: float, gr: float, hr: float, flags: int, bound: Float64s, rules: Rules, whole: float
 ) -> float:
-    """Return the gain of a split by both sides' gradients and hessians; minus infinity if it breaks a constraint."""
+    """Return the gain of a split, by the gradients and hessians of both sides; -inf if it breaks a constraint."""
     reg_lambda, reg_alpha = rules.reg_lambda, rules.reg_alpha
     w_left = weight_of(gl, hl, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
     w_right = weight_of(gr, hr, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
@@ -309,27 +310,27 @@ def _gain_of(
 
 @inline
 def _bar(score: float) -> float:
-    """Return what two sides' scores have to reach, with more to spare than rounding takes."""
+    """Return a little less than the score that two sides must reach, so that rounding loses no split."""
     return score * (1.0 - 1e-9)
 
 
 @inline
 def _is_less(gl: float, hl: float, gr: float, hr: float, bar: float) -> bool:
-    """Return whether two sides certainly score less than a bar; a score is at most gradient^2 / (hessian + penalty)."""
+    """Return whether two sides certainly score below a bar: a score is at most gradient^2 / (hessian + penalty)."""
     scaled_bar = bar * (hl * hr)
     return scaled_bar > TINY and gl * gl * hr + gr * gr * hl < scaled_bar
 
 
 @kernel
 def may_split(place: int, total: Int64s, max_depth: int, rules: Rules) -> bool:
-    """Return whether both sides of a split of a node can be heavy enough; place: see ``tree_kernels.Nodes``."""
+    """Return whether a split of a node can have two heavy enough sides; place: see ``tree_kernels.Nodes``."""
     is_heavy = total[HESSIAN] > 1 and total[HESSIAN] * rules.hessian_unit >= 2 * rules.min_hessian
     return bool(place < np.int64(1) << max_depth and is_heavy and total[THIRD] >= 2 * rules.min_third)
 
 
 @kernel
 def gains_enough(gain: float, total: Int64s, left: Int64s, bound: Float64s, rules: Rules, limits: Limits) -> bool:
-    """Return whether a split gains enough, and more than rounding may seem to gain; no split has a negative gain."""
+    """Return whether a split gains enough, and more than rounding errors may; no split: a negative gain."""
     if not gain > limits.min_gain:
         return False
     hessian = total[HESSIAN] * rules.hessian_unit
@@ -355,7 +356,7 @@ def judge(
     limits: Limits,
     out: Bools,
 ) -> None:
-    """Set the verdicts on nodes that may be split, shape (n, 4); lefts: the sums of the left sides."""
+    """Set the verdicts on nodes that may be split, shape (n, 4); columns: MAY, SPLITS, CHILDREN; lefts: left sums."""
     for i in range(len(places)):
         out[i, MAY] = True
         if gains_enough(gains[i], totals[i], lefts[i], bounds[i], rules, limits):

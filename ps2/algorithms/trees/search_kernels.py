@@ -15,8 +15,8 @@ from ps2.algorithms.trees.layout import (
     HESSIAN,
     MAX_BINS,
     MISSING_LEFT,
-    PLACE_BITS,
-    PLACES,
+    POSITION_BITS,
+    POSITION_MASK,
     THIRD,
     WORD_BITS,
     Array,
@@ -36,15 +36,15 @@ from ps2.algorithms.trees.scan_kernels import (
 from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 
-# Bins that are passed over at once if all are empty.
+# The number of bins that are skipped at once if all are empty.
 STRIDE = 16
-# Rounds of the network that draws features.
-HALVES = 4
+# The number of rounds of the Feistel network that samples features.
+ROUNDS = 4
 
 
 @inline
 def permuted(number: int, count: int, key: int) -> int:
-    """Return the position of a number in a permutation of ``count`` numbers that a key draws, by a Feistel network."""
+    """Return a number's position in the permutation of ``count`` numbers that a key gives, by a Feistel network."""
     half = np.uint64(1)
     while (np.uint64(1) << (half + half)) < np.uint64(count):
         half += np.uint64(1)
@@ -52,8 +52,8 @@ def permuted(number: int, count: int, key: int) -> int:
     position = np.uint64(number)
     while True:
         high, low = position >> half, position & mask
-        for turn in range(HALVES):
-            mixed = scrambled(np.uint64(key) + GOLDEN * (low * np.uint64(HALVES) + np.uint64(turn + 1)))
+        for step in range(ROUNDS):
+            mixed = scrambled(np.uint64(key) + GOLDEN * (low * np.uint64(ROUNDS) + np.uint64(step + 1)))
             high, low = low, high ^ (mixed & mask)
         position = high << half | low
         if position < np.uint64(count):
@@ -67,7 +67,14 @@ def is_drawn(feature: int, features: int, drawn: int, key: int) -> bool:
 
 
 class OpenNodes(NamedTuple):
-    """Nodes whose best splits are searched; keys draw features; allowed: features as bits, no words: all."""
+    """Nodes whose best splits are searched.
+
+    Attributes:
+        totals: the sums of each node's rows, shape (n, 3).
+        bounds: the smallest and the largest value of leaves, shape (n, 2).
+        keys: the random key by which each node samples features.
+        allowed: the features that each node may use, as bits, shape (n, words); 0 words: all.
+    """
 
     totals: Int64s
     bounds: Float64s
@@ -76,11 +83,11 @@ class OpenNodes(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """The best split of each node so far; a better one has to gain more.
+    """The best split of each node so far.
 
     Attributes:
-        gains: shape (n,).
-        where: shape (n, 3); columns ``layout.FEATURE`` and the following ones.
+        gains: the gain of each split, shape (n,); a better split must gain more.
+        where: shape (n, 3); columns: ``layout.FEATURE``, BIN and MISSING_LEFT.
         lefts: the sums of the left side, shape (n, channels).
         sets: the categories that go left, as bits, shape (n, words).
     """
@@ -92,7 +99,7 @@ class Splits(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory for one feature: its filled bins, their sums and order, and the ratios that order categories."""
+    """Memory for one feature: its filled bins, their sums and order, and the ratios by which categories are sorted."""
 
     bins: Int64s
     sums: Int64s
@@ -116,10 +123,10 @@ def search(
     is_full: bool,
     out: Splits,
 ) -> None:
-    """Search the features that begin in some tiles; the arrays of ``out`` have an entry a tile."""
+    """Search the features that begin in these tiles; the first dimension of the arrays in ``out`` is the tile."""
     layout, scratch = m[layout_row], scratch_of(3)
     for tile in tiles:
-        # Slices of arrays that all threads share are counted, one thread after the other: none is made in the loop.
+        # A slice counts references to its array, for which threads would wait, so no slices are made in the loop.
         best = Splits(out.gains[tile], out.where[tile], out.lefts[tile], out.sets[tile])
         begin, end = _start(layout, ends[tile], channels), _start(layout, ends[tile + 1], channels)
         for node in range(len(rows)):
@@ -140,11 +147,11 @@ def scratch_of(channels: int) -> Scratch:
 
 @inline
 def feature_at(layout: Array, column: int, channels: int) -> Feature:
-    """Return the feature that a column of a histogram belongs to, from the layout row."""
+    """Return the feature of a column, by the layout row."""
     first = column - max(int(layout[column * channels + 1]), 0)
     word = -int(layout[first * channels + 1])
-    size, implied = (word >> PLACE_BITS) & PLACES, (word & PLACES) - 1
-    return Feature(int(layout[first * channels]), first, size, implied, word >> (2 * PLACE_BITS))
+    size, implied = (word >> POSITION_BITS) & POSITION_MASK, (word & POSITION_MASK) - 1
+    return Feature(int(layout[first * channels]), first, size, implied, word >> (2 * POSITION_BITS))
 
 
 @inline
@@ -164,7 +171,7 @@ def search_node(
     scratch: Scratch,
     best: Splits,
 ) -> None:
-    """Search the features in columns ``begin`` to ``end`` of a node's histogram; drawn 0: nodes use all features."""
+    """Search the features in columns ``begin`` to ``end`` of a node's histogram; drawn: see ``ops.best_splits``."""
     total, bound = nodes.totals[node], nodes.bounds[node]
     whole = score_by(total[HESSIAN], total[GRADIENT], bound, rules)
     column = begin
@@ -199,7 +206,7 @@ def _search_bins(
     scratch: Scratch,
     best: Splits,
 ) -> None:
-    """Search a feature, bin by bin that is not empty."""
+    """Search the splits of a feature between its filled bins."""
     bins, sums, order = scratch.bins, scratch.sums, scratch.order
     if feature.implied >= 0 and not may_gain(histogram, feature, channels, total, rules, whole, best.gains[node]):
         return
@@ -218,7 +225,7 @@ def _search_bins(
 
 @inline
 def missing_position(feature: Feature, count: int, bins: Int64s) -> int:
-    """Return the position of the bin of missing values among the bins that are not empty, ``count`` if it is empty."""
+    """Return the position of the missing values' bin among the filled bins; ``count``: it is empty."""
     return count - 1 if feature.flags & HAS_MISSING and bins[count - 1] == feature.size - 1 else count
 
 
@@ -226,7 +233,7 @@ def missing_position(feature: Feature, count: int, bins: Int64s) -> int:
 def _set_full(
     node: int, feature: Feature, channels: int, last: int, histogram: Array, total: Int64s, best: Splits
 ) -> None:
-    """Set the best split so far of a node, from ``scan_full``."""
+    """Set the best split of a node to one from ``scan_full``."""
     lefts, where = best.lefts, best.where
     lefts[node, HESSIAN] = lefts[node, GRADIENT] = lefts[node, THIRD] = 0
     for bin in range(last + 1):
@@ -248,7 +255,7 @@ def _is_in(feature: int, allowed: Int64s, node: int) -> bool:
 
 @inline
 def _start(layout: Array, column: int, channels: int) -> int:
-    """Return where the next feature begins, at a column or behind it."""
+    """Return the first column of a feature from ``column`` on."""
     while column * channels < len(layout) and layout[column * channels + 1] > 0:
         column += 1
     return column
@@ -256,17 +263,17 @@ def _start(layout: Array, column: int, channels: int) -> int:
 
 @inline
 def _next_filled(histogram: Array, marks: Array, column: int, end: int, channels: int) -> int:
-    """Return the next bin that is not empty, or ``end``: most are empty where features are many and rows few."""
+    """Return the next filled bin from ``column`` on, or ``end``; most bins are empty if there are many features."""
     if len(marks):
         column = next_marked(marks, column, end)
         while column < end and histogram[column * channels] == 0:
             column = next_marked(marks, column + 1, end)
         return column
     while column + STRIDE <= end:
-        some = histogram[column * channels]
+        bits = histogram[column * channels]
         for i in range(1, STRIDE):
-            some |= histogram[(column + i) * channels]
-        if some != 0:
+            bits |= histogram[(column + i) * channels]
+        if bits != 0:
             break
         column += STRIDE
     while column < end and histogram[column * channels] == 0:
@@ -294,12 +301,12 @@ def set_sides(
     scratch: Scratch,
     best: Splits,
 ) -> None:
-    """Record which values go left at a node; count: of filled bins; is_heavy: more than half of the weight is left."""
+    """Set which values go left at a node; count: the number of filled bins; is_heavy: the left side has more weight."""
     bins, order, sets, last = scratch.bins, scratch.order, best.sets, split.last
     is_categorical = (feature.flags & CATEGORICAL) != 0
     missing_left = split.missing_left != 0
     if missing == count:
-        # No row has a missing value: these go with the zeros that sparse rows do not store, else with the heavier side.
+        # No row has a missing value. Missing values go with the implied bin, else with the heavier side.
         missing_left = is_heavy
         if feature.implied >= 0 and not feature.flags & HAS_MISSING:
             if not is_categorical:
@@ -311,7 +318,7 @@ def set_sides(
     best.where[node, FEATURE], best.where[node, MISSING_LEFT] = feature.number, missing_left
     best.where[node, BIN] = -1 if is_categorical else bins[last]
     if is_categorical:
-        # Categories that the node has not seen go with the missing ones.
+        # Categories without rows in the node go with the missing values.
         for word in range(sets.shape[1]):
             sets[node, word] = -1 if missing_left else 0
         for i in range(missing):

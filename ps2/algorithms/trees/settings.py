@@ -27,10 +27,10 @@ ImpurityName = Literal["gini", "entropy", "variance"]
 MAX_DEPTH = 30
 MAX_BINS = 4000
 MAX_TREES = 100_000
-# The maximum number of leaves of a tree if it is not set; LightGBM's for growth by leaf.
+# The value of maxLeaves if it is not set, by growth; for leaf, as in LightGBM.
 MAX_LEAVES: Mapping[str, int] = {"level": 0, "leaf": 31}
 STRATEGIES = ("auto", "all", "onethird", "sqrt", "log2")
-# The defaults of params that are not set, by ``defaults`` (decision 35).
+# The values of params that are not set, by the value of ``defaults`` (decision 35).
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "pyspark": {"maxIter": 20, "stepSize": 0.1, "maxDepth": 5, "maxBins": 32, "regLambda": 0.0, "minChildWeight": 0.0},
     "xgboost": {
@@ -45,7 +45,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 
 def num_features_of(strategy: str, dim: int) -> int:
-    """Return how many features a node may be split by; 0: all. ValueError: there is no such strategy."""
+    """Return the number of features by which a node may be split; 0: all. ValueError: an unknown strategy."""
     name = strategy.lower()
     if name in ("auto", "all"):
         return 0
@@ -71,7 +71,7 @@ def _are_weights(values: Sequence[float]) -> bool:
 
 
 def _to_groups(value: Any) -> list[list[int]]:
-    """Convert to lists of whole numbers."""
+    """Convert to lists of integers."""
     from pyspark.ml.param import TypeConverters
 
     if not isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Losses of boosted trees after each round, and metrics of rankings, of the rows of a DataFrame."""
+"""Losses of boosted trees after each round, and metrics of rankings, for the rows of a DataFrame."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from ps2.run.spark.errors import plain_job_errors
 
 
 def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, loss: LossName) -> list[float]:
-    """Return the mean loss after each round; loss: one that the model's margins are meant for."""
+    """Return the mean loss after each round; loss: a loss that applies to the model's margins."""
     check_columns(frame, columns)
     features = [columns.features] if isinstance(columns.features, str) else list(columns.features)
     numbers = [name for name in (columns.label, columns.weight, columns.margin) if name is not None]
-    chosen = [column(name) for name in features]
-    chosen += [column(name).cast("double").alias(name) for name in numbers if name not in features]
+    selected = [column(name) for name in features]
+    selected += [column(name).cast("double").alias(name) for name in numbers if name not in features]
 
     if columns.group is not None:
-        chosen.append(group_number(frame, columns.group).alias(columns.group))
+        selected.append(group_number(frame, columns.group).alias(columns.group))
 
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"sums": [_sums(batches, columns, model, loss).tolist()]})
 
-    rows = frame.select(*chosen)
+    rows = frame.select(*selected)
     if columns.group is not None:
         rows = shuffled_in_order(rows, column(columns.group))
     with plain_job_errors():
@@ -54,7 +54,7 @@ def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, los
 
 
 def _sums(batches: Any, columns: ColumnNames, model: GBTModel, loss_name: LossName) -> Float64s:
-    """Return the summed losses of each round, and the sum of weights."""
+    """Return the sum of losses after each round, and the sum of weights."""
     forest, classes = model.forest, model.classes
     reading = read(batches, columns, Form(model.dim, classes, missing=True))
     if error := error_of(reading.faults[None], columns):
@@ -81,9 +81,9 @@ def _sums(batches: Any, columns: ColumnNames, model: GBTModel, loss_name: LossNa
 
 
 class RankingSummary(Summary):
-    """Metrics of a ranking: means over groups, each of which counts 1; a group without a relevant row has 1.
+    """Metrics of a ranking, as means over groups; a group without a relevant row has 1.
 
-    Rows of equal predictions are in the order of the DataFrame, as in LightGBM.
+    Rows with equal predictions rank in the order of the DataFrame, as in LightGBM.
     """
 
     @property
@@ -92,7 +92,7 @@ class RankingSummary(Summary):
         return str(self._model.getGroupCol())
 
     def ndcgAt(self, k: int) -> float:
-        """Return the mean NDCG of the first k rows of groups; a label's gain is 2^label - 1."""
+        """Return the mean NDCG of the first k rows of each group; a label's gain is 2^label - 1."""
         return self._mean(Metric("ndcg", _checked(k)))
 
     @property
@@ -101,7 +101,7 @@ class RankingSummary(Summary):
         return self._mean(Metric("map", ALL))
 
     def meanAveragePrecisionAt(self, k: int) -> float:
-        """Return the mean average precision of the first k rows of groups."""
+        """Return the mean average precision of the first k rows of each group."""
         return self._mean(Metric("map", _checked(k)))
 
     def _mean(self, metric: Metric) -> float:
@@ -128,7 +128,7 @@ class RankingTrainingSummary(TrainingSummary, RankingSummary):
 
 
 def sum_of_groups(batches: Iterable[pa.RecordBatch], metric: Metric) -> tuple[float, float]:
-    """Return the sum of a metric over whole groups (columns g, y, p: group, label, prediction), and their number."""
+    """Return the sum of a metric over groups, and their number; columns g, y, p: group, label, prediction."""
     parts = [[batch.column(name).to_numpy(zero_copy_only=False) for name in ("g", "y", "p")] for batch in batches]
     if not parts:
         return 0.0, 0.0
@@ -151,12 +151,12 @@ def check_relevance(frame: DataFrame, columns: ColumnNames) -> None:
     check_group(frame, columns.group)
     y = column(columns.label).cast("double")
     is_relevance = F.coalesce((y >= 0) & (y < LABELS) & (y == F.rint(y)), F.lit(False))
-    kinds = {
+    checks = {
         columns.label: (~is_relevance, f"a relevance, a whole number from 0 to {LABELS - 1}"),
         columns.group: (column(columns.group).isNull(), "a group, not null"),
     }
-    for name, (is_wrong, expected) in kinds.items():
-        wrong = frame.where(is_wrong)
-        if (count := wrong.count()) > 0:
-            sample = wrong.select(column(columns.group), column(columns.label)).head()
+    for name, (is_faulty, expected) in checks.items():
+        faulty = frame.where(is_faulty)
+        if (count := faulty.count()) > 0:
+            sample = faulty.select(column(columns.group), column(columns.label)).head()
             raise InputError(f"column {name!r}: expected {expected}, got {count} other rows, such as {sample}")

@@ -1,18 +1,19 @@
 """Trees as arrays, and forests of them.
 
-Thresholds and leaves are float64, as features, labels and margins are. Where float32 can part the values on both sides
-of it, a threshold is a float32 number: so a model that is saved for xgboost parts the same rows.
+Thresholds and leaves are float64, as features, labels and margins are. A threshold is a float32 number wherever a
+float32 number separates the values on both sides. So a model that is saved for xgboost splits rows in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.frame.array_files import ArrayFiles, ModelFiles
 from ps2.array_types import Float64s, Int32s, Int64s
 
 Bools = npt.NDArray[np.bool_]
@@ -23,29 +24,46 @@ ScoreName = Literal["weight", "gain", "cover", "totalGain", "totalCover"]
 Absent = Literal["zero", "missing"]
 
 LEAF = -1
-# Where Java turns to scientific notation.
+# The interval of numbers that Java writes without an exponent.
 JAVA_PLAIN = (1e-3, 1e7)
+# A node in a file; set_size: the number of categories of its set.
+NODE = np.dtype(
+    [
+        ("feature", "<i4"),
+        ("threshold", "<f8"),
+        ("default_left", "?"),
+        ("left", "<i4"),
+        ("right", "<i4"),
+        ("value", "<f8"),
+        ("gain", "<f8"),
+        ("cover", "<f8"),
+        ("count", "<i8"),
+        ("set_size", "<i8"),
+    ]
+)
+NODE_FIELDS = [name for name in NODE.fields or () if name != "set_size"]
 
 
 @dataclass(frozen=True, eq=False)
 class Tree:
     """A binary tree of n nodes; node 0 is the root, and children come after their parent.
 
-    A row goes left where its feature is at most the threshold, or, if there is a set, where its category is in it; NaN
-    goes to the default side, and so does a category beyond the set's end, or what is none (negative, not whole).
+    A row goes left if its feature is at most the threshold or, if the node has a set, if its category is in the set.
+    NaN goes to the default side. So does a category beyond the set's end, or a value that is negative or not whole.
 
     Attributes:
-        feature: int32, shape (n,); -1 at leaves.
-        threshold: float64, shape (n,); 0 at leaves and where there is a set.
-        default_left: bool, shape (n,).
-        left, right: int32, shape (n,), numbers of nodes; -1 at leaves.
-        value: float64, shape (n,): what a leaf adds to the margin, learning rate included; at other nodes, what they
-            would add if they were leaves.
-        gain: float64, shape (n,): by how much the split lessens twice the objective; 0 at leaves.
-        cover: float64, shape (n,): sum of the rows' hessians.
-        count: int64, shape (n,): rows in training.
-        set_begin: int64, shape (n + 1,): where each node's set begins in ``set_flags``; a numeric node's is empty.
-        set_flags: bool: for each category from 0 on, whether it goes left.
+        feature: the feature of each split, int32, shape (n,); -1 at leaves.
+        threshold: the threshold of each split, float64, shape (n,); 0 at leaves and where there is a set.
+        default_left: whether missing values go left, bool, shape (n,).
+        left, right: the numbers of the children, int32, shape (n,); -1 at leaves.
+        value: what a leaf adds to the margin, learning rate included, float64, shape (n,). At an inner node, what the
+            node would add if it were a leaf.
+        gain: twice the decrease of the objective by each split, float64, shape (n,); 0 at leaves.
+        cover: the sum of the rows' hessians, float64, shape (n,).
+        count: the number of training rows, int64, shape (n,).
+        set_begin: the index in ``set_flags`` of each node's set, and the end, int64, shape (n + 1,). The set of a
+            numeric split is empty.
+        set_flags: for each category of a set, from 0 on, whether it goes left, bool.
     """
 
     feature: Int32s
@@ -69,29 +87,29 @@ class Tree:
 
     @property
     def leaves(self) -> Int64s:
-        """Numbers of the leaves, from left to right; a leaf's place is its index in pyspark.ml's ``predictLeaf``."""
+        """The numbers of the leaves, from left to right: in the order of pyspark.ml's ``predictLeaf``."""
         return np.array([node for node, _ in self._walk() if self.feature[node] == LEAF], np.int64)
 
     @property
     def leaf_count(self) -> int:
-        """How many leaves there are."""
+        """The number of leaves."""
         return int((self.feature == LEAF).sum())
 
     @property
     def depth(self) -> int:
-        """How many splits lie above the deepest leaf."""
+        """The number of splits above the deepest leaf."""
         return max(depth for _, depth in self._walk())
 
     def set_of(self, node: int) -> Bools:
-        """Return the flags of a node's set; none where the split is numeric."""
+        """Return the flags of a node's set; empty for a numeric split."""
         return self.set_flags[self.set_begin[node] : self.set_begin[node + 1]]
 
     def to_debug_string(self, indent: int = 0, base: float = 0.0) -> str:
-        """Print the tree as pyspark.ml does, a line per condition and leaf; ``base`` is added to leaves."""
+        """Format the tree as pyspark.ml does, a line for each condition and leaf; ``base`` is added to leaves."""
         lines: list[str] = []
-        todo: list[tuple[int | str, int]] = [(0, indent)]
-        while todo:
-            node, depth = todo.pop()
+        stack: list[tuple[int | str, int]] = [(0, indent)]
+        while stack:
+            node, depth = stack.pop()
             if isinstance(node, str):
                 lines.append(" " * depth + node)
             elif self.feature[node] == LEAF:
@@ -99,7 +117,7 @@ class Tree:
             else:
                 left, right = self._conditions(node)
                 lines.append(" " * depth + f"If ({left})")
-                todo += [
+                stack += [
                     (int(self.right[node]), depth + 1),
                     (f"Else ({right})", depth),
                     (int(self.left[node]), depth + 1),
@@ -107,34 +125,42 @@ class Tree:
         return "".join(line + "\n" for line in lines)
 
     def _conditions(self, node: int) -> tuple[str, str]:
-        what, flags = f"feature {self.feature[node]}", self.set_of(node)
+        name, flags = f"feature {self.feature[node]}", self.set_of(node)
         if len(flags):
             categories = "{" + ",".join(java_number(c) for c in np.flatnonzero(flags)) + "}"
-            return f"{what} in {categories}", f"{what} not in {categories}"
+            return f"{name} in {categories}", f"{name} not in {categories}"
         threshold = java_number(shortest(self.threshold[node]))
-        return f"{what} <= {threshold}", f"{what} > {threshold}"
+        return f"{name} <= {threshold}", f"{name} > {threshold}"
 
     def _walk(self) -> Iterator[tuple[int, int]]:
         """Yield nodes with their depths, parents first, left before right."""
-        todo = [(0, 0)]
-        while todo:
-            node, depth = todo.pop()
+        stack = [(0, 0)]
+        while stack:
+            node, depth = stack.pop()
             yield node, depth
             if self.feature[node] != LEAF:
-                todo += [(int(self.right[node]), depth + 1), (int(self.left[node]), depth + 1)]
+                stack += [(int(self.right[node]), depth + 1), (int(self.left[node]), depth + 1)]
+
+
+def checked_absent(value: Any) -> Absent:
+    """Return how saved trees read absent entries; ValueError: an unknown way."""
+    if value not in get_args(Absent):
+        raise ValueError(f"absent: {value!r}")
+    absent: Absent = value
+    return absent
 
 
 @dataclass(frozen=True, eq=False)
-class Forest:
-    """Trees whose leaves add up to margins.
+class Forest(ArrayFiles):
+    """Trees whose leaves add up to margins. Its files hold the nodes of all trees, one tree after the other.
 
     Attributes:
-        trees: tree t adds to output ``t % width``.
-        base: float64, shape (width,): the margins before any tree; one, or ("softmax") one a class.
-        features: how many there are.
+        trees: the trees; tree t adds to output ``t % width``.
+        base: the margins before any tree, float64, shape (width,); width is the number of classes ("softmax"), else 1.
+        features: the number of features.
         loss: the loss that the trees were grown for.
-        shape: the loss's shape: see ``Objective``.
-        absent: how to read an entry that a sparse row does not store: as 0, or as missing, like NaN.
+        shape: the parameter of the loss (see ``Objective``).
+        absent: how to read an entry that a sparse row does not store: as 0, or as missing.
     """
 
     trees: tuple[Tree, ...]
@@ -144,9 +170,51 @@ class Forest:
     shape: float = 0.5
     absent: Absent = "zero"
 
+    _FILES = ModelFiles(
+        "ps2.forest.v2",
+        "trees",
+        {"nodes": "V", "sizes": "i", "sets": "b", "base": "f"},
+        {"features": int, "loss": str, "shape": float, "absent": checked_absent},
+    )
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the arrays as the files hold them."""
+        nodes = np.zeros(self.nodes, NODE)
+        begin = 0
+        for tree in self.trees:
+            tree_nodes = nodes[begin : begin + len(tree)]
+            for name in NODE_FIELDS:
+                tree_nodes[name] = getattr(tree, name)
+            tree_nodes["set_size"] = np.diff(tree.set_begin)
+            begin += len(tree)
+        sizes = np.array([len(tree) for tree in self.trees], np.int64)
+        sets = np.concatenate([np.empty(0, np.bool_), *(tree.set_flags for tree in self.trees)])
+        return {"nodes": nodes, "sizes": sizes, "sets": sets, "base": np.asarray(self.base, np.float64)}
+
+    @staticmethod
+    def from_arrays(**parts: Any) -> Forest:
+        """Return the forest of ``arrays`` and of further attributes."""
+        nodes, sizes, sets = (parts.pop(name) for name in ("nodes", "sizes", "sets"))
+        trees: list[Tree] = []
+        begin = first_flag = 0
+        for size in sizes.tolist():
+            tree_nodes = nodes[begin : begin + size]
+            set_begin = np.append(0, np.cumsum(tree_nodes["set_size"]))
+            flags = sets[first_flag : first_flag + set_begin[-1]]
+            fields: dict[str, Any] = {name: np.ascontiguousarray(tree_nodes[name]) for name in NODE_FIELDS}
+            trees.append(Tree(**fields, set_begin=set_begin, set_flags=flags))
+            begin, first_flag = begin + size, first_flag + int(set_begin[-1])
+        return Forest(tuple(trees), **parts)
+
+    _arrays_to_write = arrays
+
+    @classmethod
+    def _from_files(cls, path: str, url: str, arrays: dict[str, Any], values: dict[str, Any]) -> Forest:
+        return cls.from_arrays(**arrays, **values)
+
     @property
     def width(self) -> int:
-        """How many margins a row has."""
+        """The number of margins of a row."""
         return len(self.base)
 
     @property
@@ -154,7 +222,7 @@ class Forest:
         return sum(map(len, self.trees))
 
     def to_debug_string(self, header: str, rate: float = 1.0) -> str:
-        """Print all trees as pyspark.ml does, below ``header``; ``rate``: see ``parts``."""
+        """Format all trees as pyspark.ml does, below ``header``; rate: see ``parts``."""
         texts = (
             f"  Tree {t} (weight {java_number(weight)}):\n" + part.trees[0].to_debug_string(4, float(part.base[0]))
             for t, (weight, part) in enumerate(zip(self.weights(rate), self.parts(rate), strict=True))
@@ -162,23 +230,23 @@ class Forest:
         return f"{header}\n{''.join(texts)}"
 
     def weights(self, rate: float) -> list[float]:
-        """Return the factors of ``parts`` in the margins: 1 for the first tree of an output, else the rate."""
+        """Return the weight of each of ``parts`` in the margins: 1 for the first tree of an output, else the rate."""
         return [1.0 if number < self.width else rate for number in range(len(self.trees))]
 
     def parts(self, rate: float) -> Iterator[Forest]:
-        """Yield forests of one tree each, without learning rates; the first one of an output has its base."""
+        """Yield a forest for each tree, without the learning rate; the first of an output has the output's base."""
         for number, (tree, weight) in enumerate(zip(self.trees, self.weights(rate), strict=True)):
             base = self.base[number : number + 1] if number < self.width else np.zeros(1)
             value = (tree.value.astype(np.float64) / weight).astype(tree.value.dtype)
             yield Forest((replace(tree, value=value),), base, self.features, absent=self.absent)
 
     def importances(self) -> Float64s:
-        """Return the features' shares of all gains, float64, shape (features,); zeros if nothing was split."""
+        """Return each feature's share of all gains, float64, shape (features,); zeros if there are no splits."""
         total = self.scores("totalGain")
         return total / total.sum() if total.any() else total
 
     def scores(self, kind: ScoreName) -> Float64s:
-        """Return a number for each feature, shape (features,), as xgboost's ``get_score``; 0: no split."""
+        """Return the scores of features, shape (features,), as xgboost's ``get_score``; 0: no split by the feature."""
         count, total = np.zeros((2, self.features))
         for tree in self.trees:
             inner = tree.feature != LEAF
@@ -202,13 +270,13 @@ def leaf_range(trees: Sequence[Tree]) -> tuple[float, float]:
 
 def leaf_tree(value: float) -> Tree:
     """Return a tree that is one leaf."""
-    whole, real, flag = np.full(1, LEAF, np.int32), np.zeros(1), np.zeros(1, np.bool_)
+    leaf, zero, flag = np.full(1, LEAF, np.int32), np.zeros(1), np.zeros(1, np.bool_)
     count = np.zeros(1, np.int64)
-    return Tree(whole, real, flag, whole, whole, np.full(1, value), real, real, count, np.zeros(2, np.int64), flag[:0])
+    return Tree(leaf, zero, flag, leaf, leaf, np.full(1, value), zero, zero, count, np.zeros(2, np.int64), flag[:0])
 
 
 def shortest(threshold: np.float64) -> np.generic:
-    """Return a threshold as float32, which has fewer decimals, if it is one."""
+    """Return a threshold as float32, which prints fewer decimals, if float32 can hold it."""
     with np.errstate(over="ignore"):
         short = np.float32(threshold)
     return short if short == threshold else threshold
@@ -216,7 +284,7 @@ def shortest(threshold: np.float64) -> np.generic:
 
 def java_number(value: float | np.generic) -> str:
     """Format a number as Java formats a double."""
-    number = float(str(value))  # a float32's shortest decimals, not those of the double that it equals
+    number = float(str(value))  # the shortest decimals of a float32, not those of the equal float64
     size = abs(number)
     if number != number or size == float("inf"):
         return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"

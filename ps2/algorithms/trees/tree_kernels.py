@@ -1,8 +1,8 @@
 """The compiled engine: a whole tree in one loop, for a worker that has all rows.
 
-``grow`` is the engine of boosted trees and of random forests. They differ in how the best split of a node is searched,
-which two functions do. A boosted tree is the one that ``Growth`` grows, to the bit. Nodes have the numbers that they
-have in the tree: the children of the n-th split are 2n - 1 and 2n.
+``grow`` is the engine of boosted trees and of random forests: two functions for each of them search the best splits of
+nodes. A boosted tree is the same, to the bit, as that of ``boosted_growth.BoostedGrowth``. Nodes have their numbers in
+the tree: the children of the n-th split are 2n - 1 and 2n.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Rows(NamedTuple):
 
     Attributes:
         columns: the bins of dense rows, unsigned, shape (features, rows).
-        blocks: the same bins by row, in blocks of features (``DenseRows.blocks``); empty for random forests.
-        begins: where each sparse row's entries begin, and the end.
-        entries: the columns of the histogram that a sparse row fills, ascending in each row.
+        blocks: the same bins row by row, in blocks of features (``DenseRows.blocks``); empty for random forests.
+        begins: the index of each sparse row's first entry, and the end.
+        entries: the columns of the histogram that each sparse row fills, ascending within a row.
     """
 
     columns: Array
@@ -41,10 +41,10 @@ class BinColumns(NamedTuple):
     Attributes:
         first: each feature's first column, and the end.
         sizes: the number of each feature's bins.
-        implied: the bin that sparse rows do not store; -1: none.
-        flags: ``layout.CATEGORICAL`` and ``layout.HAS_MISSING``.
-        usable: the numbers of the features that can part rows, ascending.
-        usable_first: the first column of each of these.
+        implied: the bin of each feature that sparse rows do not store.
+        flags: ``layout.CATEGORICAL`` and ``layout.HAS_MISSING`` of each feature.
+        usable: the numbers of the features that can split rows, ascending.
+        usable_first: the first column of each usable feature.
         features: the feature of each column.
     """
 
@@ -61,12 +61,12 @@ class Nodes(NamedTuple):
     """The nodes of a growing tree.
 
     Attributes:
-        places: 1 for the root; 2p and 2p + 1 for the children of p.
-        totals: the sums of the node's rows, shape (n, channels).
-        bounds: the smallest and the largest value of the leaves below the node, shape (n, 2).
+        places: the positions of nodes: 1 for the root; 2p and 2p + 1 for the children of position p.
+        totals: the sums of each node's rows, shape (n, channels).
+        bounds: the smallest and the largest value of the leaves below each node, shape (n, 2).
         best: the best split of each node.
         is_ready: whether the best split is known and gains enough.
-        ends: where the rows of the node begin and end, shape (n, 2).
+        ends: the interval of each node's rows in ``GrowingTree.order``, shape (n, 2).
         children: the left child's number; the right child has the next one; -1: a leaf.
     """
 
@@ -83,9 +83,10 @@ class GrowingTree(NamedTuple):
     """A tree that grows, and its rows.
 
     Attributes:
-        order: the rows of the tree; those of a node become contiguous. spare: memory of the same length.
+        order: the numbers of the tree's rows; those of a node become contiguous.
+        spare: memory of the same length.
         rows, bins: the worker's rows by bins, and the bins.
-        nodes: memory for the nodes; the root's place, totals, bounds and ends are set.
+        nodes: memory for the nodes; the root's position, totals, bounds and ends are set.
     """
 
     order: Int32s
@@ -104,7 +105,7 @@ def grow(
     by_gain: bool,
     tree: GrowingTree,
 ) -> int:
-    """Grow a tree by two functions that search the root and two children; return its number of nodes."""
+    """Grow a tree; return its number of nodes; open_root, open_children: search the best splits of these nodes."""
     bins, nodes = tree.bins, tree.nodes
     queue, waiting, chosen = np.empty(len(nodes.places), np.int64), 0, 0
     largest = 0
@@ -131,19 +132,19 @@ def grow(
 
 @inline
 def _split(node: int, left: int, lefts: Array, tree: GrowingTree) -> None:
-    """Part the rows of a node among its children, and set their sums; lefts: memory for a feature's bins."""
+    """Move the rows of a node to its children, and set their sums; lefts: memory for a feature's bins."""
     rows, bins, nodes = tree.rows, tree.bins, tree.nodes
     best, totals, ends = nodes.best, nodes.totals, nodes.ends
     feature = best.where[node, FEATURE]
     is_left = lefts[: bins.sizes[feature]]
     bins_left(best.where[node], best.sets[node], (bins.flags[feature] & HAS_MISSING) != 0, is_left)
     begin, end = ends[node, 0], ends[node, 1]
-    node_rows, free = tree.order[begin:end], tree.spare[begin:end]
+    node_rows, spare = tree.order[begin:end], tree.spare[begin:end]
     if len(rows.columns):
-        middle = begin + part_dense(node_rows, rows.columns[feature], is_left, free)
+        middle = begin + part_dense(node_rows, rows.columns[feature], is_left, spare)
     else:
         first, implied = int(bins.first[feature]), int(bins.implied[feature])
-        middle = begin + part_sparse(node_rows, rows.begins, rows.entries, first, implied, is_left, free)
+        middle = begin + part_sparse(node_rows, rows.begins, rows.entries, first, implied, is_left, spare)
     nodes.children[node] = left
     ends[left, 0], ends[left, 1], ends[left + 1, 0], ends[left + 1, 1] = begin, middle, middle, end
     for c in range(totals.shape[1]):
@@ -158,9 +159,10 @@ class Histograms(NamedTuple):
     """Histograms of nodes of a boosted tree.
 
     Attributes:
-        flat: memory, shape (histograms at once, columns * channels); sums: the same, shape (..., columns, channels).
-        slots: the histogram of each node; -1: it has none.
-        free: numbers of histograms; those from the ``used[0]``-th on are free.
+        flat: all histograms, shape (histograms, columns * channels).
+        sums: the same memory, shape (histograms, columns, channels).
+        slots: the number of each node's histogram; -1: there is none.
+        free: the numbers of all histograms; those from index ``used[0]`` on are free.
         used: the number of histograms in use, shape (1,).
     """
 
@@ -175,11 +177,11 @@ class BoostedSearch(NamedTuple):
     """The search for splits of a boosted tree.
 
     Attributes:
-        pairs: hessians and gradients of rows, and perhaps a third number, as whole numbers.
-        histograms: those of the open nodes.
+        pairs: the hessian and the gradient of each row, and perhaps a third number, as integers.
+        histograms: the histograms of the open nodes.
         layout: the layout row (``layout.layout_of``).
-        constraints: -1, 0 or 1 per feature; none: all are 0.
-        rules, limits: how splits are judged, and when the tree ends.
+        constraints: the monotone constraint of each feature, -1, 0 or 1; empty: all are 0.
+        rules, limits: the rules of splits, and the limits of growth.
         scratch: memory for the bins of a feature.
     """
 
@@ -207,7 +209,7 @@ def _open_root(search: BoostedSearch, tree: GrowingTree) -> None:
 
 @inline
 def _open_children(search: BoostedSearch, node: int, left: int, is_last: bool, tree: GrowingTree) -> None:
-    """Search the children that may be split: the histogram of that with fewer rows is built, the other subtracted."""
+    """Search the children that may be split: build the smaller child's histogram, and subtract it for the other."""
     nodes = tree.nodes
     feature = nodes.best.where[node, FEATURE]
     _bound(nodes, node, left, search.constraints[feature] if len(search.constraints) else 0, search.rules)
@@ -238,7 +240,7 @@ def _open_children(search: BoostedSearch, node: int, left: int, is_last: bool, t
 
 @inline
 def _build(node: int, search: BoostedSearch, tree: GrowingTree) -> None:
-    """Take a histogram for a node, and add up the node's rows."""
+    """Take a free histogram for a node, and add up the node's rows."""
     histograms, pairs, rows, ends = search.histograms, search.pairs, tree.rows, tree.nodes.ends
     slot = histograms.free[histograms.used[0]]
     histograms.slots[node] = slot
@@ -269,7 +271,7 @@ def _search(node: int, search: BoostedSearch, tree: GrowingTree) -> None:
     best = nodes.best
     slot, columns = histograms.slots[node], histograms.sums.shape[1]
     histogram, end = histograms.flat[slot], int(tree.bins.first[-1])
-    # No features are drawn: any number serves as the nodes' keys.
+    # Nodes do not sample features, so their keys are not used.
     open_nodes = OpenNodes(nodes.totals, nodes.bounds, nodes.places, np.empty((0, 0), np.int64))
     best.gains[node] = -np.inf
     is_full = len(tree.rows.columns) > 0
@@ -285,7 +287,7 @@ def _search(node: int, search: BoostedSearch, tree: GrowingTree) -> None:
 
 @inline
 def _bound(nodes: Nodes, node: int, left: int, sign: int, rules: Rules) -> None:
-    """Set the bounds of the values below two children: ``boosted_growth.child_bounds``."""
+    """Set the bounds of leaf values below two children, as ``boosted_growth.child_bounds``."""
     totals, bounds = nodes.totals, nodes.bounds
     for child in (left, left + 1):
         bounds[child, LOWER], bounds[child, UPPER] = bounds[node, LOWER], bounds[node, UPPER]
@@ -297,11 +299,11 @@ def _bound(nodes: Nodes, node: int, left: int, sign: int, rules: Rules) -> None:
 
 
 @inline
-def _comes_before(one: int, other: int, gains: Float64s, by_gain: bool) -> bool:
-    """Return whether a node is split before another one: by the larger gain, or as the older one."""
-    if by_gain and gains[one] != gains[other]:
-        return gains[one] > gains[other]
-    return one < other
+def _comes_before(node: int, other: int, gains: Float64s, by_gain: bool) -> bool:
+    """Return whether a node is split before another node: it has the larger gain, or it is older."""
+    if by_gain and gains[node] != gains[other]:
+        return gains[node] > gains[other]
+    return node < other
 
 
 @inline
@@ -333,6 +335,6 @@ def _pop(queue: Int64s, count: int, gains: Float64s, by_gain: bool) -> int:
 
 @kernel
 def weigh_nodes(totals: Int64s, bounds: Float64s, rules: Rules, out: Float64s) -> None:
-    """Set the weight that is best for each node."""
+    """Set ``out`` to the best value of each node as a leaf."""
     for node in range(len(out)):
         out[node] = weight_by(totals[node, HESSIAN], totals[node, GRADIENT], bounds[node], rules)

@@ -1,4 +1,4 @@
-"""The matrices of a training on the servers: histograms of open nodes, cut points, and sizes of features."""
+"""The matrices of a training on the servers: histograms of open nodes, cut points, and ``bin_shapes``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ps2.algorithms.frame.memory import MORE_SERVERS, check_servers, fitting_servers
-from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
+from ps2.algorithms.trees.binning import Bins, bin_shapes, bins_by_shapes
 from ps2.algorithms.trees.growth import LAYOUT, Growth
 from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, SUM_BYTES, Array, layout_of
 from ps2.algorithms.trees.nonempty_bins import marked_rows, rows_with_marks
@@ -22,9 +22,9 @@ from ps2.client.dcv import DCV
 from ps2.client.handle import existing_handle, free_all
 from ps2.client.matrix import DCVMatrix
 
-# Rows of the histogram matrix at the beginning, that of the layout included.
+# The maximum initial number of histograms.
 FIRST_ROWS = 16
-# Bytes of each feature: ``held``, ``missing`` and ``many`` of ``Quantiles``; then its shape.
+# The bytes of each feature: ``stored``, ``missing`` and ``many`` of ``Quantiles``, and its ``bin_shapes``.
 FEATURE_BYTES = 8 + 8 + 4 + 4
 MORE_MEMORY = f"{MORE_SERVERS}, or let trees have less depth or leaves"
 
@@ -35,10 +35,10 @@ class HistogramMatrices:
 
     Attributes:
         bins: the bins of all features.
-        histograms: a row for the layout of bins, one per open node, and the bitmaps of ``nonempty_bins``.
-        cuts: the cut points; sizes: ``shapes_of`` the bins.
+        histograms: a row for the layout of bins, a row for each open node, and the marks of ``nonempty_bins``.
+        cuts: the cut points; sizes: ``bin_shapes`` of the bins.
         channels: the number of sums in a bin.
-        words: the number of int64 that hold a set of categories.
+        words: the number of int64s that hold a set of categories.
     """
 
     bins: Bins
@@ -52,7 +52,7 @@ class HistogramMatrices:
     def make(
         bins: Bins, problem: TreeProblem, channels: int, rows: int, monotone: Sequence[int] = ()
     ) -> HistogramMatrices:
-        """Make the matrices, with the layout of the bins, and some rows; LimitError if they cannot fit."""
+        """Make the matrices, with the layout of the bins; rows: the number of rows for histograms and their marks."""
         first = DCV.dense(columns_of(bins, channels), rows, "int64", align=bins.block * channels)
         histograms, row = first.matrix(), np.zeros((1, first.dim), np.int64)
         layout = layout_row(bins, problem.absent, channels, monotone)
@@ -61,7 +61,7 @@ class HistogramMatrices:
         cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1, "float64"), DCV.dense(bins.features, 1, "int32")
         if len(bins.cuts):
             cuts.push(bins.cuts)
-        sizes.push(shapes_of(bins))
+        sizes.push(bin_shapes(bins))
         return HistogramMatrices(bins, histograms, cuts, sizes, channels, problem.words)
 
     @staticmethod
@@ -74,12 +74,12 @@ class HistogramMatrices:
 
     @property
     def numbers(self) -> tuple[int, int, int]:
-        """Numbers of the matrices."""
+        """The numbers of the matrices."""
         return self.histograms.number, self.cuts._matrix, self.sizes._matrix
 
     @property
     def rows(self) -> list[int]:
-        """Rows for histograms."""
+        """The rows for histograms."""
         return [row for row in marked_rows(self.histograms.rows) if row != LAYOUT]
 
     def best_splits(self, growth: Growth) -> Splits:
@@ -95,7 +95,7 @@ class HistogramMatrices:
         return Splits(*splits.result())
 
     def prepare(self, growth: Growth) -> None:
-        """Get memory for the histograms that workers add next, and clear these; LimitError if it does not fit."""
+        """Add rows for the histograms that workers add next, and clear rows; LimitError if the servers lack memory."""
         self.make_room(growth.num_rows)
         if growth.clear:
             self._clear(growth.clear)
@@ -114,7 +114,7 @@ class HistogramMatrices:
 
 
 def boosting_matrices(bins: Bins, problem: TreeProblem, plan: BoostingPlan, rows: int) -> HistogramMatrices:
-    """Make the matrices of boosted trees, whose histograms get more rows as trees grow."""
+    """Make the matrices of boosted trees; LimitError if the servers lack memory."""
     channels, count = plan.channels, rows_with_marks(first_rows(plan, rows))
     with _fitting(bins, count, columns_of(bins, channels) * SUM_BYTES):
         return HistogramMatrices.make(bins, problem, channels, count, plan.monotone)
@@ -126,7 +126,7 @@ def columns_of(bins: Bins, channels: int) -> int:
 
 
 def layout_row(bins: Bins, absent: Absent | None, channels: int, monotone: Sequence[int] = ()) -> Int64s:
-    """Return the layout row of a matrix of histograms; absent None: all values are stored; monotone: see ``plan``."""
+    """Return the layout row of a matrix of histograms; absent None: rows store all values."""
     flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.missing.astype(np.int64)
     if len(monotone):
         signs = np.array(monotone)
@@ -135,20 +135,18 @@ def layout_row(bins: Bins, absent: Absent | None, channels: int, monotone: Seque
 
 
 def read_bins(problem: TreeProblem, numbers: Sequence[int]) -> Bins:
-    """Read the bins that the driver has made; numbers: those of the matrices."""
+    """Read the bins that the driver has made; numbers: see ``HistogramMatrices.numbers``."""
     cuts, sizes = (existing_handle(DCV, number) for number in numbers[1:])
     with batch():
         cut_points, shapes = cuts.pull(), sizes.pull()
-    counts, missing = of_shapes(shapes.result())
-    offsets = np.append(0, np.cumsum(counts))
-    return bins_of(problem, cut_points.result()[: offsets[-1]], offsets, missing)
+    return bins_by_shapes(problem, cut_points.result(), shapes.result())
 
 
 def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, Array]]) -> int:
-    """Add a worker's histograms (row, bins or None for all, sums) to those of all; return the sums' bytes."""
-    moved, full = 0, []
+    """Add a worker's histograms (row, bins or None for all bins, sums) to the servers'; return the sums' bytes."""
+    sent_bytes, full = 0, []
     for row, bins, sums in built:
-        moved += sums.nbytes
+        sent_bytes += sums.nbytes
         if bins is None:
             full.append((row, sums))
         else:
@@ -159,34 +157,35 @@ def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, 
         for out, (_, sums) in zip(all_sums, full, strict=True):
             out[: sums.size] = sums.reshape(-1)
         matrix.apply("trees.add_rows", rows=[row for row, _ in full], sums=all_sums, channels=channels)
-    return moved
+    return sent_bytes
 
 
 def _fitting(bins: Bins, rows: int, size: int) -> AbstractContextManager[None]:
-    """Explain a LimitError: the number of rows, and bytes of each."""
-    what = f"{bins.features:,} features have {bins.columns.sum():,} bins that can part rows: a tree that grows needs"
+    """Explain a LimitError; rows: the number of histograms; size: the bytes of each."""
+    what = f"{bins.features:,} features have {bins.columns.sum():,} bins that can split rows: a tree that grows needs"
     return fitting_servers(f"{what} {rows:,} histograms of {size:,} bytes at a time, and they", advice=MORE_MEMORY)
 
 
 def check_memory(problem: TreeProblem, plan: BoostingPlan, rows: int, servers: Sequence[tuple[int, int]]) -> None:
-    """Raise LimitError if the training cannot fit the servers, whatever its rows hold; servers: limit and use."""
+    """Raise LimitError if the servers lack memory for any rows; servers: the limit and the used bytes of each."""
     histograms = first_rows(plan, rows)
-    bins = _least_bins(problem)
+    bins = _min_bins(problem)
     needed = problem.dim * FEATURE_BYTES + bins * rows_with_marks(histograms) * plan.channels * SUM_BYTES
     what = (
-        f"{problem.dim:,} features: what finds their bins, and the {histograms:,} histograms that trees of depth "
-        f"{plan.settings.maxDepth} begin with, of {bins:,} bins at least, take at least"
+        f"{problem.dim:,} features: the sums for their cut points, and the first {histograms:,} histograms of trees of "
+        f"depth {plan.settings.maxDepth}, of at least {bins:,} bins, take at least"
     )
     check_servers(what, needed, servers, MORE_MEMORY)
 
 
-def _least_bins(problem: TreeProblem) -> int:
+def _min_bins(problem: TreeProblem) -> int:
     """Return the minimum number of bins that can split rows."""
-    lacks = problem.absent == "missing"  # a bin of its own, in each feature
+    missing_bins = int(problem.absent == "missing")  # of each feature
     numeric = problem.dim - len(problem.categories)
-    return 2 * numeric * lacks + sum(count + lacks for count in problem.categories.values() if count + lacks > 1)
+    counts = [count + missing_bins for count in problem.categories.values()]
+    return 2 * numeric * missing_bins + sum(count for count in counts if count > 1)
 
 
 def first_rows(plan: BoostingPlan, rows: int) -> int:
-    """Return the initial number of rows of a matrix of histograms, with the layout and without marks; it grows."""
+    """Return the initial number of rows of a matrix of histograms, with the layout and without marks."""
     return 1 + min(1 << max(plan.settings.maxDepth - 1, 0), plan.max_leaves, rows, FIRST_ROWS)

@@ -1,4 +1,4 @@
-"""Models of several trees, and of one: the members that boosted trees and random forests share."""
+"""Base classes of models of several trees, and of one tree, for boosted trees and random forests."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from ps2.plot_extra import PlotPath, needs_matplotlib, saved
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The columns whose names the models of single trees have from the model of all trees.
+# The params that the models of single trees take from the model of all trees.
 SHARED_COLUMNS = ("featuresCol", "featuresCols", "predictionCol", "leafCol", "labelCol")
 
 
 def as_sparse(numbers: Float64s) -> Vector:
     """Return a sparse vector of the numbers that are not 0."""
-    some = np.flatnonzero(numbers)
-    return Vectors.sparse(len(numbers), some.tolist(), numbers[some].tolist())
+    indices = np.flatnonzero(numbers)
+    return Vectors.sparse(len(numbers), indices.tolist(), numbers[indices].tolist())
 
 
 class AnyTrees(FleetModel):
-    """A model of one tree or several."""
+    """A model of one tree, or of several."""
 
     @property
     def _forest(self) -> Forest:
         forest: Forest = self._fitted.forest
         return forest
 
-    @abstractmethod
     def _importances(self) -> Float64s:
-        """Return the features' importances, which sum up to 1."""
+        """Return the features' importances, whose sum is 1."""
+        return self._forest.importances()
 
     @property
     def featureImportances(self) -> Vector:
@@ -50,7 +50,7 @@ class AnyTrees(FleetModel):
         return as_sparse(self._importances())
 
     def _outputs(self) -> list[tuple[str, str]]:
-        # Each model's next class defines the other columns.
+        # The next class of each model defines the other columns.
         return [*super()._outputs(), (self.getOrDefault("leafCol"), "leaf")]  # type: ignore[safe-super]
 
     def _leaves(self, value: Any) -> list[int]:
@@ -66,34 +66,31 @@ class Ensemble(AnyTrees):
 
     @property
     def _rate(self) -> float:
-        """The factor of all trees but the first one of each output."""
+        """The weight of all trees except the first of each output."""
         return 1.0
 
     @property
     def trees(self) -> list[Any]:
-        """The trees, as models. A row's margin is the sum of their predictions, each times its weight.
+        """The trees, as models. A row's margin is the sum of their predictions, each times the tree's weight.
 
-        The predictions of the first tree (of more than two classes, of the first one of each class) include the
-        margin that all rows begin with.
+        The predictions of the first tree (with more than two classes, of the first tree of each class) include the
+        margin with which all rows begin.
         """
-        return [self._named_tree(number, tree) for number, tree in enumerate(self._tree_models())]
+        names = {name: self.getOrDefault(name) for name in SHARED_COLUMNS if self.isSet(name)}
+        return [tree._resetUid(f"{self.uid}_{t}")._set(**names) for t, tree in enumerate(self._tree_models())]
 
     @abstractmethod
     def _tree_models(self) -> list[Any]:
         """Return a new model of each tree."""
 
-    def _named_tree(self, number: int, tree: Any) -> Any:
-        names = {name: self.getOrDefault(name) for name in SHARED_COLUMNS if self.isSet(name)}
-        return tree._resetUid(f"{self.uid}_{number}")._set(**names)
-
     @property
     def treeWeights(self) -> list[float]:
-        """The factors of the trees: 1 for random forests and for the first tree (of each class), else ``stepSize``."""
+        """The weights of the trees: 1 for random forests and for the first tree (of each class), else ``stepSize``."""
         return self._forest.weights(self._rate)
 
     @property
     def getNumTrees(self) -> int:
-        """Number of trees; of boosted trees for more than two classes, all classes' together."""
+        """Number of trees; of boosted trees for more than two classes, that of all classes together."""
         return len(self._forest.trees)
 
     @property
@@ -112,24 +109,24 @@ class Ensemble(AnyTrees):
         return f"{name}, numTrees={self.getNumTrees}{classes}, numFeatures={self.numFeatures}"
 
     def predictLeaf(self, value: Any) -> Vector:
-        """Return the leaf of each tree that one row comes to, counted from the left."""
+        """Return the leaf of each tree that one row reaches, counted from the left."""
         return Vectors.dense(self._leaves(value))
 
     def plotImportances(self, path: PlotPath = None, most: int = 20, *, ax: Axes | None = None) -> Axes:
         """Draw the importances of the most important features, as bars.
 
-        Features have the names of ``featuresCols``, else the numbers that ``toDebugString`` has.
+        Features have the names of ``featuresCols``; without these, the numbers that are in ``toDebugString``.
 
         Args:
             path: a file for the plot: PNG, or the format of its suffix (.svg, .pdf); None: no file is written.
             most: the maximum number of bars.
-            ax: the Axes to draw in; None: those of a new figure, without a window and pyplot, which a notebook shows.
+            ax: the Axes to draw in; None: a new figure without pyplot, which opens no window; a notebook shows it.
 
         Returns:
             The Axes with the plot.
 
         Raises:
-            ConfigError: matplotlib is not installed, or the trees split by no feature.
+            ConfigError: matplotlib is not installed, or there are no splits.
         """
         with needs_matplotlib("plotImportances"):
             from ps2.algorithms.frame.plotting import draw_importances
@@ -150,10 +147,10 @@ class OneTree(AnyTrees):
     """A tree of a model.
 
     Attributes:
-        arrays: the tree, without learning rates; the values of classes are those with the largest share.
+        arrays: the tree, without learning rate; the value of a node for classes is the class with the largest share.
     """
 
-    # The class of pyspark.ml that ``repr`` names.
+    # The name in ``repr``: that of a class of pyspark.ml.
     _NAME = "DecisionTreeRegressionModel"
 
     @property
@@ -181,7 +178,7 @@ class OneTree(AnyTrees):
         return f"{self._NAME}: uid={self.uid}, {sizes}"
 
     def predictLeaf(self, value: Any) -> float:
-        """Return the leaf that one row comes to, counted from the left."""
+        """Return the leaf that one row reaches, counted from the left."""
         return float(self._leaves(value)[0])
 
     def _transform(self, dataset: DataFrame) -> DataFrame:

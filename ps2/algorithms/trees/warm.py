@@ -9,33 +9,28 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.trees import binning_kernels, cut_points, feature_columns, growing_kernels
+from ps2.algorithms.trees import binning_kernels, cut_points, growing_kernels
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.boosted_growth import FeatureSets
 from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.compiled_growing import CompiledGrower, bin_columns, rows_of
-from ps2.algorithms.trees.contributions import Explainer
-from ps2.algorithms.trees.cut_points import Cells, Refinement
-from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, FeatureColumns
-from ps2.algorithms.trees.feature_sets import FeatureSets
-from ps2.algorithms.trees.forests.forest_rows import ForestRows
-from ps2.algorithms.trees.forests.grown_forest import random_forest
-from ps2.algorithms.trees.forests.growth import ForestGrowth
-from ps2.algorithms.trees.forests.local_worker import ForestGrower
+from ps2.algorithms.trees.cut_points import NO_WEIGHTS, Cells, FeatureColumns, Refinement
+from ps2.algorithms.trees.forests.growth import ForestGrowth, random_forest
 from ps2.algorithms.trees.forests.plan import ForestPlan
 from ps2.algorithms.trees.forests.random_forest import RandomForest
-from ps2.algorithms.trees.forests.worker import NodeHistograms
+from ps2.algorithms.trees.forests.worker import ForestGrower, ForestRows, NodeHistograms
 from ps2.algorithms.trees.gradients import NO_WEIGHTS as NO_FLOATS
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, scales_of, sums_below
-from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.growth import GrownTree, tree_of
 from ps2.algorithms.trees.local_worker import LocalGrower
 from ps2.algorithms.trees.metrics import Metric
+from ps2.algorithms.trees.model import Explainer
 from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, purest_splits, subtract
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.ranking import RowGroups
-from ps2.algorithms.trees.rows import draw, row_ids, whole_weights
+from ps2.algorithms.trees.rows import DenseRows, Scratch, SparseRows, Split, draw, row_ids, whole_weights
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.settings import BoostingSettings, ForestSettings
 from ps2.algorithms.trees.tree import Forest
@@ -50,7 +45,7 @@ NUMBERS = replace(CLASSES, impurity="variance", classes=0)
 
 
 def warm() -> None:
-    """Call every kernel on one row, in the forms in which workers and servers hold them."""
+    """Call every kernel on one row, with the types of arguments that workers and servers use."""
     x = np.ones((1, 1))
     _bin(x, sp.csr_array(x))
     nodes = np.array([1, -1, -1]), np.zeros((3, 3), np.int64), np.zeros((3, 0), np.int64), np.zeros(3)
@@ -68,7 +63,9 @@ def warm() -> None:
     mark(m)
     for marks in (False, True):
         subtract(m, one, other, marks=marks)
-    best_splits(np.zeros((1, 2), np.int64), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), *_rules())
+    keys, allowed = np.zeros(1, np.int64), np.zeros((1, 0), np.int64)
+    operands = np.zeros((1, 3), np.int64), np.zeros((1, 2)), keys, np.zeros(5), allowed
+    best_splits(np.zeros((1, 2), np.int64), np.zeros(1, np.int64), *operands)
     _grow()
     warm_forests()
     for min_rows in (1, 2):
@@ -77,31 +74,23 @@ def warm() -> None:
             grow_here(BoostingPlan(settings=settings, node_features=drawn))
 
 
-def _rules() -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(5), np.zeros((1, 0), np.int64)
-
-
-def _bounds() -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros((1, 2)), np.zeros(1, np.int64)
-
-
 def _bins() -> Bins:
     return Bins(np.zeros(1), np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.bool_))
 
 
 def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
-    some = np.zeros(1, np.int64)
+    features = np.zeros(1, np.int64)
     for columns in (FeatureColumns.of_dense(x), FeatureColumns.of_sparse(sparse)):
         for weights in (NO_WEIGHTS, readable(np.ones(1, np.int64))):
-            feature_columns.distinct(columns, 2, weights)
+            cut_points.distinct(columns, 2, weights)
             cells = Cells.whole(1)
             for turn in range(2):
                 refinement = Refinement.of(cells, 2, turn)
-                sums = cut_points.children(columns, some, cells, refinement, weights)
-                held = np.flatnonzero(sums)
-                cells = cells.refine(refinement, held, sums[held])
+                sums = cut_points.children(columns, features, cells, refinement, weights)
+                filled = np.flatnonzero(sums)
+                cells = cells.refine(refinement, filled, sums[filled])
             cut_points.cuts_of_many(cells, 2)
-            feature_columns.missing(columns, weights)
+            cut_points.missing(columns, weights)
     _bins().bin_dense(FeatureColumns.of_dense(x))
     _bins().bin_sparse(sparse, "zero")
 
@@ -144,7 +133,7 @@ def grow_here(plan: BoostingPlan) -> None:
 
 
 def warm_whole_trees() -> None:
-    """Compile the loop over a whole tree, which takes as long as all that a worker needs before it."""
+    """Compile the kernel that grows a whole tree, which takes as long as all kernels that a worker needs earlier."""
     rows = DenseRows(_bins(), np.zeros((1, 1), np.uint8))
     problem, plan = TreeProblem(Objective("logistic"), 1, (0.0,)), BoostingPlan(settings=BoostingSettings(maxIter=1))
     planted: Any = SimpleNamespace(
@@ -162,7 +151,7 @@ def _rank() -> None:
 
 
 def warm_forests() -> None:
-    """Call every kernel on four rows, in the forms in which workers and servers hold them."""
+    """Call every kernel of random forests on four rows, with the types that workers and servers use."""
     y = np.array([0.0, 0.0, 1.0, 1.0])
     for x in (sp.csr_array(1 + y[:, None]), sp.csr_array(np.column_stack([y, *np.zeros((9, 4))]))):
         for plan in (CLASSES, NUMBERS):
@@ -179,8 +168,8 @@ def warm_forests() -> None:
 
 
 def warm_whole_forest_trees() -> None:
-    """Compile the loop over a whole tree of a random forest."""
-    bins = Bins(np.zeros(1), np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.bool_))
+    """Compile the kernel that grows a whole tree of a random forest."""
+    bins = _bins()
     dense = DenseRows(bins, np.zeros((1, 1), np.uint8))
     rows: Any = SimpleNamespace(
         sample=lambda tree, rules: (np.zeros(1, np.int32), np.ones(1, np.uint8), np.ones(CLASSES.channels, np.int64)),
@@ -191,7 +180,7 @@ def warm_whole_forest_trees() -> None:
 
 
 def forest_here(rows: LocalRows, plan: ForestPlan) -> tuple[RandomForest, Bins]:
-    """Grow a forest of some rows in this process."""
+    """Grow a random forest in this process."""
     assert rows.y is not None
     bins, forest_rows, scales, problem = _prepared(rows, plan)
     grower = ForestGrower(plan, bin_columns(bins, problem.absent), forest_rows, scales, problem.words)

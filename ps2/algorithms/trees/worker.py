@@ -1,4 +1,4 @@
-"""A worker's part while boosted trees grow on servers: gradients, histograms, residuals of leaves."""
+"""The work of a worker while trees grow on servers: cut points, gradients, histograms, residuals of leaves."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_rows import BoostedRows
+from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import (
     NODE,
     ROW,
@@ -23,7 +24,6 @@ from ps2.algorithms.trees.driver_messages import (
     PlantTrees,
     SumGradients,
 )
-from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles, RowsByFeature
@@ -34,38 +34,38 @@ from ps2.client.batch import batch
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
 
-# The bins of a histogram that are not empty, None: all; and their sums.
+# The bins of a histogram that have rows (None: all bins), and their sums.
 Histogram = tuple[Int64s | None, npt.NDArray[Any]]
 
 
 class CutPointWork:
-    """A worker's part in finding cut points."""
+    """The work of a worker while cut points are found."""
 
     def __init__(self, quantiles: Quantiles, rows: LocalRows) -> None:
         self._quantiles, self._rows = quantiles, rows
-        self._part: RowsByFeature | None = None
+        self._by_feature: RowsByFeature | None = None
         self._used = rows
         quantiles.forget_cells()
 
     def __call__(self, task: CutPointTask) -> None:
         """Do a task; LimitError if values or cells cannot fit the servers."""
         features = self._quantiles.problem.dim
-        with fitting_servers(f"the values of {features:,} features, of which cut points are made,"):
+        with fitting_servers(f"the values of {features:,} features, for cut points,"):
             self._do(task)
 
     @property
     def columns(self) -> FeatureColumns | None:
         """The columns of dense rows, if they were made for all features."""
-        return None if self._part is None else self._part.dense_columns(self._rows, self._used)
+        return None if self._by_feature is None else self._by_feature.dense_columns(self._rows, self._used)
 
     def _do(self, task: CutPointTask) -> None:
         if isinstance(task, CountRows):
             self._quantiles.count(self._rows)
             return
-        if self._part is None:
+        if self._by_feature is None:
             self._used = self._quantiles.common(self._rows)
-            self._part = RowsByFeature.of(self._quantiles, self._used)
-        self._part.do(task)
+            self._by_feature = RowsByFeature.of(self._quantiles, self._used)
+        self._by_feature.do(task)
 
 
 class FleetWorker(ABC):
@@ -88,7 +88,7 @@ class FleetWorker(ABC):
 
     @abstractmethod
     def catch_up(self, tasks: Sequence[Task]) -> None:
-        """Do what an earlier attempt of this worker has done; its reports and histograms count already."""
+        """Redo the tasks of an earlier attempt of this worker, whose reports and histograms count already."""
 
     def _open_matrices(self, task: GrowTask) -> tuple[Bins, FeatureColumns | None]:
         """Return the bins that the driver has made, and the columns of dense rows, if the worker has them."""
@@ -98,17 +98,17 @@ class FleetWorker(ABC):
         return bins, columns
 
     def _add_histograms(self, opened: Int64s, histograms: Sequence[Histogram | None]) -> int:
-        """Add nodes' histograms (None: the worker has none of its rows) to the servers; return their bytes."""
+        """Add the histograms of nodes (None: no rows of this worker) to the servers'; return their bytes."""
         if len(opened) and opened[:, ROW].max() >= self._matrix.rows:
             self._matrix = DCVMatrix.existing(self._matrix.number)  # it has grown
         rows = opened[:, ROW].tolist()
-        built = [(row, *one) for row, one in zip(rows, histograms, strict=True) if one is not None]
+        built = [(row, *pair) for row, pair in zip(rows, histograms, strict=True) if pair is not None]
         with batch():
             return add_histograms(self._matrix, built)
 
 
 class TreeWorker(FleetWorker):
-    """The rows of a worker while boosted trees grow; leaf_quantiles: None unless leaves are quantiles of residuals."""
+    """A worker while boosted trees grow; leaf_quantiles: None unless leaf values are quantiles of residuals."""
 
     def __init__(
         self,
@@ -123,12 +123,16 @@ class TreeWorker(FleetWorker):
         self._plan, self._leaf_quantiles = plan, leaf_quantiles
         self._unbinned = rows, reading.held_out
         self._ids = row_ids(rows, problem.absent)
-        self._moved_bytes = 0
+        self._sent_bytes = 0
         self._rows: BoostedRows | None = None
 
     def _do(self, task: GrowTask) -> dict[str, Any]:
         if isinstance(task, AddResiduals):
-            self._add_residuals(self._move(task), task)
+            moved = self._move(task)
+            assert moved.grown is not None
+            assert self._leaf_quantiles is not None
+            leaves = [moved.grown.rows_of(leaf) for leaf in task.nodes.leaves.tolist()]
+            self._leaf_quantiles.add(leaves, moved.residuals, moved.training.weights, task.cells)
             return {}
         report = self._grow(task)
         rows = self._rows
@@ -137,7 +141,7 @@ class TreeWorker(FleetWorker):
         histograms: list[Histogram | None] = [
             self._histograms.of(order, rows.summed) if len(order) else None for order in nodes
         ]
-        self._moved_bytes += self._add_histograms(task.opened, histograms)
+        self._sent_bytes += self._add_histograms(task.opened, histograms)
         return report
 
     def catch_up(self, tasks: Sequence[Task]) -> None:
@@ -148,7 +152,7 @@ class TreeWorker(FleetWorker):
                 self._grow(task)
 
     def _move(self, task: GrowTask) -> BoostedRows:
-        """Part the rows of nodes among their children."""
+        """Move the rows of nodes to their children."""
         if self._rows is None:
             bins, columns = self._open_matrices(task)
             self._rows = BoostedRows(self._problem, self._plan, bins, self._unbinned, columns, self._ids)
@@ -158,23 +162,16 @@ class TreeWorker(FleetWorker):
         return self._rows
 
     def _grow(self, task: GrowTask) -> dict[str, Any]:
-        """Move the rows, end the tree that is finished, and begin the next one; return the report."""
+        """Move rows, end a finished tree, and begin the next tree; return the report."""
         rows, nodes, report = self._move(task), task.nodes, dict[str, Any]()
         if len(nodes.numbers):
             assert rows.grown is not None
             report["counts"] = rows.grown.counts(nodes)
             rows.end(nodes)
         if isinstance(task, SumGradients) or (isinstance(task, PlantTrees) and task.begins_round):
-            moved, self._moved_bytes = self._moved_bytes, 0
-            report |= {**rows.compute_gradients(), "bytes": moved}
+            sent_bytes, self._sent_bytes = self._sent_bytes, 0
+            report |= {**rows.compute_gradients(), "bytes": sent_bytes}
         if isinstance(task, PlantTrees):
             h_scale, g_scale = task.scales
             report["totals"] = rows.plant(task.first, (h_scale, g_scale))
         return report
-
-    def _add_residuals(self, rows: BoostedRows, task: AddResiduals) -> None:
-        """Let the driver find the leaves' quantiles."""
-        assert rows.grown is not None
-        assert self._leaf_quantiles is not None
-        leaves = [rows.grown.rows_of(leaf) for leaf in task.nodes.leaves.tolist()]
-        self._leaf_quantiles.add(leaves, rows.residuals, rows.training.weights, task.cells)

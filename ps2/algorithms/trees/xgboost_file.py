@@ -1,11 +1,11 @@
-"""A forest as xgboost's JSON model (schema of xgboost 3), for xgboost itself and all that reads its models.
+"""A forest as xgboost's JSON model (schema of xgboost 3), for xgboost and other readers of its models.
 
-What differs is said otherwise there, and means the same: rows go left below a threshold, not at it too; sets name the
-categories that go right; the base is in the leaves of the first trees, as xgboost keeps a base score in float32 and,
+The model means the same in other terms. In xgboost, rows go left only below a threshold, not at it. Sets name the
+categories that go right. The base is added to the leaves of the first trees: xgboost has a base score in float32 and,
 for some losses, behind a link function, which would lose digits.
 
-All numbers of xgboost are float32: features are rounded to it, and margins added up in it. A forest that would part
-rows of training otherwise, or lose what its leaves say, is refused.
+All numbers of xgboost are float32: it rounds features to float32, and adds up margins in float32. A forest is refused
+if training rows would then go to other leaves, or if leaf values would be lost.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from ps2.errors import UsageError
 from ps2.storage.files import resolve_url, write_whole
 
 VERSION = (3, 2, 0)
-# The number that xgboost writes as a root's parent, and the threshold that it writes for a split by a set.
+# What xgboost writes as a root's parent, and as the threshold of a split by a set.
 NO_PARENT = 2**31 - 1
 SET_CONDITION = float(np.finfo(np.float32).smallest_subnormal)
-LARGEST = np.finfo(np.float32).max
-# The maximum rounding of margins, as a share of their range.
-ROUNDED = 1e-3
-# Base scores whose margin is 0.
+MAX_FLOAT32 = np.finfo(np.float32).max
+# The maximum rounding error of margins, as a share of their range.
+MAX_ROUNDING = 1e-3
+# The base scores of losses with a link function whose margin is 0.
 NEUTRAL = {"logistic": 0.5, "poisson": 1.0}
 
 
 def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
-    """Write a forest to a file; UsageError if float32 cannot hold it. Absent entries are missing to xgboost."""
+    """Write a forest to a file; UsageError: see ``_check``. To xgboost, absent entries are missing."""
     fs, path = resolve_url(url, "path")
     write_whole(fs, path, [json.dumps(as_xgboost(forest, names)).encode()])
 
 
 def as_xgboost(forest: Forest, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the model as JSON has it; UsageError if float32 cannot hold it."""
+    """Return a forest as the data of xgboost's JSON; UsageError: see ``_check``."""
     _check(forest)
     trees = _with_base(forest)
     categorical = np.zeros(forest.features, np.bool_)
@@ -79,12 +79,12 @@ def as_xgboost(forest: Forest, names: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _check(forest: Forest) -> None:
-    """Raise UsageError if xgboost would part rows of training otherwise, or round away what leaves say."""
+    """Raise UsageError if, in float32, training rows would go to other leaves, or leaf values would be lost."""
     for number, tree in enumerate(forest.trees):
         with np.errstate(over="ignore"):
-            lost = np.flatnonzero(tree.threshold != tree.threshold.astype(np.float32))
-        if len(lost):
-            node = lost[0]
+            inexact = np.flatnonzero(tree.threshold != tree.threshold.astype(np.float32))
+        if len(inexact):
+            node = inexact[0]
             raise UsageError(
                 f"tree {number}: xgboost rounds features to float32, in which the values of feature "
                 f"{tree.feature[node]} on both sides of {tree.threshold[node]!s} are the same: subtract an offset from "
@@ -93,11 +93,11 @@ def _check(forest: Forest) -> None:
     for output, base in enumerate(forest.base.tolist()):
         low, high = leaf_range(forest.trees[output :: forest.width])
         largest = max(abs(base + low), abs(base + high))
-        if largest > float(LARGEST) or np.spacing(np.float32(largest)) / 2 > ROUNDED * (high - low) > 0:
+        if largest > float(MAX_FLOAT32) or np.spacing(np.float32(largest)) / 2 > MAX_ROUNDING * (high - low) > 0:
             raise UsageError(
-                f"xgboost adds margins up in float32: of up to {largest:g}, they are off by more than {ROUNDED:g} of "
-                f"the {high - low:g} that the trees' leaves differ by: subtract an offset from the labels, or scale "
-                "them, before training"
+                f"xgboost adds up margins in float32, where margins up to {largest:g} have rounding errors above "
+                f"{MAX_ROUNDING:g} of the range of the trees' leaves, {high - low:g}: subtract an offset from the "
+                "labels, or scale them, before training"
             )
 
 
@@ -109,7 +109,7 @@ def _objective(forest: Forest) -> dict[str, Any]:
         "softmax": {"name": "multi:softprob", "softmax_multiclass_param": {"num_class": str(forest.width)}},
         "squared": {"name": "reg:squarederror"} | regression,
         "absolute": {"name": "reg:absoluteerror"},
-        # xgboost's loss is a smooth one; its predictions are the margins, too.
+        # xgboost's loss is a smooth approximation; predictions are margins in both.
         "huber": {"name": "reg:pseudohubererror", "pseudo_huber_param": {"huber_slope": shape}},
         "poisson": {"name": "count:poisson", "poisson_regression_param": {"max_delta_step": "0.7"}},
         "lambdarank": {
@@ -122,7 +122,7 @@ def _objective(forest: Forest) -> dict[str, Any]:
 
 
 def _with_base(forest: Forest) -> list[Tree]:
-    """Return the trees, at least one for each output; the leaves of an output's first tree include its base."""
+    """Return the trees, at least one for each output; the base is added to the leaves of an output's first tree."""
     trees = list(forest.trees) or [leaf_tree(0.0) for _ in range(forest.width)]
     for output, base in enumerate(forest.base):
         trees[output] = replace(trees[output], value=trees[output].value + base)
@@ -133,15 +133,15 @@ def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
     leaf, sizes = tree.feature == LEAF, np.diff(tree.set_begin)
     parents = np.full(len(tree), NO_PARENT)
     parents[tree.left[~leaf]] = parents[tree.right[~leaf]] = np.flatnonzero(~leaf)
-    held = np.flatnonzero(sizes)
-    right_sets = [_right(tree.set_of(node)) for node in held.tolist()]
-    ends = np.append(0, np.cumsum([len(one) for one in right_sets])).astype(np.int64)
+    set_nodes = np.flatnonzero(sizes)
+    right_sets = [_right(tree.set_of(node)) for node in set_nodes.tolist()]
+    ends = np.append(0, np.cumsum([len(right_set) for right_set in right_sets])).astype(np.int64)
     splits = np.where(sizes > 0, SET_CONDITION, below(tree.threshold.astype(np.float32)))
     conditions = np.where(leaf, tree.value.astype(np.float32), splits)
     return {
         "base_weights": tree.value.astype(np.float32).tolist(),
-        "categories": [int(category) for one in right_sets for category in one],
-        "categories_nodes": held.tolist(),
+        "categories": [int(category) for right_set in right_sets for category in right_set],
+        "categories_nodes": set_nodes.tolist(),
         "categories_segments": ends[:-1].tolist(),
         "categories_sizes": np.diff(ends).tolist(),
         "default_left": tree.default_left.astype(int).tolist(),
@@ -164,12 +164,12 @@ def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
 
 
 def _right(flags: Bools) -> Int64s:
-    """Return the categories that go right; if only missing values do, an unused one: xgboost requires one."""
-    some = np.flatnonzero(~flags)
-    return some if len(some) else np.array([len(flags)])
+    """Return the categories that go right; if there are none, an unused category, as xgboost requires one."""
+    categories = np.flatnonzero(~flags)
+    return categories if len(categories) else np.array([len(flags)])
 
 
 def below(threshold: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return the smallest number above each threshold; for infinity the largest number, as JSON has no infinity."""
-    up = np.float32(np.inf)
-    return np.nextafter(np.minimum(threshold, np.nextafter(LARGEST, -up)), up)
+    """Return the smallest number above each threshold, or the largest float32 for infinity, which JSON lacks."""
+    infinity = np.float32(np.inf)
+    return np.nextafter(np.minimum(threshold, np.nextafter(MAX_FLOAT32, -infinity)), infinity)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyspark.ml.classification import ProbabilisticClassifier
 from pyspark.ml.regression import Regressor
 
 from ps2.algorithms.frame.estimator import Job
 from ps2.algorithms.frame.frames import warn_of_wide_integers
 from ps2.algorithms.frame.placement import Work
-from ps2.algorithms.frame.tables import Survey
+from ps2.algorithms.frame.tables import Survey, column, names_of
+from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.only_worker import OnStep
-from ps2.algorithms.training.record import TrainingHistory
-from ps2.algorithms.trees.estimator import TreesEstimator, class_objective, size_of
-from ps2.algorithms.trees.forests.forest_kernels import grow_forest_tree
-from ps2.algorithms.trees.forests.out_of_bag import out_of_bag_score
+from ps2.algorithms.training.reading import read
+from ps2.algorithms.training.record import Trained, TrainingHistory
+from ps2.algorithms.training.table import Table
+from ps2.algorithms.trees.estimator import TreesEstimator, class_objective
+from ps2.algorithms.trees.forests.forest_kernels import count_draws, grow_forest_tree
 from ps2.algorithms.trees.forests.plan import ForestPlan, node_features_of
 from ps2.algorithms.trees.forests.program import grow
 from ps2.algorithms.trees.forests.random_forest import RandomForest
@@ -25,23 +30,33 @@ from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.label_statistics import label_sums
 from ps2.algorithms.trees.models import RandomForestClassificationModel, RandomForestRegressionModel
 from ps2.algorithms.trees.ops import MAX_CHANNELS
-from ps2.algorithms.trees.problem import BoostingPlan, TreeTraining, check_categories, without_last_digits, work_of
-from ps2.algorithms.trees.program import TrainedForest
+from ps2.algorithms.trees.problem import (
+    BoostingPlan,
+    TreeProblem,
+    TreeTraining,
+    check_categories,
+    without_last_digits,
+    work_of,
+)
+from ps2.algorithms.trees.rows import row_ids, with_all_columns
 from ps2.algorithms.trees.settings import (
     BoostingSettings,
     ForestSettings,
     RandomForestClassifierSettings,
     RandomForestRegressorSettings,
 )
+from ps2.array_types import Float64s
 from ps2.coordinator.context import PS2Context
+from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError, InputError, LimitError
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.ops.guards import readable
+from ps2.run.spark.backend_lookup import backend_of, in_one_wave, with_python
 
 log = logging.getLogger(__name__)
 
 # Seconds of a node on servers (decision 62).
 NODE_S = 0.3e-3
-# The maximum number of classes: each needs a channel of a bin, and draws need one more.
+# The maximum number of classes: each has a channel in a bin, and the number of draws may have one.
 MAX_CLASSES = MAX_CHANNELS - 2
 
 
@@ -82,30 +97,30 @@ class ForestEstimator(ForestSettings, TreesEstimator):
         return TreeTraining(resolved, problem)
 
     def _work(self, training: TreeTraining, survey: Survey) -> Work:
-        """Return the work of boosted trees with as many levels that look at as many features."""
+        """Return the work of boosted trees of the same number, depth and bins."""
         settings = training.plan.settings
         boosted = BoostingPlan(settings=BoostingSettings(maxDepth=settings.maxDepth, maxBins=settings.maxBins))
-        return work_of(size_of(survey), boosted, settings.numTrees, NODE_S)
+        return work_of(survey, boosted, settings.numTrees, NODE_S)
 
     def _with_rows(self, job: Job) -> TreeTraining:
         plan, problem = job.plan
         warn_of_wide_integers(job.table.frame, job.survey.features)
-        # Labels that are numbers count from their mean, so that gains lose no digits.
+        # Numeric labels are taken relative to their mean, so that gains lose no digits.
         base = 0.0 if plan.classes else label_sums(job.table, of_classes=False).mean
         return TreeTraining(replace(plan, via=job.placement.via), replace(problem, base=(base,)))
 
     def _steps(self, training: TreeTraining) -> int:
         return int(training.plan.settings.numTrees)
 
-    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> TrainedForest[RandomForest]:
+    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> Trained[RandomForest]:
         plan, problem = job.plan
         return grow(ps, job.table, problem, plan, job.survey.facts, on_step)
 
-    def _trained_model(self, trained: TrainedForest[RandomForest], job: Job) -> Any:
-        check_empty_trees(trained.forest, job.plan.plan)
-        return self._MODEL._of(trained.forest)
+    def _trained_model(self, trained: Trained[RandomForest], job: Job) -> Any:
+        check_empty_trees(trained.model, job.plan.plan)
+        return super()._trained_model(trained, job)
 
-    def _history(self, trained: TrainedForest[RandomForest], job: Job, model: Any) -> TrainingHistory:
+    def _history(self, trained: Trained[RandomForest], job: Job, model: Any) -> TrainingHistory:
         plan, problem = job.plan
         if not plan.settings.oobScore:
             return trained.history
@@ -114,13 +129,13 @@ class ForestEstimator(ForestSettings, TreesEstimator):
 
 
 def check_empty_trees(forest: RandomForest, plan: ForestPlan) -> None:
-    """Raise InputError if no tree has drawn a row; warn if some trees have not."""
+    """Raise InputError if no tree has sampled a row; warn if some trees have not."""
     empty, trees = sum(not tree.count[0] for tree in forest.forest.trees), plan.settings.numTrees
     share = f"subsamplingRate={plan.settings.subsamplingRate:g} of {plan.rows:,} rows"
     if empty == trees:
         raise InputError(f"{share}: none of the {empty:,} trees has drawn a row with a weight; use a larger share")
     if empty:
-        log.warning("%s: %d of %d trees have drawn no row, and know nothing", share, empty, trees)
+        log.warning("%s: %d of %d trees have drawn no row, and predict nothing", share, empty, trees)
 
 
 class RandomForestClassifier(RandomForestClassifierSettings, ForestEstimator, ProbabilisticClassifier):
@@ -155,3 +170,66 @@ class RandomForestRegressor(RandomForestRegressorSettings, ForestEstimator, Regr
 
     def _objective(self, survey: Survey) -> Objective:
         return Objective("squared")
+
+
+log = logging.getLogger(__name__)
+
+# Sums over rows: the number of all rows; the number of rows that some tree has not drawn. And sums over the latter: the
+# weight; the weight with the right prediction, or weighted squared errors; weighted labels minus the base; weighted
+# squares of these.
+ROWS, SCORED, WEIGHT, FITTED, LABELS, SQUARES = range(6)
+
+
+def out_of_bag_score(table: Table, problem: TreeProblem, plan: ForestPlan, share: Callable[[], RandomForest]) -> float:
+    """Return the accuracy or R2 of the trees that have not drawn the row; NaN: there are no such trees."""
+    columns, form = table.columns, Form(problem.dim, problem.classes, missing=True)
+
+    def scored(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        forest, sums = share(), np.zeros(SQUARES + 1)
+        for batch in batches:
+            sums += _sums(_rows(batch, columns, form), forest, problem, plan)
+        yield pa.RecordBatch.from_pydict({"sums": [sums.tolist()]})
+
+    rows = table.frame.select(*map(column, names_of(columns)))
+    parts = with_python(in_one_wave(rows)).mapInArrow(scored, "sums array<double>").collect()
+    sums = np.sum([row["sums"] for row in parts], axis=0)
+    if unscored := int(sums[ROWS] - sums[SCORED]):
+        log.warning(
+            "oobScore: each of the %d trees has drawn %d of %d rows, which do not count",
+            plan.settings.numTrees,
+            unscored,
+            sums[ROWS],
+        )
+    if not sums[WEIGHT] > 0:
+        return float("nan")
+    if plan.classes:
+        return float(sums[FITTED] / sums[WEIGHT])
+    total = sums[SQUARES] - sums[LABELS] ** 2 / sums[WEIGHT]
+    return float(1.0 - sums[FITTED] / total) if total > 0 else float("nan")
+
+
+def _rows(batch: pa.RecordBatch, columns: ColumnNames, form: Form) -> LocalRows:
+    reading = read([batch], columns, form)
+    if error := error_of(reading.faults[None], columns, form):
+        raise error
+    return reading.training
+
+
+def _sums(rows: LocalRows, forest: RandomForest, problem: TreeProblem, plan: ForestPlan) -> Float64s:
+    assert rows.y is not None
+    ids, draws = readable(row_ids(rows, problem.absent)), np.empty((plan.settings.numTrees, len(rows)), np.uint8)
+    for tree in range(plan.settings.numTrees):
+        count_draws(ids, plan.keys(tree)[0], plan.draws_below, draws[tree])
+    votes, trees = forest.votes(with_all_columns(rows, problem.dim), np.ascontiguousarray(draws.T) == 0)
+    is_scored = trees > 0
+    y, weights = rows.y[is_scored], np.ones(len(rows)) if rows.weights is None else rows.weights
+    weights = weights[is_scored]
+    sums = np.zeros(SQUARES + 1)
+    sums[[ROWS, SCORED, WEIGHT]] = len(rows), len(y), weights.sum()
+    if plan.classes:
+        sums[FITTED] = weights[votes[is_scored].argmax(axis=1) == y].sum()
+        return sums
+    labels = y - problem.base[0]
+    sums[FITTED] = weights @ (y - votes[is_scored, 0] / trees[is_scored]) ** 2
+    sums[[LABELS, SQUARES]] = weights @ labels, weights @ labels**2
+    return sums

@@ -1,7 +1,7 @@
 """Compiled loops over rows of random forests: histograms of the features that a node draws, and whole trees.
 
-``whole`` has the weight of each row as a whole number, beside its class, or its label (less a base) times the weight;
-``draws`` how often the tree has it. Where rows have weights of their own, draws are a channel of histograms too.
+``whole`` has the integer weight of each row, and its class or, for numbers, (label minus base) times weight. ``draws``
+is the number of times that the tree draws each row. If rows have weights, histograms have a channel for draws, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
 
 @kernel
 def count_draws(ids: Int64s, key: int, below: Float64s, out: UInt8s) -> int:
-    """Set how often a tree has each row; return its number of rows. ``below``: P(at most 0, 1, ... draws)."""
+    """Set the number of draws of each row; return the number of drawn rows. below: P(at most 0, 1, ... draws)."""
     num_rows = 0
     for i in range(len(ids)):
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
@@ -42,7 +42,7 @@ def count_draws(ids: Int64s, key: int, below: Float64s, out: UInt8s) -> int:
 
 @kernel
 def draw_features(usable: Int64s, key: int, place: int, turn: int, drawn: int, out: Int64s) -> int:
-    """Set the features that a node draws, ascending, other ones in each turn; return their number. 0 drawn: all."""
+    """Set the features that a node samples, ascending, others in each turn; return their number; drawn 0: all."""
     if drawn == 0:
         for i in range(len(usable)):
             out[i] = usable[i]
@@ -57,7 +57,7 @@ def draw_features(usable: Int64s, key: int, place: int, turn: int, drawn: int, o
 
 
 class FeatureDraws(NamedTuple):
-    """How nodes draw features; features: their number, 0: all; turns: the maximum number of draws of a node."""
+    """How nodes sample features; features: their number, 0: all; turns: the maximum number of samples of a node."""
 
     key: int
     features: int
@@ -68,11 +68,14 @@ class ForestSearch(NamedTuple):
     """The search for splits of a tree of a random forest.
 
     Attributes:
-        draws: how often the tree has each row; whole: each row's weight, and its class or label.
-        feature_draws: how nodes draw features; rules: how splits are judged.
-        histogram: zeros, of all columns; zeros again after each node.
-        entries: memory for ``gather``; features: for the numbers of drawn features; is_drawn: for a flag a feature.
-        scratch: memory for the bins of a feature; sides: for the sums of two sides.
+        draws, whole: see the module.
+        feature_draws: how nodes sample features; rules: the rules of splits.
+        histogram: a histogram of all columns, with zeros before and after each node.
+        entries: memory for ``gather``.
+        features: memory for the numbers of sampled features.
+        is_drawn: a flag for each feature, False before and after each node.
+        scratch: memory for the bins of a feature.
+        sides: memory for three sums.
     """
 
     draws: UInt8s
@@ -100,7 +103,7 @@ def forest_search(
 
 @kernel
 def gather(order: Int32s, draws: UInt8s, whole: Array, rules: ForestRules, out: Array) -> None:
-    """Set ``out`` to what each row of a node adds: weight, class or label, draws."""
+    """Set ``out`` to what each row of a node adds to a histogram: weight, class or label, draws."""
     has_labels = rules.impurity == VARIANCE
     for i in range(len(order)):
         row = order[i]
@@ -144,7 +147,7 @@ def add_entries(
     channels: int,
     histogram: Array,
 ) -> None:
-    """Add the rows of a node to the bins of sparse features that are drawn."""
+    """Add the sparse rows of a node to the bins of sampled features."""
     begins, columns = rows.begins, rows.entries
     width = rules.width
     has_draws, has_labels = channels > width, rules.impurity == VARIANCE
@@ -176,7 +179,7 @@ def build(
     channels: int,
     histogram: Array,
 ) -> None:
-    """Add the rows of a node to the bins of its drawn features; ``is_drawn``, a flag per feature, is False again."""
+    """Add the rows of a node to the bins of its sampled features; is_drawn: False before and after."""
     if len(rows.columns):
         for feature in features:
             add_column(order, rows.columns[feature], bins.first[feature], entries, rules, channels, histogram)
@@ -190,7 +193,7 @@ def build(
 
 @kernel
 def take_filled(features: Int64s, bins: BinColumns, histogram: Array, columns: Int64s, sums: Array) -> int:
-    """Move the filled bins of some features to ``columns``, ascending, and ``sums``; return their number."""
+    """Copy the filled bins of features to ``columns``, ascending, and ``sums``; clear them; return their number."""
     channels, count = sums.shape[1], 0
     for feature in features:
         for column in range(bins.first[feature], bins.first[feature] + bins.sizes[feature]):
@@ -208,7 +211,7 @@ def take_filled(features: Int64s, bins: BinColumns, histogram: Array, columns: I
 
 @kernel
 def sum_rows(entries: Array, rules: ForestRules, out: Int64s) -> None:
-    """Add what the rows of a node sum up to; ``out`` has a number a channel."""
+    """Add the sums of a node's rows to ``out``, which has a number for each channel."""
     width = rules.width
     for i in range(len(entries)):
         if rules.impurity == VARIANCE:
@@ -240,7 +243,7 @@ def _open_children(search: ForestSearch, node: int, left: int, is_last: bool, tr
 
 @inline
 def _search(node: int, search: ForestSearch, tree: GrowingTree) -> None:
-    """Search the best split of a node among the features that it draws."""
+    """Search the best split of a node among the features that it samples."""
     bins, nodes = tree.bins, tree.nodes
     best, total, rules, drawing = nodes.best, nodes.totals[node], search.rules, search.feature_draws
     best.gains[node] = 0.0

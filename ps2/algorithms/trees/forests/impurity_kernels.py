@@ -1,7 +1,7 @@
-"""Compiled loops over the bins of one feature in the histogram of one node: the split that lessens impurity most.
+"""Compiled loops over the bins of a feature in a node's histogram: they find the split that reduces impurity most.
 
-A bin has ``channels`` whole numbers. Of classes: the weight of each class. Of numbers: the weight, and the sum of
-labels (less a base) times weights. Behind these, where rows have weights of their own, the number of draws.
+A bin has ``channels`` integers. For classes: the weight of each class. For numbers: the weight, and the sum of (label
+minus base) times weight. If rows have weights, the number of draws follows.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from ps2.algorithms.trees.search_kernels import (
 )
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 
-# Impurities.
+# Codes of impurities.
 VARIANCE, GINI, ENTROPY = range(3)
 
 
 class ForestRules(NamedTuple):
-    """How splits of random forests are judged.
+    """The rules of splits of random forests.
 
     Attributes:
         impurity: VARIANCE, GINI or ENTROPY.
-        width: the number of channels without draws: one a class, or weight and label.
-        min_draws: the smallest number of draws on each side of a split.
-        max_depth: the largest number of splits above a leaf.
-        weight_unit: the weight that 1 of a whole sum stands for; label_unit: the label times its weight.
-        min_weight: the smallest weight on each side of a split.
-        min_info_gain: the smallest gain of a split, divided by the weight of its node.
+        width: the number of channels without that of draws: one for each class, or weight and label.
+        min_draws: the minimum number of draws on each side of a split.
+        max_depth: the maximum number of splits above a leaf.
+        weight_unit, label_unit: what 1 of an integer sum of weights, or of labels times weights, stands for.
+        min_weight: the minimum weight on each side of a split.
+        min_info_gain: the minimum gain of a split, divided by the weight of its node.
     """
 
     impurity: int
@@ -63,7 +63,7 @@ class ForestRules(NamedTuple):
 
 @inline
 def weight_of(sums: Int64s, rules: ForestRules) -> int:
-    """Return the weight of some sums, as a whole number."""
+    """Return the integer weight in the sums of rows."""
     if rules.impurity == VARIANCE:
         return int(sums[0])
     weight = 0
@@ -74,13 +74,13 @@ def weight_of(sums: Int64s, rules: ForestRules) -> int:
 
 @inline
 def draws_of(sums: Int64s, rules: ForestRules) -> int:
-    """Return the number of draws in some sums: their weight, where each row weighs 1."""
+    """Return the number of draws in the sums of rows: their weight, if rows have no weights."""
     return int(sums[rules.width]) if len(sums) > rules.width else weight_of(sums, rules)
 
 
 @inline
 def purity_of(sums: Int64s, weight: int, rules: ForestRules) -> float:
-    """Return minus the impurity times the weight, less the terms that all splits of a node share."""
+    """Return minus impurity times weight, without terms that are the same for all splits of a node."""
     if weight <= 0:
         return 0.0
     if rules.impurity == VARIANCE:
@@ -99,7 +99,7 @@ def purity_of(sums: Int64s, weight: int, rules: ForestRules) -> float:
 
 @inline
 def may_split(place: int, sums: Int64s, rules: ForestRules) -> bool:
-    """Return whether a node may have children: it is heavy, high and mixed enough."""
+    """Return whether a node may be split, by its weight, depth, draws and classes."""
     weight = weight_of(sums, rules)
     if place >= np.int64(1) << rules.max_depth or weight * rules.weight_unit < 2 * rules.min_weight:
         return False
@@ -115,7 +115,7 @@ def may_split(place: int, sums: Int64s, rules: ForestRules) -> bool:
 
 @inline
 def gains_enough(gain: float, total: Int64s, left: Int64s, rules: ForestRules) -> bool:
-    """Return whether the best split gains enough, and more than rounding may seem to gain; 0: there is no split."""
+    """Return whether the best split gains enough, and more than rounding errors may; gain 0: there is no split."""
     if not gain > 0.0:
         return False
     weight, left_weight = weight_of(total, rules), weight_of(left, rules)
@@ -126,7 +126,7 @@ def gains_enough(gain: float, total: Int64s, left: Int64s, rules: ForestRules) -
     scores += abs(purity_of(right, weight - left_weight, rules))
     chance = 0.0
     if rules.impurity == VARIANCE:
-        # A row that is drawn several times is rounded alike each time.
+        # All draws of a row have the same rounding error.
         draws = draws_of(total, rules)
         chance = 4 * CHANCE * rules.label_unit * rules.label_unit * draws / (weight * rules.weight_unit)
     return gain > max(chance, ROUNDING * scores)
@@ -146,7 +146,7 @@ def judge(places: Int64s, totals: Int64s, gains: Float64s, lefts: Int64s, rules:
 
 @inline
 def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, sums: Array, rest: Int64s) -> int:
-    """Collect the bins of a feature that are not empty; return how many. The implied one has what the others lack."""
+    """Collect the filled bins of a feature; return their number. The implied bin has the total minus the others."""
     channels = len(total)
     count, implied_position = 0, -1
     rest[:] = total
@@ -179,7 +179,7 @@ def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, su
 def _sort(
     flags: int, count: int, sums: Array, total: Int64s, rules: ForestRules, ratios: Float64s, order: Int64s
 ) -> None:
-    """Set the order in which bins go left: categories by mean label, or by the share of the class that weighs most."""
+    """Set the order in which bins go left: categories by mean label, or by the share of the heaviest class."""
     if flags & CATEGORICAL:
         channel = 1
         if rules.impurity != VARIANCE and rules.width > 2:
@@ -200,7 +200,7 @@ def search_feature(
     sides: Int64s,
     best: Splits,
 ) -> None:
-    """Search a feature in the histogram of a node; sides: memory for three sums, shape (3, channels)."""
+    """Search the splits of a node by a feature; sides: memory for three sums, shape (3, channels)."""
     bins, sums, order = scratch.bins, scratch.sums, scratch.order
     left, right, tried = sides[0], sides[1], sides[2]
     count = _collect(histogram, feature, total, bins, sums, tried)
@@ -243,7 +243,7 @@ def search_feature(
 def search_forest(
     nodes: Int64s, m: Array, rows: Int64s, layout_row: int, totals: Int64s, rules: ForestRules, best: Splits
 ) -> None:
-    """Search the features that are in the marked histograms of some nodes."""
+    """Search the features that are in the marked histograms of nodes."""
     channels = totals.shape[1]
     layout, scratch, sides = m[layout_row], scratch_of(channels), np.empty((3, channels), np.int64)
     columns = m.shape[1] // channels

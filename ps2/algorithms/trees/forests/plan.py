@@ -17,9 +17,9 @@ from ps2.array_types import Float64s
 from ps2.ops.guards import readable
 
 CODES: dict[ImpurityName, int] = {"gini": GINI, "entropy": ENTROPY, "variance": VARIANCE}
-# The maximum number of draws of a row for one tree: the probability of more is 1 in 10^14.
+# The maximum number of times that a tree draws a row: the probability of more is 10^-14.
 MAX_DRAWS = 15
-# The maximum number of times that a node selects features, if none of those selected before splits it.
+# The maximum number of times that a node samples features: again if no sampled feature gives a good split.
 TURNS = 3
 
 
@@ -32,9 +32,9 @@ class ForestPlan(Plan[ForestSettings]):
         classes: the number of classes; 0: labels are numbers.
         rows: the number of rows.
         is_weighted: whether rows have weights.
-        node_features: the number of features selected for each node; 0: all.
+        node_features: the number of features that each node samples; 0: all.
         min_node_weight: the minimum weight of a node's rows.
-        via: where trees grow: in the only worker's process ("local"), or on the servers.
+        via: the place of the histograms: the only worker's process ("local"), or the servers.
     """
 
     impurity: ImpurityName
@@ -47,42 +47,42 @@ class ForestPlan(Plan[ForestSettings]):
 
     @property
     def width(self) -> int:
-        """The number of a bin's channels without draws: one for each class, or weight and label."""
+        """The number of a bin's channels, without that of draws: one for each class, or weight and label."""
         return self.classes or 2
 
     @property
     def channels(self) -> int:
-        """The number of a bin's channels; if rows have weights, draws are one of them."""
+        """The number of a bin's channels; if rows have weights, the last one counts draws."""
         return self.width + self.is_weighted
 
     @property
     def counts_alone(self) -> bool:
-        """Whether sums are numbers of draws: classes of rows without weights."""
+        """Whether all sums are numbers of draws: for classes, if rows have no weights."""
         return bool(self.classes) and not self.is_weighted
 
     @property
     def turns(self) -> int:
-        """The maximum number of times that a node selects features."""
+        """The maximum number of times that a node samples features."""
         return TURNS if self.node_features else 1
 
     def rules(self, scales: tuple[float, float]) -> ForestRules:
-        """Return how splits are judged; ``scales``: the factors that made weights and labels whole numbers."""
+        """Return the rules of splits; scales: see ``PlantTrees``."""
         settings = self.settings
         limits = float(self.min_node_weight), float(settings.minInfoGain)
         kinds = CODES[self.impurity], self.width, settings.minInstancesPerNode, settings.maxDepth
         return ForestRules(*kinds, 1 / scales[0], 1 / scales[1], *limits)
 
     def scales(self, below: Float64s) -> tuple[float, float]:
-        """Return factors by which weights and labels become whole numbers whose sums, bounded by ``below``, fit."""
+        """Return factors that make weights and labels integers whose sums fit int64; below: see ``sums_below``."""
         if self.counts_alone:
             return 1.0, 1.0
-        # A tree may draw heavy rows alone.
-        of_weights, of_labels = scales_of(MAX_DRAWS * below[0], MAX_DRAWS * below[1])
-        return (of_weights if self.is_weighted else 1.0), of_labels
+        # A tree may draw each row MAX_DRAWS times.
+        weight_scale, label_scale = scales_of(MAX_DRAWS * below[0], MAX_DRAWS * below[1])
+        return (weight_scale if self.is_weighted else 1.0), label_scale
 
     @property
     def draws_below(self) -> Float64s:
-        """The probability that a tree has a row 0, 1, ... times or fewer."""
+        """The probabilities that a tree draws a row at most 0, 1, ... times."""
         rate = self.settings.subsamplingRate
         if not self.settings.bootstrap:
             return readable(np.array([1.0 - rate]))
@@ -90,17 +90,17 @@ class ForestPlan(Plan[ForestSettings]):
         return readable(np.cumsum(shares))
 
     def keys(self, tree: int) -> tuple[int, int]:
-        """Return the keys by which a tree draws rows, and its nodes features."""
+        """Return the keys by which a tree samples rows, and its nodes sample features."""
         return key_of(self.seed, tree, 0), key_of(self.seed, tree, 1)
 
     @property
     def trees_at_once(self) -> int:
-        """The number of trees that grow at once on servers, so that the rows of all of them fit in memory."""
+        """The number of trees that grow at once on servers: the row numbers of all these trees fit in memory."""
         return max(1, min(64, self.settings.numTrees, (1 << 26) // max(self.rows, 1)))
 
 
 def impurity_of(impurity: ImpurityName, shares: Float64s) -> Float64s:
-    """Return the impurity of nodes by their shares of the classes, shape (n, classes)."""
+    """Return the impurity of nodes; shares: the share of each class, shape (n, classes)."""
     if impurity == "gini":
         return np.asarray(1.0 - (shares**2).sum(axis=1))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -108,7 +108,7 @@ def impurity_of(impurity: ImpurityName, shares: Float64s) -> Float64s:
 
 
 def node_features_of(settings: ForestSettings, dim: int, classes: int) -> int:
-    """Return how many features a node selects; 0: all. "auto" depends on trees and labels, as in pyspark.ml."""
+    """Return the number of features that a node samples; 0: all. "auto" depends on trees and labels."""
     strategy = settings.featureSubsetStrategy
     if strategy.lower() == "auto":
         strategy = "all" if settings.numTrees == 1 else "sqrt" if classes else "onethird"
@@ -116,5 +116,5 @@ def node_features_of(settings: ForestSettings, dim: int, classes: int) -> int:
 
 
 def min_rows_to_split(plan: ForestPlan) -> int:
-    """Return how many rows must hold a feature, at least, so that it can split a node."""
+    """Return the minimum number of rows that must store a feature, so that it can split a node."""
     return 0 if plan.is_weighted else max(1, math.ceil(plan.settings.minInstancesPerNode / MAX_DRAWS))

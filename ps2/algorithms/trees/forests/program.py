@@ -7,27 +7,23 @@ workers add up histograms, and the servers search these for the best splits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.memory import MORE_SERVERS, fitting_servers, left_on
 from ps2.algorithms.frame.program import Ask, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.record import Record, StepReport, Words
+from ps2.algorithms.training.record import Record, StepReport, Trained, Words
 from ps2.algorithms.training.table import Facts, Table
-from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes
+from ps2.algorithms.trees.binning import Bins, bins_by_shapes
 from ps2.algorithms.trees.driver_messages import Moves, PlantTrees, SumRows
-from ps2.algorithms.trees.forests.grown_forest import ForestRecord, ForestTree
-from ps2.algorithms.trees.forests.growth import ForestGrowth
-from ps2.algorithms.trees.forests.local_worker import GrowTrees, LocalForestWorker
+from ps2.algorithms.trees.forests.growth import ForestGrowth, ForestRecord, ForestTree
 from ps2.algorithms.trees.forests.plan import ForestPlan, min_rows_to_split
 from ps2.algorithms.trees.forests.random_forest import RandomForest
-from ps2.algorithms.trees.forests.worker import ForestWorker
+from ps2.algorithms.trees.forests.worker import ForestWorker, GrowTrees, LocalForestWorker
 from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.growth import opened_roots
 from ps2.algorithms.trees.layout import SUM_BYTES
@@ -36,7 +32,6 @@ from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.program import (
     FleetProgram,
     LocalProgram,
-    TrainedForest,
     TreeRun,
     grow_trees,
     mean_weight_of,
@@ -44,7 +39,7 @@ from ps2.algorithms.trees.program import (
 )
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices, columns_of
 
-# The maximum number of histograms, and by what the servers' free memory is divided for them.
+# The maximum number of histograms, which may take one MEMORY_DIVISOR-th of the servers' free memory.
 MAX_HISTOGRAMS, MEMORY_DIVISOR = 1024, 4
 
 
@@ -55,7 +50,7 @@ def grow(
     plan: ForestPlan,
     facts: Facts,
     on_step: Callable[[StepReport], Any] = lambda step: None,
-) -> TrainedForest[RandomForest]:
+) -> Trained[RandomForest]:
     """Grow a random forest, or resume: the same to the bit on any number of workers and servers, and in one process."""
     names = CheckpointNames.of(plan.name, ps)
     record = Record(on_step, Words("tree", "impurity"), completed="all trees have grown")
@@ -86,7 +81,7 @@ class ForestProgram(FleetProgram[RandomForest]):
         forest.begin(matrices.bins, scales)
         num_features = int((matrices.bins.columns > 0).sum())  # features that can split nodes
         while (first := len(forest.trees)) < plan.settings.numTrees:
-            # Some trees grow at once. Workers draw their rows, and add the roots' histograms to rows of a matrix.
+            # Several trees grow at once. Workers sample their rows, and add the roots' histograms to rows of a matrix.
             slots = matrices.rows[: min(plan.trees_at_once, plan.settings.numTrees - first)]
             moves = Moves(opened=opened_roots(slots if plan.settings.maxDepth and num_features else []))
             report = yield PlantTrees(
@@ -107,9 +102,11 @@ class ForestProgram(FleetProgram[RandomForest]):
         """Make the matrices of histograms; LimitError if they cannot fit."""
         plan = self.plan
         size = columns_of(bins, plan.channels) * SUM_BYTES
-        max_useful = plan.trees_at_once << min(max(plan.settings.maxDepth - 1, 0), 10)  # nodes that may wait at once
+        max_useful = plan.trees_at_once << min(max(plan.settings.maxDepth - 1, 0), 10)  # the nodes of a level
         rows = max(min(max_useful, MAX_HISTOGRAMS, left_on(self._memory) // MEMORY_DIVISOR // size), 1)
-        what = f"{bins.features:,} features have {bins.columns.sum():,} bins that can part rows: histograms of {size:,}"
+        what = (
+            f"{bins.features:,} features have {bins.columns.sum():,} bins that can split rows: histograms of {size:,}"
+        )
         with fitting_servers(f"{what} bytes", advice=f"{MORE_SERVERS}, or let features have fewer bins"):
             return HistogramMatrices.make(bins, self._problem, plan.channels, rows_with_marks(1 + rows))
 
@@ -125,14 +122,10 @@ class LocalForestProgram(LocalProgram[RandomForest]):
             (reply,) = report.replies
             if "scales" in reply:  # the first one
                 weight_scale, label_scale = reply["scales"].tolist()
-                forest.begin(self._bins(reply), (weight_scale, label_scale))
+                bins = bins_by_shapes(self._problem, reply["cuts"], reply["shapes"])
+                forest.begin(bins, (weight_scale, label_scale))
             forest.add(ask, [ForestTree(*data) for data in reply["trees"]], reply["rows"], reply["tree_s"])
         return forest
 
     def worker(self) -> Callable[[Reading], LocalForestWorker]:
         return partial(LocalForestWorker, self._problem, self.plan, self._run.mean_weight)
-
-    def _bins(self, reply: Mapping[str, Any]) -> Bins:
-        """Return the bins that a worker has found."""
-        counts, missing = of_shapes(reply["shapes"])
-        return bins_of(self._problem, reply["cuts"], np.append(0, np.cumsum(counts)), missing)

@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.frame.array_files import load_content, read_array, reading, write_arrays
+from ps2.algorithms.frame.array_files import ArrayFiles, ModelFiles
 from ps2.algorithms.frame.heads import ValueHead, VotesHead
-from ps2.algorithms.trees.files import arrays_of, forest_of
 from ps2.algorithms.trees.predict import TreesModel
-from ps2.algorithms.trees.tree import Forest
+from ps2.algorithms.trees.tree import Forest, checked_absent
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 from ps2.ops.parallel import over_blocks
 
-FORMAT = "ps2.random_forest.v1"
-# The cost of adding a leaf's vote, in additions.
+# The cost of adding a leaf's vote, in additions of array elements.
 LEAF_COST = 8
 
 
@@ -34,8 +32,9 @@ class RandomForest(TreesModel):
         model.predictProbability(X)  # NumPy or scipy CSR
 
     Attributes:
-        forest: the trees. Their values are means of labels, or the classes with the largest share.
-        shares: for classes, float64, shape (nodes, classes) for each tree: the shares of its rows' weight; else empty.
+        forest: the trees. A node's value is the mean label, or the class with the largest share.
+        shares: for each tree, the share of each class in the weight of each node's rows, float64, shape (nodes,
+            classes); empty: labels are numbers.
     """
 
     forest: Forest
@@ -47,10 +46,10 @@ class RandomForest(TreesModel):
 
         Raises:
             CheckpointMissingError: the folder holds no model.
-            UsageError: it is no random forest, or of a version that is not known here.
-            CheckpointCorruptError: the files are not what the metadata say.
+            UsageError: the folder holds another model, or its version is unknown.
+            CheckpointCorruptError: the files do not match the metadata.
         """
-        return read_random_forest(path, path, load_content(path))
+        return RandomForestFiles.load(path).model
 
     @property
     def classes(self) -> int | None:
@@ -58,7 +57,7 @@ class RandomForest(TreesModel):
         return self.shares[0].shape[1] if self.shares else None
 
     def margins(self, x: Any) -> Float64s:
-        """Compute the margins of rows: the mean of the trees' values, or by class the sum of their shares.
+        """Compute the margins of rows: the mean of the trees' values, or for each class the sum of its shares.
 
         Args:
             x: shape (n, features), NumPy, scipy CSR or pandas; NaN is missing.
@@ -67,28 +66,28 @@ class RandomForest(TreesModel):
             float64, shape (n, 1) or (n, classes).
 
         Raises:
-            ShapeError, DTypeError: x is no such matrix.
+            ShapeError, DTypeError: x has another shape or type.
         """
         nodes = self.nodes(x)
         out = np.zeros((len(nodes), self.classes or 1))
         cost = LEAF_COST * max(nodes.shape[1], 1) * out.shape[1]
-        if self.shares:
-            over_blocks(add_shares, (nodes, out), *self._tables, cost=cost)
-        else:
-            over_blocks(add_values, (nodes, out), *self._tables, cost=cost)
-        return out
+        over_blocks(add_leaves, (nodes, out), *self._tables, cost=cost)
+        return out if self.shares else out / nodes.shape[1]
 
     def votes(self, x: Any, counts: npt.NDArray[np.bool_]) -> tuple[Float64s, Int64s]:
-        """Return the sum of some trees' votes for each row, float64, shape (n, 1) or (n, classes), and their number.
+        """Sum the votes of those trees that count for a row; return the sums and the numbers of these trees.
 
         Args:
             x: see ``margins``.
-            counts: bool, shape (n, trees), whether a tree counts for a row.
+            counts: whether a tree counts for a row, bool, shape (n, trees).
+
+        Returns:
+            The sums, float64, shape (n, 1) or (n, classes), and the numbers, int64, shape (n,).
         """
-        nodes, (begins, votes) = self.nodes(x), self._tables
+        nodes = self.nodes(x)
         out, trees = np.zeros((len(nodes), self.classes or 1)), np.zeros(len(nodes), np.int64)
         cost = LEAF_COST * max(nodes.shape[1], 1) * out.shape[1]
-        over_blocks(add_votes, (nodes, counts, out, trees), begins, readable(votes.reshape(len(votes), -1)), cost=cost)
+        over_blocks(add_votes, (nodes, counts, out, trees), *self._tables, cost=cost)
         return out, trees
 
     def predict(self, x: Any) -> Float64s:
@@ -105,9 +104,9 @@ class RandomForest(TreesModel):
         return ValueHead() if self.classes is None else VotesHead(self.classes)
 
     def importances(self) -> Float64s:
-        """Return the features' importances, as pyspark.ml's: the mean over trees of shares of all gains; zeros if none.
+        """Return the features' importances, as pyspark.ml: the mean over trees of each feature's share of the gains.
 
-        float64, shape (features,); they sum up to 1.
+        They are float64, of shape (features,), and their sum is 1; zeros: there are no splits.
         """
         total = np.zeros(self.dim)
         for tree in self.forest.trees:
@@ -130,55 +129,54 @@ class RandomForest(TreesModel):
 
     @cached_property
     def _tables(self) -> tuple[Int64s, Float64s]:
-        """The first node of each tree, and the votes of all nodes."""
+        """The number of each tree's first node, and the votes of all nodes, shape (nodes, classes or 1)."""
         begins = np.append(0, np.cumsum([len(tree) for tree in self.forest.trees])).astype(np.int64)
-        votes = self.shares or [tree.value for tree in self.forest.trees]
+        votes = self.shares or [tree.value[:, None] for tree in self.forest.trees]
         return readable(begins), readable(np.concatenate(votes))
 
 
-def write_random_forest(url: str, model: RandomForest) -> dict[str, Any]:
-    """Write a forest; return its part of the metadata."""
-    arrays = arrays_of(model.forest)
-    if model.shares:
-        arrays["shares.npy"] = np.concatenate(model.shares)
-    return {
-        "format": FORMAT,
-        "features": model.dim,
-        "absent": model.forest.absent,
-        "classes": model.classes or 0,
-        "files": write_arrays(url, arrays),
-    }
+class RandomForestFiles(ArrayFiles):
+    """The files of a random forest; the array "shares" is there only for classes."""
 
+    _FILES = ModelFiles(
+        "ps2.random_forest.v1",
+        "random forests",
+        {"nodes": "V", "sizes": "i", "sets": "b", "base": "f"},
+        {"features": int, "absent": checked_absent, "classes": int},
+        optional={"shares": "f"},
+    )
 
-def read_random_forest(path: str, url: str, content: Any) -> RandomForest:
-    """Read a forest; path: the user's name of the folder; content: the result of ``write_random_forest``."""
-    with reading(path, content, FORMAT, "random forests"):
-        forest = forest_of(url, content["files"], int(content["features"]), content["absent"])
-        if not content["classes"]:
-            return RandomForest(forest, ())
-        shares = read_array(url, "shares.npy", content["files"])
+    def __init__(self, model: RandomForest) -> None:
+        self.model = model
+
+    def _arrays_to_write(self) -> dict[str, Any]:
+        shares = {"shares": np.concatenate(self.model.shares)} if self.model.shares else {}
+        return self.model.forest.arrays() | shares
+
+    def _values_to_write(self) -> dict[str, Any]:
+        model = self.model
+        return {"features": model.dim, "absent": model.forest.absent, "classes": model.classes or 0}
+
+    @classmethod
+    def _from_files(cls, path: str, url: str, arrays: dict[str, Any], values: dict[str, Any]) -> RandomForestFiles:
+        classes, shares = values.pop("classes"), arrays.pop("shares", None)
+        forest = Forest.from_arrays(**arrays, **values)
+        if not classes:
+            return RandomForestFiles(RandomForest(forest, ()))
         ends = np.cumsum([len(tree) for tree in forest.trees])
-        return RandomForest(forest, tuple(np.split(shares.reshape(-1, content["classes"]), ends[:-1])))
+        if shares is None:
+            raise ValueError(f"shares: expected those of {classes} classes")
+        return RandomForestFiles(RandomForest(forest, tuple(np.split(shares.reshape(-1, classes), ends[:-1]))))
 
 
 @kernel
-def add_shares(nodes: Int32s, out: Float64s, begins: Int64s, shares: Float64s) -> None:
-    """Add the shares of the classes in each row's leaves; nodes: shape (n, trees), out: shape (n, classes)."""
+def add_leaves(nodes: Int32s, out: Float64s, begins: Int64s, votes: Float64s) -> None:
+    """Add the votes of each row's leaves to ``out``, shape (n, width); nodes: shape (n, trees)."""
     for row in range(nodes.shape[0]):
         for tree in range(nodes.shape[1]):
             node = begins[tree] + nodes[row, tree]
             for c in range(out.shape[1]):
-                out[row, c] += shares[node, c]
-
-
-@kernel
-def add_values(nodes: Int32s, out: Float64s, begins: Int64s, values: Float64s) -> None:
-    """Set ``out``, shape (n, 1), to the mean of the values of each row's leaves."""
-    for row in range(nodes.shape[0]):
-        total = 0.0
-        for tree in range(nodes.shape[1]):
-            total += values[begins[tree] + nodes[row, tree]]
-        out[row, 0] = total / nodes.shape[1]
+                out[row, c] += votes[node, c]
 
 
 @kernel

@@ -1,9 +1,12 @@
-"""A worker's part while a random forest grows on servers: it draws each tree's rows, and each node's features."""
+"""Workers of random forests: they sample rows and features, and add histograms to servers or grow whole trees."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -11,28 +14,96 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.trees.compiled_growing import bin_columns
+from ps2.algorithms.trees.binning import Bins, bin_shapes
+from ps2.algorithms.trees.compiled_growing import bin_columns, node_memory, rows_of
+from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import NODE, PLACE, TREE, TURN, GrowTask, PlantTrees, SumRows
 from ps2.algorithms.trees.forests import forest_kernels as kernels
-from ps2.algorithms.trees.forests.forest_rows import ForestRows
+from ps2.algorithms.trees.forests.growth import ForestTree, without_unused
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
-from ps2.algorithms.trees.forests.plan import ForestPlan
+from ps2.algorithms.trees.forests.plan import ForestPlan, min_rows_to_split
+from ps2.algorithms.trees.gradients import exponents_of, quantised, sums_below
 from ps2.algorithms.trees.layout import Array, UInt8s
-from ps2.algorithms.trees.problem import TreeProblem
+from ps2.algorithms.trees.problem import TreeProblem, key_of
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.rows import NodeRows, rows_with_weight
-from ps2.algorithms.trees.tree_kernels import BinColumns
+from ps2.algorithms.trees.rows import Binned, NodeRows, binned, row_ids, rows_with_weight
+from ps2.algorithms.trees.tree_kernels import BinColumns, GrowingTree, Rows
 from ps2.algorithms.trees.worker import FleetWorker, Histogram
-from ps2.array_types import Int32s, Int64s
+from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.data.rows import LocalRows
+from ps2.ops import parallel
 from ps2.ops.guards import readable
-from ps2.ops.parallel import over_blocks
+from ps2.ops.parallel import MAX_BLOCKS, MIN_BLOCK, MIN_BLOCKS, over_blocks
 
-# Cost of a node's histogram, in additions: threads share nodes.
+# The key for the rounding of labels and weights; trees have the keys from 0 on.
+ROUNDING = -1
+
+
+class ForestRows:
+    """The rows of a worker; ids: ``row_ids``; rows: the binned rows, or None; whole: see ``forest_kernels``."""
+
+    def __init__(self, problem: TreeProblem, plan: ForestPlan, unbinned: LocalRows) -> None:
+        self._problem, self._plan, self._unbinned = problem, plan, unbinned
+        self.ids = row_ids(unbinned, problem.absent)
+        self.rows: Binned | None = None
+        self.whole: Array = np.empty((0, 2), np.int64)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def _pairs(self) -> Float64s:
+        """Weights, and weights times (labels minus the base), float64, shape (n, 2)."""
+        assert self._unbinned.y is not None
+        weights = np.ones(len(self)) if self._unbinned.weights is None else self._unbinned.weights
+        labels = np.zeros(len(self)) if self._plan.classes else self._unbinned.y - self._problem.base[0]
+        return np.column_stack([weights, labels * weights])
+
+    def exponents(self) -> Int64s:
+        """Return ``exponents_of`` the weights and labels."""
+        return exponents_of(self._pairs[None], self._pairs[:, 0])
+
+    def begin(self, bins: Bins, columns: FeatureColumns | None, scales: tuple[float, float]) -> None:
+        """Bin the rows, and convert weights and labels to integers, after multiplication by ``scales``."""
+        self.rows = binned(self._unbinned, bins, self._problem.absent, columns)
+        assert self._unbinned.y is not None
+        plan = self._plan
+        if plan.counts_alone:
+            whole = np.column_stack([np.ones(len(self)), self._unbinned.y])
+        else:
+            whole = quantised(self._pairs, self.ids, key_of(plan.seed, ROUNDING % 2**63), scales)
+            if plan.classes:
+                whole[:, 1] = self._unbinned.y
+        self.whole = readable(whole.astype(np.int64))
+        self.__dict__.pop("_pairs", None)  # as large as the rows
+
+    @cached_property
+    def arrays(self) -> Rows:
+        """The binned rows as the kernels take them."""
+        assert self.rows is not None
+        return rows_of(self.rows, has_blocks=False)
+
+    def sample(self, tree: int, rules: ForestRules) -> tuple[Int32s, UInt8s, Int64s]:
+        """Sample the rows of a tree; return their numbers, ascending, all rows' draws, and the root's sums."""
+        draws = np.empty(len(self), np.uint8)
+        plan = self._plan
+        if not plan.settings.bootstrap and plan.settings.subsamplingRate == 1:
+            draws[:] = 1
+        else:
+            kernels.count_draws(readable(self.ids), plan.keys(tree)[0], plan.draws_below, draws)
+        order = np.flatnonzero(draws).astype(np.int32)
+        entries, totals = np.empty((len(order), 3), np.int64), np.zeros(plan.channels, np.int64)
+        kernels.gather(readable(order), draws, self.whole, rules, entries)
+        kernels.sum_rows(entries, rules, totals)
+        return order, draws, totals
+
+
+# The cost of a node's histogram, in additions of array elements.
 NODE_COST = 1 << 17
 
 
 class ForestWorker(FleetWorker):
-    """The rows of a worker, as far as trees have grown."""
+    """A worker that adds histograms of random forests: it samples each tree's rows, and each node's features."""
 
     def __init__(self, problem: TreeProblem, plan: ForestPlan, quantiles: Quantiles, reading: Reading) -> None:
         rows = rows_with_weight(reading.training)
@@ -45,7 +116,7 @@ class ForestWorker(FleetWorker):
         if isinstance(task, SumRows):
             return {"rows": len(self._rows), "exponents": self._rows.exponents()}
         report = self._grow(task)
-        blocks = over_blocks(lambda some: [self._histogram(node) for node in some], (task.opened,), cost=NODE_COST)
+        blocks = over_blocks(lambda nodes: [self._histogram(node) for node in nodes], (task.opened,), cost=NODE_COST)
         histograms = [histogram for block in blocks for histogram in block]
         return {**report, "bytes": self._add_histograms(task.opened, histograms)}
 
@@ -57,7 +128,7 @@ class ForestWorker(FleetWorker):
             self._grow(task)
 
     def _grow(self, task: GrowTask) -> dict[str, Any]:
-        """Part the rows of nodes, or draw the rows of new trees; return the sums of the new roots."""
+        """Move the rows of nodes, or sample the rows of new trees; return the sums of the new roots."""
         if isinstance(task, PlantTrees):
             return {"totals": self._plant(task)}
         splits = task.splits
@@ -66,14 +137,14 @@ class ForestWorker(FleetWorker):
         return {}
 
     def _plant(self, task: PlantTrees) -> Int64s:
-        """Draw the rows of some trees; return the sums of their roots."""
+        """Sample the rows of the task's trees; return the sums of their roots."""
         plan, (weight_scale, label_scale) = self._plan, task.scales
         if self._rows.rows is None:
             bins, columns = self._open_matrices(task)
             self._rows.begin(bins, columns, (weight_scale, label_scale))
             self._rules = plan.rules((weight_scale, label_scale))
-            of_bins = bin_columns(bins, self._problem.absent)
-            self._histograms = NodeHistograms(plan, self._rules, of_bins, self._rows)
+            histogram_columns = bin_columns(bins, self._problem.absent)
+            self._histograms = NodeHistograms(plan, self._rules, histogram_columns, self._rows)
         assert self._rows.rows is not None
         totals = np.zeros((task.count, plan.channels), np.int64)
         self._growing, self._first = [], task.first
@@ -83,29 +154,28 @@ class ForestWorker(FleetWorker):
         return totals
 
     def _histogram(self, node: Int64s) -> Histogram | None:
-        """Return the histogram of a node; node: a row of ``opened``."""
+        """Return the histogram of a node, None without rows; node: a row of ``Moves.opened``."""
         rows, draws = self._growing[int(node[TREE])]
         order, key = readable(rows.rows_of(int(node[NODE]))), self._plan.keys(self._first + int(node[TREE]))[1]
         return self._histograms.of(order, draws, key, int(node[PLACE]), int(node[TURN])) if len(order) else None
 
 
 class NodeHistograms:
-    """Builds histograms of the features that nodes draw; threads may share it."""
+    """Builds histograms of the features that nodes sample; threads may share it."""
 
     def __init__(self, plan: ForestPlan, rules: ForestRules, bins: BinColumns, rows: ForestRows) -> None:
         self._plan, self._rules, self._bins, self._rows = plan, rules, bins, rows
         self._scratch: SimpleQueue[tuple[Array, Array]] = SimpleQueue()
 
     def of(self, order: Int32s, draws: UInt8s, key: int, place: int, turn: int) -> tuple[Int64s, Array]:
-        """Return the filled bins of a node's drawn features, and their sums; place, turn: see ``draw_features``."""
+        """Return the bins of a node's sampled features that have rows, and their sums; place, turn: see ``Moves``."""
         bins, channels = self._bins, self._plan.channels
         histogram, is_drawn = self._take_scratch()
         features = np.empty(len(bins.usable), np.int64)
         count = kernels.draw_features(bins.usable, key, place, turn, self._plan.node_features, features)
         features, entries = features[:count], np.empty((len(order), 3), np.int64)
         kernels.gather(order, draws, self._rows.whole, self._rules, entries)
-        how = entries, self._rules, channels, histogram
-        kernels.build(order, self._rows.arrays, bins, features, is_drawn, *how)
+        kernels.build(order, self._rows.arrays, bins, features, is_drawn, entries, self._rules, channels, histogram)
         size = int(bins.sizes[features].sum())
         columns, sums = np.empty(size, np.int64), np.empty((size, channels), np.int64)
         count = kernels.take_filled(features, bins, histogram, columns, sums)
@@ -113,8 +183,88 @@ class NodeHistograms:
         return columns[:count], sums[:count]
 
     def _take_scratch(self) -> tuple[Array, Array]:
-        """Return a flat histogram of zeros, and a flag a feature; threads have their own."""
+        """Return a flat histogram of zeros, and a flag for each feature; no other thread uses them."""
         with suppress(Empty):
             return self._scratch.get_nowait()
         zeros = np.zeros(len(self._bins.features) * self._plan.channels, np.int64)
         return zeros, np.zeros(len(self._bins.sizes), np.bool_)
+
+
+# A clock grows trees until this time has passed, or its report has this size: a report has at most 64 MB.
+BUDGET_S, BUDGET_BYTES = 0.5, 1 << 24
+
+
+@dataclass(frozen=True)
+class GrowTrees(Task):
+    """Grow trees, from number ``first`` on, until the time of a clock is over."""
+
+    first: int
+
+
+class LocalForestWorker:
+    """A worker that has all rows: it grows whole trees in each clock, several at once in threads."""
+
+    def __init__(self, problem: TreeProblem, plan: ForestPlan, mean_weight: float | None, reading: Reading) -> None:
+        rows = rows_with_weight(reading.training)
+        quantiles = Quantiles.in_process(problem, plan.settings.maxBins, mean_weight, min_rows_to_split(plan))
+        bins, columns = quantiles.find_bins(rows)
+        forest_rows = ForestRows(problem, plan, rows)
+        self._scales = plan.scales(sums_below(forest_rows.exponents()))
+        forest_rows.begin(bins, columns, self._scales)
+        columns_histogram_columns = bin_columns(bins, problem.absent)
+        self._grower = ForestGrower(plan, columns_histogram_columns, forest_rows, self._scales, problem.words)
+        self._bins, self._plan, self._rows = bins, plan, forest_rows
+
+    def __call__(self, worker: Any, task: GrowTrees) -> None:
+        worker.report({"replies": [self._grow(task.first)]}, merge="concat")
+
+    def _grow(self, first: int) -> dict[str, Any]:
+        """Grow trees from number ``first`` on; return a reply."""
+        trees: list[ForestTree] = []
+        began_s, threads, size = time.monotonic(), parallel.cores(), 0
+        num_trees, at_once = self._plan.settings.numTrees, threads
+        while first + len(trees) < num_trees and time.monotonic() < began_s + BUDGET_S and size < BUDGET_BYTES:
+            begin = first + len(trees)
+            trees += self._grower.grow(range(begin, min(begin + at_once, num_trees)))
+            size = sum(tree.gains.nbytes * 10 for tree in trees)
+            # The next trees should take half of the remaining time, so that threads seldom wait for each other.
+            each_s = (time.monotonic() - began_s) / len(trees)
+            remaining_s = began_s + BUDGET_S - time.monotonic()
+            at_once = int(min(max(remaining_s / 2 / each_s, threads), parallel.MAX_BLOCKS))
+        reply: dict[str, Any] = {"trees": [tree.as_data() for tree in trees], "rows": len(self._rows)}
+        reply["tree_s"] = (time.monotonic() - began_s) / max(len(trees), 1)
+        if first == 0:
+            reply |= {"scales": np.array(self._scales), "cuts": self._bins.cuts, "shapes": bin_shapes(self._bins)}
+        return reply
+
+
+class ForestGrower:
+    """Grows trees on the rows of one worker; scales: see ``PlantTrees``; words: the int64s of a set of categories."""
+
+    def __init__(
+        self, plan: ForestPlan, bins: BinColumns, rows: ForestRows, scales: tuple[float, float], words: int
+    ) -> None:
+        self._plan, self._bins, self._rows, self._words = plan, bins, rows, words
+        self._rules = plan.rules(scales)
+
+    def grow(self, trees: Sequence[int]) -> list[ForestTree]:
+        """Grow the trees that have these numbers."""
+        assert len(trees) <= MAX_BLOCKS
+        numbers = np.array(trees, np.int64)
+        # Each tree is a block of its own.
+        blocks = over_blocks(
+            lambda block: [self._grow_tree(tree) for tree in block.tolist()], (numbers,), cost=MIN_BLOCKS * MIN_BLOCK
+        )
+        return [tree for block in blocks for tree in block]
+
+    def _grow_tree(self, tree: int) -> ForestTree:
+        plan = self._plan
+        order, draws, totals = self._rows.sample(tree, self._rules)
+        nodes = node_memory(2 * min(1 << plan.settings.maxDepth, max(len(order), 1)) - 1, plan.channels, self._words)
+        nodes.ends[0, 1], nodes.totals[0] = len(order), totals
+        growing = GrowingTree(order, np.empty_like(order), self._rows.arrays, self._bins, nodes)
+        feature_draws = kernels.FeatureDraws(plan.keys(tree)[1], plan.node_features, plan.turns)
+        search = kernels.forest_search(growing, draws, self._rows.whole, feature_draws, self._rules)
+        count = kernels.grow_forest_tree(search, growing)
+        best, children, sums = nodes.best, nodes.children[:count].copy(), nodes.totals[:count].copy()
+        return without_unused(ForestTree(children, best.where[:count], best.sets[:count], best.gains[:count], sums))
