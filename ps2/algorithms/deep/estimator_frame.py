@@ -38,7 +38,7 @@ from ps2.algorithms.training.only_worker import OnStep
 from ps2.algorithms.training.record import Trained, TrainingHistory
 from ps2.algorithms.training.streams.labelled_rows import NEVER
 from ps2.algorithms.training.streams.start import ModelFactory
-from ps2.algorithms.training.table import COST, LOAD_SUMS, PART, Load, Table, loads_of, quoted
+from ps2.algorithms.training.table import COST, LOAD_SUMS, PART, Load, loads_of, quoted
 from ps2.client.embedding_settings import TableOptimizer, TableSettings
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context

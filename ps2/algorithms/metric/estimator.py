@@ -14,9 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 
 from ps2.algorithms.frame.dealing import Dealer
-from ps2.algorithms.frame.estimator import FleetEstimator, Job
 from ps2.algorithms.frame.estimator import FleetEstimator
-from ps2.algorithms.frame.frames import unwrapped
 from ps2.algorithms.frame.heads import VectorHead
 from ps2.algorithms.frame.models import FeatureModel
 from ps2.algorithms.frame.predict import rows_of
