@@ -96,7 +96,9 @@ def fit(ps: Any, frame: Any, settings: FactorizationSettings) -> tuple[FittedFac
     began_s = time.monotonic()
     plan = FactorizationPlan(settings=settings)
     survey = survey_ratings(frame, RatingColumns(), settings)
-    deal = Deal.from_survey(survey, WORKERS, 1, 4 * SgdPlan(settings=settings, scale=1.0).width)
+    deal = Deal.from_counts(
+        survey.user_counts, survey.item_counts, WORKERS, 1, 4 * SgdPlan(settings=settings, scale=1.0).width
+    )
     result = train(ps, deal_ratings(frame, survey, deal, plan), survey, plan)
     return result, time.monotonic() - began_s
 

@@ -19,8 +19,7 @@ from pyspark.sql.types import LongType
 from benchmarks import frame
 from benchmarks.frame import Benchmark, Line, Part, option, take_turns, timed
 from benchmarks.local_spark import WORKERS, spark_and_servers
-from ps2.algorithms.embeddings.edge_frame import EdgeTable
-from ps2.algorithms.embeddings.graph_frame import walks_frame
+from ps2.algorithms.embeddings.graph_frame import EdgeTable, walks_frame
 from ps2.algorithms.embeddings.settings import BiasedWalkSettings
 from ps2.algorithms.embeddings.walks import Graph
 from ps2.data.ids import Ids

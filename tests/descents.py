@@ -111,7 +111,9 @@ def dealt(plan, columns=COLUMNS, workers=1):
     """Survey the planted problem of positive ratings, and deal it; return also each worker's packed rows."""
     inputs = positive(ratings())
     survey = surveyed(inputs, plan, columns)
-    deal = replace(Deal.from_survey(survey, workers, 1, 4 * (plan.settings.rank + 4)), by_item=True)
+    deal = replace(
+        Deal.from_counts(survey.user_counts, survey.item_counts, workers, 1, 4 * (plan.settings.rank + 4)), by_item=True
+    )
     chunk = chunk_of(inputs.table(columns))
     rows = packed(chunk, survey.users, survey.items, deal, partition_keys(workers), (0, 0))
     return survey, deal, [[rows.slice(rank, 1), rows.slice(workers + rank, 1)] for rank in range(workers)]

@@ -102,7 +102,7 @@ def fitted(
     """
     given = given or ratings()
     survey = surveyed(surveyed_ratings or given, plan, columns).together_with(start)
-    deal = Deal.from_survey(survey, workers, groups, 4 * (plan.settings.rank + 4))
+    deal = Deal.from_counts(survey.user_counts, survey.item_counts, workers, groups, 4 * (plan.settings.rank + 4))
     with training_context() if ps is None else nullcontext(ps) as ps:
         return train(ps, _dealt(given.table(columns), survey, deal, plan), survey, plan, start, on_step)
 
@@ -144,7 +144,7 @@ def replayed(
     """
     given = given or ratings()
     survey = surveyed(given, plan, columns).together_with(start)
-    deal = Deal.from_survey(survey, workers, groups, 4 * (plan.settings.rank + 4))
+    deal = Deal.from_counts(survey.user_counts, survey.item_counts, workers, groups, 4 * (plan.settings.rank + 4))
     scaling = Scaling.from_survey(survey, plan)
     step = plan.settings.stepSize or default_step(survey.rows)
     layout, sgd_plan = deal.layout, SgdPlan(settings=plan.settings, scale=scaling.scale, step_size=step)

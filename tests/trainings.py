@@ -260,7 +260,7 @@ def factorize(ps: Any, frame: Any, call: Call, solver: str) -> Result:
     plan = FACTORS[solver]
     plan = plans.changed(plan, maxIter=plan.settings.maxIter + call.more, seed=call.seed, name=call.name)
     survey = survey_ratings(frame, HELD, plan.settings)
-    deal = Deal.from_survey(survey, 2, 1, 4 * (plan.settings.rank + 4))
+    deal = Deal.from_counts(survey.user_counts, survey.item_counts, 2, 1, 4 * (plan.settings.rank + 4))
     fitted = factors.train(ps, deal_ratings(frame, survey, deal, plan), survey, plan, None, call.on_step)
     return Result({"users": fitted.user_factors, "items": fitted.item_factors}, fitted.history.objective)
 

@@ -13,10 +13,10 @@ from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, UserDefinedType
 
-from ps2.algorithms.embeddings.edge_frame import INTEGERS as INTEGER_TYPES
-from ps2.algorithms.embeddings.edge_frame import collect_arrow, edges_of, id_type
+from ps2.algorithms.embeddings.graph_frame import INTEGERS as INTEGER_TYPES
+from ps2.algorithms.embeddings.graph_frame import collect_arrow, id_type
 from ps2.algorithms.embeddings.sentence_frame import check_sentences
-from ps2.algorithms.embeddings.sentences import number_words
+from ps2.algorithms.embeddings.sentences import edges_of, number_words
 from ps2.algorithms.frame.tables import check_columns, check_numbers
 from ps2.algorithms.training.faults import ColumnNames, error_of
 from ps2.algorithms.training.reading import read

@@ -226,7 +226,12 @@ def test_cache_when_training_is_over_then_holds_no_ratings(ps, spark, until):
     before = cached(spark)
     survey = survey_ratings(frame, COLUMNS, PLAN.settings)
     assert len(cached(spark) - before) == 1
-    train(ps, deal_ratings(frame, survey, Deal.from_survey(survey, 2, 1, 36), PLAN), survey, changed(PLAN, maxIter=1))
+    train(
+        ps,
+        deal_ratings(frame, survey, Deal.from_counts(survey.user_counts, survey.item_counts, 2, 1, 36), PLAN),
+        survey,
+        changed(PLAN, maxIter=1),
+    )
     until(lambda: cached(spark) <= before, "the ratings of the survey are gone")
     with pytest.raises(InputError, match="negative"):
         survey_ratings(frame, COLUMNS, changed(PLAN, nonnegative=True).settings)

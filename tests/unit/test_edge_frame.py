@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from ps2.algorithms.embeddings.edge_frame import Edges, edges_of
+from ps2.algorithms.embeddings.sentences import Edges, edges_of
 from ps2.data.ids import Ids
 
 

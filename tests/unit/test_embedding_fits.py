@@ -8,9 +8,8 @@ import pytest
 from embedding_training import RECIPE, WORDS, fitted, make_plan, margin, read_pairs
 
 from ps2.algorithms import Embedding
-from ps2.algorithms.embeddings.edge_frame import ReadEdges, ReadKeys
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
-from ps2.algorithms.embeddings.sentences import rank_by_frequency
+from ps2.algorithms.embeddings.sentences import ReadEdges, ReadKeys, rank_by_frequency
 from ps2.data.ids import Ids
 from ps2.errors import LimitError, PS2Error
 from tests.in_process import training_context

@@ -93,7 +93,7 @@ def test_find_products_when_given_what_is_wrong_then_says_so():
     tokens, offsets = batch(plan)
     with pytest.raises(OutOfRangeError, match="words below 30, got"):
         ops.find_products(*fleet.shards[0], tokens + np.uint16(30 - tokens.min()), offsets, **fleet.how)
-    with pytest.raises(ShapeError, match="rise from 0 to 16"):
+    with pytest.raises(ShapeError, match="ascending bounds from 0 to 16"):
         ops.find_products(*fleet.shards[0], tokens, offsets[:-1], **fleet.how)
     with pytest.raises(ShapeError, match="two tables of 31 words"):
         ops.find_products(*fleet.shards[0], tokens, offsets, **{**fleet.how, "words": 31})

@@ -96,7 +96,7 @@ class Training:
 
     def run(self, plan, clocks=0, messages=(), **happens):
         survey = surveyed(ratings(), plan, self.columns)
-        deal = Deal.from_survey(survey, 1, 1, 36)
+        deal = Deal.from_counts(survey.user_counts, survey.item_counts, 1, 1, 36)
         names = CheckpointNames(plan.name, self._find if clocks else None, (clocks, clocks), messages)
         give = names.give
 

@@ -116,7 +116,7 @@ def test_ratings_when_negative_then_are_fine_by_default():
 @pytest.mark.parametrize(("workers", "groups"), [(1, 1), (3, 1), (2, 3)])
 def test_deal_when_users_have_many_ratings_then_work_is_balanced(workers, groups):
     survey = surveyed(ratings(), PLAN)
-    deal = Deal.from_survey(survey, workers, groups, 36)
+    deal = Deal.from_counts(survey.user_counts, survey.item_counts, workers, groups, 36)
     layout = deal.layout
     assert layout.ring.blocks == 2 * workers
     for positions, begins, counts in (
@@ -133,7 +133,7 @@ def test_deal_when_users_have_many_ratings_then_work_is_balanced(workers, groups
 
 def test_deal_when_items_are_large_then_blocks_are_more():
     survey = surveyed(ratings(), PLAN)
-    assert Deal.from_survey(survey, 2, 1, 32 << 20).layout.ring.blocks == 40
+    assert Deal.from_counts(survey.user_counts, survey.item_counts, 2, 1, 32 << 20).layout.ring.blocks == 40
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7, 64])
@@ -151,7 +151,7 @@ def test_packed_rows_when_read_then_each_worker_has_its_users():
     inputs = ratings()
     table = inputs.table(ALL)
     survey = survey_of(table)
-    deal, total, held = Deal.from_survey(survey, 2, 2, 36), 0, 0
+    deal, total, held = Deal.from_counts(survey.user_counts, survey.item_counts, 2, 2, 36), 0, 0
     rows = [
         packed(through(some, n), survey.users, survey.items, deal, partition_keys(2), (0, n))
         for n, some in enumerate(cut(table))
@@ -184,7 +184,7 @@ def through(table, number):
 
 def test_packed_rows_when_ids_are_new_then_they_are_counted():
     survey = survey_of(one_row())
-    deal = Deal.from_survey(survey, 1, 1, 36)
+    deal = Deal.from_counts(survey.user_counts, survey.item_counts, 1, 1, 36)
     row = packed(chunk_of(one_row(user=2)), survey.users, survey.items, deal, partition_keys(1), (0, 0))
     assert read_grid([row], deal.layout, 0, 0.0, 1.0).strange == 1
 

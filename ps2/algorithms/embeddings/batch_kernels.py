@@ -1,10 +1,10 @@
-"""Groups (see ``training_kernels``) whose dot products are computed first, on one or several servers, and then applied.
+"""Train groups (see ``training_kernels``) in two steps: compute all dot products of a batch, then apply all updates.
 
-If each server has some columns of all vectors, a dot product is the sum of the servers' partial products. So a batch
-takes two steps: all dot products, from the vectors before the batch; then all updates. A frequent word has many updates
-in a batch, all from the same vector; their sum would overshoot the point where its gradient is 0, more in each batch.
-So a sum of updates is limited to that of 1 / (rate * curvature) updates. A negative that equals the target has the dot
-product ``NO_PAIR``: its gradient is 0.
+If each server has some columns of all vectors, a dot product is the sum of the servers' partial products. All dot
+products of a batch are computed from the vectors before the batch. A frequent word has many updates in a batch, all
+from the same vector. Their sum would overshoot the minimum of its loss, further in each batch. So the sum is limited to
+that of 1 / (rate * curvature) updates. A negative that equals the target has the dot product ``NO_PAIR``, whose
+gradient is 0.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.ops.kernels import kernel, reduction
 
 Array = npt.NDArray[Any]
-# Inputs of all groups; bounds of each group's inputs; outputs, shape (groups, 1 + negatives).
+# The inputs of all groups, the bounds of each group's inputs, and the outputs, shape (groups, 1 + negatives).
 Groups = tuple[Int32s, Int64s, Int32s]
 
-# Changes of vectors and of contexts, and the number of updates in each.
+# The summed changes of vectors and of contexts, and the numbers of updates in each sum.
 Changes = tuple[Float32s, Float32s, Int64s, Int64s]
 
-# Dominates any sum with other servers' partial products.
+# A dot product so large that other servers' partial products do not matter.
 NO_PAIR = np.float32(1e9)
 
 
@@ -75,7 +75,7 @@ def list_groups(
 def find_products(
     numbers: Int64s, vectors: Float32s, contexts: Float32s, groups: Groups, kind: int, dots: Float32s
 ) -> None:
-    """Compute the dot products of some consecutive groups: one row for each input; with CBOW, for each group."""
+    """Set ``dots`` to the dot products of the groups with these numbers: a row for each input; for CBOW, each group."""
     inputs, begins, outputs = groups
     k = outputs.shape[1]
     old = np.empty((k, vectors.shape[1]), np.float32)
@@ -110,8 +110,8 @@ def add_changes(
     coefficients: Float32s,
     changes: Changes,
 ) -> None:
-    """Sum up the changes of vectors and contexts, without applying them. ``rows`` are groups with rows of ``changes``
-    in place of words; coefficients have the shape of the dot products."""
+    """Add up the changes of vectors and contexts in ``changes``. ``rows`` are the groups with rows of ``changes``
+    instead of words; ``coefficients`` has the shape of the dot products."""
     inputs, begins, outputs = groups
     input_rows, _, output_rows = rows
     vector_changes, context_changes, vector_updates, context_updates = changes
@@ -141,8 +141,8 @@ def add_changes(
 
 @reduction
 def apply_changes(table: Float32s, words: Int64s, changes: Float32s, updates: Int64s, scale: float) -> None:
-    """Add changes to the vectors of words, each limited by its number of updates; ``scale`` is the share of the
-    distance to zero gradient that one update covers."""
+    """Add changes to the vectors of words, each limited by its number of updates. An update moves a vector by ``scale``
+    times its distance from the minimum."""
     for i in range(len(words)):
         factor = np.float32(1 / max(scale * updates[i], 1.0))
         row, change = table[words[i]], changes[i]

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,7 @@ def predict_seconds(
     threads: int,
     hosts: Sequence[str] | None = None,
 ) -> Float64s:
-    """Predict the seconds per token of each of ``STRATEGIES``; none if the settings name a strategy. Measured costs are
-    cached by the hosts of the servers; None: they are measured again."""
+    """Predict the seconds per token of each of ``STRATEGIES``; none if the settings name one. ``hosts``: cache key."""
     if plan.settings.via != "auto":
         return np.empty(0)
     sampler = Sampler.from_frequencies(plan, frequencies)
@@ -66,20 +66,8 @@ def predict_seconds(
     piece = piece_tokens(plan, updates * workers, parts)
     clock = clock_tokens(plan.with_via("local"), workers)
     work = work_per_token(plan, frequencies, sampler.chances, clock, batch_tokens(plan), piece)
-    costs = _costs(plan, servers, piece, hosts)
-    # One thread was measured.
-    costs = replace(costs, local_s=costs.local_s / threads)
-    seconds = seconds_per_token(work, costs, parts, workers, plan.tables * plan.table_bytes)
-    log.info("costs %s, work %s: seconds a token %s", costs, work, seconds)
-    return np.array([seconds[name] for name in STRATEGIES])
-
-
-def _costs(plan: EmbeddingPlan, servers: int, piece: int, hosts: Sequence[str] | None) -> UnitCosts:
-    """Return the costs of this process and the servers, from the cache if it has those of a similar training."""
-    if hosts is None:
-        return measure(plan, servers, piece)
     key = {
-        "servers": sorted(hosts),
+        "servers": sorted(hosts or ()),
         "size": plan.size,
         "negative": plan.settings.negative,
         "window": plan.window,
@@ -88,12 +76,16 @@ def _costs(plan: EmbeddingPlan, servers: int, piece: int, hosts: Sequence[str] |
         "vocabulary": plan.vocabulary.bit_length(),
         "piece": piece.bit_length(),
     }
-    return remembered(key, lambda: measure(plan, servers, piece))
+    costs = measure(plan, servers, piece) if hosts is None else remembered(key, partial(measure, plan, servers, piece))
+    # One thread was measured.
+    costs = replace(costs, local_s=costs.local_s / threads)
+    seconds = seconds_per_token(work, costs, parts, workers, plan.tables * plan.table_bytes)
+    log.info("costs %s, work %s: seconds a token %s", costs, work, seconds)
+    return np.array([seconds[name] for name in STRATEGIES])
 
 
 def measure(plan: EmbeddingPlan, servers: int, piece: int) -> UnitCosts:
-    """Measure the costs of one core of this process and of the servers. A request (or pair of requests) of "servers"
-    has ``piece`` tokens, up to ``MADDS``."""
+    """Measure one core of this process, and the servers, with requests of ``piece`` tokens, up to ``MADDS``."""
     words = max(2, min(plan.vocabulary, MAX_BYTES // (4 * plan.size)))
     rng = np.random.default_rng(plan.seed)
     small = replace(plan, vocabulary=words)
@@ -151,8 +143,7 @@ def _learn_by_products(slices: SlicedTable, arguments: dict[str, Any]) -> tuple[
 
 
 def remembered(key: Mapping[str, Any], measure: Callable[[], UnitCosts]) -> UnitCosts:
-    """Return the cached costs of a key, or measure and cache them. ``key``: plain data that the costs depend on; this
-    machine and PS2's version are added."""
+    """Return the cached costs of a key, plain data to which this machine is added; or measure and cache them."""
     if (folder := _folder()) is None:
         return measure()
     full_key = {"machine": [platform.node(), platform.machine(), usable_cores()], "version": __version__, **key}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from pyspark.ml import Estimator, Transformer
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.embeddings import edge_frame, graph_frame, sentence_frame
+from ps2.algorithms.embeddings import graph_frame, sentence_frame
 from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.embeddings.models import (
     DeepWalkModel,
@@ -26,7 +27,7 @@ from ps2.algorithms.embeddings.models import (
 )
 from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
-from ps2.algorithms.embeddings.sentences import rank_by_frequency
+from ps2.algorithms.embeddings.sentences import InMemorySentences, ReadEdges, ReadKeys, WalkSentences, rank_by_frequency
 from ps2.algorithms.embeddings.settings import (
     ORDERS,
     DeepWalkSettings,
@@ -112,8 +113,11 @@ class Word2Vec(Word2VecParams, EmbeddingEstimator, Estimator["Word2VecModel"]):
             return result
         survey = sentence_frame.survey_sentences(dataset, settings)
         table = deal(dataset, ColumnNames(name, label=None), survey, _count_workers(dataset, workers, survey.rows))
-        longest = settings.maxSentenceLength
-        read = sentence_frame.ReadSentences(backend_of(dataset).broadcast(survey.words), longest)
+        shared, longest = backend_of(dataset).broadcast(survey.words), settings.maxSentenceLength
+
+        def read(worker: Any, batches: Iterable[pa.RecordBatch]) -> InMemorySentences:
+            return sentence_frame.encode(batches, shared.value, longest)
+
         corpus = Corpus(table.frame, table.workers, read, frequencies=survey.counts, longest=longest)
         fitted = self._train_corpus(corpus, self._plan(settings, survey.dim, int(survey.counts.sum())))
         return Embedding(survey.words, fitted.vectors, survey.counts), fitted.history
@@ -161,11 +165,15 @@ class WalkEstimator(EmbeddingEstimator):
                 raise InputError("expected edges that walks can go along, got none of a weight above 0")
             order, numbers = rank_by_frequency(visits)
             shared = context.broadcast(numbers)
-            read = graph_frame.ReadWalks(graph.share, lambda: shared.value, settings, int(visits.sum()), workers)
+            share, total = graph.share, int(visits.sum())
+
+            def read(worker: Any, batches: Iterable[pa.RecordBatch]) -> WalkSentences:
+                return WalkSentences(share(), settings, shared.value, total, worker.rank, workers)
+
             ranks = dataset.sparkSession.range(0, workers, 1, workers)
             context.set_partitions(ranks, workers)
             corpus = Corpus(ranks, workers, read, frequencies=visits[order], longest=settings.walkLength)
-            fitted = self._train_corpus(corpus, self._plan(settings, len(order), int(visits.sum())))
+            fitted = self._train_corpus(corpus, self._plan(settings, len(order), total))
         finally:
             graph.free()
         arrays = fitted.vectors, visits[order], self._KIND, fitted.contexts, settings.nsExponent
@@ -231,9 +239,7 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         counts = np.maximum(np.rint(weights * (edges / weight)).astype(np.int64), weights > 0)
         order, numbers = rank_by_frequency(counts)
         shared, vertices = context.broadcast(numbers), context.broadcast(table.vertices)
-        read = edge_frame.ReadEdges(
-            table.directed, edges, weight, self._seed, lambda: vertices.value, lambda: shared.value
-        )
+        read = ReadEdges(table.directed, edges, weight, self._seed, lambda: vertices.value, lambda: shared.value)
         corpus = Corpus(table.frame, _count_workers(dataset, workers, table.rows), read, frequencies=counts[order])
         orders = self._train_orders(corpus, self._plan(settings, len(order), edges))
         return self._combine(table, edges / weight, _names(table, order), counts[order], orders)
@@ -242,8 +248,8 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         self, dataset: DataFrame, settings: LINESettings, workers: int | None
     ) -> tuple[Embedding, TrainingHistory]:
         """Train on edges between keys: no list of all vertices is made before the training."""
-        table = edge_frame.survey_keyed_edges(dataset, settings)
-        read = edge_frame.ReadKeys(table.directed, table.edges, table.weight, self._seed)
+        table = graph_frame.survey_keyed_edges(dataset, settings)
+        read = ReadKeys(table.directed, table.edges, table.weight, self._seed)
         frequencies = np.ones(1, np.int64)
         corpus = Corpus(table.frame, _count_workers(dataset, workers, table.rows), read, frequencies=frequencies)
         orders = self._train_orders(corpus, self._plan(settings, 1, table.edges).with_via("rows"))
@@ -264,7 +270,7 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
 
     def _combine(
         self,
-        table: edge_frame.EdgeTable | edge_frame.KeyedEdges,
+        table: graph_frame.EdgeTable | graph_frame.KeyedEdges,
         scale: float,
         names: Names,
         counts: Int64s,
@@ -317,7 +323,7 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
         """
         check_frame(dataset)
         settings = self._values(RandomWalkSettings)
-        table = edge_frame.survey_edges(dataset, settings)
+        table = graph_frame.survey_edges(dataset, settings)
         check_walks(settings, len(table.vertices))
         workers = settings.numWorkers or backend_of(dataset).total_slots()
         workers = min(workers, settings.numWalks * len(table.vertices))  # at most one for each walk
@@ -336,15 +342,15 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
         return EstimatorReader(cls)
 
 
-def _survey_graph(dataset: DataFrame, settings: GraphSettings) -> edge_frame.EdgeTable:
+def _survey_graph(dataset: DataFrame, settings: GraphSettings) -> graph_frame.EdgeTable:
     """Check edges; raise InputError unless there are at least two vertices."""
-    table = edge_frame.survey_edges(dataset, settings)
+    table = graph_frame.survey_edges(dataset, settings)
     if len(table.vertices) < 2:
         raise InputError("expected at least two vertices, got one")
     return table
 
 
-def _names(table: edge_frame.EdgeTable, order: Int64s) -> Names:
+def _names(table: graph_frame.EdgeTable, order: Int64s) -> Names:
     """Return the names of the vertices in an order of their numbers."""
     kind = pa.string() if pa.types.is_string(table.arrow_id_type) else pa.int64()
     return Names(table.vertices.named(order).cast(kind), "vertex")

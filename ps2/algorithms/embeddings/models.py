@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
-from ps2.algorithms.embeddings.edge_frame import id_type
+from ps2.algorithms.embeddings.graph_frame import id_type
 from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.embeddings.sentence_frame import check_sentences
 from ps2.algorithms.embeddings.settings import DeepWalkSettings, LINESettings, Node2VecSettings, Word2VecSettings
@@ -89,8 +89,7 @@ class EmbeddingModel(FittedModel, Model):
             names = share().names.values.take(pa.array(rows))
             return pa.record_batch([names, as_vectors(share().vectors[rows])], names=[name, "vector"])
 
-        frame: DataFrame = frame_of_rows(spark, len(embedding), make_batch, schema)
-        return frame
+        return frame_of_rows(spark, len(embedding), make_batch, schema)
 
 
 class Word2VecParams(Word2VecSettings, ByName):
@@ -135,7 +134,15 @@ class Word2VecModel(Word2VecParams, EmbeddingModel):
             raise InputError(f"column {output!r}: it is there already; choose another name for the vectors")
         sentence = column(name)
         fault = F.raise_error(F.lit(f"column {name!r}: expected arrays of strings, got null"))
-        mean = _means(self._share(backend_of(with_python(dataset))))(sentence)
+        share: Callable[[], Embedding] = self._share(backend_of(with_python(dataset)))
+
+        def take_means(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+            for sentences in batches:
+                words = [() if sentence is None else sentence for sentence in sentences]
+                yield pd.Series(list(share().means(pa.array(words, pa.list_(pa.string())))))
+
+        make: Any = pandas_udf
+        mean = make(take_means, "array<double>")(sentence)
         vector = array_to_vector(F.when(sentence.isNull(), fault.cast("array<double>")).otherwise(mean))
         described = {"ml_attr": {"num_attrs": self.embedding.dim}}
         return dataset.select("*", vector.alias(output, metadata=described))
@@ -178,11 +185,22 @@ class VertexModel(EmbeddingModel):
             raise InputError(f"columns {source!r} and {target!r}: expected ids, {expected}, got {kind.simpleString()}")
         if SCORE in pairs.columns:
             raise InputError(f"column {SCORE!r}: it is there already; drop or rename it")
-        score = _scores(self._share(backend_of(with_python(pairs))), self.getDirected())
+        share: Callable[[], Embedding] = self._share(backend_of(with_python(pairs)))
+        directed = self.getDirected()
+
+        def score(batches: Iterator[tuple[pd.Series, pd.Series]]) -> Iterator[pd.Series]:
+            for pair in batches:
+                first, second = (share().names.positions(pa.array(ids)) for ids in pair)
+                known = (first >= 0) & (second >= 0)
+                values = np.full(len(first), np.nan)
+                values[known] = share().expected(first[known], second[known], directed)
+                yield pd.Series(values).where(known, None)
+
+        make: Any = pandas_udf
         ids = column(source), column(target)
         # pandas would turn integers with nulls into floats, which changes ids above 2**53.
         filler = F.lit("" if isinstance(kind, StringType) else 0)
-        scores = score(*(F.coalesce(id, filler) for id in ids))
+        scores = make(score, "double")(*(F.coalesce(id, filler) for id in ids))
         return pairs.withColumn(SCORE, F.when(ids[0].isNotNull() & ids[1].isNotNull(), scores))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
@@ -226,28 +244,3 @@ def as_vectors(rows: npt.NDArray[Any]) -> pa.StructArray:
     types, sizes, indices = pa.array(np.ones(n, np.int8)), pa.nulls(n, pa.int32()), pa.nulls(n, pa.list_(pa.int32()))
     fields = [types, sizes, indices, as_lists(rows.astype(np.float64))]
     return pa.StructArray.from_arrays(fields, names=["type", "size", "indices", "values"])
-
-
-def _means(share: Callable[[], Embedding]) -> Any:
-    def means(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
-        embedding = share()
-        for sentences in batches:
-            words = [() if sentence is None else sentence for sentence in sentences]
-            yield pd.Series(list(embedding.means(pa.array(words, pa.list_(pa.string())))))
-
-    make: Any = pandas_udf
-    return make(means, "array<double>")
-
-
-def _scores(share: Callable[[], Embedding], directed: bool) -> Any:
-    def scores(batches: Iterator[tuple[pd.Series, pd.Series]]) -> Iterator[pd.Series]:
-        embedding = share()
-        for pair in batches:
-            first, second = (embedding.names.positions(pa.array(ids)) for ids in pair)
-            known = (first >= 0) & (second >= 0)
-            values = np.full(len(first), np.nan)
-            values[known] = embedding.expected(first[known], second[known], directed)
-            yield pd.Series(values).where(known, None)
-
-    make: Any = pandas_udf
-    return make(scores, "double")

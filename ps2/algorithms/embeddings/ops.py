@@ -1,7 +1,7 @@
 """Operations on graphs: a shard is a pack (``walk_kernels``), the adjacency lists of some vertices.
 
-Vertices and neighbours are columns of the matrix, so a request about a vertex goes to the server with its list. For a
-step of a walk, a vertex and a random number go to the server, and a vertex comes back.
+Vertices and neighbours are columns of the matrix, so a request about a vertex goes to the server that has its list. For
+a step of a walk, a vertex and a random number travel to the server, and a vertex travels back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PerSlot = Annotated[Array, along("slots")]
 
 INTEGERS = ("int32", "int64")
 NO_WEIGHTS = np.empty(0)
-# Cost of a draw, in additions: it waits for memory twice.
+# The time of a draw, in additions: it waits for memory twice.
 COST = 64
 
 
@@ -41,7 +41,7 @@ def add_neighbours(pack: Pack, slots: Slots, neighbours: Neighbours) -> None:
 def add_weighted_neighbours(
     pack: Pack, pack_weights: Weights, slots: Slots, neighbours: Neighbours, edge_weights: Numbers
 ) -> None:
-    """Append neighbours with edge weights; raises as ``add_neighbours`` does."""
+    """Append neighbours with edge weights; raise OutOfRangeError like ``add_neighbours``."""
     _append(_row(pack), pack_weights[0], slots, neighbours, edge_weights)
 
 
@@ -53,14 +53,14 @@ def order_neighbours(pack: Pack) -> None:
 
 @op(writes=("pack", "pack_weights"), dtypes=INTEGERS)
 def order_weighted_neighbours(pack: Pack, pack_weights: Weights) -> None:
-    """Sort full lists, and make weights cumulative."""
+    """Sort full lists, and replace the weights of each list by their cumulative sums."""
     kernels.put_in_order(_row(pack), pack_weights[0])
 
 
 @op(dtypes=INTEGERS)
 def draw_neighbours(pack: Pack, slots: Slots, numbers: Numbers) -> PerSlot:
-    """Draw a neighbour of each vertex, by random numbers in [0, 1), all edges equally likely. Return columns; -1 for no
-    neighbour, and -2 - column for an only neighbour."""
+    """Return the column of a neighbour of each vertex, drawn by numbers in [0, 1), all edges equally likely; -1 for no
+    neighbour, and -2 - column for a single neighbour."""
     return _draw(_row(pack), NO_WEIGHTS, slots, numbers)
 
 
@@ -81,19 +81,19 @@ def are_neighbours(pack: Pack, slots: Slots, others: Neighbours) -> PerSlot:
 
 
 def _row(block: Array) -> Array:
-    """Return the pack, the only row of its matrix."""
+    """Return the pack, which is the only row of its matrix."""
     pack: Array = block[0]
     if not 1 <= pack[0] <= len(pack):
-        raise ShapeError(f"pack: expected one of vertices, got {len(pack)} numbers that begin with {pack[0]}")
+        raise ShapeError(f"pack: expected bounds and lists, got {len(pack)} numbers that begin with {pack[0]}")
     return pack
 
 
 def _checked(pack: Array, slots: Int64s) -> Int64s:
     slots = readable(slots)
-    wrong = kernels.check_vertices(readable(pack), slots)
-    if wrong >= 0:
+    invalid = kernels.check_vertices(readable(pack), slots)
+    if invalid >= 0:
         raise OutOfRangeError(
-            f"slot {slots[wrong]} (at position {wrong}) is not a vertex with a valid list, of {int(pack[0]) - 1}"
+            f"slot {slots[invalid]} (at position {invalid}) is not a vertex with a valid list, of {int(pack[0]) - 1}"
         )
     return slots
 
@@ -101,7 +101,7 @@ def _checked(pack: Array, slots: Int64s) -> Int64s:
 def _append(pack: Array, weights: Array, slots: Int64s, neighbours: Array, edge_weights: Array) -> None:
     slots = readable(slots)
     if len(slots) and not (slots.min() >= 0 and slots.max() + 1 < pack[0]):
-        raise OutOfRangeError(f"slots: expected vertices, of which there are {int(pack[0]) - 1}")
+        raise OutOfRangeError(f"slots: expected vertices below {int(pack[0]) - 1}, got {slots.min()} to {slots.max()}")
     full = kernels.append(pack, weights, slots, readable(neighbours), readable(edge_weights))
     if full >= 0:
         raise OutOfRangeError(f"slot {slots[full]} (at position {full}): its list has no space for another neighbour")

@@ -23,10 +23,10 @@ from ps2.errors import ConfigError
 Architecture = Literal["skipgram", "cbow", "edges"]
 
 MAX_WORDS = 2**31 - 1
-# The final step size, relative to the initial one.
+# The final step size as a share of the initial step size.
 MIN_STEP = 1e-4
 # A training has diverged if its loss exceeds this multiple of the loss of zero vectors. Trainings that learned
-# something stayed below it at any step size; diverging ones were at 16 times and far beyond.
+# something stayed below it at any step size; diverging trainings reached 16 times and far more.
 DIVERGED_FACTOR = 10.0
 
 
@@ -35,7 +35,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
     """A training of embeddings by negative sampling (Mikolov et al. 2013, "Distributed Representations of Words").
 
     Attributes:
-        vocabulary: the number of words, the most frequent first. Each worker numbers keyed words by itself.
+        vocabulary: the number of words, the most frequent first. Each worker numbers keys by itself.
         total: the number of tokens (or edges) of an epoch, over all workers.
         order: 2: contexts have a table of their own; 1, for edges only: the vectors are also the contexts.
     """
@@ -57,8 +57,8 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def architecture(self) -> Architecture:
-        """ "skipgram": predict a word from each of its contexts; "cbow": from their mean; "edges" (LINE, Tang et al.
-        2015): a sentence is a pair, predict the second word from the first."""
+        """ "skipgram": predict a word from each of its contexts; "cbow": predict it from their mean; "edges" (LINE,
+        Tang et al. 2015): a sentence is a pair; predict the second word from the first."""
         if isinstance(self.settings, LINESettings):
             return "edges"
         is_cbow = isinstance(self.settings, Word2VecSettings) and self.settings.architecture == "cbow"
@@ -66,14 +66,14 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def size(self) -> int:
-        """The dimension of one order's vectors: LINE with two orders gives each half of ``vectorSize``."""
+        """The dimension of the vectors: with two orders of LINE, half of ``vectorSize`` for each order."""
         settings = self.settings
-        parts = len(ORDERS[settings.order]) if isinstance(settings, LINESettings) else 1
-        return settings.vectorSize // parts
+        orders = len(ORDERS[settings.order]) if isinstance(settings, LINESettings) else 1
+        return settings.vectorSize // orders
 
     @property
     def window(self) -> int:
-        """The maximum number of context words on either side; the actual number is random. 1 for edges."""
+        """The maximum number of context words on either side, whose number is random; 1 for edges."""
         settings = self.settings
         return settings.windowSize if isinstance(settings, (Word2VecSettings, DeepWalkSettings)) else 1
 
@@ -84,7 +84,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def keyed(self) -> bool:
-        """Whether words are hashed keys of a sparse table, not row numbers; only with the strategy "rows"."""
+        """Whether words are keys of a sparse table, not row numbers; only with the strategy "rows"."""
         return isinstance(self.settings, LINESettings) and self.settings.hashed
 
     @property
@@ -108,12 +108,12 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
         return (1 + self.settings.negative) * math.log(2)
 
     def has_diverged(self, loss: float) -> bool:
-        """Return True if an epoch's mean loss is NaN, or too large for later epochs to recover."""
+        """Return whether an epoch's mean loss is NaN, or so large that the training will not recover."""
         return not loss <= DIVERGED_FACTOR * self.zero_vectors_loss
 
     @property
     def sharing(self) -> int:
-        """The number of a word's contexts that share negatives: two, or all where more negatives cost more time."""
+        """The number of a word's contexts that share negatives: two where negatives cost little time, else all."""
         return 2 if self.settings.via == "local" and self.architecture == "skipgram" else 2 * self.window
 
     @property
@@ -132,7 +132,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
         return {"skipgram": self.window + 1.0, "cbow": 1.0, "edges": 0.5}[self.architecture]
 
     def rate(self, progress: float) -> float:
-        """Return the step size after a number of epochs, the finished share of the current one included."""
+        """Return the step size after ``progress`` epochs, which can be a fraction."""
         return self.settings.stepSize * max(MIN_STEP, 1.0 - progress / self.settings.maxIter)
 
 
@@ -144,8 +144,8 @@ class FittedEmbeddings:
         vectors: float32, shape (vocabulary, size).
         contexts: float32, of the same shape; None: the vectors are also the contexts.
         history: the objective is the mean of -log p of a prediction and its negatives, for each epoch.
-        clocks: the number of clocks of the run, earlier trainings included.
-        keys, counts: int64: the keys and their occurrences, the most frequent first; None: words are not keys.
+        clocks: the number of clocks of the run, with those of earlier trainings.
+        keys, counts: the keys and their occurrences, the most frequent first; None: words are not keys.
     """
 
     vectors: Float32s

@@ -15,9 +15,9 @@ from ps2.data.ids import Names
 from ps2.plot_style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, Points, axes_for, draw_points, dress, label_points
 
 WIDTH_IN, HEIGHT_IN = 7.5, 5.5
-# Colours of the largest classes; all others are grey.
+# The colours of the largest classes; other classes are grey.
 COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY)
-# Up to FEW points are all labelled, unless labels are chosen; up to MAX_POINTS are drawn.
+# The largest number of points that are all labelled by default, and the largest number of points in a plot.
 FEW, MAX_POINTS = 60, 50_000
 
 
@@ -41,15 +41,15 @@ def draw_plane(
     shown = np.arange(min(len(points), MAX_POINTS))
     axes = axes_for(ax, WIDTH_IN, HEIGHT_IN)
     groups = _groups(names, classes or {}, shown)
-    draw_points(axes, [Points(label, points[some], colour) for label, colour, some in groups])
+    draw_points(axes, [Points(label, points[positions], colour) for label, colour, positions in groups])
     if labelled is None:
         labelled = shown if len(shown) <= FEW else shown[:0]
     label_points(axes, points[labelled], [str(name) for name in names.named(labelled)], ring=labels is not None)
     axes.set_aspect("equal", adjustable="datalim")
-    of_all = "" if len(shown) == len(points) else f"; the {len(shown):,} most frequent"
+    limit = "" if len(shown) == len(points) else f"; the {len(shown):,} most frequent"
     dress(
         axes,
-        f"{len(points):,} vectors of {plane.dim} numbers{of_all}",
+        f"{len(points):,} vectors of {plane.dim} numbers{limit}",
         f"first principal component, {plane.shares[0]:.0%} of the variance",
         f"second principal component, {plane.shares[1]:.0%}",
     )
@@ -57,7 +57,7 @@ def draw_plane(
 
 
 def _groups(names: Names, classes: Mapping[Any, Any], shown: Int64s) -> list[tuple[str, str, Int64s]]:
-    """Return each coloured group: label, colour, positions of its vectors."""
+    """Return the label, the colour and the positions of the vectors of each group."""
     if not classes:
         return [("", BLUE, shown)]
     shown_classes = [classes.get(name) for name in names.named(shown)]

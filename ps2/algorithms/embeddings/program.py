@@ -127,7 +127,8 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
 
     def drive(self, ask: Ask) -> Steps[Placement]:
         plan, reason = with_strategy(self.plan, ask(self._predict_costs))
-        placement = self._placement(plan, reason)
+        reason = self._only_worker.reason if self._only_worker else reason
+        placement = Placement(self._corpus.workers, self._threads, cast(Via, plan.settings.via), reason)
         self._setup = ask.make(partial(self._set_up, plan, placement))
         self.record.completed = f"all epochs were trained by {placement.via!r}, {placement.reason}"
         ask.start_timer()
@@ -152,10 +153,6 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         hosts = [address.rpartition(":")[0] for address in self._ps.servers]
         corpus = self._corpus
         return predict_seconds(self.plan, corpus.frequencies, len(hosts), corpus.workers, self._threads, hosts)
-
-    def _placement(self, plan: EmbeddingPlan, reason: str) -> Placement:
-        reason = self._only_worker.reason if self._only_worker else reason
-        return Placement(self._corpus.workers, self._threads, cast(Via, plan.settings.via), reason)
 
     def _set_up(self, plan: EmbeddingPlan, placement: Placement) -> WorkerSetup:
         """Allocate the tables with initial vectors, or find an earlier driver's tables."""

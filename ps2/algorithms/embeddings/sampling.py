@@ -18,7 +18,7 @@ from ps2.ops.parallel import over_blocks
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """Samples windows and negatives; the same for all batches of a training.
+    """Samples windows and negatives for all batches of a training.
 
     Attributes:
         chances: float64, shape (vocabulary,): the probability of each word to be drawn as a negative.
@@ -34,10 +34,10 @@ class Sampler:
 
     @staticmethod
     def from_frequencies(plan: EmbeddingPlan, frequencies: Int64s) -> Sampler:
-        """Return the sampler for words with these counts, int64; with edges, how often a vertex is a target."""
+        """Return the sampler for words with these counts; for edges, how often each vertex is a target."""
         shares = frequencies / max(frequencies.sum(), 1)
         chances = np.where(frequencies > 0, np.power(np.maximum(shares, 1e-300), plan.settings.nsExponent), 0.0)
-        # No occurrences: all words are equally likely.
+        # Without occurrences, all words are equally likely.
         chances = chances / chances.sum() if chances.sum() > 0 else np.full(len(shares), 1 / len(shares))
         keep_chances = None
         if plan.sample:
@@ -48,7 +48,7 @@ class Sampler:
         return Sampler(plan, chances, keep_chances, thresholds, aliases)
 
     def subsample(self, batch: Batch, key: np.uint64) -> Batch:
-        """Drop frequent tokens at random (word2vec's subsampling); equal for equal keys."""
+        """Drop frequent tokens at random (word2vec's subsampling); the result is the same for the same key."""
         tokens, offsets = readable(batch[0].astype(np.int32, copy=False)), readable(batch[1])
         if self.keep_chances is None or self.plan.architecture == "edges":
             return tokens, offsets
@@ -57,7 +57,7 @@ class Sampler:
         return readable(survivors[:count]), readable(ends)
 
     def sample(self, batch: Batch, key: np.uint64, threads: int = 1) -> SampledBatch:
-        """Sample windows and negatives for a subsampled batch; equal for equal keys."""
+        """Sample windows and negatives for a subsampled batch; the result is the same for the same key."""
         plan, tokens, offsets = self.plan, readable(batch[0]), readable(batch[1])
         windows = np.empty(0 if plan.architecture == "edges" else len(tokens), np.int32)
         sampling_kernels.draw_windows(key, plan.window, windows)
@@ -75,8 +75,7 @@ def kind_of(plan: EmbeddingPlan) -> int:
 
 @dataclass(frozen=True, eq=False)
 class SampledBatch:
-    """A batch of sentences with windows and negatives (``training_kernels.Draws``); ``offsets`` are the bounds of
-    sentences."""
+    """A batch of sentences with their bounds, ``offsets``, and ``training_kernels.Draws``."""
 
     plan: EmbeddingPlan
     tokens: Int32s
@@ -86,8 +85,8 @@ class SampledBatch:
     negatives: Int32s
 
     def train(self, vectors: Float32s, contexts: Float32s, rate: float, threads: int = 1) -> Float64s:
-        """Train the tables on the batch, in place; threads update them without locks. The tables are float32 and
-        C-contiguous; for first-order edges they are one array. Return the statistics of ``training_kernels``."""
+        """Train the tables on the batch, in place, with threads that take no locks; return the statistics of
+        ``training_kernels``. The tables are C-contiguous. For first-order edges, both are the same array."""
         kernel, options = training_kernels.kernel_of(kind_of(self.plan), self.plan.window, self.plan.sharing)
         draws = training_kernels.Draws(self.tokens, self.targets, self.windows, self.negatives)
         arguments = draws, vectors, contexts, np.float32(rate), *options
@@ -121,7 +120,7 @@ class SampledBatch:
 
     @property
     def _cost(self) -> int:
-        """Approximate multiplications of a sentence."""
+        """The approximate number of multiplications of a sentence."""
         plan = self.plan
         pairs = {"skipgram": plan.window, "cbow": 2, "edges": 1}[plan.architecture]
         groups = len(self.negatives) / max(len(self.offsets) - 1, 1)

@@ -22,9 +22,9 @@ Array = npt.NDArray[Any]
 ONE = np.uint64(1)
 LOW_BITS = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
-# Separates the key of subsampling from the batch's key.
+# Makes the key of subsampling from the batch's key.
 SUBSAMPLING = np.uint64(0x5851F42D4C957F2D)
-# Cost of drawing a word, in additions of arrays.
+# The time of drawing a word, in additions.
 DRAW_COST = 32
 
 
@@ -42,8 +42,8 @@ def add_initial_vectors(rows: Float32s, keys: Int64s, seed: np.uint64, limit: fl
 def fill_alias_table(chances: Float64s, thresholds: Array, aliases: Int32s) -> None:
     """Build an alias table: cell i yields word i with probability ``thresholds[i] / 2**32``, else word ``aliases[i]``.
 
-    Vose 1991, "A linear algorithm for generating random numbers with a given distribution". The chances of words have
-    mean 1; they are overwritten.
+    Vose 1991, "A linear algorithm for generating random numbers with a given distribution". ``chances`` are the words'
+    probabilities times their number, so their mean is 1. They are overwritten.
     """
     count = len(chances)
     small, large = np.empty(count, np.int32), np.empty(count, np.int32)
@@ -79,8 +79,7 @@ def draw_windows(key: np.uint64, window: int, windows: Int32s) -> None:
 
 @kernel
 def fill_negatives(rows: Int64s, negatives: Int32s, key: np.uint64, thresholds: Array, aliases: Int32s) -> None:
-    """Draw words from an alias table, one row for each token or edge; rows may be drawn in any order, by their
-    numbers."""
+    """Draw words from an alias table for the tokens or edges with the numbers ``rows``, in any order."""
     cells, width = np.uint64(len(thresholds)), negatives.shape[1]
     for row in range(len(rows)):
         first = np.uint64(rows[row] * width)
@@ -93,8 +92,7 @@ def fill_negatives(rows: Int64s, negatives: Int32s, key: np.uint64, thresholds: 
 def draw_negatives(
     shape: tuple[int, int], key: np.uint64, thresholds: Array, aliases: Int32s, threads: int | None = None
 ) -> Int32s:
-    """Return words drawn from an alias table (``fill_alias_table``); equal for equal keys. ``threads`` None: one for
-    each core."""
+    """Return words drawn from an alias table, the same for the same key; ``threads`` None: one for each core."""
     negatives = np.empty(shape, np.int32)
     rows, table = readable(np.arange(len(negatives))), (readable(thresholds), readable(aliases))
     over_blocks(fill_negatives, (rows, negatives), key, *table, cost=DRAW_COST * shape[1], max_cores=threads)
@@ -105,8 +103,7 @@ def draw_negatives(
 def subsample(
     key: np.uint64, tokens: Int32s, offsets: Int64s, chances: Float32s, survivors: Int32s, ends: Int64s
 ) -> int:
-    """Copy each token with the probability of its word, and set the bounds of the sentences; return the number of
-    tokens."""
+    """Copy each token with the probability of its word, and set the sentences' bounds; return the number of tokens."""
     count = 0
     key = scrambled(key ^ SUBSAMPLING)
     ends[0] = 0
@@ -122,8 +119,8 @@ def subsample(
 
 @kernel
 def collect(words: Int32s, cells: Int32s, distinct: Int32s) -> int:
-    """List the distinct words in order of first appearance; return their number. ``cells`` are -1 before, and 0 for the
-    listed words afterwards."""
+    """List the distinct words in order of first appearance; return their number. ``cells`` has -1 for each word of the
+    vocabulary; listed words get 0."""
     count = 0
     for i in range(len(words)):
         if cells[words[i]] < 0:
@@ -135,7 +132,7 @@ def collect(words: Int32s, cells: Int32s, distinct: Int32s) -> int:
 
 @kernel
 def number_words(words: Int32s, distinct: Int32s, cells: Int32s, numbers: Int32s) -> None:
-    """Set each word's position in the list of distinct words; resets ``cells`` to -1."""
+    """Set ``numbers`` to each word's position in the list of distinct words, and reset ``cells`` to -1."""
     for i in range(len(distinct)):
         cells[distinct[i]] = i
     for i in range(len(words)):

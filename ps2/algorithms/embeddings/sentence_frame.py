@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType
 
-from ps2.algorithms.embeddings.edge_frame import collect_arrow
+from ps2.algorithms.embeddings.graph_frame import collect_arrow
 from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.sentences import InMemorySentences, number_words, split_long
@@ -23,7 +23,7 @@ from ps2.algorithms.embeddings.work import check_memory
 from ps2.algorithms.frame.arrow_batches import blocks_of, from_bytes, spark_schema, to_bytes
 from ps2.algorithms.frame.tables import SHOWN_CHARS, TableSurvey, column, field
 from ps2.algorithms.training.only_worker import OnStep, Outcome, train_in_process
-from ps2.algorithms.training.table import COST, PART, ROWS, SQUARES, Load, loads_of
+from ps2.algorithms.training.table import COST, PART, ROWS, SQUARES, loads_of
 from ps2.data.ids import Names
 from ps2.errors import InputError
 from ps2.ops.kernels import Int64s
@@ -62,19 +62,8 @@ class SentencesSurvey(TableSurvey):
     counts: Int64s
 
 
-@dataclass(frozen=True, eq=False)
-class ReadSentences:
-    """Makes a worker's sentences, of at most ``longest`` words, from its rows and the broadcast vocabulary."""
-
-    words: Any
-    longest: int
-
-    def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> InMemorySentences:
-        return encode(batches, self.words.value, self.longest)
-
-
 def encode(batches: Iterable[pa.RecordBatch], words: Names, longest: int) -> InMemorySentences:
-    """Make sentences from rows; see ``ReadSentences``."""
+    """Number the words of sentences, which are split after ``longest`` words."""
     blocks = blocks_of((batch.column(0) for batch in batches), lambda lists: len(lists.values), BLOCK_WORDS)
     parts = [number_words(pa.concat_arrays(block), words) for block in blocks]
     tokens = np.concatenate([np.empty(0, np.int32), *(tokens for tokens, _ in parts)])
@@ -83,15 +72,31 @@ def encode(batches: Iterable[pa.RecordBatch], words: Names, longest: int) -> InM
 
 
 def survey_sentences(frame: DataFrame, settings: Word2VecSettings) -> SentencesSurvey:
-    """Check sentences and count their words, by one Spark job, or two for many partitions.
+    """Count words, by one Spark job, or two for many partitions. The column satisfies ``check_sentences``.
 
-    Raise InputError for an unusable column, no rows, a null, or fewer than two frequent words.
+    Raise InputError for no rows, a null, or fewer than two frequent words.
     """
     name = str(settings.inputCol)
-    check_sentences(frame, name)
-    loads, counted = _count_words(frame, name)
+    sentences = sentences_of(frame, name)
+    rows = with_python(sentences).mapInArrow(survey, spark_schema(SURVEY)).collect()
+    total, faults = (sum(row[key] for row in rows) for key in (ROWS, "faulty"))
+    if not total:
+        raise InputError("expected sentences, got an empty DataFrame")
+    if faults:
+        sentence = column(name)
+        has_null = sentence.isNull() | F.exists(sentence, lambda word: word.isNull())
+        row = str(frame.where(has_null).select(sentence).first())[:SHOWN_CHARS]
+        raise InputError(
+            f"column {name!r}: expected arrays of strings, got null, or a null in one, in {faults} of {total} rows; "
+            f"such a row: {row}"
+        )
+    if all(row["words"] is not None for row in rows):
+        counted = _merge(pa.concat_tables(from_bytes(row["words"]) for row in rows))
+    else:  # Spark adds up the counts of many partitions
+        word = F.explode("sentence").alias("word")
+        counted = collect_arrow(sentences.select(word).groupBy("word").agg(F.count(F.lit(1)).alias("count")))
     words, frequencies = vocabulary_of(counted, settings)
-    return SentencesSurvey(len(words), loads, words, frequencies)
+    return SentencesSurvey(len(words), loads_of(rows), words, frequencies)
 
 
 def vocabulary_of(counted: pa.Table, settings: Word2VecSettings) -> tuple[Names, Int64s]:
@@ -117,26 +122,13 @@ def check_sentences(frame: DataFrame, name: str) -> None:
         raise InputError(f"column {name!r}: expected sentences, arrays of strings, got {kind.simpleString()}")
 
 
-def _count_words(frame: DataFrame, name: str) -> tuple[dict[int, Load], pa.Table]:
-    """Return the work of each partition, and each word with its count; raise InputError for invalid rows."""
-    sentences = sentences_of(frame, name)
-    rows = with_python(sentences).mapInArrow(survey, spark_schema(SURVEY)).collect()
-    _check(frame, name, rows)
-    if all(row["words"] is not None for row in rows):
-        return loads_of(rows), _merge(pa.concat_tables(from_bytes(row["words"]) for row in rows))
-    # Spark adds up the counts of many partitions.
-    word = F.explode("sentence").alias("word")
-    return loads_of(rows), collect_arrow(sentences.select(word).groupBy("word").agg(F.count(F.lit(1)).alias("count")))
-
-
 def sentences_of(frame: DataFrame, name: str) -> DataFrame:
     """Return the sentences without collation, so that Spark compares words by bytes, as workers do."""
     return frame.select(column(name).cast("array<string>").alias("sentence"))
 
 
 def survey(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield a partition's survey: a row of ``SURVEY``; nothing without sentences. Only the first ``MAX_MERGED``
-    partitions have words."""
+    """Yield a row of ``SURVEY``, or nothing without sentences. Only the first ``MAX_MERGED`` partitions have words."""
     task = TaskContext.get()
     part = 0 if task is None else task.partitionId()
     costs, faulty, counts = [np.empty(0)], 0, [_count(pa.array([], pa.string()))]
@@ -176,25 +168,9 @@ def _merge(counted: pa.Table) -> pa.Table:
     return pa.table({"word": summed.column("word"), "count": summed.column("count_sum")})
 
 
-def _check(frame: DataFrame, name: str, rows: Sequence[Any]) -> None:
-    """Raise InputError if there are no sentences, or a sentence is null or has null words."""
-    total, faults = (sum(row[key] for row in rows) for key in (ROWS, "faulty"))
-    if not total:
-        raise InputError("expected sentences, got an empty DataFrame")
-    if faults:
-        sentence = column(name)
-        has_null = sentence.isNull() | F.exists(sentence, lambda word: word.isNull())
-        row = str(frame.where(has_null).select(sentence).first())[:SHOWN_CHARS]
-        raise InputError(
-            f"column {name!r}: expected arrays of strings, got null, or a null in one, in {faults} of {total} rows; "
-            f"such a row: {row}"
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class CountedSentences:
-    """The rows of the only worker, the number of rows that are not sentences, and the words with their counts as an
-    Arrow stream."""
+    """The rows of the only worker, with the numbers of its ``SURVEY``."""
 
     batches: list[pa.RecordBatch]
     rows: int

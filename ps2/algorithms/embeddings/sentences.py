@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.embeddings.settings import BiasedWalkSettings
 from ps2.algorithms.embeddings.walks import Graph
+from ps2.algorithms.frame.arrow_batches import blocks_of
 from ps2.array_types import Float64s, Int32s, Int64s
-from ps2.data.ids import Names
+from ps2.data.ids import Ids, Names
+
+Array = npt.NDArray[Any]
 
 # The tokens of sentences, concatenated, and the bounds of the sentences.
 Batch = tuple[Int32s, Int64s]
 
 # The approximate number of tokens of a batch; a longer sentence is a batch of its own.
 BATCH_TOKENS = 20_000
+# The approximate number of edges whose vertices are numbered at once.
+BLOCK_EDGES = 1 << 20
 # The number of vertices of the walks that are made at once.
 WALKED_AT_ONCE = 1 << 22
 # The golden ratio's fraction: multiples of it are spread evenly.
@@ -126,8 +133,7 @@ class WalkSentences:
 
 @dataclass(frozen=True, eq=False)
 class EdgeSentences:
-    """Edges as sentences of two words. An epoch has ``count`` edges, drawn in proportion to their weights; without
-    weights, each edge once."""
+    """Edges as sentences of two words; an epoch has ``count`` edges, drawn by weight, or each edge once."""
 
     sources: Int32s
     targets: Int32s
@@ -181,3 +187,95 @@ def rank_by_frequency(counts: Int64s) -> tuple[Int64s, Int32s]:
     numbers = np.empty(len(counts), np.int32)
     numbers[order] = np.arange(len(counts), dtype=np.int32)
     return order, numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Edges between vertices, which are numbers or keys; positive weights, or None for edges without weights."""
+
+    sources: Array
+    targets: Array
+    weights: Float64s | None = None
+
+    def both_directions(self) -> Edges:
+        """Return these edges and the reverse ones; a loop stays one edge."""
+        is_edge = self.sources != self.targets
+        sources = np.append(self.sources, self.targets[is_edge])
+        targets = np.append(self.targets, self.sources[is_edge])
+        return Edges(sources, targets, None if self.weights is None else np.append(self.weights, self.weights[is_edge]))
+
+
+def edges_of(batches: Iterable[pa.RecordBatch], vertices: Ids) -> Iterator[Edges]:
+    """Read edges from columns source, target and optionally weight; skip those of weight 0."""
+    for parts in blocks_of((batch for batch in batches if batch.num_rows), lambda batch: batch.num_rows, BLOCK_EDGES):
+        block = pa.Table.from_batches(parts)
+        sources, targets = (vertices.numbers(block.column(i).combine_chunks()) for i in (0, 1))
+        yield _positive(sources, targets, block)
+
+
+def _positive(sources: Array, targets: Array, columns: pa.Table | pa.RecordBatch) -> Edges:
+    """Return the edges whose weight, the third column if there is one, is above 0."""
+    if columns.num_columns == 2:
+        return Edges(sources, targets)
+    weights = columns.column(2).to_numpy()
+    is_positive = weights > 0
+    return Edges(sources[is_positive], targets[is_positive], weights[is_positive])
+
+
+@dataclass(frozen=True)
+class EdgeReader:
+    """Makes a worker's sentences. In an epoch, all workers have ``edges`` edges, which weigh ``weight``."""
+
+    directed: bool
+    edges: int
+    weight: float
+    seed: int
+
+    def join(self, parts: Iterable[Edges]) -> Edges:
+        """Return all edges as one object; undirected edges in both directions."""
+        joined = [part if self.directed else part.both_directions() for part in parts]
+        if not joined:
+            return Edges(np.empty(0, np.int32), np.empty(0, np.int32))
+        sources, targets = (np.concatenate([getattr(part, name) for part in joined]) for name in ("sources", "targets"))
+        weights = [part.weights for part in joined if part.weights is not None]
+        return Edges(sources, targets, np.concatenate(weights) if weights else None)
+
+    def sentences(self, edges: Edges, rank: int) -> EdgeSentences:
+        """Return the sentences of edges between numbered vertices, int32."""
+        count = len(edges.sources)
+        if edges.weights is not None:
+            count = round(self.edges * float(edges.weights.sum()) / self.weight)
+        return EdgeSentences(edges.sources, edges.targets, edges.weights, count, self.seed, rank)
+
+
+@dataclass(frozen=True)
+class ReadEdges(EdgeReader):
+    """Reads edges between ``vertices()``, whose numbers in the training are ``numbers()``."""
+
+    vertices: Callable[[], Ids]
+    numbers: Callable[[], Int32s]
+
+    def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> EdgeSentences:
+        numbers = self.numbers()
+        parts = edges_of(batches, self.vertices())
+        numbered = (Edges(numbers[part.sources], numbers[part.targets], part.weights) for part in parts)
+        return self.sentences(self.join(numbered), worker.rank)
+
+
+class ReadKeys(EdgeReader):
+    """Reads edges between keys, which the worker numbers."""
+
+    def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> KeyedSentences:
+        edges = self.join(self._edges(batch) for batch in batches if batch.num_rows)
+        keys, numbers = np.unique(np.concatenate([edges.sources, edges.targets]), return_inverse=True)
+        sources, targets = np.split(numbers.astype(np.int32), 2)
+        occurrences = np.bincount(targets, edges.weights, minlength=len(keys)) * (self.edges / self.weight)
+        frequencies = np.maximum(np.rint(occurrences).astype(np.int64), occurrences > 0)
+        sentences = self.sentences(Edges(sources, targets, edges.weights), worker.rank)
+        if not len(keys):  # without a word there is no vocabulary
+            keys, frequencies = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        return KeyedSentences(sentences, keys, frequencies)
+
+    def _edges(self, batch: pa.RecordBatch) -> Edges:
+        sources, targets = (batch.column(i).cast(pa.int64()).to_numpy() for i in (0, 1))
+        return _positive(sources, targets, batch)

@@ -1,7 +1,7 @@
-"""The updates of a group in one pass over its rows, as SIMD instructions do them: two inputs and all outputs at a time.
+"""The products and updates of a group by SIMD instructions: two inputs and all outputs at a time.
 
-Separate loops for inputs and for outputs read every row twice, and load three numbers for two multiplications. LLVM
-does not vectorize a loop over all of them, as it cannot tell that the rows are different ones.
+Separate loops for inputs and for outputs would read every row twice, and load three numbers for two multiplications.
+LLVM does not vectorize a loop over both, because it cannot prove that the rows do not overlap.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from numba.extending import intrinsic
 
 from ps2.ops.simd import FLOAT_BYTES, LANES, VECTOR, cgutils, multiply_add, place_of, row_of, spread, sum_of, types
 
-# Inputs and outputs that are updated at once. Five negatives are usual.
+# The numbers of inputs and outputs that are updated at once. Five negatives are usual.
 INPUTS, OUTPUTS = 2, 6
 
 
 def _update(_: Any, table: Any, one: Any, other: Any, old: Any, changes: Any, end: Any, factors: Any) -> Any:
-    """Add outputs to two inputs, different rows of ``table``, and the inputs' values from before to the outputs'
-    changes. The first ``OUTPUTS`` rows of ``old`` and ``changes`` are the outputs; coefficients are the first input's,
-    then the second's."""
+    """Add the outputs to two inputs, different rows of ``table``, and the inputs' old values to the outputs' changes.
+
+    The first ``OUTPUTS`` rows of ``old`` and ``changes`` belong to the outputs. ``factors`` has the coefficients of the
+    first input, then those of the second input.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds = signature.args
@@ -29,7 +31,7 @@ def _update(_: Any, table: Any, one: Any, other: Any, old: Any, changes: Any, en
         numbers = [ir.Constant(count.type, j) for j in range(OUTPUTS)]
         outputs = [row_of(context, builder, kinds[3], arguments[3], j) for j in numbers]
         changed = [row_of(context, builder, kinds[4], arguments[4], j) for j in numbers]
-        factors = [spread(builder, one) for one in cgutils.unpack_tuple(builder, arguments[6], INPUTS * OUTPUTS)]
+        factors = [spread(builder, factor) for factor in cgutils.unpack_tuple(builder, arguments[6], INPUTS * OUTPUTS)]
         zero, step = ir.Constant(count.type, 0), ir.Constant(count.type, LANES)
         with cgutils.for_range_slice(builder, zero, count, step) as (offset, _):
             addresses = [place_of(builder, row, offset) for row in inputs]
@@ -53,7 +55,7 @@ def _update(_: Any, table: Any, one: Any, other: Any, old: Any, changes: Any, en
 
 
 def _multiply(_: Any, table: Any, one: Any, other: Any, old: Any, end: Any) -> Any:
-    """Return the products of two inputs and all outputs: the first input's, output by output, then the second's."""
+    """Return the dot products of the first input with each output, then those of the second input."""
     returned = types.UniTuple(types.float32, INPUTS * OUTPUTS)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -63,8 +65,8 @@ def _multiply(_: Any, table: Any, one: Any, other: Any, old: Any, end: Any) -> A
         outputs = [row_of(context, builder, kinds[3], arguments[3], ir.Constant(count.type, j)) for j in range(OUTPUTS)]
         empty = ir.Constant(VECTOR, [0.0] * LANES)
         sums = [cgutils.alloca_once_value(builder, empty) for _ in range(INPUTS * OUTPUTS)]
-        for one in sums:
-            builder.store(empty, one)
+        for total in sums:
+            builder.store(empty, total)
         zero, step = ir.Constant(count.type, 0), ir.Constant(count.type, LANES)
         with cgutils.for_range_slice(builder, zero, count, step) as (offset, _):
             values = [builder.load(place_of(builder, row, offset), align=FLOAT_BYTES) for row in inputs]
@@ -73,7 +75,7 @@ def _multiply(_: Any, table: Any, one: Any, other: Any, old: Any, end: Any) -> A
                 for i in range(INPUTS):
                     target = sums[i * OUTPUTS + j]
                     builder.store(multiply_add(builder, values[i], output, builder.load(target)), target)
-        return context.make_tuple(builder, returned, [sum_of(builder, builder.load(one)) for one in sums])
+        return context.make_tuple(builder, returned, [sum_of(builder, builder.load(total)) for total in sums])
 
     return returned(table, types.intp, types.intp, old, types.intp), generate
 

@@ -1,14 +1,14 @@
 """Skip-gram, CBOW and edges with negative sampling, compiled.
 
-A *group* is trained at once: some inputs (the vectors of a word's contexts, their mean, or that of an edge's source)
-and some outputs (the context vectors of the predicted word and of its negatives, which the inputs share: Ji et al.
-2016, "Parallelizing Word2Vec in Shared and Distributed Memory", section III). For every input x and output o, with
-values before the group (Mikolov et al. 2013, equation 4):
+A *group* is trained at once: inputs (the vectors of a word's contexts, the mean of these vectors, or the vector of an
+edge's source) and outputs (the context vectors of the predicted word and of its negatives, which the inputs share: Ji
+et al. 2016, "Parallelizing Word2Vec in Shared and Distributed Memory", section III). For every input x and output o,
+with the values before the group (Mikolov et al. 2013, equation 4):
 
     g = rate * (label - sigmoid(x . o)),   x += g o,   o += g x
 
-So a group is three small matrix products. Several threads may train one table without locks (Hogwild): they rarely
-overwrite each other. Arrays are float32 and C-contiguous; word numbers are not checked.
+So a group is three small matrix products. Several threads train one table without locks (Hogwild), because they rarely
+overwrite each other's updates. Arrays are float32 and C-contiguous; the numbers of words are not checked.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ Array = npt.NDArray[Any]
 
 SKIPGRAM, CBOW, EDGES, EDGES_ONE_TABLE = range(4)
 ZERO, HALF, ONE, LARGEST = np.float32(0), np.float32(0.5), np.float32(1), np.float32(18)
-# With fewer outputs, separate loops take less time than ``update``.
+# The minimum number of outputs for which ``update`` takes less time than separate loops.
 MIN_OUTPUTS = 4
-# The loss is computed for one of so many groups: logarithms take longer than the updates.
+# The loss is computed for one of so many groups, because logarithms take longer than updates.
 LOSS_INTERVAL = 16
-# Statistics: sum of losses, number of pairs in it, number of all trained pairs.
+# Statistics: the sum of the computed losses, their number, and the number of all trained inputs.
 LOSS, LOSSES, PAIRS = range(3)
 STATISTICS = 3
 
 
 class Draws(NamedTuple):
-    """The tokens of sentences, with what was drawn for them.
+    """The tokens of sentences, with their random windows and negatives.
 
     Attributes:
-        tokens, targets: int32: each word's row of the vectors, and of the contexts.
-        windows: int32: the number of context words on either side of each token; empty for edges.
-        negatives: int32, shape (tokens or edges, negatives): those of a token's first contexts, then of the next, ...
+        tokens, targets: each token's row of the vectors, and of the contexts.
+        windows: the number of context words on either side of each token; empty for edges.
+        negatives: shape (tokens or edges, negatives): the negatives of a token's first contexts, then of the next
+            contexts, and so on.
     """
 
     tokens: Int32s
@@ -53,8 +54,7 @@ class Draws(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Memory for one group: the outputs' old values and changes, the dot products, and the number of times of each
-    input."""
+    """Memory for one group: the outputs' old values and changes, the dot products, and how often each input occurs."""
 
     old: Float32s
     dots: Float32s
@@ -63,8 +63,8 @@ class Buffers(NamedTuple):
 
 @inline_reduction
 def sigmoid(x: np.float32) -> np.float32:
-    """Return 1 / (1 + exp(-x)), to 2e-7, by a rational function that SIMD vectorizes: tanh(x / 2) of Eigen
-    (``generic_fast_tanh_float``)."""
+    """Return 1 / (1 + exp(-x)), with an error of at most 2e-7, by Eigen's rational approximation of tanh(x / 2)
+    (``generic_fast_tanh_float``), which LLVM vectorizes."""
     y = HALF * min(max(x, -LARGEST), LARGEST)
     s = y * y
     p = np.float32(-2.76076847742355e-16) * s + np.float32(2.00018790482477e-13)
@@ -84,7 +84,7 @@ def products(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, dot
     """Set ``dots[i, j]`` to the dot product of input i and output j, in register blocks of two by three."""
     width = old.shape[1]
     for i in range(0, m, 2):
-        # A last single input is computed twice.
+        # The last of an odd number of inputs is computed twice.
         other = min(i + 1, m - 1)
         x, y = table[inputs[i]], table[inputs[other]]
         j = 0
@@ -117,7 +117,7 @@ def add_to_outputs(
 ) -> None:
     """Add each input, times ``factors[i, j]``, to output j; two inputs at a time."""
     for i in range(0, m, 2):
-        # A last single input is taken twice, once times 0.
+        # The last of an odd number of inputs is used twice, once times 0.
         other = min(i + 1, m - 1)
         a, b = table[inputs[i]], table[inputs[other]]
         for j in range(k):
@@ -150,10 +150,10 @@ def add_to_inputs(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int
 @reduction
 def coefficients(dots: Float32s, m: int, rate: np.float32) -> None:
     """Turn dot products into coefficients g: output 0 is the predicted word, the others are negatives."""
-    # One loop over all, with those of no output: SIMD instructions do eight at a time.
-    every = dots.reshape(-1)[: m * dots.shape[1]]
-    for i in range(len(every)):
-        every[i] = -rate * sigmoid(every[i])
+    # One loop over whole rows, with unused columns, so that SIMD instructions process eight numbers at a time.
+    flat = dots.reshape(-1)[: m * dots.shape[1]]
+    for i in range(len(flat)):
+        flat[i] = -rate * sigmoid(flat[i])
     for i in range(m):
         dots[i, 0] += rate
 
@@ -212,10 +212,10 @@ def learn(
     with_loss: bool,
     statistics: Float64s,
 ) -> None:
-    """Train one group of m inputs and k outputs; inputs that come several times are merged in place."""
+    """Train one group of m inputs and k outputs; repeated inputs are merged in place."""
     old, dots, times = buffers
     pairs = m
-    # An input that comes twice has the same products both times.
+    # A repeated input has the same products each time.
     m = merge_inputs(inputs, m, times)
     copy_outputs(contexts, outputs, k, old)
     has_lanes = m > 1 and MIN_OUTPUTS <= k <= OUTPUTS and old.shape[1] % LANES == 0
@@ -242,7 +242,7 @@ def learn(
 
 @inline
 def merge_inputs(inputs: Int32s, m: int, times: Float32s) -> int:
-    """List each input once, in the order in which they come, and count how often it came; return their number."""
+    """List each input once, in order of first appearance, and count its occurrences; return the number of inputs."""
     count = 0
     for i in range(m):
         word, position = inputs[i], 0
@@ -257,9 +257,9 @@ def merge_inputs(inputs: Int32s, m: int, times: Float32s) -> int:
 
 @inline
 def multiply(table: Float32s, inputs: Int32s, m: int, old: Float32s, dots: Float32s) -> None:
-    """Set products of at least two inputs, and of ``OUTPUTS`` outputs."""
+    """Set ``dots`` to the products of at least two inputs and ``OUTPUTS`` outputs."""
     for i in range(0, m, INPUTS):
-        # A last single input is taken with the one before.
+        # The last of an odd number of inputs is paired with the input before.
         first = min(i, m - INPUTS)
         values = multiply_lanes(table, inputs[first], inputs[first + 1], old, old.shape[1])
         f, g = dots[first], dots[first + 1]
@@ -275,7 +275,7 @@ def update(
     width = old.shape[1]
     changes = old[OUTPUTS : 2 * OUTPUTS]
     changes[:] = ZERO
-    # Outputs from k on do not exist: their coefficients are 0.
+    # There are k outputs; the coefficients of the others are 0.
     dots[:m, k:OUTPUTS] = ZERO
     paired = m - m % INPUTS
     for i in range(0, paired, INPUTS):
@@ -287,9 +287,9 @@ def update(
         for n in range(width):
             row[n] += change[n]
     if paired < m:
-        last, factors_of_last = inputs[paired:], dots[paired:]
-        add_to_outputs(contexts, outputs, k, table, last, 1, factors_of_last)
-        add_to_inputs(table, last, 1, old, k, factors_of_last)
+        last, last_factors = inputs[paired:], dots[paired:]
+        add_to_outputs(contexts, outputs, k, table, last, 1, last_factors)
+        add_to_inputs(table, last, 1, old, k, last_factors)
 
 
 @inline
@@ -301,13 +301,12 @@ def make_buffers(inputs: int, outputs: int, width: int) -> Buffers:
 
 
 @inline
-def choose_outputs(target: int, negatives: Int32s, apart: int, outputs: Int32s) -> int:
-    """List the predicted word and its negatives, except those equal to it or to ``apart`` (-1: none); return their
-    number."""
+def choose_outputs(target: int, negatives: Int32s, excluded: int, outputs: Int32s) -> int:
+    """List the predicted word and its negatives, without negatives equal to it or ``excluded``; return their number."""
     outputs[0] = target
     k = 1
     for j in range(len(negatives)):
-        if negatives[j] != target and negatives[j] != apart:
+        if negatives[j] != target and negatives[j] != excluded:
             outputs[k] = negatives[j]
             k += 1
     return k
@@ -335,7 +334,7 @@ def train_skipgram(
     window: int,
     sharing: int,
 ) -> Float64s:
-    """Train skip-gram on sentences with these bounds; ``sharing`` contexts of a token share negatives."""
+    """Train skip-gram on sentences with these bounds; every ``sharing`` contexts of a token share negatives."""
     tokens, targets, windows, negatives = draws
     num_negatives = negatives.shape[1] // ((2 * window + sharing - 1) // sharing)
     statistics = np.zeros(STATISTICS)
@@ -348,8 +347,8 @@ def train_skipgram(
             with_loss = token % LOSS_INTERVAL == 0
             for turn in range((m + sharing - 1) // sharing):
                 first = turn * sharing
-                own_negatives = negatives[token, turn * num_negatives : (turn + 1) * num_negatives]
-                k = choose_outputs(targets[token], own_negatives, -1, outputs)
+                turn_negatives = negatives[token, turn * num_negatives : (turn + 1) * num_negatives]
+                k = choose_outputs(targets[token], turn_negatives, -1, outputs)
                 count = min(sharing, m - first)
                 learn(vectors, inputs[first:], count, contexts, outputs, k, buffers, rate, with_loss, statistics)
     return statistics
@@ -359,7 +358,7 @@ def train_skipgram(
 def train_cbow(
     begins: Int64s, ends: Int64s, draws: Draws, vectors: Float32s, contexts: Float32s, rate: np.float32, window: int
 ) -> Float64s:
-    """Train CBOW on sentences: the only input is the mean of the contexts, and each context gets its whole change."""
+    """Train CBOW on sentences: the only input is the mean of the contexts, whose change is added to each context."""
     tokens, targets, windows, negatives = draws
     statistics = np.zeros(STATISTICS)
     inputs, outputs = np.empty(2 * window, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
@@ -392,8 +391,8 @@ def train_edges(
     rate: np.float32,
     has_one_table: bool,
 ) -> Float64s:
-    """Train on sentences of two: predict the second from the first. With one table, contexts are vectors; loops, and
-    negatives equal to the source, are skipped then."""
+    """Train on sentences of two words: predict the second word from the first. With one table, the vectors are also the
+    contexts, and loops and negatives equal to the source are skipped."""
     tokens, targets, _, negatives = draws
     statistics = np.zeros(STATISTICS)
     inputs, outputs = np.empty(1, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
@@ -411,7 +410,7 @@ def train_edges(
 
 
 def kernel_of(kind: int, window: int, sharing: int) -> tuple[Any, tuple[int, ...]]:
-    """Return the kernel that trains an architecture, and its last arguments."""
+    """Return the kernel of an architecture, and the kernel's last arguments."""
     if kind == SKIPGRAM:
         return train_skipgram, (window, sharing)
     if kind == CBOW:

@@ -1,25 +1,25 @@
 """Adjacency lists and random walks, compiled: walker by walker on a local graph, step by step on a graph on servers.
 
 Each random number is a hash (SplitMix64's finaliser, ``ps2.ops.draws``) of the seed, the epoch, the walk's first vertex
-and a counter: a walk does not depend on where it is computed. A step draws a proposal in proportion to edge weights,
+and a counter, so a walk does not depend on where it is computed. A step draws a proposal in proportion to edge weights,
 and accepts or rejects it (node2vec, Grover and Leskovec 2016, section 3.2; rejection sampling as in KnightKing, Yang et
-al. 2019). The acceptance probability is proportional to
+al. 2019). The probability to accept it is proportional to
 
     1/p  if the proposal is the previous vertex t
-    1    if there is an edge from t to it
+    1    if there is an edge from t to the proposal
     1/q  else
 
-A proposal uses two random numbers: for the neighbour, and for accepting it. Without p and q all are accepted. After
-many rejections in a row, the walker chooses among all neighbours by their exact probabilities: the distribution is the
-same, and the walk ends.
+A proposal uses two random numbers: to draw the neighbour, and to accept it. Without p and q all proposals are accepted.
+After many consecutive rejections, the walker chooses among all neighbours by their exact probabilities, which has the
+same distribution, and a bounded time.
 
 A *pack* is the adjacency of some vertices in CSR form, in one array of integers: first the list bounds, then the lists.
 A pack of n vertices with bounds b is
 
     b[0] ... b[n]  list of vertex 0  list of vertex 1 ...          b[0] = n + 1
 
-A vertex's position in b is its *address*, if the graph is one pack. The lists hold addresses. While a pack is filled,
-b[v + 1] is the end of what list v holds so far; when the list is full, that is the beginning of the next one.
+The lists have *addresses* of vertices: if the graph is one pack, their positions in b. While a pack is filled, b[v + 1]
+is the current end of list v. When the list is full, this is the start of list v + 1.
 
 A weighted graph has a second array of the same length: the edge weights, later each list's cumulative sums.
 """
@@ -37,22 +37,23 @@ from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 Array = npt.NDArray[Any]
 Uint64s = npt.NDArray[np.uint64]
 Integer = int | np.int64
-# 1/p, 1 and 1/q, each over the largest of them.
+# 1/p, 1 and 1/q, divided by the largest of the three.
 Bias = tuple[float, float, float]
-# Random keys of walkers, numbers of their proposals, lengths of their walks, the walks, and the numbers of proposals
-# before the last step.
+# By walker: the random key, the number of proposals, the length of the walk, the walk, and the number of proposals up
+# to the last step.
 Walkers = tuple[Uint64s, Int64s, Int64s, Array, Int64s]
 
-# Results of a draw: no neighbour; or, for a vertex with one neighbour, ONLY_NEIGHBOUR - address.
+# Results of a draw: there is no neighbour; or, for a vertex with one neighbour, ONLY_NEIGHBOUR - address.
 NO_NEIGHBOUR = -1
 ONLY_NEIGHBOUR = -2
-# Lists up to this length are searched linearly.
+# The largest length of a list that is searched linearly.
 SHORT = 16
 
 ONE = np.uint64(1)
 TWO = np.uint64(2)
 ACCEPTED, REJECTED, UNDECIDED = 1, 0, -1
-# Rejections in a row until a neighbour is chosen exactly. With p and q in [0.25, 4] one of 16 proposals is accepted.
+# The number of consecutive rejections before an exact choice. With p and q in [0.25, 4], at least one of 16 proposals
+# is accepted on average.
 MAX_REJECTIONS = 256
 
 
@@ -68,8 +69,7 @@ def check_vertices(pack: Array, slots: Int64s) -> int:
 
 @kernel
 def append(pack: Array, weights: Float64s, slots: Int64s, neighbours: Array, edge_weights: Float64s) -> int:
-    """Append neighbours to the lists of vertices; return the position of the first one without space, or -1. The
-    weights of an unweighted graph have length 0."""
+    """Append neighbours to the lists of vertices; return the position of the first neighbour without space, or -1."""
     for i in range(len(slots)):
         end = np.int64(pack[slots[i] + 1])
         if end < pack[0] or end >= len(pack):
@@ -156,22 +156,16 @@ def look_up_many(slots: Int64s, others: Array, are_neighbours: Array, pack: Arra
         are_neighbours[i] = is_neighbour(pack, slots[i], others[i])
 
 
-@inline
-def key_of(seed: np.uint64, epoch: int, vertex: int) -> np.uint64:
-    """Return the random key of a walk."""
-    return scrambled(scrambled(seed + GOLDEN * (np.uint64(epoch) + ONE)) + GOLDEN * (np.uint64(vertex) + ONE))
-
-
 @kernel
 def uniform(key: np.uint64, proposal: int, which: int) -> float:
-    """Return one of a proposal's two random numbers in [0, 1)."""
+    """Return the first (0) or second (1) random number of a proposal, in [0, 1)."""
     bits = scrambled(key + GOLDEN * (TWO * np.uint64(proposal) + np.uint64(which) + ONE))
     return np.float64(bits >> np.uint64(11)) * TO_UNIT
 
 
 @inline
 def judge(number: float, previous: Integer, proposed: Integer, bias: Bias) -> int:
-    """Return ACCEPTED, REJECTED, or UNDECIDED if that depends on an edge from the previous vertex."""
+    """Return ACCEPTED, REJECTED, or UNDECIDED if the verdict depends on an edge from the previous vertex."""
     back, near, far = bias
     if proposed == previous:
         return ACCEPTED if number < back else REJECTED
@@ -185,7 +179,7 @@ def choose(neighbours: Array, sums: Float64s, near: Array, previous: Integer, nu
     """Choose among all neighbours of a vertex by node2vec's probabilities; return the position.
 
     Args:
-        sums: cumulative weights; of length 0 if the graph is unweighted.
+        sums: cumulative weights; empty for an unweighted graph.
         near: whether there is an edge from the previous vertex to each neighbour.
     """
     chances = np.empty(len(neighbours))
@@ -206,7 +200,7 @@ def choose(neighbours: Array, sums: Float64s, near: Array, previous: Integer, nu
 def _choose_in_pack(
     pack: Array, weights: Float64s, previous: Integer, current: Integer, number: float, bias: Bias
 ) -> Integer:
-    """Choose among all neighbours, in a graph of one pack."""
+    """Choose among all neighbours of ``current`` in a graph of one pack; return the address."""
     begin, end = np.int64(pack[current]), np.int64(pack[current + 1])
     near = np.empty(end - begin, np.int64)
     for i in range(begin, end):
@@ -254,7 +248,8 @@ def walk(pack: Array, weights: Float64s, walkers: Walkers, bias: Bias) -> None:
 def set_keys(seed: np.uint64, numbers: Int64s, vertices: int, walkers: Walkers) -> None:
     """Set the random keys of walkers, whose numbers are epoch * vertices + first vertex."""
     for i in range(len(numbers)):
-        walkers[0][i] = key_of(seed, numbers[i] // vertices, numbers[i] % vertices)
+        epoch, vertex = np.uint64(numbers[i] // vertices), np.uint64(numbers[i] % vertices)
+        walkers[0][i] = scrambled(scrambled(seed + GOLDEN * (epoch + ONE)) + GOLDEN * (vertex + ONE))
 
 
 @kernel
@@ -271,10 +266,10 @@ def propose(active: Int64s, walkers: Walkers, current: Int64s, draws: Float64s) 
 def settle(
     active: Int64s, neighbours: Array, walkers: Walkers, bias: Bias, asked: Int64s, previous: Int64s, proposed: Array
 ) -> tuple[int, int]:
-    """Accept or reject the walkers' proposals; return the numbers of walkers that continue, and of undecided ones.
+    """Accept or reject the walkers' proposals; return the numbers of unfinished and of undecided walkers.
 
-    The former are moved to the front of ``active``. The latter fill ``asked``: the servers look up whether there is an
-    edge from ``previous`` to ``proposed``.
+    Unfinished walkers are moved to the front of ``active``. Undecided walkers fill ``asked``; servers then look up
+    whether there is an edge from ``previous`` to ``proposed``.
     """
     keys, proposals, lengths, walks, settled = walkers
     first_order = bias[0] == bias[1] == bias[2]
@@ -318,8 +313,7 @@ def settle_asked(asked: Int64s, edges: Array, proposed: Array, walkers: Walkers,
 
 @kernel
 def still_walking(active: Int64s, walkers: Walkers, stuck: Int64s) -> tuple[int, int]:
-    """Move the walkers whose walks are unfinished to the front, and list those that have to choose exactly in
-    ``stuck``; return the numbers of both."""
+    """Move unfinished walkers to the front of ``active``, or to ``stuck`` for an exact choice; return both numbers."""
     num_active, num_stuck = 0, 0
     for i in range(len(active)):
         walker = active[i]

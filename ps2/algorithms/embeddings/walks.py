@@ -179,8 +179,7 @@ class ServerGraph:
         self._apply("order")
 
     def walk(self, settings: BiasedWalkSettings, walkers: Int64s) -> Walks:
-        """Return the walks of walkers, numbered as in ``Walks``. All walkers advance together, with one request to each
-        server per step."""
+        """Like ``LocalGraph.walk``; all walkers advance together, with one request to each server per step."""
         first = self.partitioning.addresses(walkers % self.vertices)
         state = start_walkers(settings, walkers, self.vertices, first, self.partitioning.dtype)
         active, bias = np.arange(len(walkers) if settings.walkLength > 1 else 0), bias_of(settings)

@@ -126,8 +126,7 @@ def seconds_per_token(
 
 
 def with_strategy(plan: EmbeddingPlan, seconds: Float64s) -> tuple[EmbeddingPlan, str]:
-    """Return the plan with the strategy of the fewest predicted seconds per token, and the reason in words. Without
-    predictions, the settings name the strategy."""
+    """Return the plan with the fastest strategy, and why; without predictions, the settings name the strategy."""
     if not len(seconds):
         return plan, "as requested"
     via, reason = fastest(dict(zip(STRATEGIES, seconds.tolist(), strict=True)), " per token")
@@ -141,8 +140,7 @@ def _distinct(shares: npt.NDArray[Any], draws: int) -> Float64s:
 
 
 def batch_bytes(plan: EmbeddingPlan, longest: int) -> int:
-    """Return the bytes of a batch's negatives, or of the arrays for one word if they are larger. ``longest`` is the
-    largest number of words of a sentence."""
+    """Return the bytes of a batch's negatives, or of the arrays for one word if larger; see ``check_memory``."""
     tokens = min(max(BATCH_TOKENS, longest), plan.total * plan.tokens_per_example)
     neighbours = 2 * plan.window if plan.architecture != "edges" else 1
     # For "auto", the negatives are those of "local", which draws the most.

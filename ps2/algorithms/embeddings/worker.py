@@ -269,8 +269,7 @@ class _Copy:
 
 @dataclass(frozen=True, eq=False)
 class PrefetchedPiece:
-    """A piece of a batch with row numbers instead of words; by table, the words of the rows, and the prefetch of the
-    rows."""
+    """A piece of a batch with row numbers instead of words; by table, the words and the prefetch of the rows."""
 
     batch: SampledBatch
     words: tuple[Int64s, ...]
@@ -361,8 +360,7 @@ class RowNumbering:
 
 
 def train_servers(context: WorkerContext) -> None:
-    """Train in all clocks: if one server has all columns, by one request per piece, else by two. Tokens travel to the
-    servers, and dot products both ways."""
+    """Train in all clocks, by one request per piece if one server has all columns, else by two requests."""
     vectors, contexts = context.tables.vectors, context.tables.contexts
     assert isinstance(vectors, SlicedTable)
     assert isinstance(contexts, SlicedTable)

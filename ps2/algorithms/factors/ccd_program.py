@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.factors import program as reports
 from ps2.algorithms.factors.ccd_descent import (
     SideDescent,
     WorkersRatings,
@@ -26,19 +27,7 @@ from ps2.algorithms.factors.ccd_descent import (
 )
 from ps2.algorithms.factors.grid import Layout
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
-from ps2.algorithms.factors.program import (
-    BYTES,
-    HELD_LOSS,
-    HELD_WEIGHT,
-    LOSS,
-    PENALTY,
-    RATINGS,
-    WEIGHT,
-    CheckAndTrain,
-    FactorsProgram,
-    Iteration,
-    Problem,
-)
+from ps2.algorithms.factors.program import CheckAndTrain, FactorsProgram, Iteration, Problem
 from ps2.algorithms.factors.rows import Vectors
 from ps2.algorithms.factors.shared_factors import BEST, ITEMS, USERS, CcdSizes, CcdVectors, pull_vectors
 from ps2.algorithms.frame.program import Ask, Steps, Task, WorkerLoop
@@ -165,16 +154,16 @@ class CcdWorker:
             vectors.add_gram(USERS, rank, gram_matrix(users.vectors))
         worker.barrier()
         users_gram = vectors.gram(USERS)
-        loss, held = items.solve(request(vectors.users[after]), users_gram)
+        loss, held_loss = items.solve(request(vectors.users[after]), users_gram)
         vectors.items[after].push(columns=self._item_positions, values=items.vectors, wait=False)
         if vectors.grams is not None:
             vectors.add_gram(ITEMS + after, rank, items_gram := gram_matrix(items.vectors))
             # The inner product of both Gram matrices is the sum of squared predictions of all users and these items.
             loss += float(np.sum(users_gram * items_gram))
         self._loaded = task.iteration + 1
-        sums = {LOSS: loss, WEIGHT: items.weight, HELD_LOSS: held, HELD_WEIGHT: items.held_weight}
-        penalty = users.penalty() + items.penalty()
-        worker.report({**sums, PENALTY: penalty, RATINGS: items.ratings, BYTES: users.bytes + items.bytes})
+        losses = {reports.LOSS: loss, reports.HELD_LOSS: held_loss, reports.PENALTY: users.penalty() + items.penalty()}
+        weights = {reports.WEIGHT: items.weight, reports.HELD_WEIGHT: items.held_weight}
+        worker.report(losses | weights | {reports.RATINGS: items.ratings, reports.BYTES: users.bytes + items.bytes})
 
 
 def first_vectors(plan: FactorizationPlan, users: int, items: int) -> tuple[Float32s, Float32s]:

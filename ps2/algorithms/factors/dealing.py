@@ -61,10 +61,6 @@ class Deal:
     by_item: bool = False
 
     @staticmethod
-    def from_survey(survey: RatingsSurvey, workers: int, groups: int, item_bytes: int) -> Deal:
-        return Deal.from_counts(survey.user_counts, survey.item_counts, workers, groups, item_bytes)
-
-    @staticmethod
     def from_counts(user_counts: Int64s, item_counts: Int64s, workers: int, groups: int, item_bytes: int) -> Deal:
         """Assign users to workers, and items to blocks, balanced by ratings; an item's vector has ``item_bytes``."""
         max_items = max(BLOCK_BYTES // item_bytes, 1)

@@ -129,7 +129,9 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
             workers = settings.numWorkers or spark.total_slots()
             workers = min(workers, int(np.count_nonzero(survey.user_counts)))
             threads = cores_each(spark, workers)
-            deal = Deal.from_survey(survey, workers, threads, NUMBER_BYTES * (settings.rank + STEP_NUMBERS))
+            deal = Deal.from_counts(
+                survey.user_counts, survey.item_counts, workers, threads, NUMBER_BYTES * (settings.rank + STEP_NUMBERS)
+            )
             packed = deal_ratings(dataset, survey, deal, plan)
             table = Table(packed.frame, ColumnNames(columns.user, label=None), workers)
             fitted = self._train_in_context(
@@ -276,11 +278,12 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         check_k(k)
         names = self.getUserCol(), self.getItemCol()
         direction = frames.Direction(for_users, *(names if for_users else reversed(names)))
-        if dataset is None:
-            return frames.recommended_to_all(*self._session_and_share(), self.factors, direction, k)
-        check_frame(dataset)
+        if for_all := dataset is None:
+            dataset = active_session()
+        else:
+            check_frame(dataset)
         share = self._share(backend_of(dataset))
-        return frames.recommended_to_some(dataset, share, self.factors, direction, k)
+        return frames.recommended(dataset, share, self.factors, direction, k, for_all)
 
     def _session_and_share(self) -> tuple[SparkSession, Callable[[], MatrixFactors]]:
         spark = active_session()

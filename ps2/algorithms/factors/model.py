@@ -47,9 +47,6 @@ class Side:
     factors: Float32s
     bias: Float32s | None
 
-    def __len__(self) -> int:
-        return len(self.names)
-
     def ids(self, positions: Array) -> pa.Array:
         """Return the ids at some positions, in the type that they have in DataFrames."""
         return self.names.values.take(pa.array(positions)).cast(self.id_type)

@@ -104,18 +104,6 @@ def survey_ratings(frame: Any, columns: RatingColumns, settings: FactorizationSe
     """
     from pyspark.sql import functions as F
 
-    chunks = _in_chunks(frame, columns, settings).persist()
-    try:
-        parts = chunks.where(F.col("sums").isNotNull()).select(*PARTS.names).collect()
-        survey = _checked(gathered(parts), columns, settings)
-    except BaseException:
-        chunks.unpersist()
-        raise
-    return replace(survey, chunks=chunks.where(F.col("sums").isNull()).select(*CHUNKS.names), cached=chunks)
-
-
-def _in_chunks(frame: Any, columns: RatingColumns, settings: FactorizationSettings) -> Any:
-    """Return a DataFrame with the rows of ``CHUNKS``, and a row of ``PARTS`` for each task."""
     schema = pa.unify_schemas([PARTS, CHUNKS])
 
     def survey(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -130,7 +118,16 @@ def _in_chunks(frame: Any, columns: RatingColumns, settings: FactorizationSettin
         if surveyor.rows:
             yield pa.RecordBatch.from_pylist([surveyor.part(part)], schema)
 
-    return with_python(in_one_wave(typed(frame, columns))).mapInArrow(survey, spark_schema(schema))
+    rows = with_python(in_one_wave(typed(frame, columns)))
+    # The rows of CHUNKS, and a row of PARTS for each task.
+    chunks = rows.mapInArrow(survey, spark_schema(schema)).persist()
+    try:
+        parts = chunks.where(F.col("sums").isNotNull()).select(*PARTS.names).collect()
+        statistics = _checked(gathered(parts), columns, settings)
+    except BaseException:
+        chunks.unpersist()
+        raise
+    return replace(statistics, chunks=chunks.where(F.col("sums").isNull()).select(*CHUNKS.names), cached=chunks)
 
 
 def surveyor_for(columns: RatingColumns, settings: FactorizationSettings) -> Surveyor:
@@ -175,12 +172,13 @@ def _checked(survey: Surveyed, columns: RatingColumns, settings: FactorizationSe
         raise InputError("expected ratings to train on, but all of them are held out (validationIndicatorCol)")
     if not survey.sums.weight > 0:
         raise InputError(f"column {columns.weight!r}: expected weights of which some are above 0, got zeros only")
-    for name, ids in (("users", survey.users.ids), ("items", survey.items.ids)):
+    sums, (users, user_counts, user_penalties) = survey.sums, survey.users
+    items, item_counts, item_penalties = survey.items
+    for name, ids in (("users", users), ("items", items)):
         if len(ids) > MAX_IDS:
             raise LimitError(f"{name}: expected at most {MAX_IDS:,}, got {len(ids):,}")
-    sums, users, items = survey.sums, survey.users, survey.items
     std = float(np.sqrt(max(sums.squares, 0.0) / sums.weight))
-    by_id = (users.ids, items.ids, users.counts, items.counts, users.penalties, items.penalties)
+    by_id = (users, items, user_counts, item_counts, user_penalties, item_penalties)
     return RatingsSurvey(columns, *by_id, sums.rows, sums.held_out, sums.mean, std)
 
 

@@ -74,8 +74,7 @@ def factors_frame(spark: Any, share: Share, side: Side, for_users: bool) -> Data
             columns.append(pa.array(own.bias[positions]))
         return pa.record_batch(columns, names=[each.name for each in fields])
 
-    frame: DataFrame = frame_of_rows(spark, len(side), make_batch, StructType(fields))
-    return frame
+    return frame_of_rows(spark, len(side.names), make_batch, StructType(fields))
 
 
 def extended_frame(spark: Any, share: Share, side: Side, for_users: bool) -> DataFrame:
@@ -88,37 +87,33 @@ def extended_frame(spark: Any, share: Share, side: Side, for_users: bool) -> Dat
         ids = own.ids(positions).cast(pa.int32())
         return pa.record_batch([ids, as_lists(vectors[positions])], names=["id", "features"])
 
-    frame: DataFrame = frame_of_rows(spark, len(side), make_batch, StructType(fields))
-    return frame
+    return frame_of_rows(spark, len(side.names), make_batch, StructType(fields))
 
 
-def recommended_to_all(spark: Any, share: Share, factors: MatrixFactors, direction: Direction, k: int) -> DataFrame:
-    """Return the k best of the other side for all ids of a side, in order of the ids."""
-    own, _ = direction.sides(factors)
-    slots = max(1, backend_of(spark).total_slots())
-    tasks = min(len(own), slots * min(MAX_TASKS, max(1, len(own) // (slots * MIN_USERS))))
-
-    def make_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from _recommended(share(), direction, batch.column(0).to_numpy(), k)
-
-    positions: DataFrame = with_python(spark).range(0, len(own), 1, tasks)
-    return positions.mapInArrow(make_batches, direction.schema(factors))
-
-
-def recommended_to_some(
-    dataset: DataFrame, share: Share, factors: MatrixFactors, direction: Direction, k: int
+def recommended(
+    source: Any, share: Share, factors: MatrixFactors, direction: Direction, k: int, for_all: bool
 ) -> DataFrame:
-    """Return the k best of the other side for each id of a DataFrame that the model knows, once."""
-    check_ids(dataset, direction.own, direction.sides(factors)[0])
-    ids = dataset.select(column(direction.own).alias("id")).distinct()
+    """Return the k best of the other side for each id of a side, in order, or for the known ids of a DataFrame, once.
+
+    ``source`` is the DataFrame or, with ``for_all``, the SparkSession.
+    """
+    own, _ = direction.sides(factors)
+    if for_all:
+        slots = max(1, backend_of(source).total_slots())
+        tasks = min(len(own.names), slots * min(MAX_TASKS, max(1, len(own.names) // (slots * MIN_USERS))))
+        ids = with_python(source).range(0, len(own.names), 1, tasks)
+    else:
+        check_ids(source, direction.own, own)
+        ids = with_python(source.select(column(direction.own).alias("id")).distinct())
 
     def make_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            positions = direction.sides(share())[0].names.positions(batch.column(0))
+            names = direction.sides(share())[0].names
+            positions = batch.column(0).to_numpy() if for_all else names.positions(batch.column(0))
             yield from _recommended(share(), direction, positions[positions >= 0], k)
 
-    return with_python(ids).mapInArrow(make_batches, direction.schema(factors))
+    frame: DataFrame = ids.mapInArrow(make_batches, direction.schema(factors))
+    return frame
 
 
 def with_ratings(
@@ -164,7 +159,7 @@ def _not_null(name: str) -> Any:
 def _recommended(factors: MatrixFactors, direction: Direction, positions: Int64s, k: int) -> Iterator[pa.RecordBatch]:
     """Yield batches of recommendations for the side that gets them, given the positions of its ids."""
     own, other = direction.sides(factors)
-    k = min(k, len(other))
+    k = min(k, len(other.names))
     step = max(1, BATCH_RECOMMENDATIONS // k)
     for begin in range(0, len(positions), step):
         block = positions[begin : begin + step]

@@ -29,12 +29,6 @@ from ps2.run.rotation import IDLE
 PIECE_RATINGS, TIMED_RATINGS = 1 << 16, 1 << 12
 
 
-def draw_order(seed: int, iteration: int, block: int, rank: int, pieces: int) -> list[int]:
-    """Draw the order in which a worker takes the pieces of a block in an iteration."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(iteration, block, rank))
-    return list(np.random.Generator(np.random.Philox(sequence)).permutation(pieces).tolist())
-
-
 @dataclass(frozen=True)
 class Piece:
     """Ratings that all threads train at once; each thread has a group of users and a group of items.
@@ -73,8 +67,9 @@ class BlockDescent:
     def ordered(self, block: int, iteration: int) -> list[Piece]:
         """Return the pieces of a block in the random order of an iteration."""
         pieces = self.pieces(block)
-        order = draw_order(self.plan.seed, iteration, block, self._rank, len(pieces))
-        return [pieces[index] for index in order]
+        sequence = np.random.SeedSequence(self.plan.seed, spawn_key=(iteration, block, self._rank))
+        order = np.random.Generator(np.random.Philox(sequence)).permutation(len(pieces))
+        return [pieces[index] for index in order.tolist()]
 
     def take(
         self, block: int, piece: Piece, iteration: int, rows: Float32s, threads: ThreadPoolExecutor | None

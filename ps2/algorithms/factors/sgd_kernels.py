@@ -20,22 +20,11 @@ from llvmlite import ir
 from numba.extending import intrinsic
 
 from ps2.array_types import Float32s, Int32s, Int64s
+from ps2.ops import simd
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.kernels import inline_reduction, kernel, reduction
 from ps2.ops.prefetch import prefetch
-from ps2.ops.simd import (
-    FLAGS,
-    FLOAT_BYTES,
-    LANES,
-    VECTOR,
-    cgutils,
-    multiply_add,
-    place_of,
-    row_of,
-    spread,
-    sum_of,
-    types,
-)
+from ps2.ops.simd import FLAGS, FLOAT_BYTES, LANES, VECTOR, cgutils, types
 
 Array = npt.NDArray[Any]
 
@@ -128,11 +117,11 @@ class _RowPair:
 
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
         self._builder = builder
-        self._rows = [row_of(context, builder, signature.args[i], arguments[i], arguments[i + 1]) for i in (0, 2)]
+        self._rows = [simd.row_of(context, builder, signature.args[i], arguments[i], arguments[i + 1]) for i in (0, 2)]
 
     def load(self, which: int, index: Any) -> tuple[Any, Any]:
         """Return the address of eight float32s of a row, and their values."""
-        address = place_of(self._builder, self._rows[which], index)
+        address = simd.place_of(self._builder, self._rows[which], index)
         return address, self._builder.load(address, align=FLOAT_BYTES)
 
 
@@ -146,8 +135,8 @@ def _dot(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, end: Any) -> Any:
         begin, step = ir.Constant(count.type, 0), ir.Constant(count.type, LANES)
         with cgutils.for_range_slice(builder, begin, count, step) as (index, _):
             a, b = rows.load(0, index)[1], rows.load(1, index)[1]
-            builder.store(multiply_add(builder, a, b, builder.load(sums)), sums)
-        return sum_of(builder, builder.load(sums))
+            builder.store(simd.multiply_add(builder, a, b, builder.load(sums)), sums)
+        return simd.sum_of(builder, builder.load(sums))
 
     return types.float32(p, types.intp, q, types.intp, types.intp), generate
 
@@ -162,7 +151,8 @@ def _step(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, begin: Any, end: Any, 
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         rows = _RowPair(context, builder, signature, arguments)
-        slope, shrink, *steps = (spread(builder, one) for one in cgutils.unpack_tuple(builder, arguments[6], 4))
+        factor_values = cgutils.unpack_tuple(builder, arguments[6], 4)
+        slope, shrink, *steps = (simd.spread(builder, value) for value in factor_values)
         minus = builder.fneg(shrink)
         zero = ir.Constant(VECTOR, [0.0] * LANES)
         sums = [cgutils.alloca_once_value(builder, zero) for _ in range(2)]
@@ -171,11 +161,11 @@ def _step(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, begin: Any, end: Any, 
             addresses, values = zip(*(rows.load(which, index) for which in range(2)), strict=True)
             for which in range(2):
                 other = builder.fmul(slope, values[1 - which], flags=FLAGS)
-                gradient = multiply_add(builder, minus, values[which], other)
-                builder.store(multiply_add(builder, gradient, gradient, builder.load(sums[which])), sums[which])
-                changed = multiply_add(builder, steps[which], gradient, values[which])
+                gradient = simd.multiply_add(builder, minus, values[which], other)
+                builder.store(simd.multiply_add(builder, gradient, gradient, builder.load(sums[which])), sums[which])
+                changed = simd.multiply_add(builder, steps[which], gradient, values[which])
                 builder.store(changed, addresses[which], align=FLOAT_BYTES)
-        return context.make_tuple(builder, returned, [sum_of(builder, builder.load(one)) for one in sums])
+        return context.make_tuple(builder, returned, [simd.sum_of(builder, builder.load(total)) for total in sums])
 
     signature = returned(p, types.intp, q, types.intp, types.intp, types.intp, types.UniTuple(types.float32, 4))
     return signature, generate

@@ -115,12 +115,6 @@ class CcdSizes:
     def copies(self) -> int:
         return 2 + self.keeps_best
 
-    @property
-    def bytes(self) -> int:
-        """The bytes of vectors and of Gram matrices."""
-        products = 8 * KINDS * (self.workers + 1) * self.ranks**2 if self.plan.settings.implicitPrefs else 0
-        return 4 * self.copies * self.ranks * (self.users + self.items) + products
-
 
 @dataclass(frozen=True, eq=False)
 class CcdVectors:
@@ -143,9 +137,12 @@ class CcdVectors:
     @staticmethod
     def make(sizes: CcdSizes, names: CheckpointNames) -> CcdVectors:
         """Allocate them, or find those of an earlier driver; raise LimitError if they do not fit."""
+        num_bytes = 4 * sizes.copies * sizes.ranks * (sizes.users + sizes.items)
+        if sizes.plan.settings.implicitPrefs:
+            num_bytes += 8 * KINDS * (sizes.workers + 1) * sizes.ranks**2
         what = (
             f"vectors of {sizes.users:,} users and {sizes.items:,} items of rank {sizes.plan.settings.rank:,}, in "
-            f"{sizes.copies} copies, take {sizes.bytes:,} bytes with what {sizes.workers} workers add, and they"
+            f"{sizes.copies} copies, take {num_bytes:,} bytes with what {sizes.workers} workers add, and they"
         )
         counts = [sizes.users] * sizes.copies + [sizes.items] * sizes.copies
         matrices, grams = _allocate(counts, sizes.ranks, what, names), None

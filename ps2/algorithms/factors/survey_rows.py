@@ -182,13 +182,8 @@ class Surveyor:
         return dict(zip(PARTS.names, cells, strict=True))
 
 
-@dataclass(frozen=True, eq=False)
-class IdCounts:
-    """The users, or the items, of ratings: the number of ratings of each, and the weight of its penalty."""
-
-    ids: Ids
-    counts: Int64s
-    penalties: Float64s
+# Ids, and for each id its number of ratings and the weight of its penalty.
+IdCounts = tuple[Ids, Int64s, Float64s]
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,4 +227,4 @@ def _id_counts(table: pa.Table | None) -> IdCounts | None:
     order = np.argsort(ids.to_numpy()) if pa.types.is_integer(ids.type) else pc.sort_indices(ids).to_numpy()
     sorted_table = table.take(pa.array(order))
     sorted_ids = Ids.from_values(sorted_table.column("id").combine_chunks())
-    return IdCounts(sorted_ids, sorted_table.column("count").to_numpy(), sorted_table.column("penalty").to_numpy())
+    return sorted_ids, sorted_table.column("count").to_numpy(), sorted_table.column("penalty").to_numpy()

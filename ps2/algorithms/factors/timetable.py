@@ -20,9 +20,6 @@ from ps2.errors import UsageError
 
 # The number of clocks by which one worker can be ahead of another.
 STALENESS = 1
-# The number of copies of the vectors on the servers: the last complete copy, and the copy that the next save writes. If
-# held-out rows choose the result, a third copy has the best vectors.
-COPIES, COPIES_WITH_BEST = 2, 3
 
 
 class Kind(Enum):
@@ -74,8 +71,8 @@ class Lengths:
 
     @property
     def copies(self) -> int:
-        """The number of copies of saved vectors."""
-        return COPIES_WITH_BEST if self.keeps_best else COPIES
+        """The number of copies of saved vectors: the last save, the next save and, with ``keeps_best``, the best."""
+        return 2 + self.keeps_best
 
     def saves(self, iteration: int, last: int) -> bool:
         """Return whether vectors are saved after an iteration."""

@@ -74,9 +74,6 @@ class Candidates:
             select(approximate, left, right, first, slack, scores, positions, sizes)
         order(scores, positions, sizes)
 
-    def __getstate__(self) -> dict[str, Float32s]:
-        return {"vectors": self.vectors}
-
 
 def pair_products(left: Float32s, right: Float32s, left_rows: Int64s, right_rows: Int64s) -> Float32s:
     """Return the dot products of pairs of rows, float32; NaN where one of the two row numbers is -1."""
@@ -101,9 +98,6 @@ def rounding_slack(products: Float64s, dim: int) -> Float32s:
 def norms_of(vectors: Float32s) -> Float64s:
     """Return the Euclidean norms of vectors."""
     return np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
-
-
-# -- compiled ----------------------------------------------------------------------------------------------------------
 
 
 @inline

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ import pyarrow as pa
 
 from ps2.array_types import Int64s
 from ps2.run.spark.backend_lookup import backend_of, with_python
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 T = TypeVar("T")
 
@@ -53,7 +56,7 @@ def as_lists(rows: npt.NDArray[Any]) -> pa.ListArray:
     return pa.ListArray.from_arrays(offsets, pa.array(np.ascontiguousarray(rows).reshape(-1)))
 
 
-def frame_of_rows(spark: Any, count: int, make_batch: Callable[[Int64s], pa.RecordBatch], schema: Any) -> Any:
+def frame_of_rows(spark: Any, count: int, make_batch: Callable[[Int64s], pa.RecordBatch], schema: Any) -> DataFrame:
     """Return a DataFrame of ``count`` rows; tasks call ``make_batch`` with the indices of consecutive rows."""
 
     def make_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -63,7 +66,8 @@ def frame_of_rows(spark: Any, count: int, make_batch: Callable[[Int64s], pa.Reco
                 yield make_batch(numbers[begin : begin + BATCH_ROWS])
 
     tasks = max(1, min(backend_of(spark).total_slots(), count // BATCH_ROWS))
-    return with_python(spark).range(0, count, 1, tasks).mapInArrow(make_batches, schema)
+    rows: DataFrame = with_python(spark).range(0, count, 1, tasks)
+    return rows.mapInArrow(make_batches, schema)
 
 
 def spark_schema(schema: pa.Schema) -> str:

@@ -1,9 +1,9 @@
 """Operations of the strategy "servers": each server has some columns of all vectors, and draws negatives itself.
 
-A table is the only row of its matrix. A server's part of it holds the server's columns of all vectors, word by word,
-then one number per word. These numbers of both tables form an alias table, from which all servers draw the same
-negatives for the same key. A batch's tokens go to the servers, partial dot products come back, and their sums go to
-the servers (paper, section 5.2.2). If one server has all columns, only tokens travel.
+A table is the only row of its matrix. A server's part of the row has the server's columns of all vectors, word by word,
+and then one number per word. The numbers of both tables form an alias table, from which all servers draw the same
+negatives for the same key. A batch's tokens travel to the servers, partial dot products travel back, and their sums
+travel to the servers (paper, section 5.2.2). If one server has all columns, only tokens travel.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Block, Range, Unsigned, Values, op
 
 FLOAT = ("float32",)
-# Curvature bound of one pair's loss, above that of ``damping`` so that vectors stay bounded.
+# A bound of the curvature of a pair's loss, larger than that of ``damping`` so that vectors stay bounded.
 CURVE = 0.3
-Some = Annotated[Unsigned, along("some")]
+Part = Annotated[Unsigned, along("some")]
 Count = Annotated[int, Range(at_least=1)]
 Kind = Annotated[int, Range(at_least=0, below=4)]
 
@@ -50,7 +50,7 @@ class Batch(NamedTuple):
 
 
 @op(writes=("vectors", "contexts"), dtypes=FLOAT)
-def put_aliases(vectors: Block, contexts: Block, thresholds: Some, aliases: Some, *, words: Count, begin: int) -> None:
+def put_aliases(vectors: Block, contexts: Block, thresholds: Part, aliases: Part, *, words: Count, begin: int) -> None:
     """Set a part of the alias table, from word ``begin`` on; raise OutOfRangeError if a word is out of range."""
     part = _tables(vectors, contexts, words)
     if not 0 <= begin <= begin + len(thresholds) <= words or (len(aliases) and aliases.max() >= words):
@@ -72,9 +72,11 @@ def find_products(
     negative: Annotated[int, Range(at_least=0)],
     kind: Kind,
 ) -> Annotated[npt.NDArray[np.float32], along("", "")]:
-    """Return this server's share of all dot products: a row for each input; with CBOW, for each group. ``offsets``
-    bound the sentences, and ``words`` is the size of the vocabulary. Raise OutOfRangeError or ShapeError for invalid
-    arrays."""
+    """Return this server's part of all dot products: a row for each input; for CBOW, a row for each group.
+
+    ``offsets`` has the bounds of the sentences, and ``words`` is the size of the vocabulary. Raise OutOfRangeError or
+    ShapeError for invalid arrays.
+    """
     part = _tables(vectors, contexts, words, kind)
     groups, count, used = _groups(_sample(part, tokens, offsets, key, window, negative, kind), kind)
     products = np.empty((count if kind == CBOW else used, negative + 1), np.float32)
@@ -100,8 +102,7 @@ def learn_from_products(
     rate: float,
     workers: Count,
 ) -> None:
-    """Update vectors from the dot products, summed over all servers. ``workers``: how many workers update at the same
-    time. Other arguments: see ``find_products``."""
+    """Update vectors by the dot products, summed over all servers, while ``workers`` workers do so."""
     part = _tables(vectors, contexts, words, kind)
     groups, count, used = _groups(_sample(part, tokens, offsets, key, window, negative, kind), kind)
     expected = (count if kind == CBOW else used, negative + 1)
@@ -139,7 +140,7 @@ def train_sentences(
     kind: Kind,
     rate: float,
 ) -> Annotated[Float64s, along(training_kernels.STATISTICS)]:
-    """Train on sentences, if one server has all columns; return the statistics of ``training_kernels``."""
+    """Train on sentences on the only server with columns; return the statistics of ``training_kernels``."""
     part = _tables(vectors, contexts, words, kind)
     batch = _sample(part, tokens, offsets, key, window, negative, kind)
     begins, ends = readable(batch.offsets[:-1]), readable(batch.offsets[1:])
@@ -166,7 +167,7 @@ def _sample(part: Local, tokens: Array, offsets: Array, key: int, window: int, n
     if len(tokens) and tokens.max() >= words:
         raise OutOfRangeError(f"tokens: expected words below {words:,}, got {tokens.max():,}")
     if not len(ends) or ends[0] or ends[-1] != len(tokens) or (np.diff(ends) < 0).any():
-        raise ShapeError(f"offsets: expected them to rise from 0 to {len(tokens):,}")
+        raise ShapeError(f"offsets: expected ascending bounds from 0 to {len(tokens):,}")
     if units == 2 and (np.diff(ends) != 2).any():
         raise ShapeError("offsets: expected edges: sentences of two tokens")
     batch_key = np.uint64(key % 2**64)
@@ -189,7 +190,7 @@ def _distinct(words: Array) -> tuple[Array, Array]:
 
 def _groups(batch: Batch, kind: int) -> tuple[kernels.Groups, int, int]:
     """Return the groups, the number of groups, and the number of their inputs."""
-    # The window may be larger than any sentence.
+    # The window can be larger than any sentence.
     lengths = np.diff(batch.offsets)
     pairs = min(2 * int(batch.windows.sum(dtype=np.int64)), int((lengths * (lengths - 1)).sum()))
     max_inputs = len(batch.tokens) // 2 if kind >= EDGES else pairs
