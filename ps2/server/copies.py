@@ -169,8 +169,8 @@ def _reply_operation(reply: CachedReply) -> Operation:
 
 
 def _read_reply(operation: Operation, id: RequestId | None) -> CachedReply:
-    *arrays, name = operation.arrays
-    scope, number, part, series, stage, position, scalar = json.loads(name.tobytes())
+    *arrays, head = operation.arrays
+    scope, number, part, series, stage, position, scalar = json.loads(head.tobytes())
     original_id = RequestId(scope, number, part=part, series=series, stage=stage)
     return CachedReply(
         id or original_id, position, (operation.matrix, operation.partition), Result(scalar, tuple(arrays))
