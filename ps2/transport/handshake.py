@@ -24,7 +24,7 @@ def handshake(
     tokens = Tokens.from_text(token)
     nonce = proof.new_nonce() if tokens is not None else b""
     greeting = pb.Greeting(protocol=PROTOCOL_VERSION, server_id=server_id, nonce=nonce, connection=name)
-    send_all(connection, [memoryview(greeting_bytes(greeting))])
+    send(connection, greeting)
     if tokens is not None:
         challenge = _receive_answer(connection, deadline_s).challenge
         shared_token = tokens.shared(
@@ -34,7 +34,7 @@ def handshake(
         if shared_token is None:
             raise AuthError("the process at this address does not know the fleet's token")
         client_proof = proof.greeting_proof(shared_token, "client", nonce, challenge.nonce, server_id)
-        send_all(connection, [memoryview(greeting_bytes(pb.GreetingProof(proof=client_proof)))])
+        send(connection, pb.GreetingProof(proof=client_proof))
     _receive_answer(connection, deadline_s)
 
 
@@ -71,6 +71,10 @@ def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadlin
 def accept(connection: Connection) -> None:
     """Tell a client that it may send requests."""
     send_all(connection, [memoryview(_answer_bytes(pb.ReplyHeader()))])
+
+
+def send(connection: Connection, message: pb.Greeting | pb.GreetingProof) -> None:
+    send_all(connection, [memoryview(greeting_bytes(message))])
 
 
 def refusal(error: PS2Error) -> bytes:
