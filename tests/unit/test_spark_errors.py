@@ -104,8 +104,8 @@ Caused by: java.io.IOException: No space left on device
         (
             DISK,
             SpillError,
-            "Job aborted due to stage failure: Task 1 in stage 3.0 failed 1 times: a local disk of Spark is full: give "
-            "it larger ones (spark.local.dir)",
+            "Job aborted due to stage failure: Task 1 in stage 3.0 failed 1 times: a local disk of Spark is full: use "
+            "larger disks (spark.local.dir)",
         ),
     ],
 )
