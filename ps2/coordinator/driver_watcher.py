@@ -132,7 +132,7 @@ class DriverWatcher:
         reports = master.reports.all()
         now_s = time.monotonic()
         operations, left_out = operation_views(
-            report for index, report in reports.items() if now_s - report.at_s < ASK_TIMEOUT_S * 4
+            report for index, report in reports.items() if now_s - report.arrived_s < ASK_TIMEOUT_S * 4
         )
         run = self._run_view()
         events, dropped = self._events.newest(MAX_EVENTS_SHOWN)
@@ -166,7 +166,7 @@ class DriverWatcher:
         statuses = []
         if not self._fleet.is_attached:  # attached servers expose their own metrics
             now_s, reports = time.monotonic(), master.reports.all().values()
-            statuses = [report.status for report in reports if now_s - report.at_s < OLDEST_S]
+            statuses = [report.status for report in reports if now_s - report.arrived_s < OLDEST_S]
             master.reports.request()  # for the next scrape
         return DriverFigures(
             info={"version": __version__, "fleet": master.id},

@@ -245,7 +245,7 @@ def test_connection_when_cut_between_questions_then_continues(proxied, join, unt
     run, proxy, address = proxied
     control = join(address, 0)
     proxy.cut()
-    until(lambda: not run.leases._held, "the rank is free")
+    until(lambda: not run.leases._by_rank, "the rank is free")
     assert control.arrive(0, 0, 0, None).clock == 0
 
 
@@ -260,7 +260,7 @@ def test_connection_when_cut_while_worker_waits_then_is_answered(proxied, join, 
     for ask, waits in asks:
         answer = pool.submit(ask, first)
         until(waits, "the first one waits")
-        lease = run.leases._held[0]
+        lease = run.leases._by_rank[0]
         proxy.cut()
         until(lambda lease=lease: lease.revoked, "the rank is free")
         ask(second)

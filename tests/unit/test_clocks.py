@@ -264,7 +264,7 @@ def test_leave_when_others_are_in_earlier_clocks_then_holds_none():
 def test_leave_when_others_finished_later_clocks_then_error():
     clocks = Clocks(2, 3)
     clocks.arrive(0, 2, 2)
-    with pytest.raises(WorkerError, match="rank 1 returned in clock 0, and rank 0 has finished it"):
+    with pytest.raises(WorkerError, match="rank 1 returned in clock 0, which rank 0 has finished"):
         clocks.leave(1, 0)
 
 

@@ -104,8 +104,8 @@ Caused by: java.io.IOException: No space left on device
         (
             DISK,
             SpillError,
-            "Job aborted due to stage failure: Task 1 in stage 3.0 failed 1 times: a local disk of Spark is full: give "
-            "it larger ones (spark.local.dir)",
+            "Job aborted due to stage failure: Task 1 in stage 3.0 failed 1 times: a local disk of Spark is full: use "
+            "larger disks (spark.local.dir)",
         ),
     ],
 )
@@ -155,7 +155,7 @@ def test_stopped_when_a_cut_connection_answers_then_asks_again(failing, stopped)
 @pytest.mark.parametrize("words", ["can't start new thread", "Python worker exited unexpectedly (crashed)"])
 def test_memory_advice_when_a_limited_worker_died_then_names_it(words):
     assert "spark.executor.pyspark.memory=2g" in memory_advice("2g", words)
-    assert "1g at least" in memory_advice("2g", words)
+    assert "at least 1g" in memory_advice("2g", words)
 
 
 @pytest.mark.parametrize(("limit", "words"), [(None, "can't start new thread"), ("2g", "ZeroDivisionError")])

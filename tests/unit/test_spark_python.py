@@ -79,8 +79,11 @@ def test_python_when_variable_is_empty_then_the_driver_s(elsewhere, tmp_path, mo
     ("text", "fault"),
     [
         ("exit 0", "prints additional text .*: ''"),
-        (f'echo "Welcome to this place"; exec {sys.executable} "$@"', "prints other .*: 'Welcome to this place.*PYSP"),
-        (r"printf '\351t\351\n'", "prints other .*: '\ufffdt\ufffd'"),
+        (
+            f'echo "Welcome to this place"; exec {sys.executable} "$@"',
+            "prints additional .*: 'Welcome to this place.*PYSP",
+        ),
+        (r"printf '\351t\351\n'", "prints additional .*: '\ufffdt\ufffd'"),
         (r"printf '\351t\351\n' >&2; exit 3", "cannot import ps2: \ufffdt\ufffd"),
         ("echo 3.9 0.0.7", "is Python 3.9 with ps2 0.0.7"),
     ],
