@@ -70,9 +70,7 @@ def test_training_when_rows_and_bins_move_then_bit_identical(kind):
             assert [taken for _, taken in ps.memory()] == before
             digests.add(digest(created.model))
     assert len(digests) == 1
-    assert [len(tree) > 1 for tree in created.model.trees] == [
-        True
-    ] * problem.objective.width * recipe.settings.maxIter
+    assert [len(tree) > 1 for tree in created.model.trees] == [True] * problem.objective.width * recipe.settings.maxIter
 
 
 def test_leaves_when_grown_by_leaf_then_are_many_and_deep(ps):
