@@ -136,7 +136,7 @@ def grow_trees(spark):
     digests = []
     for servers, workers in ((1, 4), (3, 4), (2, 2)):
         with PS2Context.getOrCreate(spark, servers=servers) as ps:
-            digests.append(digest(trained(ps, spark, workers, sparse=servers == 3).forest))
+            digests.append(digest(trained(ps, spark, workers, sparse=servers == 3).model))
     return digests
 
 

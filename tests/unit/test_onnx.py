@@ -150,7 +150,8 @@ def test_export_when_runtime_scores_otherwise_then_refused(tmp_path):
     # The squares exceed float64 in the graph; KMeansClusters scales rows.
     model = KMeansModel(KMeansClusters(np.diag([1e200, -1e200])))
     with pytest.raises(
-        UsageError, match=r"scores \d+ of 64 rows of a sample otherwise .*'prediction': expected \[1\.\]"
+        UsageError,
+        match=r"scores \d+ of 64 rows of a sample differently .*'prediction': expected \[1\.\]",
     ):
         ps2.onnx.export(model, str(tmp_path / "model.onnx"))
     assert not list(tmp_path.iterdir())

@@ -96,7 +96,7 @@ def run_of(options=OPTIONS, names=None, on_step=lambda step: None, **fields):
 
 
 def bits(run):
-    trees = run.driver.result().forest.trees
+    trees = run.driver.result().model.trees
     return [getattr(tree, field.name).tobytes() for tree in trees for field in fields(Tree)]
 
 
@@ -164,4 +164,4 @@ def test_local_when_callback_ends_it_then_drops_later_trees():
     for run in (whole, ended):
         run.attempt()
     assert bits(ended) == bits(whole)[: len(bits(ended))]
-    assert len(ended.driver.result().forest.trees) == 6
+    assert len(ended.driver.result().model.trees) == 6

@@ -33,8 +33,8 @@ def test_room_when_features_are_too_many_then_names_memory_need(given, bins, nee
         )
     for part in (
         "10,000,000 features: ",
-        "9 histograms that trees of depth 4",
-        f"{bins:,} bins at least, take at least {needed:,} bytes",
+        "9 histograms of trees of depth 4",
+        f"of at least {bins:,} bins, take at least {needed:,} bytes",
         f"{needed - 1:,} are left on the 2 servers, whose limits are {GIB + needed // 2:,} together; start more",
     ):
         assert part in str(raised.value)
@@ -42,7 +42,7 @@ def test_room_when_features_are_too_many_then_names_memory_need(given, bins, nee
 
 def test_room_when_features_have_categories_then_counts_as_bins():
     of_categories = problem(categories={0: 1, 5: 4000, 6: 2})
-    with pytest.raises(LimitError, match="of 4,002 bins at least"):
+    with pytest.raises(LimitError, match="of at least 4,002 bins"):
         check_memory(of_categories, plans.boosting(), ROWS, [(GIB, GIB)])
 
 

@@ -68,15 +68,13 @@ def test_training_when_rows_and_bins_move_then_bit_identical(kind):
             before = [taken for _, taken in ps.memory()]
             created = trained(ps, workers, sparse, recipe, problem)
             assert [taken for _, taken in ps.memory()] == before
-            digests.add(digest(created.forest))
+            digests.add(digest(created.model))
     assert len(digests) == 1
-    assert [len(tree) > 1 for tree in created.forest.trees] == [
-        True
-    ] * problem.objective.width * recipe.settings.maxIter
+    assert [len(tree) > 1 for tree in created.model.trees] == [True] * problem.objective.width * recipe.settings.maxIter
 
 
 def test_leaves_when_grown_by_leaf_then_are_many_and_deep(ps):
-    trees = trained(ps, recipe=BY_LEAF).forest.trees
+    trees = trained(ps, recipe=BY_LEAF).model.trees
     assert len(trees) == RECIPE.settings.maxIter
     assert all(FIRST_ROWS < len(tree.leaves) <= BY_LEAF.settings.maxLeaves for tree in trees)
     assert max(tree.depth for tree in trees) > 6
@@ -84,10 +82,10 @@ def test_leaves_when_grown_by_leaf_then_are_many_and_deep(ps):
 
 def test_training_when_done_then_margins_separate_classes(ps):
     created, (x, y) = trained(ps), table()
-    margins = Predictor(created.forest).margins(x)[:, 0]
+    margins = Predictor(created.model).margins(x)[:, 0]
     assert ((margins > 0) == y).mean() > 0.8
     assert created.history.objective[-1] == pytest.approx(np.mean(np.logaddexp(0, np.where(y, -margins, margins))))
-    assert all(tree.count[0] == tree.count[tree.feature < 0].sum() < len(y) for tree in created.forest.trees)
+    assert all(tree.count[0] == tree.count[tree.feature < 0].sum() < len(y) for tree in created.model.trees)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,7 +107,7 @@ def test_local_when_trees_have_grown_then_those_of_servers(ps, kind):
         )
         for via, workers in (("local", 1), ("servers", 2))
     )
-    assert digest(local.forest) == digest(on_servers.forest)
+    assert digest(local.model) == digest(on_servers.model)
     assert np.allclose(local.history.objective, on_servers.history.objective, rtol=1e-12)
     assert np.allclose(local.history.validation, on_servers.history.validation, rtol=1e-12)
 
@@ -126,8 +124,8 @@ def test_training_when_rare_features_are_dropped_then_same_trees(ps, monkeypatch
     rare = (x != 0).sum(axis=0) < program.min_rows_to_split(problem, recipe, None)
     assert 0 < rare.sum() < 20
     monkeypatch.setattr(program, "min_rows_to_split", lambda *_: 0)
-    assert digest(train(ps, rows, problem, recipe, facts_of(y)).forest) == digest(created.forest)
-    assert len(created.forest.trees[0]) > 5
+    assert digest(train(ps, rows, problem, recipe, facts_of(y)).model) == digest(created.model)
+    assert len(created.model.trees[0]) > 5
 
 
 def test_training_when_many_features_then_histograms_stay_put(ps, monkeypatch):

@@ -55,7 +55,7 @@ F = TypeVar("F")
 
 @dataclass(frozen=True, eq=False)
 class TreeRun:
-    """What the programs of a training need.
+    """The facts and settings of a training, for its programs.
 
     Attributes:
         plan: the plan of boosted trees or of a random forest.
