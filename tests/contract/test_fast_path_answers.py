@@ -21,7 +21,7 @@ from ps2.protocol import binary
 from ps2.protocol.framing import HEAD, read_reply
 from ps2.protocol.messages import PLAIN, Keys, Operation, Request, RequestId
 from ps2.server.engine import Engine
-from ps2.server.fast_path import SHARE
+from ps2.server.fast_path import MEMORY_SHARE
 from ps2.server.fence import now_s
 from ps2.server.metrics import MUTATIONS, REQUESTS
 from ps2.transport.handshake import handshake
@@ -484,7 +484,7 @@ def test_token_when_replaced_then_old_holders_are_rejected():
 
 
 def test_memory_when_there_is_none_for_lanes_then_python_answers():
-    with one(an_engine(SHARE * 10_000)) as (engine, ask):
+    with one(an_engine(MEMORY_SHARE * 10_000)) as (engine, ask):
         bound(ask)
         assert (quick(engine), engine.fast_paths.nbytes) == (0, 0)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps2 import DCV
-from ps2.algorithms.linear import weights
+from ps2.algorithms.linear import model
 from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.plan import Problem
 from ps2.client import realign
@@ -60,7 +60,7 @@ def test_vector_when_moved_while_sparse_then_keeps_active_keys(fleet):
 
 
 def test_model_when_servers_lack_memory_to_move_then_stays(fleet, trained, monkeypatch, caplog):
-    monkeypatch.setattr(weights, "MAX_IN_DRIVER", 1)
+    monkeypatch.setattr(model, "MAX_IN_DRIVER", 1)
     for engine in fleet.engines.values():
         engine.memory.limit_bytes = engine.memory.used_bytes
     before = lasting(fleet)

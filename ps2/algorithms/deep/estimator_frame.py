@@ -20,10 +20,9 @@ from ps2.algorithms.deep.worker import Learner
 from ps2.algorithms.frame.dealing import check_workers, deal_rows
 from ps2.algorithms.frame.estimator import Job, SurveyingEstimator
 from ps2.algorithms.frame.journal import Journal
-from ps2.algorithms.frame.keyed_models import KeyedEstimator, KeyedModel
+from ps2.algorithms.frame.keyed_models import MANAGED_KEYS, KeyedEstimator, KeyedModel
 from ps2.algorithms.frame.memory import freed_on_failure
 from ps2.algorithms.frame.placement import Cores
-from ps2.algorithms.frame.streams import MANAGED_KEYS
 from ps2.algorithms.frame.tables import (
     NO_ROWS,
     check_label_is_apart,

@@ -13,7 +13,7 @@ import pyarrow as pa
 from ps2.algorithms.deep.architecture import Architecture, Layer
 from ps2.algorithms.deep.network import batch_of, tower
 from ps2.algorithms.deep.scoring import check_fields, margins_of
-from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
+from ps2.algorithms.frame.array_files import ArrayFiles, ModelFiles
 from ps2.array_types import Float32s, Float64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
@@ -124,7 +124,7 @@ class SharedLayers:
 
 
 @dataclass(frozen=True, eq=False)
-class DeepModel(ArrayModel):
+class DeepModel(ArrayFiles):
     """A model on the servers of the active context. A later driver finds the table and the layers by the model's name.
 
     Files hold the layers and the table of embeddings, with their optimizers' states.

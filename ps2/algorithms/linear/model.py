@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.frame.array_files import KEY, ArrayModel, ModelFiles, load_metadata
+from ps2.algorithms.frame.array_files import KEY, ArrayFiles, ModelFiles, load_metadata
 from ps2.algorithms.frame.heads import ClassHead, ValueHead
 from ps2.algorithms.frame.row_matrices import finite_rows
 from ps2.algorithms.linear.losses import loss_of
@@ -53,7 +53,7 @@ class KeyedValues:
 
 
 @dataclass(frozen=True, eq=False)
-class Weights(ArrayModel):
+class Weights(ArrayFiles):
     """The weights of a model; picklable. A vector on servers is saved in the folder ``weight``.
 
     Attributes:

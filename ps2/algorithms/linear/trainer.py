@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from ps2.algorithms.frame.journal import Journal
@@ -24,7 +25,7 @@ from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.linear.solvers.sap import Sap
 from ps2.algorithms.linear.solvers.solver import SolverContext
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.only_worker import OnlyWorkerProgram, OnStep, Outcome, result_of
+from ps2.algorithms.training.only_worker import OnStep, Outcome, result_of, run_only_worker
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.training.run import Training, run_alone
@@ -144,8 +145,8 @@ class AfterSurvey:
     def __call__(self, surveyed: tuple[Reading, Any], message: Mapping[str, Any]) -> Outcome:
         task = Task.of(message)
         task = replace(task, plan=task.plan.with_settings(spill="never"))
-        program = OnlyWorkerProgram(train_task, self.table, task, self.servers)
-        return program(None, _times(surveyed[0], task.facts.weight_unit))
+        reading = _times(surveyed[0], task.facts.weight_unit)
+        return run_only_worker(train_task, self.table, task, self.servers, None, reading)
 
 
 def _times(reading: Reading, unit: float) -> Reading:
@@ -166,7 +167,7 @@ def train_locally(
     """Train like ``train_weights`` in the process of the only worker; call ``on_step`` when the training has ended."""
     # Rows are written to files when they are read, which is before the training in the worker begins.
     task = Task(problem, plan.with_settings(spill="never"), facts)
-    program = OnlyWorkerProgram(train_task, replace(table, frame=None), task, len(ps.servers))
+    program = partial(run_only_worker, train_task, replace(table, frame=None), task, len(ps.servers))
     record = Record(on_step)
     training = Training(
         *(table, form_of(problem), program),

@@ -182,7 +182,7 @@ def train_in_process(servers: int, reading: Any, train: Callable[[InProcessConte
         log.removeHandler(collector)
 
 
-def _train(train: Train, table: Table, options: Any, servers: int, worker: Any, reading: Reading) -> Outcome:
+def run_only_worker(train: Train, table: Table, options: Any, servers: int, worker: Any, reading: Reading) -> Outcome:
     return train_in_process(servers, reading, lambda ps, on_step: train(ps, table, options, on_step=on_step))
 
 
@@ -191,5 +191,5 @@ def train_in_only_worker(ps: Any, table: Table, form: Form, train: Train, option
 
     ``on_step`` is called for each step after the training has ended.
     """
-    program = partial(_train, train, replace(table, frame=None), options, len(ps.servers))
+    program = partial(run_only_worker, train, replace(table, frame=None), options, len(ps.servers))
     return result_of(run_alone(ps, Training(table, form, program, seed=options.seed)), on_step)
