@@ -145,6 +145,8 @@ class ArrayFiles:
     """
 
     _FILES: ClassVar[ModelFiles]
+    # Whether features may be missing (NaN).
+    takes_missing: bool = False
 
     @classmethod
     def load(cls: type[A], path: str) -> A:
@@ -209,8 +211,6 @@ class ArrayModel(ArrayFiles):
 
     # The name of the public model whose files these are.
     _MODEL_CLASS: ClassVar[str]
-    # Whether features may be missing (NaN).
-    takes_missing: bool = False
 
     @property
     def is_light(self) -> bool:

@@ -10,7 +10,7 @@ from pyspark.ml.linalg import DenseVector, Vector
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.frame.array_files import ArrayModel
+from ps2.algorithms.frame.array_files import ArrayFiles
 from ps2.algorithms.frame.frames import check_frame
 from ps2.algorithms.frame.heads import ClassHead, Head
 from ps2.algorithms.frame.model_files import ModelReader, ModelWriter
@@ -44,7 +44,7 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
 
     _is_model = True
     # The class of the trained parameters, which writes and reads them; None: the model does so itself.
-    _ARRAYS: ClassVar[type[ArrayModel] | None] = None
+    _ARRAYS: ClassVar[type[ArrayFiles] | None] = None
 
     def __init__(self, fitted: Any) -> None:
         super().__init__()
