@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks import frame
 from benchmarks.frame import Benchmark, Line, Part, option, take_turns
-from ps2.algorithms.spark_session import LOG_SETTINGS
+from ps2.run.spark.session import LOG_SETTINGS
 
 SIDES = ("pyspark.ml", "ours")
 PHASES = ("python", "session", "read", "imports", "context", "first fit", "second fit")

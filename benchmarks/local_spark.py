@@ -11,7 +11,7 @@ from typing import Any
 import pyspark
 
 from ps2 import PS2Context
-from ps2.algorithms.spark_session import LOG_SETTINGS
+from ps2.run.spark.session import LOG_SETTINGS
 
 # Python workers are forked from a process that has imported what they need.
 DAEMON = {"spark.python.daemon.module": "ps2.run.daemon"}

@@ -17,8 +17,8 @@ from scipy.stats import rankdata
 
 from ps2 import DCV, PS2Context
 from ps2.algorithms import LogisticRegression
-from ps2.algorithms.spark_session import get_or_create_session
 from ps2.data.rows import Rows
+from ps2.run.spark.session import get_or_create_session
 
 FIELDS = 20  # of a row, such as site, advertiser and hour; each has one of its many values
 WORKERS = 2

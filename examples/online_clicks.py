@@ -23,7 +23,7 @@ from scipy.stats import rankdata
 
 from ps2 import PS2Context
 from ps2.algorithms import OnlineLogisticRegression
-from ps2.algorithms.spark_session import get_or_create_session
+from ps2.run.spark.session import get_or_create_session
 from ps2.serving import Scorer
 
 HOURS = 24

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from scipy.stats import rankdata
 
 from ps2 import EmbeddingTable, PS2Context
-from ps2.algorithms.spark_session import get_or_create_session
+from ps2.run.spark.session import get_or_create_session
 from ps2.torch import RemoteEmbedding, TorchEstimator
 
 K, LAYERS = 16, (128, 64)

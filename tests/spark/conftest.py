@@ -264,7 +264,7 @@ def run_train(spark, server, token_file):
         out, err = io.StringIO(), io.StringIO()
         command = [str(word) for word in ("ps2", "train", *words, *there)]
         with (
-            mock.patch("ps2.algorithms.spark_session.get_or_create_session", session),
+            mock.patch("ps2.run.spark.session.get_or_create_session", session),
             # Told on a busy machine alone.
             mock.patch("ps2.cli.training.running.INTERVAL_S", 600.0),
             mock.patch.object(sys, "argv", command),

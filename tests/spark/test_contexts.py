@@ -41,7 +41,7 @@ def test_stopped_context_handle_when_in_closure_then_says_why(two_contexts, sc):
 
 
 def test_stopped_context_job_when_rerun_then_tasks_raise_stopped(two_contexts):
-    from ps2.algorithms.spark_session import plain_errors
+    from ps2.run.spark.session import plain_errors
 
     with pytest.raises(StoppedError, match="was stopped"), plain_errors():
         two_contexts[1].collect()
@@ -92,7 +92,7 @@ def test_contexts_when_many_follow_then_one_daemon_serves_all(spark, sc, two_con
 
 
 def test_vector_when_made_in_task_without_context_then_stopped(spark, sc, two_contexts):
-    from ps2.algorithms.spark_session import plain_errors
+    from ps2.run.spark.session import plain_errors
 
     two_contexts[2].stop()
     with pytest.raises(StoppedError, match="no PS2Context"), plain_errors():

@@ -120,6 +120,12 @@ def test_model_when_reloaded_then_same_with_or_without_spark(model, frame, tmp_p
     assert (again.vocabSize(), again.getK(), again.getSeed(), again.topics.seed) == (WORDS, TOPICS, 3, 3)
 
 
+def test_save_when_inference_was_changed_then_arrays_have_it(model, tmp_path):
+    changed = model.copy()
+    changed.setInference("variational").save(str(tmp_path / "model"))
+    assert LDATopics.load(str(tmp_path / "model")).inference == "variational"
+
+
 def test_estimator_when_saved_and_loaded_then_params_match(spark, tmp_path):
     lda = LDA(k=3, docConcentration=0.5, optimizer="online", sync="average")
     lda.save(str(tmp_path / "lda"))

@@ -8,9 +8,9 @@ import socket
 import pytest
 
 from ps2 import errors
-from ps2.algorithms import spark_session
-from ps2.algorithms.spark_session import _from_task, plain_errors
 from ps2.errors import ConfigError, OpError, PS2Error
+from ps2.run.spark import session as spark_session
+from ps2.run.spark.session import _from_task, plain_errors
 from tests.ports import free_port
 
 # As Spark reports a task that has failed: Java, the Python traceback, and Java again.

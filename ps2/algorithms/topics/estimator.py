@@ -87,6 +87,9 @@ class LDAModel(LDASettings, FeatureModel, Model):
     def _predicting(self) -> LDATopics:
         return self.topics
 
+    def _write_content(self, url: str) -> dict[str, Any]:
+        return self.topics.write(url)
+
     def isDistributed(self) -> bool:
         """Whether the topics are in an RDD; always False."""
         return False

@@ -199,8 +199,8 @@ class TrainingCommand(ABC, Generic[D]):
 
     def train(self) -> None:
         """Train, print the results and save the model."""
-        from ps2.algorithms.spark_session import interruptible
         from ps2.cli.training.running import in_spark
+        from ps2.run.spark.session import interruptible
 
         with interruptible() as interrupt:
             estimator = self.make_estimator()

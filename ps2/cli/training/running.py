@@ -16,7 +16,7 @@ from ps2.cli.training.options import RunOptions
 from ps2.logs import JSON, log_format
 
 if TYPE_CHECKING:
-    from ps2.algorithms.spark_session import Interrupt
+    from ps2.run.spark.session import Interrupt
 
 INTERVAL_S = 10.0
 
@@ -28,9 +28,9 @@ def in_spark(name: str, run: RunOptions, interrupt: Interrupt, work: Callable[[A
     """
     from ps2.algorithms.frame.dealing import check_workers
     from ps2.algorithms.frame.model_files import prepare_folder
-    from ps2.algorithms.spark_session import get_or_create_session, plain_errors, silence_spark
     from ps2.coordinator.context import PS2Context
     from ps2.run.spark.backend_lookup import backend_of
+    from ps2.run.spark.session import get_or_create_session, plain_errors, silence_spark
 
     with StatusLines(name):
         spark = get_or_create_session(run.master, name)
