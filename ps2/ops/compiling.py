@@ -42,6 +42,7 @@ _inline: set[Callable[..., Any]] = set()
 _settings: Any = numba.config
 _Listener: Any = event.Listener
 _Cache: Any = caching.FunctionCache
+_CacheFile: Any = caching.IndexDataCacheFile
 _register_pass: Any = compiler_machinery.register_pass
 _default_passes: Any = compiler.DefaultPassBuilder
 _register_jitable: Any = register_jitable
@@ -224,6 +225,20 @@ class InlineCompiler(_Compiler):  # type: ignore[misc]
         return [passes]
 
 
+class KernelIndex(_CacheFile):  # type: ignore[misc]
+    """The index of a kernel's cache. It is empty if an update of PS2 has removed a class that the index refers to."""
+
+    def __init__(self, plain: Any) -> None:
+        vars(self).update(vars(plain))
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            index: dict[Any, str] = super()._load_index()
+        except (ImportError, AttributeError):
+            return {}
+        return index
+
+
 class KernelCache(_Cache):  # type: ignore[misc]
     """Numba's cache that checks all sources of a kernel, and lets one process compile the kernel for all.
 
@@ -232,6 +247,7 @@ class KernelCache(_Cache):  # type: ignore[misc]
 
     def __init__(self, fn: Any) -> None:
         super().__init__(fn)
+        self._cache_file = KernelIndex(self._cache_file)
         self._fn = fn
         self._is_stamped = False
         # The descriptor of a locked file while this process compiles the kernel. Other threads are excluded by numba's

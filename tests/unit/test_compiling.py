@@ -103,6 +103,31 @@ def test_kernel_when_files_are_as_before_then_loaded(folder):
     assert call(folder) == ["2", "1"]
 
 
+PAIRS = "from typing import NamedTuple\nclass Pair(NamedTuple):\n    a: int\n    b: int\n"
+SUM = "from pairs import Pair\nfrom ps2.ops.kernels import kernel\n@kernel\ndef whole(x):\n    return x.a + x.b\n"
+CALL_WITH_PAIR = "import outer; print(outer.whole(outer.Pair(1, 2)), sum(outer.whole.stats.cache_hits.values()))"
+
+
+@pytest.mark.parametrize("moved", ["module", "class"])
+def test_kernel_when_class_of_argument_was_moved_then_recompiled(tmp_path, moved):
+    def call():
+        variables = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
+        finished = run(CALL_WITH_PAIR, **variables, PYTHONDONTWRITEBYTECODE="1")
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout.split()
+
+    (tmp_path / "pairs.py").write_text(PAIRS)
+    (tmp_path / "outer.py").write_text(SUM)
+    assert [call(), call()] == [["3", "0"], ["3", "1"]]
+    (tmp_path / "tuples.py").write_text(PAIRS)
+    (tmp_path / "outer.py").write_text(SUM.replace("from pairs", "from tuples"))
+    if moved == "module":
+        (tmp_path / "pairs.py").unlink()
+    else:
+        (tmp_path / "pairs.py").write_text("")
+    assert [call(), call()] == [["3", "0"], ["3", "1"]]
+
+
 def test_inline_function_when_kernel_is_kept_then_has_no_file(folder):
     call(folder)
     assert [file.name.split("-")[0] for file in (folder / "cache").rglob("*.nbi")] == ["outer.whole"]
