@@ -53,7 +53,7 @@ class RunEndedError(StoppedError):
 
 
 class LimitError(UsageError):
-    """The request exceeds a limit, such as the server's memory without any other request."""
+    """The request exceeds a limit: for example, the server's memory would not hold it even without other requests."""
 
 
 class AuthError(UsageError):
@@ -117,7 +117,7 @@ class DeadlineError(TransientError, TimeoutError):
 
 
 class SpillError(TransientError):
-    """A worker's local disk has no room for its rows, or fails; another attempt may run elsewhere."""
+    """A worker's local disk has no space for its rows, or fails; another attempt may run elsewhere."""
 
 
 class RecoveryError(PS2Error):
@@ -125,7 +125,7 @@ class RecoveryError(PS2Error):
 
 
 class CheckpointMissingError(RecoveryError):
-    """There is no complete checkpoint at this place."""
+    """There is no complete checkpoint at this path."""
 
 
 class CheckpointCorruptError(RecoveryError):

@@ -1,4 +1,4 @@
-"""HTTP servers whose connections are bounded, in number and in time, before any request. Needs uvicorn."""
+"""HTTP servers that limit the number of connections, and the time until a request arrives. Needs uvicorn."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ PAUSE_S = 1.0
 class HttpServer(uvicorn.Server):
     """A uvicorn server with at most ``max_connections``, and at most half as many as the files that it may open.
 
-    One more connection ends the connection that has waited longest for a request, so idle connections keep nobody out.
-    If all other connections are being answered, the new connection itself is ended.
+    If one more connection arrives, the server closes the connection that has waited longest for a request, so idle
+    connections block nobody. If requests of all others are being answered, it closes the new connection.
     """
 
     def __init__(self, config: uvicorn.Config, max_connections: int) -> None:
@@ -130,7 +130,7 @@ class _Connections:
 
 
 class _Connection(H11Protocol):
-    """A connection that ends if the head of a request is incomplete ``HEAD_S`` after its first byte, or the opening.
+    """A connection that ends if a request's head is not complete ``HEAD_S`` after its first byte, or after the opening.
 
     It uses h11, which refuses heads of more than 64 KiB. httptools, which uvicorn prefers where it is installed, keeps
     heads of any length, so a client without a token could fill the memory. uvicorn limits the time between two requests

@@ -21,7 +21,7 @@ from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, _checke
 from ps2.algorithms.factors.rows import InitialRows, Scaling, SgdPlan, default_step
 from ps2.algorithms.factors.settings import FactorizationSettings
 from ps2.algorithms.factors.sgd import BlockDescent
-from ps2.algorithms.factors.survey_rows import gathered
+from ps2.algorithms.factors.survey_rows import merge_parts
 from ps2.run.rotation import schedule
 from tests.in_process import training_context
 from tests.plans import changed
@@ -121,7 +121,7 @@ def surveyed(given: Ratings, plan: FactorizationPlan, columns: RatingColumns = C
     """Survey ratings in this process."""
     surveyor = surveyor_for(columns, plan.settings)
     surveyor.add(given.table(columns))
-    return _checked(gathered([surveyor.part(0)]), columns, plan.settings)
+    return _checked(merge_parts([surveyor.part(0)]), columns, plan.settings)
 
 
 def chunk_of(table: pa.Table) -> Chunk:

@@ -397,7 +397,7 @@ class DCV(Handle):
 
         Raises:
             UsageError: the save does not hold a single vector.
-            CheckpointMissingError: there is no complete save at this place.
+            CheckpointMissingError: there is no complete save at this path.
             CheckpointCorruptError: the files do not match the manifest.
             LimitError: the servers' memory limit does not allow it. After any error nothing stays allocated.
         """

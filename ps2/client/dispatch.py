@@ -16,7 +16,7 @@ from ps2.client.async_writer import AsyncWriter, Mutation
 from ps2.client.keysets import ServerKeySets
 from ps2.client.plans import Plan
 from ps2.client.read_your_writes import ReadYourWrites, is_plain
-from ps2.client.requests import Addressed, Piece, cut, group
+from ps2.client.requests import Piece, PositionedRequest, cut, group
 from ps2.client.retry import RetryPolicy, RollbackTracker
 from ps2.client.stopwatch import Stopwatch
 from ps2.config import RetryConfig, WireConfig
@@ -251,13 +251,13 @@ class Dispatch:
 
     def _one_request_each(
         self, plan: Plan[Any], route: Route, id: RequestId | None
-    ) -> dict[str, Sequence[Addressed]] | None:
+    ) -> dict[str, Sequence[PositionedRequest]] | None:
         """Return one request for each operation; None if two have the same server, or a rollback must be handled."""
         version, addresses = self.routes.version, route.addresses
         # This check comes after the look-up of the routes: a session stores a rollback before the routes after it.
         if self.rollbacks.newest[0] and not self.rollbacks.is_current(plan.mutates):
             return None
-        requests: dict[str, Sequence[Addressed]] = {
+        requests: dict[str, Sequence[PositionedRequest]] = {
             addresses[operation.partition]: ((((0, position),), Request((operation,), id, version)),)
             for position, operation in enumerate(plan.operations)
         }
@@ -310,7 +310,7 @@ class Dispatch:
             error = self._attempt(requests, results)
             pieces = [piece for piece in pieces if results[piece.plan][piece.position] is None]
 
-    def _attempt(self, requests: Mapping[str, Sequence[Addressed]], results: Results) -> TransientError | None:
+    def _attempt(self, requests: Mapping[str, Sequence[PositionedRequest]], results: Results) -> TransientError | None:
         """Send requests once and store their results. Return the transient error if some have no result yet."""
         shorten, outgoing = self.key_sets.shorten, {}
         for address, addressed in requests.items():

@@ -251,7 +251,7 @@ class EmbeddingTable:
         Raises:
             DTypeError, ShapeError, OutOfRangeError: keys or gradients do not fit the table; or the sum of a key's
                 gradients is NaN or infinite, or above 1e15 if the optimizer sums squares. Nothing has been sent.
-            LimitError: a partition has no room for the new keys (``maxKeys``, or the servers' memory limit); nothing
+            LimitError: a partition has no memory for the new keys (``maxKeys``, or the servers' memory limit); nothing
                 is applied in that partition.
         """
         checked = self.settings.checked_keys(keys)
@@ -334,7 +334,7 @@ class EmbeddingTable:
             name: name of the new table, as for the constructor; None: no name.
 
         Raises:
-            CheckpointMissingError: there is no table at this place.
+            CheckpointMissingError: there is no table at this path.
             CheckpointCorruptError: the files are not as they were written.
             LimitError: the servers' memory limit does not allow it.
         """

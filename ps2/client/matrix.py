@@ -363,7 +363,7 @@ class DCVMatrix(KeyCalls):
 
         Raises:
             UsageError: the folder is a checkpoint of several matrices.
-            CheckpointMissingError: there is no complete save at this place.
+            CheckpointMissingError: there is no complete save at this path.
             CheckpointCorruptError: the files do not match the manifest.
             LimitError: the servers' memory limit does not allow it. After any error nothing stays allocated.
         """

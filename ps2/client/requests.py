@@ -1,4 +1,4 @@
-"""Groups operations into requests: which operations travel together, and under which part of which id. Pure."""
+"""Groups operations into requests, and numbers the requests as parts of one id. Pure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Piece(NamedTuple):
     Attributes:
         plan: number of the operation's plan.
         position: position of the operation in this plan.
-        home: the shard (matrix, partition) whose server gets the operation. Shards that an operation of the call uses
-            together have one home. Operations with one home stay together, because each of their shards records the
-            same parts.
+        home: the shard (matrix, partition) whose server gets the operation. If an operation uses several shards,
+            these have the same home. Operations with the same home are cut into parts together, because all shards of
+            a home record the same parts.
         part: number of the operation's request, among the requests of its server or partition. It is the same in all
             attempts, even if the partition moves to another server.
         parts: 1 if all operations on the partition are sent in one request; else the number of requests for the
@@ -66,7 +66,7 @@ def cut(
 
 
 # A request, and the position of each operation's result: (number of the plan, position in it, ...).
-Addressed = tuple[Sequence[tuple[Any, ...]], Request]
+PositionedRequest = tuple[Sequence[tuple[Any, ...]], Request]
 
 
 def group(
@@ -75,9 +75,9 @@ def group(
     """Return the requests that the pieces form, by address and in order."""
     by_address: dict[str, dict[tuple[Any, ...], list[Piece]]] = {}
     for piece in pieces:
-        alone = piece.home if piece.parts > 1 else ()
+        home_key = piece.home if piece.parts > 1 else ()
         request_pieces = by_address.setdefault(_address(piece, routes), {})
-        request_pieces.setdefault((piece.id, piece.part, piece.parts, *alone), []).append(piece)
+        request_pieces.setdefault((piece.id, piece.part, piece.parts, *home_key), []).append(piece)
     return {
         address: [
             (
@@ -111,7 +111,7 @@ def _homes(operations: Iterable[Operation]) -> dict[ShardId, ShardId]:
 
 
 def _sharing_keys(pieces: Sequence[Piece]) -> list[Piece]:
-    """Remove the keys from operations that have the keys of the operation before them, so that keys are sent once."""
+    """Remove the keys of operations whose keys equal those of the operation before them, so that keys are sent once."""
     result: list[Piece] = []
     source: Operation | None = None
     for piece in pieces:
@@ -152,8 +152,8 @@ def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
                 parts.append([])
                 size = _size(piece)
             parts[-1].append(piece)
-        writing = sum(any(writes(piece.operation.name) for piece in part) for part in parts)
-        count = 1 if len(parts) == 1 else max(writing, 2)
+        num_writing = sum(any(writes(piece.operation.name) for piece in part) for part in parts)
+        count = 1 if len(parts) == 1 else max(num_writing, 2)
         numbered += [
             piece._replace(part=number, parts=count)
             for number, part in enumerate(parts)

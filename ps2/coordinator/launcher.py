@@ -57,7 +57,7 @@ class Launcher(ABC):
         is_remote: True if servers run on other hosts, so that the driver must listen where they reach it.
         start_timeout_s: default for the seconds that all servers may take to start.
         replaces: True if the launcher can end a server that hangs and start another.
-        leaving: indices of servers that another program has told to end.
+        leaving: indices of servers that another program has asked to stop.
     """
 
     is_remote: ClassVar[bool] = False
@@ -67,12 +67,12 @@ class Launcher(ABC):
 
     @classmethod  # noqa: B027 - most launchers need no check
     def check(cls, spark_context: Any, spark_conf: Mapping[str, str]) -> None:
-        """Raise ConfigError if the launcher cannot be used here; called before anything is started."""
+        """Raise ConfigError if the launcher cannot be used in this environment; called before anything is started."""
 
     @classmethod
     @abstractmethod
     def of(cls, request: LaunchRequest) -> Launcher:
-        """Return the launcher of a fleet; ``start`` follows for each server."""
+        """Return the launcher of a fleet; the caller then calls ``start`` for each server."""
 
     @staticmethod
     def ports_needed(servers: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-# With more than MAX_TIMES ticks, some times are dropped. An age is then too long by at most 1 / ACCURACY of it.
+# With more than MAX_TIMES ticks, some times are dropped. An age is then overestimated by at most 1 / ACCURACY of it.
 MAX_TIMES = 1 << 14
 ACCURACY = 1000
 FIRST_TICK = 1

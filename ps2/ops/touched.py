@@ -10,8 +10,8 @@ from ps2.ops.kernels import Int64s, kernel
 
 WORD_BITS = 64
 ONE = np.uint64(1)
-# A set has at most 1 / SHARE of the columns: beyond that, two cores scan the whole row as fast.
-SHARE = 32
+# A set has at most one member per this many columns: with more members, two cores scan the whole row as fast.
+COLUMNS_PER_MEMBER = 32
 
 
 class Touched:
@@ -59,7 +59,7 @@ def _count_words(width: int) -> int:
 
 
 def _list_capacity(width: int) -> int:
-    return width // SHARE + 1  # ``_mark`` writes one element beyond the last member
+    return width // COLUMNS_PER_MEMBER + 1  # ``_mark`` writes one element beyond the last member
 
 
 @kernel
@@ -70,7 +70,7 @@ def _mark(bits: npt.NDArray[np.uint64], columns: Int64s, count: int, slots: Int6
             if count == columns.size - 1:
                 return -1
             word, bit = slot >> 6, ONE << np.uint64(slot & 63)
-            # Without a branch, as a CPU cannot predict which slots are already in the set.
+            # There is no branch, because a CPU cannot predict which slots are already in the set.
             columns[count] = slot
             count += (bits[word] & bit) == 0
             bits[word] |= bit

@@ -84,8 +84,8 @@ class _Events:
         self.queue.put(self.on_due)
 
     def logged(self, rank: int, metric: Logged) -> None:
-        where = {"rank": rank, "clock": metric.clock}
-        log.debug("rank %d, clock %d: %s = %g", rank, metric.clock, metric.name, metric.value, extra=where)
+        fields = {"rank": rank, "clock": metric.clock}
+        log.debug("rank %d, clock %d: %s = %g", rank, metric.clock, metric.name, metric.value, extra=fields)
         on_log = self.on_log
         if on_log is not None:
             self.queue.put(lambda: _call_user(on_log, rank, metric.clock, metric.name, metric.value))
@@ -113,7 +113,7 @@ class Runs:
             raise UsageError("run: another run of this context is under way")
         self._thread = threading.current_thread()
         try:
-            before = Preparation()
+            preparation = Preparation()
             with Opening():
                 function = pickled(worker_fn, options.read)
             if options.on_clock is not None:
@@ -121,14 +121,14 @@ class Runs:
                 check_call("onClock", options.on_clock, "clock", *reports)
             if options.on_log is not None:
                 check_call("onLog", options.on_log, "rank", "clock", "name", "value")
-            before.lap("coordinator")
+            preparation.lap("coordinator")
             slots = max_slots(spark) or spark.total_slots()
             with Opening():
                 job = WorkerJob(spark, data, options.workers, slots)
             wait_for_slots(spark, job.workers, SLOTS_TIMEOUT_S)
-            before.lap("spark")
+            preparation.lap("spark")
             self.host.session.dispatch.flush()
-            return _RunDriver(self, spark, job, function, options, before).drive()
+            return _RunDriver(self, spark, job, function, options, preparation).drive()
         finally:
             self._one_at_a_time.release()
 
@@ -156,7 +156,7 @@ class _RunDriver:
         job: WorkerJob,
         function: Function,
         options: RunOptions,
-        before: Preparation,
+        preparation: Preparation,
     ) -> None:
         self._runs = runs
         self._host = host = runs.host
@@ -173,11 +173,11 @@ class _RunDriver:
         calls = options.on_clock is not None or host.steps.by_clock
         clocks = Clocks(job.workers, options.staleness, options.first_clock, calls)
         epoch, calls_end = host.fleet.last_rollback[0], options.on_end is not None
-        self._before = before
+        self._preparation = preparation
         self._run = RunState(
             *(job.workers, clocks, self._events, options.first_clock, epoch, calls_end),
             number=runs.count,
-            began_s=before.began_s,
+            began_s=preparation.began_s,
         )
 
     def drive(self) -> RunResult:
@@ -186,9 +186,9 @@ class _RunDriver:
         try:
             # The fleet can have rolled back before ``begin_run``.
             self._run.epoch = max(self._run.epoch, self._host.session.epoch)
-            self._before.lap("coordinator")
+            self._preparation.lap("coordinator")
             steps.checkpoint_beginning()
-            self._before.lap("checkpoint")
+            self._preparation.lap("checkpoint")
             return self._drive()
         finally:
             steps.end_run()
@@ -213,8 +213,8 @@ class _RunDriver:
         calls_tag = f"{tag}-onClock"
         self._calls = CallbackJobs(self._spark, calls_tag, self._job.workers)
         began_s = time.monotonic()
-        self._before.lap("coordinator")
-        self._run.spans = Spans(self._before.seconds, self._before.last_s - self._run.began_s)
+        self._preparation.lap("coordinator")
+        self._run.spans = Spans(self._preparation.seconds, self._preparation.last_s - self._run.began_s)
         guard = threading.Thread(target=self._guard, args=[began_s], name="ps2-run-guard", daemon=True)
         try:
             self._job.start(ref, self._function, tag, self._ended)
@@ -264,9 +264,9 @@ class _RunDriver:
             min(max(0.0, began_s + timeout_s - time.monotonic()), POLL_S)
         ):
             if time.monotonic() >= began_s + timeout_s:
-                where = ", ".join(f"rank {rank}: {clock}" for rank, clock in enumerate(self._run.applied()))
+                clocks = ", ".join(f"rank {rank}: {clock}" for rank, clock in enumerate(self._run.applied()))
                 self._run.fail(
-                    DeadlineError(f"run: not done after {timeout_s:g} s (timeoutS); first clocks not done: {where}")
+                    DeadlineError(f"run: not done after {timeout_s:g} s (timeoutS); first clocks not done: {clocks}")
                 )
             loop.run_once(self._check)
         loop.run_once(self._calls.cancel)
@@ -378,7 +378,7 @@ class _RunDriver:
         if failed is None and not missing:
             return
         self._raise_if_stopped(failed)
-        culprit, words = failed_task(failed)
+        culprit, reason = failed_task(failed)
         rank = culprit if culprit in missing else next((rank for rank in missing if rank in self._run.failures), None)
         if rank is not None and rank in self._run.failures:
             clock, traceback = self._run.failures[rank]
@@ -392,7 +392,7 @@ class _RunDriver:
         lost_ranks = [rank] if rank is not None else missing
         named = ", ".join(f"rank {rank} in clock {applied[rank]}" for rank in lost_ranks) or "a task"
         advice = memory_advice(self._spark.setting(MEMORY_SETTING), str(failed))
-        raise WorkerError(f"run: {named} was lost, and Spark does not start it again: {words}{advice}") from None
+        raise WorkerError(f"run: {named} was lost, and Spark does not start it again: {reason}{advice}") from None
 
     def _raise_if_stopped(self, failed: Exception | None) -> None:
         """Raise StoppedError if Spark's application is over, or the job was cancelled."""

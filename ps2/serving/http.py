@@ -55,7 +55,7 @@ INLINE_BYTES = 1 << 16
 # the GIL.
 PIECE_NUMBERS = 1 << 14
 # Seconds between two checks of the token file for changes.
-LOOK_S = 1.0
+TOKEN_CHECK_S = 1.0
 
 # Takes the items of a request; returns the content of the answer by name, as arrays and plain values.
 Answer = Callable[[Any], Mapping[str, Any]]
@@ -84,8 +84,8 @@ class ScoringMetrics:
         for name, text, read in (
             ("ps2_export_number", "Number of the export in use", lambda: scorer.number),
             ("ps2_export_keys", "Keys of the export in use, with those of its deltas", lambda: scorer.keysCount),
-            ("ps2_export_age_seconds", "Since the export in use was written", lambda: time.time() - scorer.writtenS),
-            ("ps2_refresh_failing", "1 if the last look for a newer export failed", lambda: scorer.failure is not None),
+            ("ps2_export_age_seconds", "Age of the export in use", lambda: time.time() - scorer.writtenS),
+            ("ps2_refresh_failing", "1 if the last check for a new export failed", lambda: scorer.failure is not None),
         ):
             Gauge(name, text, registry=self._registry).set_function(read)
 
@@ -109,7 +109,7 @@ class _LongAnswer(StreamingResponse):
     """An answer whose pieces become text as the client reads them."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer. If uvicorn cancels it at the endpoint's end, one line is logged instead of a traceback."""
+        """Send the answer. If uvicorn cancels it at shutdown, one line is logged instead of a traceback."""
         with suppress(asyncio.CancelledError):
             await super().__call__(scope, receive, send)
 
@@ -124,7 +124,7 @@ class TokenFile:
 
     def accepts(self, token_text: str) -> bool:
         """Return True for one of the tokens. Comparisons take constant time, so that timing reveals nothing."""
-        if time.monotonic() - self._checked_s > LOOK_S:
+        if time.monotonic() - self._checked_s > TOKEN_CHECK_S:
             self._checked_s = time.monotonic()
             self._reload()
         matches = [hmac.compare_digest(token_text.encode(), valid.encode()) for valid in self._tokens]
@@ -179,7 +179,7 @@ class ScoringService:
     async def _answer(self, request: Request, field: str, answer: Answer, width: int = 0) -> Response:
         """Answer a request with the body ``{field: [...]}``.
 
-        ``width``: the numbers that the answer has for each item; 0: no limit of the answer.
+        ``width``: the number of values in the answer for each item; 0: the answer's size is not limited.
         """
         if (refusal := self._refusal(request)) is not None:
             return refusal
@@ -206,9 +206,9 @@ class ScoringService:
         except TimeoutError:
             status, response = 408, _error(408, f"expected the whole body within {BODY_S:g} s", {"Connection": "close"})
         except asyncio.CancelledError:  # uvicorn cancels requests seconds after SIGTERM, and would log a traceback
-            status, response = 503, _error(503, "this endpoint is ending")
+            status, response = 503, _error(503, "this endpoint is shutting down")
         except ClientDisconnect:
-            status, response = 400, _error(400, "the client has gone")
+            status, response = 400, _error(400, "the client disconnected")
         except UsageError as error:
             status, response = 400, _error(400, str(error))
         finally:
@@ -327,7 +327,7 @@ def _json_pieces(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request that no route matches, in the form of all errors."""
+    """Answer a request that no route matches, in the same form as other errors."""
     assert isinstance(error, HTTPException)
     return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}", dict(error.headers or {}))
 

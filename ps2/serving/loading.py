@@ -30,15 +30,15 @@ from ps2.storage.files import reported, resolve_url
 from ps2.storage.manifest import SavedFile
 from ps2.storage.shard_files import checked
 
-# A thread that waits for the GIL asks for it after this time. In Python's default of 5 ms, 50 rows are scored.
-TURN_S = 5e-4
+# A thread that waits for the GIL asks for it after this time. Python's default, 5 ms, is enough to score 50 rows.
+SWITCH_INTERVAL_S = 5e-4
 
 _lock = threading.Lock()
 _state = {"users": 0, "original_s": 0.0}
 
 
 @contextmanager
-def short_turns() -> Iterator[None]:
+def short_switch_interval() -> Iterator[None]:
     """Shorten the switch interval of the GIL for the whole process, until the last ``with`` statement has ended.
 
     A score releases the GIL for each kernel, and then waits until the loader releases it.
@@ -47,7 +47,7 @@ def short_turns() -> Iterator[None]:
         _state["users"] += 1
         if _state["users"] == 1:
             _state["original_s"] = sys.getswitchinterval()
-            sys.setswitchinterval(min(TURN_S, _state["original_s"]))
+            sys.setswitchinterval(min(SWITCH_INTERVAL_S, _state["original_s"]))
     try:
         yield
     finally:
@@ -63,7 +63,7 @@ class LoadedExport:
 
     Attributes:
         base: a table for each part of the base, on mapped files; keys ascend from table to table.
-        changes: tables in memory of the deltas, most of them merged; the newest first.
+        changes: the tables of the deltas, in memory, newest first; most deltas are merged into one table.
         dense: the dense arrays of the newest export, by name.
     """
 
@@ -167,7 +167,7 @@ class _Files:
                 return _mapped(local, path, copied)
         except OSError as error:
             folder = self._cache or tempfile.gettempdir()
-            raise SpillError(f"{folder}: no copy of {path} can be kept there: {error}") from error
+            raise SpillError(f"{folder}: cannot store a copy of {path}: {error}") from error
 
 
 def _mapped(file: Any, path: str, copied: bool) -> npt.NDArray[Any]:
@@ -193,7 +193,7 @@ Score = Callable[[Any, Any, Any, Any], Any]
 
 # The kind of an export without a model: a table of vectors, which has no scores.
 TABLE = "table"
-_HOME = {
+_SCORING_MODULES = {
     "logistic": "ps2.algorithms.online.scoring",
     "fm": "ps2.algorithms.online.scoring",
     "deepfm": "ps2.algorithms.deep.scoring",
@@ -206,9 +206,9 @@ def score_of(kind: str) -> Score | None:
     """Return the function that scores rows with models of a kind; None for a table. UsageError: the kind is unknown."""
     if kind == TABLE:
         return None
-    if kind not in _HOME:
-        raise UsageError(f"expected an export of kind {', '.join([TABLE, *_HOME])}, got {kind!r}")
-    scoring: Any = import_module(_HOME[kind])
+    if kind not in _SCORING_MODULES:
+        raise UsageError(f"expected an export of kind {', '.join([TABLE, *_SCORING_MODULES])}, got {kind!r}")
+    scoring: Any = import_module(_SCORING_MODULES[kind])
     score: Score = scoring.score
     return score
 

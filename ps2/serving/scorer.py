@@ -35,7 +35,7 @@ from ps2.number_checks import is_number
 from ps2.ops.guards import readable
 from ps2.ops.initial import fill_initial
 from ps2.serving.key_table import PRESENT, warm
-from ps2.serving.loading import LoadedExport, Score, load, score_of, short_turns
+from ps2.serving.loading import LoadedExport, Score, load, score_of, short_switch_interval
 from ps2.storage.exports import ExportManifest, read_manifest
 from ps2.storage.files import resolve_url
 
@@ -179,7 +179,7 @@ class Scorer:
         Raises:
             PS2Error: the constructor's errors; the previous export stays in use.
         """
-        with self._refreshing, short_turns():
+        with self._refreshing, short_switch_interval():
             current = self._model.loaded.manifest
             newest = read_manifest(self.path)
             if [entry.folder for entry in newest.entries] == [entry.folder for entry in current.entries]:

@@ -38,8 +38,8 @@ class CheckpointFolder:
 
 
 @dataclass(frozen=True)
-class Verified:
-    """A file of a checkpoint that was read to its end; ``problem`` says what is wrong with it, None if nothing is."""
+class VerifiedFile:
+    """A file of a checkpoint that was read to its end; ``problem`` describes its fault, None if it has none."""
 
     name: str
     nbytes: int
@@ -62,10 +62,10 @@ def prepare(url: str) -> None:
             fs.makedirs(root, exist_ok=True)
         write(fs, probe, [bytes(PROBE_BYTES)])
     except RecoveryError as error:
-        why = error.__cause__
-        if isinstance(why, OSError) and why.errno in FULL:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in FULL:
             raise RecoveryError(f"checkpointDir: there is no space left at {url}") from error
-        raise ConfigError(f"checkpointDir: expected a writable folder, got {url}: {reason(why or error)}") from error
+        raise ConfigError(f"checkpointDir: expected a writable folder, got {url}: {reason(cause or error)}") from error
     remove_file(fs, probe)
 
 
@@ -200,7 +200,7 @@ def prune(url: str, keep: int, removable: Collection[str]) -> list[str]:
     return removed
 
 
-def verify(url: str, progress: Callable[[int], None] | None = None) -> list[Verified]:
+def verify(url: str, progress: Callable[[int], None] | None = None) -> list[VerifiedFile]:
     """Read all files of a checkpoint and compare them with its manifest.
 
     ``progress`` is called with the number of bytes read since the last call.
@@ -216,7 +216,7 @@ def verify(url: str, progress: Callable[[int], None] | None = None) -> list[Veri
             verify_file(fs, root, file, source, progress)
         except RecoveryError as error:
             problem = str(error)
-        report.append(Verified(file.name, file.nbytes, problem))
+        report.append(VerifiedFile(file.name, file.nbytes, problem))
     return report
 
 

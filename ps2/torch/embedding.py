@@ -45,8 +45,8 @@ class RemoteEmbedding(torch.nn.Module):
         Args:
             table: the table; its ``k`` is the size of the vectors.
             mode: "none" returns a vector for each key; "sum" and "mean" return one for each bag of keys.
-            wait: False lets ``backward`` return while gradients travel. The next call that waits, on any vector or
-                table, runs after them and raises their errors; ``flush`` does only that.
+            wait: False lets ``backward`` return before the servers have applied the gradients. The next call that
+                waits, on any vector or table, also waits for them and raises their errors; so does ``flush``.
 
         Raises:
             DTypeError: ``table`` is not an EmbeddingTable.

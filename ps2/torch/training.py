@@ -47,7 +47,7 @@ class TorchOptions:
     threads: int
 
     @property
-    def first(self) -> int:
+    def first_clock(self) -> int:
         """The first clock with a minibatch. In the clocks before it, the workers report their numbers of rows."""
         return self.staleness + 1
 
@@ -118,12 +118,12 @@ class ModuleProgram:
         self.module.train()
         order, width, pulled_epoch = _Order(rows, options.seed, worker.rank), None, -1
         for clock in worker.clocks(CLOCKS):
-            if clock < options.first:
+            if clock < options.first_clock:
                 if clock == 0:
                     worker.report(rows, merge="max")
                 continue
             steps = worker.message["steps"]
-            epoch, step = divmod(clock - options.first, steps)
+            epoch, step = divmod(clock - options.first_clock, steps)
             if epoch < options.epochs:
                 torch.manual_seed(int(worker.rng().integers(2**63)))
                 # A single worker has the servers' parameters from its last step, unless the fleet rolled back since.
@@ -170,7 +170,7 @@ def remote_embeddings(module: Any) -> list[tuple[str, RemoteEmbedding]]:
 
 
 class _Order:
-    """The random order in which a worker uses its rows: another order in each epoch, equal in all attempts."""
+    """The random order in which a worker uses its rows: a new one in each epoch, the same in all attempts of a task."""
 
     def __init__(self, rows: int, seed: int, rank: int) -> None:
         self._rows, self._seed = rows, (seed, rank)
@@ -197,7 +197,7 @@ class _Driver:
         if clock == 0:
             self._steps = max(1, math.ceil(int(reports[0]) / options.batch))
             return Message({"steps": self._steps})
-        number = clock - options.first
+        number = clock - options.first_clock
         if number < 0:
             return None
         if number < self._steps * options.epochs:

@@ -54,7 +54,7 @@ def groups(drawn):
             apart = {target, inputs[0]} if plan.shares_table else {target}
             if inputs and not (plan.shares_table and target == inputs[0]):
                 negatives = drawn.negatives[number].reshape(-1, plan.settings.negative)
-                step = len(inputs) if plan.architecture != "skipgram" else plan.sharing
+                step = len(inputs) if plan.architecture != "skipgram" else plan.group_size
                 for turn, first in enumerate(range(0, len(inputs), step)):
                     outputs = [target, *(n for n in negatives[turn : turn + 1].reshape(-1) if n not in apart)]
                     yield np.array(inputs[first : first + step]), np.array(outputs)

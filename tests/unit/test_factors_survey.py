@@ -13,7 +13,7 @@ from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.plan import FittedFactors
 from ps2.algorithms.factors.ratings import RatingColumns, _checked, surveyor_for
 from ps2.algorithms.factors.settings import FactorizationSettings
-from ps2.algorithms.factors.survey_rows import gathered
+from ps2.algorithms.factors.survey_rows import merge_parts
 from ps2.data.ids import Ids
 from ps2.errors import InputError
 
@@ -29,7 +29,7 @@ def survey_of(table, columns=ALL, parts=1, **values):
         for begin in range(part * 10, table.num_rows, parts * 10):
             surveyor.add(table.slice(begin, 10))
         result.append(surveyor.part(part))
-    return _checked(gathered(reversed(result)), columns, settings)
+    return _checked(merge_parts(reversed(result)), columns, settings)
 
 
 def one_row(**changed):
@@ -106,7 +106,7 @@ def test_survey_when_row_is_faulty_then_error_shows_it(changed, values, message)
 
 def test_survey_when_there_are_no_rows_then_is_refused():
     with pytest.raises(InputError, match="got an empty DataFrame"):
-        _checked(gathered([]), COLUMNS, PLAN.settings)
+        _checked(merge_parts([]), COLUMNS, PLAN.settings)
 
 
 def test_ratings_when_negative_then_are_fine_by_default():

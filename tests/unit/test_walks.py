@@ -156,7 +156,7 @@ def test_walk_when_only_way_is_back_then_goes_back():
 def numbers(cut, addresses):
     """The vertices at some addresses, by the kernel that walks are numbered by."""
     walks = addresses[:, None].copy()
-    walk_kernels.number(walks, np.ones(len(walks), np.int64), readable(cut.first), cut.width)
+    walk_kernels.number_vertices(walks, np.ones(len(walks), np.int64), readable(cut.first), cut.width)
     return walks[:, 0]
 
 

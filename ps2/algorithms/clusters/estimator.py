@@ -17,7 +17,7 @@ from ps2.algorithms.clusters.settings import KMeansSettings
 from ps2.algorithms.frame.estimator import FleetEstimator, Job
 from ps2.algorithms.frame.heads import ClusterHead
 from ps2.algorithms.frame.models import FeatureModel
-from ps2.algorithms.frame.predict import rows_of
+from ps2.algorithms.frame.predict import as_row
 from ps2.algorithms.frame.summaries import HistorySummary
 from ps2.algorithms.frame.tables import TableSurvey, column
 from ps2.algorithms.training.record import TrainingHistory
@@ -126,7 +126,7 @@ class KMeansModel(KMeansSettings, FeatureModel, Model):
         Args:
             value: a vector of pyspark, an array or a list of ``numFeatures`` numbers.
         """
-        return int(self.clusters.predict(rows_of(value, self.numFeatures, missing=False))[0])
+        return int(self.clusters.predict(as_row(value, self.numFeatures, missing=False))[0])
 
     def _head(self) -> ClusterHead:
         return ClusterHead(self.clusters.k)

@@ -30,7 +30,7 @@ def _bound_distances(
 ) -> float:
     """Write a lower bound of each squared distance minus the row's squared norm; return the smallest upper bound.
 
-    A bound allows for an error of ``slack`` times the square of the sum of both norms, of the row and of the centre.
+    A bound allows for an error of ``slack`` * (the row's norm + the centre's norm) ** 2.
     """
     for c in range(products.size):
         root_sum = root + roots[c]
@@ -65,8 +65,8 @@ def nearest_sparse(
         roots: the square roots of ``norms``.
         epsilon: the machine epsilon of the dtype.
         dim: the number of all features. The distance to a row that stores all of them needs no norm.
-        assigned: the index of each row's nearest centre, the first of several; written.
-        distances: the squared distance to that centre; written.
+        assigned: output: the index of each row's nearest centre, the lowest index of equally near ones.
+        distances: output: the squared distance to that centre.
     """
     count = centres.shape[1]
     products, low = np.empty(count, centres.dtype), np.empty(count)
@@ -123,7 +123,7 @@ def nearest_dense(
     assigned: Int64s,
     distances: Float64s,
 ) -> None:
-    """Find the nearest centre of each row, of rows that store all features; see also ``nearest_sparse``.
+    """Find the nearest centre of each row, if rows store all features; see also ``nearest_sparse``.
 
     Args:
         products: the inner products of rows and centres, added in any order, shape (n, clusters).
@@ -194,8 +194,8 @@ def sum_columns(
 
     Args:
         starts, rows, data: the rows in CSC form.
-        sizes: the number of entries of each column; written.
-        clusters, values: the cluster and the sum of each entry; written.
+        sizes: output: the number of entries of each column.
+        clusters, values: output: the cluster and the sum of each entry.
         count: the number of clusters.
     """
     sums, is_listed = np.zeros(count), np.zeros(count, np.bool_)

@@ -39,7 +39,7 @@ class Points:
             self._table = readable(x.data.reshape(rows, dim))
 
     def nearest(self, centres: Array, norms: Float64s) -> tuple[Int64s, Float64s]:
-        """Return the index of each row's nearest centre, the first of several, and the squared distance to it.
+        """Return the index of each row's nearest centre, the lowest of equally near ones, and the squared distance.
 
         Args:
             centres: C-contiguous array of the rows' dtype, shape (columns, clusters).

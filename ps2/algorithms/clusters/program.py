@@ -131,7 +131,7 @@ class KMeansProgram(Program[FittedClusters]):
         """Choose the first centres by k-means|| (Bahmani et al., 2012, Algorithm 2); return the hashes of their rows.
 
         A draw takes two clocks. In the first, workers give their rows random ranks, which favour rows far from all
-        candidates, and report the first ranks. In the second, they report the rows up to the last rank of the draw.
+        candidates, and report the smallest. In the second, they report the rows up to the largest rank of the draw.
         """
         plan, settings = self.plan, self.plan.settings
         if settings.initMode == "random":
@@ -171,7 +171,7 @@ class KMeansProgram(Program[FittedClusters]):
         if self.plan.settings.distanceMeasure == "cosine":
             cost /= 2.0  # 1 - cos(x, c) = |x - c|^2 / 2 for vectors of norm 1
         with np.errstate(over="ignore"):
-            return float(np.ldexp(cost, 2 * scale.exponent + scale.weights))
+            return float(np.ldexp(cost, 2 * scale.exponent + scale.weight_exponent))
 
     def _move_centres(self) -> float:
         """Move the centres to the means of their rows; return the largest squared distance that a centre moved.

@@ -76,13 +76,13 @@ class Scale(NamedTuple):
 
     Attributes:
         exponent: values are divided by 2 ** exponent.
-        weights: weights are divided by 2 ** weights.
-        rows: the number of rows is below 2 ** rows.
+        weight_exponent: weights are divided by 2 ** weight_exponent.
+        row_exponent: the number of rows is below 2 ** row_exponent.
     """
 
     exponent: int
-    weights: int
-    rows: int
+    weight_exponent: int
+    row_exponent: int
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Survey(Task):
 
 @dataclass(frozen=True, eq=False)
 class RankRows(Task):
-    """Give the rows random ranks; report the first ranks and the rows' hashes.
+    """Give the rows random ranks; report the smallest ranks, and the hashes of their rows.
 
     ``draw`` is the number of the draw; ``candidates`` are the rows of earlier draws.
     """
@@ -160,9 +160,8 @@ class ClusteringWorker:
             self._rows = LocalRows(rows.keys, x, None, rows.weights)
         self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
         self._prepared: Any = None
-        self._num_candidates = (
-            0  # the number of candidates that ``_nearest``, the nearest one of each row, is chosen from
-        )
+        # The number of candidates that ``_find_nearest`` has compared with the rows.
+        self._num_candidates = 0
         self._nearest, self._distances = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
 
     def __call__(self, worker: Any, task: Any) -> None:
@@ -206,7 +205,7 @@ class ClusteringWorker:
         return row_draws.priorities(self._ids, weights, self._plan.seed, draw)
 
     def _distinct(self, numbers: Int64s) -> Int64s:
-        """Remove duplicates from rows, given by indices; return the indices of the others by ascending hash."""
+        """Remove the indices of duplicate rows; return the remaining indices in ascending order of the rows' hashes."""
         return np.asarray(numbers[np.unique(self._ids[numbers], return_index=True)[1]])
 
     def _find_nearest(self, candidates: Any) -> None:
@@ -295,15 +294,15 @@ class _Prepared:
         if scale.exponent or shifts.any():
             data = shifted(x.data - shifts[x.indices], -scale.exponent).astype(x.dtype)
             x = type(x)((data, x.indices, x.indptr), shape=x.shape)
-        weights = np.ones(len(rows)) if rows.weights is None else shifted(rows.weights, -scale.weights)
-        unit = 2.0 ** (scale.rows - DIGITS)
+        weights = np.ones(len(rows)) if rows.weights is None else shifted(rows.weights, -scale.weight_exponent)
+        unit = 2.0 ** (scale.row_exponent - DIGITS)
         self.weights = readable(np.rint(weights / unit) * unit)
         if plan.settings.distanceMeasure == "cosine":
             exponents = np.zeros(len(rows.keys), np.int64)
         else:
             sizes = shifted(vectors.sizes.pull(rows.keys), -scale.exponent)
             exponents = np.frexp(sizes)[1].astype(np.int64)
-        self.units = readable(np.maximum(np.ldexp(1.0, exponents + scale.rows - DIGITS), MIN_UNIT))
+        self.units = readable(np.maximum(np.ldexp(1.0, exponents + scale.row_exponent - DIGITS), MIN_UNIT))
         self.points = Points(x, plan.dim)
 
     @cached_property
@@ -313,7 +312,7 @@ class _Prepared:
 
 
 def draw_size(plan: KMeansPlan, draw: int) -> int:
-    """Return the number of rows of a draw: 1 in the first draw (with "random" k, all centres), 2 k in later draws."""
+    """Return the number of rows of a draw: 1, then 2 k in each later draw; with "random", k in the only draw."""
     if plan.settings.initMode == "random":
         return plan.clusters
     return 2 * plan.clusters if draw else 1

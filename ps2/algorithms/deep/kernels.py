@@ -20,17 +20,17 @@ Array = npt.NDArray[Any]
 
 
 @inline
-def sum_values(indptr: Int64s, inverse: Int32s, x: Array, row: int, x_of: Array) -> None:
-    """Add up a row's values by key in ``x_of``; the entries of the row's keys are 0 before."""
+def sum_values(indptr: Int64s, inverse: Int32s, x: Array, row: int, key_values: Array) -> None:
+    """Add up a row's values by key in ``key_values``, whose entries for the row's keys must be 0 before the call."""
     for p in range(indptr[row], indptr[row + 1]):
-        x_of[inverse[p]] += x[p]
+        key_values[inverse[p]] += x[p]
 
 
 @inline
-def clear_values(indptr: Int64s, inverse: Int32s, row: int, x_of: Array) -> None:
+def clear_values(indptr: Int64s, inverse: Int32s, row: int, key_values: Array) -> None:
     """Set the entries that ``sum_values`` has changed to 0."""
     for p in range(indptr[row], indptr[row + 1]):
-        x_of[inverse[p]] = 0
+        key_values[inverse[p]] = 0
 
 
 @kernel
@@ -42,7 +42,7 @@ def embed(
 
     Args:
         vector_offset: the first column of the vectors: 1 if column 0 is the linear weight, else 0.
-        input_fields: the number of fields, the first ones, that are inputs of the layers.
+        input_fields: the layers' inputs are the fields 0 to input_fields - 1.
         linear: the sum of x w of each row, shape (n,); 0 without linear weights.
         sums: the sum of x v of each row, shape (n, k).
         pairs: the sum over pairs of distinct keys of <v_i, v_j> x_i x_j, shape (n,) (Rendle, 2010, Lemma 3.1). If a row
@@ -50,15 +50,15 @@ def embed(
         inputs: the sum of x v in each input field, shape (n, input_fields * k).
     """
     k, zero = table.shape[1] - vector_offset, table.dtype.type(0)
-    squares, x_of = np.empty(k, table.dtype), np.zeros(len(table), table.dtype)
+    squares, key_values = np.empty(k, table.dtype), np.zeros(len(table), table.dtype)
     for i in range(len(indptr) - 1):
         linear_sum, row_sums, row_inputs = zero, sums[i], inputs[i]
         row_sums[:] = 0
         squares[:] = 0
         row_inputs[:] = 0
-        sum_values(indptr, inverse, x, i, x_of)
+        sum_values(indptr, inverse, x, i, key_values)
         for p in range(indptr[i], indptr[i + 1]):
-            weights, value, offset, key_x = table[inverse[p]], x[p], field[p] * k, x_of[inverse[p]]
+            weights, value, offset, key_x = table[inverse[p]], x[p], field[p] * k, key_values[inverse[p]]
             if vector_offset:
                 linear_sum += value * weights[0]
             for j in range(k):
@@ -68,7 +68,7 @@ def embed(
             if field[p] < input_fields:
                 for j in range(k):
                     row_inputs[offset + j] += value * weights[vector_offset + j]
-        clear_values(indptr, inverse, i, x_of)
+        clear_values(indptr, inverse, i, key_values)
         linear[i] = linear_sum
         doubled = zero
         for j in range(k):
@@ -88,22 +88,22 @@ def embed_slopes(
         input_slopes: the loss's derivatives by the layers' inputs, shape (n, input_fields * k).
         has_pairs: whether the margin contains the term ``pairs``.
     """
-    k, x_of = table.shape[1] - vector_offset, np.zeros(len(table), table.dtype)
+    k, key_values = table.shape[1] - vector_offset, np.zeros(len(table), table.dtype)
     for i in range(len(indptr) - 1):
         slope, row_sums, row_slopes = slopes[i], sums[i], input_slopes[i]
-        sum_values(indptr, inverse, x, i, x_of)
+        sum_values(indptr, inverse, x, i, key_values)
         for p in range(indptr[i], indptr[i + 1]):
             weights, out, value, offset = table[inverse[p]], gradient[inverse[p]], x[p], field[p] * k
             if vector_offset:
                 out[0] += slope * value
             if has_pairs:
-                key_x = x_of[inverse[p]]
+                key_x = key_values[inverse[p]]
                 for j in range(k):
                     out[vector_offset + j] += slope * value * (row_sums[j] - key_x * weights[vector_offset + j])
             if field[p] < input_fields:
                 for j in range(k):
                     out[vector_offset + j] += value * row_slopes[offset + j]
-        clear_values(indptr, inverse, i, x_of)
+        clear_values(indptr, inverse, i, key_values)
 
 
 @kernel
@@ -162,7 +162,7 @@ def row_hashes(indptr: Int64s, keys: Int64s, field: Int32s, begin: int, end: int
 def gather_rows(
     indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, numbers: Int64s
 ) -> tuple[Int64s, Int32s, Int32s, Array]:
-    """Return the rows with these numbers, in this order: their indptr, inverse, fields and values."""
+    """Return the rows with the indices ``numbers``, in this order: their indptr, inverse, fields and values."""
     bounds = np.empty(len(numbers) + 1, np.int64)
     bounds[0] = 0
     for i in range(len(numbers)):
@@ -181,9 +181,9 @@ def gather_rows(
 
 @kernel
 def number_keys(inverse: Int32s, marks: Int32s) -> Int64s:
-    """Replace the numbers of keys in ``inverse``, in place, by positions among its distinct numbers; return those.
+    """Replace each index in ``inverse`` by its position in the sorted distinct indices; return the distinct indices.
 
-    ``marks`` has a -1 for each of the worker's keys, before and after.
+    ``marks``: a scratch array with an element for each of the worker's keys; all are -1 before and after the call.
     """
     numbers = np.empty(min(len(inverse), len(marks)), np.int64)
     count = 0

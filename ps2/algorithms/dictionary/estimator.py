@@ -17,7 +17,7 @@ from ps2.algorithms.dictionary.settings import DictionarySettings
 from ps2.algorithms.frame.estimator import FleetEstimator
 from ps2.algorithms.frame.heads import VectorHead
 from ps2.algorithms.frame.models import FeatureModel
-from ps2.algorithms.frame.predict import compressed, rows_of
+from ps2.algorithms.frame.predict import as_row, compressed
 from ps2.algorithms.frame.tables import TableSurvey
 
 
@@ -43,7 +43,7 @@ class DictionaryLearningModel(DictionarySettings, FeatureModel, Model):
 
     def code(self, value: Any) -> SparseVector:
         """Return the code of one row: a vector of pyspark, an array or a list of ``numFeatures`` numbers."""
-        code = self.coder.transform(rows_of(value, self.numFeatures, missing=False))
+        code = self.coder.transform(as_row(value, self.numFeatures, missing=False))
         return SparseVector(self.coder.k, code.indices.tolist(), code.data.tolist())
 
     def _head(self) -> VectorHead:

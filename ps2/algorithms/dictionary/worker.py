@@ -1,6 +1,6 @@
 """A worker of dictionary learning: the tasks that the driver sends, and how a worker does them.
 
-A worker caches its rows' codes from one clock to the next, to save time: computed again, they would be the same.
+To save time, a worker caches its rows' codes from one clock to the next; computing them again gives the same codes.
 """
 
 from __future__ import annotations
@@ -58,25 +58,25 @@ class Scale(NamedTuple):
 
     Attributes:
         exponent: rows are divided by 2**exponent; 0 unless their squares would overflow or underflow.
-        values: the absolute values of the divided rows are below 2**values.
-        rows: the number of rows is below 2**rows.
-        losses: each loss is below 2**losses.
+        value_exponent: the absolute values of the divided rows are below 2**value_exponent.
+        row_exponent: the number of rows is below 2**row_exponent.
+        loss_exponent: each loss is below 2**loss_exponent.
     """
 
     exponent: int
-    values: int
-    rows: int
-    losses: int
+    value_exponent: int
+    row_exponent: int
+    loss_exponent: int
 
     @property
     def pair_digits(self) -> int:
         """Products of two codes, both below 1, are multiplied by 2**pair_digits, then rounded to whole numbers."""
-        return DIGITS - self.rows
+        return DIGITS - self.row_exponent
 
     @property
     def sum_digits(self) -> int:
         """Products of a value and a code are multiplied by 2**sum_digits, then rounded."""
-        return self.pair_digits - self.values
+        return self.pair_digits - self.value_exponent
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -84,14 +84,14 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Survey(Task):
-    """Report the number of rows, the extent of their values, and a random sample of the rows."""
+    """Report the number of rows, the range of their values, and a random sample of the rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Code(Task):
     """Compute the rows' codes; report the largest codes, the loss, and a sample of rows weighted by their losses.
 
-    ``draw`` is the number of the sample, from which its random numbers follow.
+    ``draw`` is the number of the sample, and seeds its random numbers.
     """
 
     scale: Scale
@@ -173,7 +173,7 @@ class DictionaryWorker:
         max_codes = np.zeros(self._plan.settings.k)
         np.maximum.at(max_codes, codes.indices, np.abs(codes.data))
         worker.report({"max_codes": max_codes}, "max")
-        unit = math.ldexp(1.0, scale.losses + scale.rows - DIGITS)
+        unit = math.ldexp(1.0, scale.loss_exponent + scale.row_exponent - DIGITS)
         worker.report(
             {"loss": float((np.rint(losses / unit) * unit).sum()), "rows": len(losses), "bytes": received_bytes}
         )
@@ -191,8 +191,8 @@ class DictionaryWorker:
             values = shifted(codes.data, -exponents[codes.indices].astype(np.int64))
             entries = readable(x.indptr), readable(x.indices), readable(x.data)
             starts, atoms = (readable(part.astype(np.int64)) for part in (codes.indptr, codes.indices))
-            factors = math.ldexp(1.0, scale.sum_digits), pairs, math.ldexp(1.0, scale.pair_digits)
-            add_sums(*entries, starts, atoms, readable(values), *factors, sums)
+            sum_factor, pair_factor = math.ldexp(1.0, scale.sum_digits), math.ldexp(1.0, scale.pair_digits)
+            add_sums(*entries, starts, atoms, readable(values), sum_factor, pairs, pair_factor, sums)
         self._add_new_atoms(worker.rank, task.new_atoms, scale, sums)
         with batch():
             vectors.sums.add(columns=keys, values=sums)

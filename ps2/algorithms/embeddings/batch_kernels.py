@@ -2,7 +2,7 @@
 
 If each server has some columns of all vectors, a dot product is the sum of the servers' partial products. All dot
 products of a batch are computed from the vectors before the batch. A frequent word has many updates in a batch, all
-from the same vector. Their sum would overshoot the minimum of its loss, further in each batch. So the sum is limited to
+from the same vector. Their sum would overshoot the minimum of its loss, by more in each batch. So the sum is limited to
 that of 1 / (rate * curvature) updates. A negative that equals the target has the dot product ``NO_PAIR``, whose
 gradient is 0.
 """
@@ -75,7 +75,7 @@ def list_groups(
 def find_products(
     numbers: Int64s, vectors: Float32s, contexts: Float32s, groups: Groups, kind: int, dots: Float32s
 ) -> None:
-    """Set ``dots`` to the dot products of the groups with these numbers: a row for each input; for CBOW, each group."""
+    """Set ``dots`` to the dot products of the groups with these numbers: a row for each input (CBOW: each group)."""
     inputs, begins, outputs = groups
     k = outputs.shape[1]
     old = np.empty((k, vectors.shape[1]), np.float32)
@@ -110,8 +110,8 @@ def add_changes(
     coefficients: Float32s,
     changes: Changes,
 ) -> None:
-    """Add up the changes of vectors and contexts in ``changes``. ``rows`` are the groups with rows of ``changes``
-    instead of words; ``coefficients`` has the shape of the dot products."""
+    """Add up the changes of vectors and contexts in ``changes``. ``rows`` are the groups with row indices in
+    ``changes`` instead of words; ``coefficients`` has the shape of the dot products."""
     inputs, begins, outputs = groups
     input_rows, _, output_rows = rows
     vector_changes, context_changes, vector_updates, context_updates = changes

@@ -326,7 +326,7 @@ class Embedding(ArrayModel):
 
 
 def _largest(values: Array, count: int) -> Array:
-    """Return the positions of the largest values, in descending order; of equal values, the first position first."""
+    """Return the positions of the largest values, in descending order; ties go to the lower position."""
     if count < 1:
         return np.empty(0, np.int64)
     smallest = np.partition(values, len(values) - count)[len(values) - count]

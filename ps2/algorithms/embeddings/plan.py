@@ -1,4 +1,4 @@
-"""The facts of a training of embeddings, and its result."""
+"""The plan of a training of embeddings, and its result."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
         return not loss <= DIVERGED_FACTOR * self.zero_vectors_loss
 
     @property
-    def sharing(self) -> int:
+    def group_size(self) -> int:
         """The number of a word's contexts that share negatives: two where negatives cost little time, else all."""
         return 2 if self.settings.via == "local" and self.architecture == "skipgram" else 2 * self.window
 
     @property
     def num_negatives(self) -> int:
         """The number of negatives for each word (or edge), for all groups of contexts that share them."""
-        return self.settings.negative * (-(-2 * self.window // self.sharing))
+        return self.settings.negative * (-(-2 * self.window // self.group_size))
 
     @property
     def tokens_per_example(self) -> int:
@@ -144,7 +144,7 @@ class FittedEmbeddings:
         vectors: float32, shape (vocabulary, size).
         contexts: float32, of the same shape; None: the vectors are also the contexts.
         history: the objective is the mean of -log p of a prediction and its negatives, for each epoch.
-        clocks: the number of clocks of the run, with those of earlier trainings.
+        clocks: the number of clocks of the run, including those of earlier trainings.
         keys, counts: the keys and their occurrences, the most frequent first; None: words are not keys.
     """
 

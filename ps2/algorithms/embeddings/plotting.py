@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import Names
-from ps2.plot_style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, Points, axes_for, draw_points, dress, label_points
+from ps2.plot_style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, Points, axes_for, draw_points, label_points, style
 
 WIDTH_IN, HEIGHT_IN = 7.5, 5.5
 # The colours of the largest classes; other classes are grey.
@@ -47,7 +47,7 @@ def draw_plane(
     label_points(axes, points[labelled], [str(name) for name in names.named(labelled)], ring=labels is not None)
     axes.set_aspect("equal", adjustable="datalim")
     limit = "" if len(shown) == len(points) else f"; the {len(shown):,} most frequent"
-    dress(
+    style(
         axes,
         f"{len(points):,} vectors of {plane.dim} numbers{limit}",
         f"first principal component, {plane.shares[0]:.0%} of the variance",

@@ -87,7 +87,7 @@ class SampledBatch:
     def train(self, vectors: Float32s, contexts: Float32s, rate: float, threads: int = 1) -> Float64s:
         """Train the tables on the batch, in place, with threads that take no locks; return the statistics of
         ``training_kernels``. The tables are C-contiguous. For first-order edges, both are the same array."""
-        kernel, options = training_kernels.kernel_of(kind_of(self.plan), self.plan.window, self.plan.sharing)
+        kernel, options = training_kernels.kernel_of(kind_of(self.plan), self.plan.window, self.plan.group_size)
         draws = training_kernels.Draws(self.tokens, self.targets, self.windows, self.negatives)
         arguments = draws, vectors, contexts, np.float32(rate), *options
         bounds = readable(self.offsets[:-1]), readable(self.offsets[1:])

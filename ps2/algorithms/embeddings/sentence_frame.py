@@ -47,7 +47,7 @@ SURVEY = pa.schema(
 MAX_MERGED = 8
 # The number of counts of a partition's batches from which on equal words are added up.
 MAX_COUNTED = 1 << 22
-# The number of words that are numbered at once. Each call hashes the vocabulary.
+# The number of words that are looked up together. Each call hashes the vocabulary.
 BLOCK_WORDS = 1 << 20
 # The largest size of both tables that a worker trains and returns in one job.
 MAX_RESULT_BYTES = 32 << 20

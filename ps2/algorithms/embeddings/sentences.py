@@ -1,4 +1,4 @@
-"""The sentences that one worker trains on, batch by batch: in memory, of keys, of walks and of edges."""
+"""The sentences that one worker trains on, in batches. Sources: sentences in memory, keys, random walks, and edges."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Batch = tuple[Int32s, Int64s]
 
 # The approximate number of tokens of a batch; a longer sentence is a batch of its own.
 BATCH_TOKENS = 20_000
-# The approximate number of edges whose vertices are numbered at once.
+# The approximate number of edges whose vertices are looked up together.
 BLOCK_EDGES = 1 << 20
-# The number of vertices of the walks that are made at once.
+# The approximate number of vertices in the walks that are computed together.
 WALKED_AT_ONCE = 1 << 22
 # The golden ratio's fraction: multiples of it are spread evenly.
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -64,8 +64,8 @@ def split(offsets: Int64s, limit: int) -> Iterator[tuple[int, int]]:
 class KeyedSentences:
     """Sentences of keys: integers such as the ids of an unbounded graph.
 
-    A worker numbers the keys of its own sentences, at least one, and draws negatives from them, by their frequencies in
-    this worker. Only the driver's result has all keys.
+    A worker numbers the keys of its own sentences; it has at least one key. It draws negatives from them, by their
+    frequencies in its sentences. Only the driver's result has all keys.
     """
 
     sentences: Sentences
@@ -93,7 +93,7 @@ def split_long(lengths: Int64s, longest: int) -> Int64s:
 
 @dataclass(frozen=True, eq=False)
 class WalkSentences:
-    """A worker's walks through a graph, new ones in each epoch. ``numbers`` are the vertices' numbers in the training.
+    """A worker's walks through a graph, new ones in each epoch. ``numbers`` has the word index of each vertex.
     All workers' walks of an epoch have about ``visits`` vertices."""
 
     graph: Graph
@@ -118,11 +118,11 @@ class WalkSentences:
                 yield self.numbers[vertices], np.append(0, np.cumsum(lengths))
 
     def _walkers(self, epoch: int) -> Iterator[Int64s]:
-        """Yield numbers of walkers, of those that walk at once; a worker's vertices are scattered over the graph."""
+        """Yield blocks of walkers, as arrays of their numbers; a worker's vertices are scattered over the graph."""
         vertices, passes = self.graph.vertices, self.settings.numWalks
         begin, end = (vertices * turn // self.workers for turn in (self.rank, self.rank + 1))
         step = max(1, WALKED_AT_ONCE // self.settings.walkLength)
-        # Several passes at once through a small graph, or a part of a pass through a large graph.
+        # A block covers several passes through a small graph, or a part of one pass through a large graph.
         passes_at_once = max(1, step // max(1, end - begin))
         for first in range(epoch * passes, (epoch + 1) * passes, passes_at_once):
             numbers = range(first, min(first + passes_at_once, (epoch + 1) * passes))
@@ -173,7 +173,7 @@ Sentences = InMemorySentences | WalkSentences | EdgeSentences
 
 
 def scatter(numbers: Int64s, count: int, turn: int) -> Int64s:
-    """Apply a permutation of ``[0, count)`` that moves neighbours apart; it differs from turn to turn."""
+    """Apply a permutation of ``[0, count)`` that moves neighbours apart; each ``turn`` has another permutation."""
     step = max(1, round(count * GOLDEN))
     while math.gcd(step, count) != 1:
         step += 1
@@ -182,7 +182,7 @@ def scatter(numbers: Int64s, count: int, turn: int) -> Int64s:
 
 def rank_by_frequency(counts: Int64s) -> tuple[Int64s, Int32s]:
     """Number vertices by frequency, the most frequent first; equal frequencies by position. Return the positions in
-    this order, and the number of each position."""
+    this order, and the rank of each position."""
     order = np.argsort(-counts, kind="stable")
     numbers = np.empty(len(counts), np.int32)
     numbers[order] = np.arange(len(counts), dtype=np.int32)
@@ -224,7 +224,7 @@ def _positive(sources: Array, targets: Array, columns: pa.Table | pa.RecordBatch
 
 @dataclass(frozen=True)
 class EdgeReader:
-    """Makes a worker's sentences. In an epoch, all workers have ``edges`` edges, which weigh ``weight``."""
+    """Makes a worker's sentences. In an epoch, all workers together have ``edges`` edges of total weight ``weight``."""
 
     directed: bool
     edges: int
@@ -250,7 +250,7 @@ class EdgeReader:
 
 @dataclass(frozen=True)
 class ReadEdges(EdgeReader):
-    """Reads edges between ``vertices()``, whose numbers in the training are ``numbers()``."""
+    """Reads edges between ``vertices()``; ``numbers()`` has the word index of each vertex."""
 
     vertices: Callable[[], Ids]
     numbers: Callable[[], Int32s]
@@ -272,7 +272,7 @@ class ReadKeys(EdgeReader):
         occurrences = np.bincount(targets, edges.weights, minlength=len(keys)) * (self.edges / self.weight)
         frequencies = np.maximum(np.rint(occurrences).astype(np.int64), occurrences > 0)
         sentences = self.sentences(Edges(sources, targets, edges.weights), worker.rank)
-        if not len(keys):  # without a word there is no vocabulary
+        if not len(keys):  # a vocabulary must not be empty
             keys, frequencies = np.zeros(1, np.int64), np.zeros(1, np.int64)
         return KeyedSentences(sentences, keys, frequencies)
 

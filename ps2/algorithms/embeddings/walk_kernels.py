@@ -264,16 +264,16 @@ def propose(active: Int64s, walkers: Walkers, current: Int64s, draws: Float64s) 
 
 @kernel
 def settle(
-    active: Int64s, neighbours: Array, walkers: Walkers, bias: Bias, asked: Int64s, previous: Int64s, proposed: Array
+    active: Int64s, neighbours: Array, walkers: Walkers, bias: Bias, pending: Int64s, previous: Int64s, proposed: Array
 ) -> tuple[int, int]:
     """Accept or reject the walkers' proposals; return the numbers of unfinished and of undecided walkers.
 
-    Unfinished walkers are moved to the front of ``active``. Undecided walkers fill ``asked``; servers then look up
+    Unfinished walkers are moved to the front of ``active``. Undecided walkers fill ``pending``; servers then look up
     whether there is an edge from ``previous`` to ``proposed``.
     """
     keys, proposals, lengths, walks, settled = walkers
     first_order = bias[0] == bias[1] == bias[2]
-    num_active, num_asked = 0, 0
+    num_active, num_pending = 0, 0
     for i in range(len(active)):
         walker = active[i]
         neighbour = np.int64(neighbours[i])
@@ -287,8 +287,8 @@ def settle(
             last = np.int64(walks[walker, lengths[walker] - 2])
             verdict = judge(uniform(keys[walker], proposals[walker] - 1, 1), last, neighbour, bias)
             if verdict == UNDECIDED:
-                asked[num_asked], previous[num_asked], proposed[num_asked] = walker, last, neighbour
-                num_asked += 1
+                pending[num_pending], previous[num_pending], proposed[num_pending] = walker, last, neighbour
+                num_pending += 1
         if verdict == ACCEPTED:
             walks[walker, lengths[walker]] = neighbour
             lengths[walker] += 1
@@ -296,15 +296,15 @@ def settle(
         if verdict == UNDECIDED or lengths[walker] < walks.shape[1]:
             active[num_active] = walker
             num_active += 1
-    return num_active, num_asked
+    return num_active, num_pending
 
 
 @kernel
-def settle_asked(asked: Int64s, edges: Array, proposed: Array, walkers: Walkers, bias: Bias) -> None:
+def settle_undecided(pending: Int64s, edges: Array, proposed: Array, walkers: Walkers, bias: Bias) -> None:
     """Accept or reject the undecided walkers' proposals, now that their edges are known."""
     keys, proposals, lengths, walks, settled = walkers
-    for i in range(len(asked)):
-        walker = asked[i]
+    for i in range(len(pending)):
+        walker = pending[i]
         if uniform(keys[walker], proposals[walker] - 1, 1) < (bias[1] if edges[i] else bias[2]):
             walks[walker, lengths[walker]] = proposed[i]
             lengths[walker] += 1
@@ -327,7 +327,7 @@ def still_walking(active: Int64s, walkers: Walkers, stuck: Int64s) -> tuple[int,
 
 
 @kernel
-def number(walks: Array, lengths: Int64s, first: Int64s, width: int) -> None:
+def number_vertices(walks: Array, lengths: Int64s, first: Int64s, width: int) -> None:
     """Replace addresses of vertices by their numbers; ``first`` and ``width`` are those of ``GraphPartitioning``."""
     for i in range(len(lengths)):
         for j in range(lengths[i]):

@@ -185,7 +185,7 @@ class ServerGraph:
         active, bias = np.arange(len(walkers) if settings.walkLength > 1 else 0), bias_of(settings)
         while len(active):
             active = self._step(active, state, bias)
-        kernels.number(state[3], state[2], readable(self.partitioning.first), self.partitioning.width)
+        kernels.number_vertices(state[3], state[2], readable(self.partitioning.first), self.partitioning.width)
         return Walks(walkers, state[3], state[2])
 
     def _step(self, active: Int64s, state: Walkers, bias: Bias) -> Int64s:
@@ -193,16 +193,16 @@ class ServerGraph:
         current, draws = np.empty(len(active), np.int64), np.empty(len(active))
         kernels.propose(active, state, current, draws)
         neighbours = readable(self._apply("draw", slots=current, numbers=draws))
-        asking, previous, proposed = (np.empty(len(active), np.int64) for _ in range(3))
-        num_active, num_asking = kernels.settle(active, neighbours, state, bias, asking, previous, proposed)
+        pending, previous, proposed = (np.empty(len(active), np.int64) for _ in range(3))
+        num_active, num_pending = kernels.settle(active, neighbours, state, bias, pending, previous, proposed)
         active = active[:num_active]
         if bias[0] == bias[1] == bias[2]:
             return active
-        if num_asking:
-            edges = self._are_neighbours(previous[:num_asking], proposed[:num_asking])
-            kernels.settle_asked(asking[:num_asking], readable(edges), proposed[:num_asking], state, bias)
-        num_active, num_stuck = kernels.still_walking(active, state, asking)
-        active, stuck = active[:num_active], asking[:num_stuck]
+        if num_pending:
+            edges = self._are_neighbours(previous[:num_pending], proposed[:num_pending])
+            kernels.settle_undecided(pending[:num_pending], readable(edges), proposed[:num_pending], state, bias)
+        num_active, num_stuck = kernels.still_walking(active, state, pending)
+        active, stuck = active[:num_active], pending[:num_stuck]
         for walker in stuck:
             self._choose(walker, state, bias)
         return np.append(active, stuck[state[2][stuck] < state[3].shape[1]]) if num_stuck else active

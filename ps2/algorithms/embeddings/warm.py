@@ -35,10 +35,10 @@ def warm() -> None:
         kernels.propose(active, state, one.copy(), np.zeros(1))
         neighbour = readable(np.zeros(1, dtype))
         kernels.settle(active, neighbour, state, bias, one.copy(), one.copy(), one.copy())
-        kernels.settle_asked(active[:0], neighbour[:0], one[:0].copy(), state, bias)
+        kernels.settle_undecided(active[:0], neighbour[:0], one[:0].copy(), state, bias)
         kernels.still_walking(active, state, one.copy())
         kernels.choose(neighbour, readable(np.empty(0)), readable(one), one[0], 0.0, bias)
-        kernels.number(state[3], state[2], readable(one), 1)
+        kernels.number_vertices(state[3], state[2], readable(one), 1)
     _train()
 
 

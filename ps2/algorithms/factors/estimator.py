@@ -69,7 +69,7 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
 
     __module__ = "ps2.algorithms.recommendation"
 
-    if TYPE_CHECKING:  # a keyword, too
+    if TYPE_CHECKING:  # the constructor takes it as a keyword, too
         initialModel: MatrixFactorizationModel | MatrixFactors | None = None
 
     def setNumBlocks(self: E, value: int) -> E:
@@ -77,7 +77,7 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
         return self._set(numUserBlocks=value, numItemBlocks=value)
 
     def setInitialModel(self: E, value: MatrixFactorizationModel | MatrixFactors | None) -> E:
-        """Set the model that the training begins with; None: none. New users and items are added to those of the model.
+        """Set the model that the training begins with, or None. New users and items are added to those of the model.
 
         It is not part of the estimator's file.
 
@@ -247,7 +247,7 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
 
         Returns:
             Columns ``userCol`` and recommendations: an array of structs (``itemCol``, rating), the largest rating
-            first; of equal ones, the larger id first.
+            first; ties go to the larger id.
 
         Raises:
             ConfigError: ``numItems`` is below 1.
@@ -301,7 +301,7 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         ``MatrixFactors.extended``.
 
         Raises:
-            UsageError: ids are strings, or integers of more than 32 bits, which pyspark.ml does not have.
+            UsageError: ids are strings, or integers of more than 32 bits, which pyspark.ml does not support.
         """
         factors = self.factors
         for side in (factors.user, factors.item):

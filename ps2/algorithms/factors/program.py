@@ -23,7 +23,7 @@ STRANGE = "strange"
 # ASKS: 1 if the worker has no vectors to train, and asks for a restart.
 # LOSS, WEIGHT: the weighted sum of squared errors of the training ratings, and the sum of their weights.
 # HELD_LOSS, HELD_WEIGHT: the same for held-out ratings. RATINGS: the number of training ratings.
-# BYTES: the bytes of vectors that travelled. PENALTY: the penalty of all vectors; only "ccd" reports it.
+# BYTES: the bytes of vectors that were sent. PENALTY: the penalty of all vectors; only "ccd" reports it.
 ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT = "asks", "loss", "weight", "held_loss", "held_weight"
 RATINGS, BYTES, PENALTY = "ratings", "bytes", "penalty"
 ZERO_SUMS = dict.fromkeys((ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT, RATINGS, BYTES), 0.0)
@@ -179,7 +179,7 @@ class CheckAndTrain:
 
 
 def _mean(loss: float, weight: float, implicit: bool) -> float:
-    """Return the mean loss of implicit feedback, else the RMSE; without weight NaN."""
+    """Return the mean loss of implicit feedback, else the RMSE; NaN if the weight is 0."""
     if weight <= 0:
         return math.nan
     return loss / weight if implicit or not loss >= 0 else math.sqrt(loss / weight)

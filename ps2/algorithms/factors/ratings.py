@@ -13,7 +13,7 @@ import pyarrow as pa
 from ps2.algorithms.factors.chunks import CHUNKS, HELD, ITEM, RATING, USER, WEIGHT, tables
 from ps2.algorithms.factors.plan import FittedFactors
 from ps2.algorithms.factors.settings import MAX_VALUE, FactorizationSettings
-from ps2.algorithms.factors.survey_rows import FAULTS, PARTS, Surveyed, Surveyor, gathered
+from ps2.algorithms.factors.survey_rows import FAULTS, PARTS, Surveyor, SurveyResult, merge_parts
 from ps2.algorithms.frame.arrow_batches import spark_schema
 from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
@@ -123,7 +123,7 @@ def survey_ratings(frame: Any, columns: RatingColumns, settings: FactorizationSe
     chunks = rows.mapInArrow(survey, spark_schema(schema)).persist()
     try:
         parts = chunks.where(F.col("sums").isNotNull()).select(*PARTS.names).collect()
-        statistics = _checked(gathered(parts), columns, settings)
+        statistics = _checked(merge_parts(parts), columns, settings)
     except BaseException:
         chunks.unpersist()
         raise
@@ -163,7 +163,7 @@ def typed(frame: Any, columns: RatingColumns) -> Any:
     return frame.select(*typed_columns)
 
 
-def _checked(survey: Surveyed, columns: RatingColumns, settings: FactorizationSettings) -> RatingsSurvey:
+def _checked(survey: SurveyResult, columns: RatingColumns, settings: FactorizationSettings) -> RatingsSurvey:
     if not survey.rows:
         raise InputError("expected ratings, got an empty DataFrame")
     if survey.faults.any():
@@ -182,7 +182,7 @@ def _checked(survey: Surveyed, columns: RatingColumns, settings: FactorizationSe
     return RatingsSurvey(columns, *by_id, sums.rows, sums.held_out, sums.mean, std)
 
 
-def _fail(survey: Surveyed, columns: RatingColumns, settings: FactorizationSettings) -> NoReturn:
+def _fail(survey: SurveyResult, columns: RatingColumns, settings: FactorizationSettings) -> NoReturn:
     """Raise InputError for the first column with faults."""
     role = next(role for (role, _), count in zip(FAULTS, survey.faults, strict=True) if count)
     faults = ", ".join(

@@ -93,7 +93,7 @@ def extended_frame(spark: Any, share: Share, side: Side, for_users: bool) -> Dat
 def recommended(
     source: Any, share: Share, factors: MatrixFactors, direction: Direction, k: int, for_all: bool
 ) -> DataFrame:
-    """Return the k best of the other side for each id of a side, in order, or for the known ids of a DataFrame, once.
+    """Return k recommendations for each id of a side, in order of the ids, or for each known id of a DataFrame, once.
 
     ``source`` is the DataFrame or, with ``for_all``, the SparkSession.
     """

@@ -39,11 +39,11 @@ class FactorColumnSettings(FleetSettings):
 class FactorizationSettings(FactorColumnSettings, WeightSettings):
     """The parameters of a factorization. Numbers of blocks and storage levels of pyspark.ml have no effect.
 
-    Explicit feedback minimises the sum over ratings of ``w (r - p.q)^2``, plus ``regParam`` times the sum of each
-    vector's squared norm times the summed weight of its ratings, which is their number without weights: the objective
-    of pyspark.ml's ALS (Zhou et al., "Large-scale Parallel Collaborative Filtering for the Netflix Prize", section
-    3.1). Implicit feedback is that of Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback Datasets",
-    as ALS has it.
+    Explicit feedback minimises the sum over ratings of ``w (r - p.q)^2``, plus ``regParam`` times the sum over vectors
+    of ``n |v|^2``, where n is the summed weight of the vector's ratings (without weights, their number). This is the
+    objective of pyspark.ml's ALS (Zhou et al., "Large-scale Parallel Collaborative Filtering for the Netflix Prize",
+    section 3.1). Implicit feedback minimises ALS's objective, too (Hu, Koren and Volinsky, "Collaborative Filtering for
+    Implicit Feedback Datasets").
     """
 
     rank: Setting[int] = param(10, "the number of factors in a vector", at_least=1, at_most=MAX_RANK)

@@ -87,7 +87,7 @@ class Sums:
 
 
 @dataclass
-class Counted:
+class IdCounter:
     """Tables of ids, each with its number of ratings and the weight of its penalty."""
 
     tables: list[pa.Table] = field(default_factory=list)
@@ -119,10 +119,10 @@ class Counted:
 class Surveyor:
     """Surveys the rows of one task."""
 
-    def __init__(self, names: Mapping[str, str], refuses_negative: bool, counts_positive: bool) -> None:
-        """``names``: the names of columns in messages; ``counts_positive``: only ratings above 0 add to penalties."""
-        self._names, self._refuses_negative, self._counts_positive = names, refuses_negative, counts_positive
-        self.sums, self.users, self.items = Sums(), Counted(), Counted()
+    def __init__(self, names: Mapping[str, str], refuses_negative: bool, counts_only_positive: bool) -> None:
+        """``names``: columns' names in messages; ``counts_only_positive``: only ratings above 0 add to penalties."""
+        self._names, self._refuses_negative, self._counts_positive = names, refuses_negative, counts_only_positive
+        self.sums, self.users, self.items = Sums(), IdCounter(), IdCounter()
         self.rows = 0
         self._faults = np.zeros(len(FAULTS), np.int64)
         self._example = ""
@@ -187,13 +187,13 @@ IdCounts = tuple[Ids, Int64s, Float64s]
 
 
 @dataclass(frozen=True, eq=False)
-class Surveyed:
+class SurveyResult:
     """The survey of all tasks.
 
     Attributes:
         faults: the number of rows with each of ``FAULTS``.
         example: a row with a fault; "": no row has one.
-        users, items: None: all rows have faults, or all rows are held out.
+        users, items: the ids with their counts; None: all rows have faults, or all rows are held out.
     """
 
     rows: int
@@ -204,10 +204,10 @@ class Surveyed:
     items: IdCounts | None
 
 
-def gathered(parts: Iterable[Any]) -> Surveyed:
+def merge_parts(parts: Iterable[Any]) -> SurveyResult:
     """Return the survey of all tasks from rows of ``PARTS``, in any order."""
     sums, faults, example = Sums(), np.zeros(len(FAULTS), np.int64), ""
-    counted, rows = (Counted(), Counted()), 0
+    counted, rows = (IdCounter(), IdCounter()), 0
     for part in sorted(parts, key=lambda part: part["part"]):
         rows += part["rows"]
         sums.add(Sums.from_array(np.frombuffer(part["sums"])))
@@ -216,7 +216,7 @@ def gathered(parts: Iterable[Any]) -> Surveyed:
         for kind, name in zip(counted, ("users", "items"), strict=True):
             if part[name] is not None:
                 kind.tables.append(from_bytes(part[name]))
-    return Surveyed(rows, sums, faults, example, *(_id_counts(kind.merged()) for kind in counted))
+    return SurveyResult(rows, sums, faults, example, *(_id_counts(kind.merged()) for kind in counted))
 
 
 def _id_counts(table: pa.Table | None) -> IdCounts | None:

@@ -218,7 +218,7 @@ def select(  # noqa: PLR0913 - a kernel takes arrays
 
 @kernel
 def order(scores: Float32s, positions: Int64s, sizes: Int64s) -> None:
-    """Sort each heap, the largest score first; of equal ones, the higher position first."""
+    """Sort each heap, the largest score first; ties go to the higher position."""
     for row in range(sizes.size):
         for size in range(sizes[row] - 1, 0, -1):
             score, position = scores[row, size], positions[row, size]

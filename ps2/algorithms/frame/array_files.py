@@ -79,12 +79,12 @@ def load_metadata(path: str) -> dict[str, Any]:
 
 
 @contextmanager
-def reading(path: str, content: Any, expected: str, what: str) -> Iterator[None]:
+def reading(path: str, content: Any, expected: str, kind: str) -> Iterator[None]:
     """Raise UsageError unless the format is ``expected``; raise CheckpointCorruptError for errors in the block."""
     saved_format = content.get("format") if isinstance(content, dict) else None
     if saved_format != expected:
         raise UsageError(
-            f"{path}: expected {what} of format {expected!r}, got {saved_format!r}: another version wrote that"
+            f"{path}: expected {kind} of format {expected!r}, got {saved_format!r}: another version wrote it"
         )
     try:
         yield
@@ -119,7 +119,7 @@ def save_without_spark(
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a kind of ``ArrayFiles``.
+    """The files of one subclass of ``ArrayFiles``.
 
     Attributes:
         format: the format, with its version.

@@ -1,4 +1,4 @@
-"""The labels and weights of a table: which are valid, their sums by rdd_partition and class, and statistics of these.
+"""Labels and weights of a table: which labels are valid, sums by rdd_partition and class, and statistics of the sums.
 
 The sums come from Spark (``tables.survey``), or from the only worker, which reads all rows (``ReadAndSurvey``). Like
 Spark, it adds up the rows of an rdd_partition one by one, so both surveys are equal to the bit.
@@ -42,7 +42,7 @@ class Labels:
 
     Attributes:
         classes: the largest number of classes; 0: no limit; None: labels are numbers.
-        described: the number of classes in the column's metadata; None: the metadata have none.
+        metadata_classes: the number of classes in the column's metadata; None: the metadata have none.
         limit: a class is a whole number below this.
     """
 
@@ -50,18 +50,18 @@ class Labels:
         self.name = name
         self.classes = classes
         attribute = field.metadata.get("ml_attr", {})
-        self.described = values_of(attribute, attribute.get("type"))
-        self.limit = classes or self.described or MAX_CLASSES
+        self.metadata_classes = values_of(attribute, attribute.get("type"))
+        self.limit = classes or self.metadata_classes or MAX_CLASSES
 
     @property
     def expected(self) -> str:
         """The description of a valid label."""
         if self.classes is None:
             return "a finite number"
-        source = "" if self.classes or self.described else f" ({MAX_CLASSES} classes at most without metadata)"
+        source = "" if self.classes or self.metadata_classes else f" ({MAX_CLASSES} classes at most without metadata)"
         return f"a class, one of 0 to {self.limit - 1}{source}"
 
-    def is_no_class(self, y: str) -> str:
+    def invalid_class_sql(self, y: str) -> str:
         """Return SQL for whether a finite label ``y`` is not a class."""
         if self.classes is None:
             return "false"
@@ -73,7 +73,7 @@ class Labels:
         return "0" if self.classes is None else f"cast({y} as int)"
 
 
-def better_sums(groups: Sequence[Group], shift: float, classes: int | None) -> tuple[float, float]:
+def exact_scaling(groups: Sequence[Group], shift: float, classes: int | None) -> tuple[float, float]:
     """Return the number to subtract from labels, and the factor for weights, that keep the sums exact.
 
     ``shift`` is the label of the first row. It is returned if it is within the range of the labels.
@@ -90,30 +90,30 @@ def better_sums(groups: Sequence[Group], shift: float, classes: int | None) -> t
     return shift, 2.0 ** min(-math.frexp(max_weight)[1], 1023)
 
 
-def facts_of(used: Sequence[Group], labels: Labels, shift: float, unit: float) -> Facts:
-    """Return the statistics of the rows to train on from the sums of their groups.
+def facts_of(groups: Sequence[Group], labels: Labels, shift: float, unit: float) -> Facts:
+    """Return the statistics of the rows to train on, computed from the sums of their groups.
 
     ``shift`` was subtracted from labels, and weights were multiplied by ``unit``. Raise InputError if there are no such
     rows, all weights are 0, or labels are too large or too close to each other.
     """
-    weight, squared = (sum(row[name] for row in used) for name in ("weight", "squared"))
-    rows = sum(row["rows"] for row in used)
+    weight, squared = (sum(row[name] for row in groups) for name in ("weight", "squared"))
+    rows = sum(row["rows"] for row in groups)
     if not rows:
         raise InputError("expected rows to train on, but all of them are held out (validationIndicatorCol)")
     if not weight > 0:
         raise InputError(f"expected weights of which some are above 0, got {rows} rows whose weights are all 0")
-    weighted = [row for row in used if row["min_label"] is not None]
+    weighted = [row for row in groups if row["min_label"] is not None]
     label_range = min(row["min_label"] for row in weighted), max(row["max_label"] for row in weighted)
     if labels.classes is None:
         _check_size(labels, *label_range)
-    mean = sum(row["wy"] for row in used) / weight
-    squares = sum(row["wyy"] for row in used)
+    mean = sum(row["wy"] for row in groups) / weight
+    squares = sum(row["wyy"] for row in groups)
     variance = squares - weight * mean * mean
     if not math.isfinite(variance):
         raise InputError(f"column {labels.name!r}: the squares of its labels add up to {squares:g}, too large")
     degrees_of_freedom = weight - squared / weight
     std = math.sqrt(max(variance / degrees_of_freedom, 0.0)) if degrees_of_freedom > 0 else 0.0
-    return Facts(rows, weight, squared, _class_weights(used, labels), mean + shift, std, label_range, unit)
+    return Facts(rows, weight, squared, _class_weights(groups, labels), mean + shift, std, label_range, unit)
 
 
 def _check_size(labels: Labels, smallest: float, largest: float) -> None:
@@ -130,12 +130,12 @@ def _check_size(labels: Labels, smallest: float, largest: float) -> None:
         )
 
 
-def _class_weights(used: Sequence[Group], labels: Labels) -> tuple[float, ...]:
+def _class_weights(groups: Sequence[Group], labels: Labels) -> tuple[float, ...]:
     if labels.classes is None:
         return ()
-    count = labels.classes or labels.described or 1 + max(row["class"] for row in used)
+    count = labels.classes or labels.metadata_classes or 1 + max(row["class"] for row in groups)
     sums = [0.0] * max(count, 2)
-    for row in used:
+    for row in groups:
         sums[row["class"]] += row["weight"]
     return tuple(sums)
 
@@ -229,7 +229,7 @@ class ReadAndSurvey:
     def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> tuple[Reading, WorkerSurvey | None]:
         """Return the rows and their survey; None: Spark must survey them, as they have faults or are too many."""
         parts: list[npt.NDArray[np.int32]] = []
-        marks: list[Mask] = []
+        held_out_masks: list[Mask] = []
         total_bytes = 0
 
         def batches_within_limit() -> Iterator[pa.RecordBatch]:
@@ -240,7 +240,7 @@ class ReadAndSurvey:
                     return
                 parts.append(batch.column(PART_COLUMN).to_numpy())
                 if self.columns.validation is not None:
-                    marks.append(batch.column(self.columns.validation).to_numpy(zero_copy_only=False))
+                    held_out_masks.append(batch.column(self.columns.validation).to_numpy(zero_copy_only=False))
                 yield batch
 
         reading = read(batches_within_limit(), self.columns, self.form)
@@ -248,13 +248,13 @@ class ReadAndSurvey:
         if total_bytes > self.max_bytes or not reading.size or has_faults:
             return reading, None
         part = np.concatenate(parts)
-        is_held_out = np.concatenate(marks).astype(bool) if marks else np.zeros(len(part), bool)
+        is_held_out = np.concatenate(held_out_masks).astype(bool) if held_out_masks else np.zeros(len(part), bool)
         rows = _Rows.of(reading, part, is_held_out, self.classes is not None)
         if self.classes is not None and outside(rows.y, self.class_limit).any():
             return reading, None
         shift = finite_or_0(rows.y[0]) if self.classes is None else 0.0
         groups = WorkerSurvey(_group_sums(rows, shift, 1.0), shift, 1.0, 0).groups()
-        shift, unit = better_sums(groups, shift, self.classes)
+        shift, unit = exact_scaling(groups, shift, self.classes)
         return reading, WorkerSurvey(_group_sums(rows, shift, unit), shift, unit, reading.size)
 
 
@@ -293,7 +293,7 @@ def _group_sums(rows: _Rows, shift: float, unit: float) -> Float64s:
         costs = rows.costs[selected]
         labels = [np.nan] * 7
         if label_class != HELD_OUT:
-            # Squares can overflow, like Spark's. ``better_sums`` then finds another unit, or ``facts_of`` raises.
+            # Squares can overflow, like Spark's. ``exact_scaling`` then finds another unit, or ``facts_of`` raises.
             with np.errstate(over="ignore", invalid="ignore"):
                 labels = _label_sums(rows.y[selected], rows.weights[selected] * unit, shift)
         table.append([part, label_class, selected.sum(), costs.sum(), (costs**2).sum(), *labels])

@@ -24,7 +24,7 @@ from ps2.storage.files import remove_folder, reported, resolve_url, shared_url, 
 PART = "part-00000"
 
 
-def located(spark: Any, path: str) -> tuple[str, bool]:
+def locate(spark: Any, path: str) -> tuple[str, bool]:
     """Return the fsspec URL of a path as Spark resolves it, and whether the path exists."""
     if not isinstance(path, str):
         raise TypeError(f"path: expected a string, got {type(path).__name__}")
@@ -87,7 +87,7 @@ class _Overwriting(MLWriter):
     def _handleOverwrite(self, path: str) -> None:
         if not is_connect(self.sparkSession):
             super()._handleOverwrite(path)
-        elif located(self.sparkSession, path)[1]:
+        elif locate(self.sparkSession, path)[1]:
             fs, root = resolve_url(path, "path")
             with reported(root, "removing the files in it"):
                 remove_folder(fs, root)
@@ -107,7 +107,7 @@ class ModelWriter(_Overwriting):
             UsageError: the folder exists.
             RecoveryError: the file system refuses.
         """
-        url, exists = located(self.sparkSession, path)
+        url, exists = locate(self.sparkSession, path)
         if exists:
             raise UsageError(f"{path}: there is something already; write().overwrite().save(path) replaces it")
         content = self._model._write_content(url)
@@ -116,7 +116,7 @@ class ModelWriter(_Overwriting):
 
 
 class ExportingWriter(ModelWriter, GeneralMLWriter):
-    """Writes a model; with ``format("pmml")``, pyspark.ml writes the equal model of pyspark.ml."""
+    """Writes a model; with ``format("pmml")``, pyspark.ml writes the model that ``toPyspark`` returns."""
 
     source = "internal"
 
@@ -151,7 +151,7 @@ class ModelReader(MLReader[Any]):
             StoppedError: the model's weights belong on servers, and no PS2Context is active.
         """
         metadata = _metadata(self.sparkSession, path, self._cls)
-        url, _ = located(self.sparkSession, path)
+        url, _ = locate(self.sparkSession, path)
         return _build_model(self._cls, path, url, metadata)
 
 
@@ -227,7 +227,7 @@ def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
     """Read the metadata that pyspark wrote for an object, and check its class."""
     expected = f"{cls.__module__}.{cls.__name__}"
     resolve_url(path, "path")
-    if not located(spark, f"{path}/metadata")[1]:
+    if not locate(spark, f"{path}/metadata")[1]:
         raise CheckpointMissingError(f"{path}: expected a {expected}, but it has no folder metadata")
     metadata = load_metadata(path, spark)
     _check_class(path, metadata, cls)
@@ -243,7 +243,7 @@ def _check_class(path: str, metadata: dict[str, Any], cls: type) -> None:
 
 def prepare_folder(spark: Any, path: str, overwrite: bool) -> None:
     """Make a model's folder before the training; raise ConfigError if this fails, or files would be overwritten."""
-    url, exists = located(spark, path)
+    url, exists = locate(spark, path)
     fs, root = resolve_url(url)
     if exists and not overwrite and (fs.isfile(root) or fs.ls(root)):
         raise ConfigError(f"{path}: there is something already, which only --overwrite replaces")

@@ -15,7 +15,7 @@ from ps2.algorithms.frame.frames import check_frame
 from ps2.algorithms.frame.heads import ClassHead, Head
 from ps2.algorithms.frame.model_files import ModelReader, ModelWriter
 from ps2.algorithms.frame.params import ByName, FeatureParams
-from ps2.algorithms.frame.predict import rows_of, with_predictions
+from ps2.algorithms.frame.predict import as_row, with_predictions
 from ps2.algorithms.frame.scoring import FeatureScoring, Scoring
 from ps2.algorithms.frame.shared_settings import are_thresholds
 from ps2.algorithms.frame.summaries import (
@@ -226,7 +226,7 @@ class FleetModel(FeatureModel):
         return float(head.prediction(self._raw(value))[0])
 
     def _raw(self, value: Any) -> Float64s:
-        return self._head().raw(self._predicting.margins(rows_of(value, self.numFeatures, self._fitted.takes_missing)))
+        return self._head().raw(self._predicting.margins(as_row(value, self.numFeatures, self._fitted.takes_missing)))
 
     # -- summaries -------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Predictions: of a vector in the driver, and of the rows of a DataFrame by a pandas UDF."""
+"""Predict for one vector in the driver, and for the rows of a DataFrame by a pandas UDF."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _VECTOR = pa.struct(
 _ARRAY = pa.list_(pa.float64())
 
 
-def rows_of(value: Any, dim: int, missing: bool) -> sp.csr_array:
+def as_row(value: Any, dim: int, missing: bool) -> sp.csr_array:
     """Return a vector of pyspark, an array or a list of numbers, or a sparse row of scipy, as a matrix of one row.
 
     Raise InputError or UsageError unless it has ``dim`` finite numbers; ``missing`` allows NaN.
@@ -85,7 +85,7 @@ def with_predictions(
     """Add columns of predictions.
 
     Args:
-        columns: the columns of features and, optionally, of margins, which are added to the model's.
+        columns: the columns of features and, optionally, of initial margins, which are added to the model's margins.
         dim: the number of features.
         share: returns the trained parameters in a task.
         names: the new columns, each with its kind: "raw", "probability", "prediction" or, for trees, "leaf" and

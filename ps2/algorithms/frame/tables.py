@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from ps2.algorithms.frame.labels import (
     Group,
     Labels,
-    better_sums,
+    exact_scaling,
     facts_of,
     finite_or_0,
     is_finite,
@@ -219,7 +219,7 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
     if not groups:
         raise InputError(NO_ROWS)
     _check_faults(frame, columns, labels, groups)
-    better = better_sums(groups, shift, classes)
+    better = exact_scaling(groups, shift, classes)
     if better != (shift, unit):
         shift, unit = better
         groups = _aggregate(frame, columns, labels, shift, unit)
@@ -236,7 +236,7 @@ def survey_of(  # noqa: PLR0913
     used = [row for row in groups if row["class"] >= 0]
     facts = facts_of(used, labels, shift, unit)
     fields = tuple(field(frame, name) for name in columns.feature_names)
-    is_alone = labels.classes is not None and labels.described is None and not any(row["class"] for row in used)
+    is_alone = labels.classes is not None and labels.metadata_classes is None and not any(row["class"] for row in used)
     return Survey(dim, loads_of(groups), facts, fields, is_alone)
 
 
@@ -269,7 +269,7 @@ def _aggregate(
         w = f"{unit!r}D * cast({quoted(columns.weight)} as double)"
     if columns.validation is not None:
         is_held_out = quoted(columns.validation)
-    faults = {**not_finite("label", "y"), "label_no_class": f"{is_finite('y')} and {labels.is_no_class('y')}"}
+    faults = {**not_finite("label", "y"), "label_no_class": f"{is_finite('y')} and {labels.invalid_class_sql('y')}"}
     if columns.weight is not None:
         faults |= {**not_finite("weight", "w"), "weight_negative": f"{is_finite('w')} and w < 0"}
     if columns.validation is not None:
@@ -358,7 +358,7 @@ def _check_faults(frame: DataFrame, columns: ColumnNames, labels: Labels, groups
             x = f"cast({x} as double)"
             conditions = {
                 **{kind: not_finite(role, x)[f"{role}_{kind}"] for kind in NOT_FINITE},
-                "no_class": labels.is_no_class(x),
+                "no_class": labels.invalid_class_sql(x),
                 "negative": f"{x} < 0",
             }
         is_faulty = " or ".join(f"({conditions[kind]})" for kind, count in counts.items() if count)

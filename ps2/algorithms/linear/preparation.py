@@ -59,7 +59,7 @@ class SetScales(PreparationTask):
 
 
 PREPARATION = SumColumns(), SumSquares(), SetScales()
-# The run's clock of the solver's first task.
+# The clock in which the solver's first task runs.
 END = FIRST_CLOCK + len(PREPARATION)
 # The largest factor is the largest number times this, as the trained weights are multiplied by their factors.
 HEADROOM = 2.0**-30
@@ -73,8 +73,8 @@ class Preparation:
         initial_model: the parameters before the first step.
         sums: vectors with a value for each feature: its mean; the weight of the rows where it is not 0; its squared
             distances from the mean; for float64 rows, its size (``ColumnSums``). None: features are not scaled.
-        scale: the factors of features, in each of their columns; None: features are not scaled.
-        start: the user's initial weights on the servers; workers copy the columns of their features. None: none.
+        scale: each feature's factor, repeated in each of its columns; None: features are not scaled.
+        start: the user's initial weights on the servers; workers copy the columns of their features; or None.
         conditions: see ``SolverContext``.
     """
 
@@ -137,18 +137,18 @@ class Preparation:
         """Set the factors of features; return the first one that would overflow, with its std: shape (1 or 0, 2)."""
         assert self.sums is not None
         mean, weights, squares, *sizes = _pull(self.sums, keys)
-        h = _shrinking(sizes, keys)
-        std = deviations(squares, weights, mean, h, self.facts)
+        shrink = _shrinking(sizes, keys)
+        std = deviations(squares, weights, mean, shrink, self.facts)
         max_factor = np.finfo(scale.dtype).max * HEADROOM
         if self.conditions:
             uncentered_mean = mean if self.center is None else np.zeros(len(keys))
-            factors = np.minimum(conditioning(std, uncentered_mean, h, self.loss.problem), max_factor)
+            factors = np.minimum(conditioning(std, uncentered_mean, shrink, self.loss.problem), max_factor)
         else:
-            factors = inverse(std, h)
+            factors = inverse(std, shrink)
         too_large = np.flatnonzero(factors > max_factor)
         if len(too_large):
             first = too_large[0]
-            return np.array([[keys[first], std[first] / h[first] / h[first]]])
+            return np.array([[keys[first], std[first] / shrink[first] / shrink[first]]])
         width = self.initial_model.width
         scale.push(np.repeat(factors, width).astype(scale.dtype), columns_of(keys, width))
         if self.center is not None:
@@ -174,7 +174,7 @@ def check_scales(unscalable: Float64s, columns: ColumnNames) -> None:
 
 
 def push_start(context: SolverContext) -> None:
-    """Set the parameters to ``context.start``, once the factors are set. Workers have copied weights on servers."""
+    """Set the parameters to ``context.start``, once the factors are set. Workers have copied the weights of a DCV."""
     start, vector = context.start, context.initial_model.weight
     assert start is not None
     if not isinstance(start.weight, DCV):
@@ -185,7 +185,7 @@ def push_start(context: SolverContext) -> None:
 
 
 def unscaled(weights: Float64s, scale: DCV | None, columns: Int64s) -> Float64s:
-    """Return weights divided by ``scale``; 0 where that is 0."""
+    """Return weights divided by ``scale``; 0 where the scale is 0."""
     if scale is None:
         return weights
     factors = np.asarray(scale.pull(columns), np.float64)

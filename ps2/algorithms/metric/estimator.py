@@ -17,7 +17,7 @@ from ps2.algorithms.frame.dealing import Dealer
 from ps2.algorithms.frame.estimator import FleetEstimator
 from ps2.algorithms.frame.heads import VectorHead
 from ps2.algorithms.frame.models import FeatureModel
-from ps2.algorithms.frame.predict import rows_of
+from ps2.algorithms.frame.predict import as_row
 from ps2.algorithms.frame.tables import NO_ROWS, Survey, check_features, column, field, survey
 from ps2.algorithms.metric.model import Metric
 from ps2.algorithms.metric.plan import MetricPlan
@@ -107,7 +107,7 @@ class MetricLearningModel(MetricSettings, FeatureModel, Model):
 
     def mapped(self, value: Any) -> Vector:
         """Return L x of one row: a vector of pyspark, an array or a list of ``numFeatures`` numbers."""
-        return DenseVector(self.metric.transform(rows_of(value, self.numFeatures, missing=False))[0])
+        return DenseVector(self.metric.transform(as_row(value, self.numFeatures, missing=False))[0])
 
     def _head(self) -> VectorHead:
         return VectorHead(self.metric.rank)

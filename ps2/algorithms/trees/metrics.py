@@ -1,4 +1,4 @@
-"""Metrics of held-out rows: the report of each worker, and the metric of all reports' sum. Pure.
+"""Metrics of held-out rows: the report of each worker, and the metric, computed from the sum of all reports. Pure.
 
 A report is an array; the reports of all workers are summed. Means are exact. The AUC counts rows in ``CELLS`` equal
 cells between the smallest and the largest possible margin, which all workers know. Rows of one cell count as tied. So
@@ -59,7 +59,7 @@ class Metric:
         if name not in names or (
             depth and not (name in RANKS and re.fullmatch("[1-9][0-9]{0,8}", depth[0]) and not depth[1:])
         ):
-            raise ConfigError(f"evalMetric: expected one of {', '.join(names)}, ndcg@10 or such, got {text!r}")
+            raise ConfigError(f"evalMetric: expected one of {', '.join(names)}, or e.g. ndcg@10, got {text!r}")
         return Metric(name, int(depth[0]) if depth else ALL)  # type: ignore[arg-type]
 
     def check(self, loss: LossName) -> None:
@@ -83,7 +83,7 @@ class Metric:
         span: tuple[float, float],
         groups: RowGroups | None = None,
     ) -> Float64s:
-        """Return a worker's report: weighted sum and sum of weights, (2, 1); of "auc", weights by class and cell."""
+        """Return a worker's report: weighted sum and sum of weights, shape (2, 1); "auc": weights by class and cell."""
         if self.name == "auc":
             out = np.zeros((2, CELLS))
             smallest, width = span[0], (span[1] - span[0]) / CELLS

@@ -1,8 +1,8 @@
 """Operations of trees: servers add up histograms, and search them for the best splits.
 
-A histogram is a row of an integer matrix. A bin has ``channels`` adjacent numbers. For boosted trees they are the sum
-of integer hessians, that of gradients, and perhaps a third sum with a minimum on each side of a split, such as the
-number of rows. Each training row has a hessian of at least 1, so a bin whose hessian is 0 is empty. All bins of a
+A histogram is a row of an integer matrix. A bin has ``channels`` adjacent numbers. For boosted trees they are the sums
+of integer hessians and of gradients, and optionally a third sum, such as the number of rows, for which splits require a
+minimum on each side. Each training row has a hessian of at least 1, so a bin whose hessian is 0 is empty. All bins of a
 feature are on one server. One row of the matrix is the ``layout`` of the bins. The implied bin of a feature, such as
 that of zeros in sparse rows, is not stored: it is the node's total minus the other bins.
 """
@@ -39,7 +39,7 @@ Channels = Annotated[int, Range(at_least=2, below=4)]
 MAX_CHANNELS = 1 << 12
 ManyChannels = Annotated[int, Range(at_least=2, below=MAX_CHANNELS)]
 
-# A thread searches tiles of a histogram: TILE numbers, each with this cost in additions of array elements.
+# A thread searches tiles of TILE numbers of a histogram. One number costs as much as SEARCH_COST array additions.
 TILE, SEARCH_COST = 1 << 12, 16
 MAX_TILES = 64
 
@@ -48,7 +48,7 @@ MAX_TILES = 64
 def add(
     m: Block, slots: Slots, sums: Annotated[Values, along("slots", "channels")], *, row: int = 0, marks: bool = False
 ) -> None:
-    """Add to the bins of histogram ``row`` that begin at columns ``slots``; marks: whether to mark the bins."""
+    """Add to the bins of histogram ``row`` that begin at columns ``slots``; marks: whether to mark them as nonempty."""
     rows = check_row_ids(np.array([row]), m.shape[0])
     if marks:
         check_marks(m, max(sums.shape[1], 2), rows)
@@ -131,18 +131,18 @@ def best_splits(
     Annotated[Int64s, along("rows", 3)],
     Annotated[Int64s, along("rows", "")],
 ]:
-    """Return each node's best split by the features on this server; of equal splits, the lowest feature and bin.
+    """Return each node's best split by the features on this server; ties go to the lowest feature and bin.
 
     Args:
         totals, bounds, keys, allowed: see ``OpenNodes``; rules: ``Rules`` without the last field, ``min_third``.
         layout: the row with the result of ``layout_of``.
         words: the number of int64s that hold a set of categories.
-        features, drawn: the number of all features, and of those that a node samples; 0: all.
+        features, drawn: the number of all features, and the number that each node samples; 0: all.
         full: whether histograms store all bins, also implied bins.
 
     Returns:
-        By node: the gain, twice the decrease of the objective (minus infinity: no split); feature (-1: none),
-        bin (the last one on the left; -1: a set) and side of missing values; the left side's sums; the set, as bits.
+        By node: the gain, twice the decrease of the objective (minus infinity: no split); the feature (-1: none), the
+        last left bin (-1: a set of categories) and the side of missing values; the left sums; the left set, as bits.
     """
     rows = check_row_ids(rows, m.shape[0])
     if not 0 <= layout < m.shape[0]:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ps2.algorithms.frame.models import FleetModel
-from ps2.algorithms.frame.predict import rows_of
+from ps2.algorithms.frame.predict import as_row
 from ps2.algorithms.frame.tables import column
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.array_types import Float64s
@@ -54,7 +54,7 @@ class AnyTrees(FleetModel):
         return [*super()._outputs(), (self.getOrDefault("leafCol"), "leaf")]  # type: ignore[safe-super]
 
     def _leaves(self, value: Any) -> list[int]:
-        leaves: list[int] = self._predicting.leaves(rows_of(value, self.numFeatures, missing=True))[0].tolist()
+        leaves: list[int] = self._predicting.leaves(as_row(value, self.numFeatures, missing=True))[0].tolist()
         return leaves
 
 
