@@ -80,7 +80,7 @@ def png_of(axes: Axes) -> bytes:
     return buffer.getvalue()
 
 
-def dress(axes: Axes, title: str, x: str, y: str, grid: Literal["x", "y"] | None = None) -> None:
+def style(axes: Axes, title: str, x: str, y: str, grid: Literal["x", "y"] | None = None) -> None:
     """Give Axes a title, labels, and a grid along one axis."""
     axes.set_title(title, loc="left", fontsize=TITLE)
     axes.set_xlabel(x, fontsize=LABEL)

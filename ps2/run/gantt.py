@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from ps2.errors import ConfigError
-from ps2.plot_style import BLUE, GREEN, GREY, NOTE, PINK, SKY, SMALL, TICK, axes_for, dress
+from ps2.plot_style import BLUE, GREEN, GREY, NOTE, PINK, SKY, SMALL, TICK, axes_for, style
 from ps2.run.timeline import (
     NAMES,
     ROW_ORDER,
@@ -122,7 +122,7 @@ def draw(
         explanation = "; heights are shares of the time"
     elif any((table.block >= 0).any() for table in shown):
         explanation = "; numbers and bands: clock, block of a rotation"
-    dress(axes, _title(tables, staleness, len(ranks)), f"seconds since the run began{explanation}", "rank", grid="x")
+    style(axes, _title(tables, staleness, len(ranks)), f"seconds since the run began{explanation}", "rank", grid="x")
     _set_scales(axes, ranks, view_s)
     names_present = {
         ORDER[kind] for bars in map(_bars, shown) for kind in np.unique(bars.kinds[bars.ends > bars.begins])

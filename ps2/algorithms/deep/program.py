@@ -121,7 +121,7 @@ class DeepTable:
 
 
 def compared_settings(table: DeepTable, plan: DeepPlan) -> dict[str, Any]:
-    """Return the settings of the plan and the rows in which a driver that resumes the training must not differ."""
+    """Return the settings of the plan and the rows that must be the same in a driver that resumes the training."""
     keys = table.hasher.to_json()
     rows = {"columns": keys["fields"], "hashSeed": keys["seed"], "rows": table.rows, "workers": table.workers}
     return {**{name: value for name, value in plan.plain().items() if name not in NOT_COMPARED}, **rows}
@@ -138,8 +138,8 @@ def train(  # noqa: PLR0913 - the last two are for named trainings
 ) -> TrainingHistory:
     """Train a model on the servers of a context, in place; then advance the time of its keys, if rows have times.
 
-    ``settings`` are those in which a driver that resumes the training must not differ. The step with a loss that is not
-    finite is not taken: it raises DivergedError.
+    ``settings`` are those that must be the same in a driver that resumes the training. If a loss is not finite,
+    DivergedError is raised before the step.
     """
     plan.check(model.architecture.has_towers)
     batch_rows = plan.settings.batchSize * (1 if plan.settings.staleness == 0 else table.workers)

@@ -22,7 +22,7 @@ from ps2.plot_style import (
     axes_for,
     draw_bars,
     draw_lines,
-    dress,
+    style,
 )
 
 
@@ -45,7 +45,7 @@ def draw_losses(history: TrainingHistory, ax: Any = None) -> Axes:
     best = best_step(history)
     if best is not None:
         axes.axvline(best, color=GREY, linestyle="--", linewidth=1, label=f"least: {words.step} {best}")
-    dress(axes, f"{words.objective} by {words.step}", words.step, words.objective, grid="y")
+    style(axes, f"{words.objective} by {words.step}", words.step, words.objective, grid="y")
     if history.validation:
         axes.legend(frameon=False, fontsize=LABEL)
     return axes
@@ -67,6 +67,6 @@ def draw_importances(shares: npt.NDArray[np.float64], names: Sequence[str], limi
     draw_bars(axes, [names[index] if len(names) else f"feature {index}" for index in order], shares[order])
     used_text = f"trees split by {used:,} of {len(shares):,} features"
     title = used_text if used == len(order) else f"{used_text}; the first {len(order)}"
-    dress(axes, title, "share of all gains", "", grid="x")
+    style(axes, title, "share of all gains", "", grid="x")
     axes.tick_params(axis="y", length=0)
     return axes
