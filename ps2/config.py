@@ -94,7 +94,7 @@ class ServerConfig:
 
     Attributes:
         listen: ``host:port``, or ``host:first-last`` for the first free port; port 0 means any.
-        data_ports: ports for data without gRPC, of which the first free one is used; 0 means any.
+        data_ports: ports for data without gRPC; the first free one is used; 0 means any.
         advertise: host by which others reach the server, if it differs from the host in ``listen``.
         memory_limit_bytes: maximum memory of shards and requests under way together.
         threads: maximum number of concurrent gRPC requests. Each data connection has a thread of its own.
@@ -275,7 +275,7 @@ class Binding:
     Attributes:
         host: the host that it listens on.
         advertised: the host that others use; never a wildcard.
-        ports: ports of which it uses the first free ones; 0 means any.
+        ports: ports to choose from; the first free ones are used; 0 means any.
     """
 
     host: str = LOOPBACK

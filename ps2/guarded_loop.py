@@ -16,7 +16,7 @@ class GuardedLoop:
         self._last_error = ""
 
     def run_once(self, iteration: Callable[[], object]) -> None:
-        """Run one iteration; log what it raises, with the traceback."""
+        """Run one iteration; log its exception, with the traceback."""
         try:
             iteration()
         except Exception as error:  # the thread's work must go on

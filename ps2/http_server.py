@@ -12,7 +12,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ps2.listening import open_files
-from ps2.logs import SparseWarning
+from ps2.logs import RateLimitedWarning
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self._connections = _Connections(max(1, min(max_connections, open_files() // 2)))
         self._opening: set[asyncio.Task[None]] = set()
-        self._too_many = SparseWarning(log, "the limit of %d connections is reached: idle ones are closed")
-        self._not_accepted = SparseWarning(log, "a connection could not be accepted: %s")
+        self._too_many = RateLimitedWarning(log, "the limit of %d connections is reached: idle ones are closed")
+        self._not_accepted = RateLimitedWarning(log, "a connection could not be accepted: %s")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections. uvicorn would learn of a connection only after its TLS handshake."""

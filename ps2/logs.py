@@ -1,4 +1,4 @@
-"""Logs with one line of JSON for each event (``PS2_LOG=json``, docs/logs.md), and warnings of limited frequency."""
+"""Logs with one line of JSON for each event (``PS2_LOG=json``, docs/logs.md), and rate-limited warnings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class JsonFormatter(logging.Formatter):
 class JsonLog:
     """Writes the records of a logger and its children to stderr as JSON, between ``open`` and ``close``.
 
-    In between, the handlers of parent loggers do not get these records, which they would print again.
+    Meanwhile, the records do not propagate to parent loggers, whose handlers would print them again.
     """
 
     def __init__(self, fields: Callable[[], Fields] = dict, logger: str = "ps2", level: int = logging.INFO) -> None:
@@ -99,7 +99,7 @@ class JsonLog:
             self._logger.setLevel(level)
 
 
-class SparseWarning:
+class RateLimitedWarning:
     """A warning that is logged at most once in ``PERIOD_S``, however often its cause occurs. Thread-safe."""
 
     PERIOD_S = 60.0

@@ -65,7 +65,7 @@ def run(
 
     Args:
         arguments: options of spark-submit.
-        token_file: the file with the token; None: the token is new.
+        token_file: the file with the token; None: create a token.
         timeout_s: the maximum time for all servers to start.
         report_ready: called when the servers run, with the file for all later output; None: this command is in the
             foreground.
@@ -85,25 +85,25 @@ def run(
         undo.callback(remove, fleet)
         if token_file is None:
             write_token(fleet.token_file, servers.token)
-        contained = ContainedFleet(servers, arguments, name)
-        undo.callback(contained.launcher.stop)
-        addresses = contained.start(timeout_s, stop_request)
+        container_fleet = ContainerFleet(servers, arguments, name)
+        undo.callback(container_fleet.launcher.stop)
+        addresses = container_fleet.start(timeout_s, stop_request)
         # The launcher's process stands for the servers, which are on other hosts and end with it.
         members = tuple(LaunchedServer(address, fleet.launcher) for _, address in sorted(addresses.items()))
         fleet = fleet.with_servers(members)
-        locations = contained.launcher.hosts.locations()
+        locations = container_fleet.launcher.hosts.locations()
         server_texts = [locations.get(index, "") for index in range(len(members))]
         lines = description(fleet, "in containers", server_texts, detached=report_ready is not None)
         lines += [f"log     {fleet.folder / LOG}"] if report_ready is not None else []
         click.echo("\n".join([*lines, "", COPY_ADVICE]))
         if report_ready is not None:
             report_ready(fleet.folder / LOG)
-        contained.watch(stop_request, fleet)
+        container_fleet.watch(stop_request, fleet)
     if stop_request.interrupted:
         raise KeyboardInterrupt
 
 
-class ContainedFleet:
+class ContainerFleet:
     """Servers in containers, until the user or ``ps2 stop`` ends them. Dead servers are restarted."""
 
     def __init__(self, servers: ContainedServers, arguments: Sequence[str], name: str) -> None:
@@ -140,7 +140,7 @@ class ContainedFleet:
 
     def watch(self, stop_request: StopRequest, fleet: LaunchedFleet) -> None:
         """Restart dead servers until the user requests the stop, or 'ps2 stop' has ended all servers."""
-        addresses, stopping_s = self.launcher.hosts.addresses(), 0.0
+        addresses, first_stop_s = self.launcher.hosts.addresses(), 0.0
         while not stop_request.received:
             ended = self.launcher.poll()
             stopped = [index for index, code in self.launcher.hosts.exit_codes().items() if code == 0]
@@ -148,8 +148,8 @@ class ContainedFleet:
                 click.echo("the fleet was stopped")
                 return
             # After the first stopped server, wait for the others, which 'ps2 stop' is ending.
-            stopping_s = (stopping_s or time.monotonic()) if stopped else 0.0
-            if not stopping_s or time.monotonic() - stopping_s > STOP_TOGETHER_S:
+            first_stop_s = (first_stop_s or time.monotonic()) if stopped else 0.0
+            if not first_stop_s or time.monotonic() - first_stop_s > STOP_TOGETHER_S:
                 self._restart(ended)
             addresses = self._record_addresses(addresses, fleet)
             time.sleep(POLL_S)

@@ -79,7 +79,7 @@ def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
 
 
 def _stop_foreign(target: NamedFleet) -> None:
-    """End servers of which only the addresses are known."""
+    """End servers that are known only by their addresses."""
     answers = ask_all(target, _stop_and_wait, target.addresses)
     ended = [address for address, answer in answers.items() if answer is True]
     stuck = [address for address, answer in answers.items() if answer is False]

@@ -54,35 +54,35 @@ class _Batch:
     handles: list[object] = field(default_factory=list)
 
 
-class _Open(threading.local):
-    """The batch that this thread is filling, if any.
+class _ThreadState(threading.local):
+    """The open batch of this thread, if any.
 
     Attributes:
-        filling: the batch that ``batch`` returns, or an earlier one whose ``with`` statement is gone.
-        end: the ``end`` of the next batch, from the lookup of ``__exit__`` until ``__enter__``.
+        newest: the batch that this thread opened last and did not end; its ``with`` statement may be gone.
+        end: the ``end`` of the next batch; the lookup of ``__exit__`` sets it, and ``__enter__`` reads it.
     """
 
-    filling: _Batch | None = None
+    newest: _Batch | None = None
     end: Callable[[], object] | None = None
 
     @property
-    def batch(self) -> _Batch | None:
+    def open_batch(self) -> _Batch | None:
         """The open batch. A batch whose ``with`` statement is gone no longer counts as open."""
-        if self.filling is not None and self.filling.end is not None and self.filling.end() is None:
-            self.filling = None
-        return self.filling
+        if self.newest is not None and self.newest.end is not None and self.newest.end() is None:
+            self.newest = None
+        return self.newest
 
-    @batch.setter
-    def batch(self, batch: _Batch | None) -> None:
-        self.filling = batch
+    @open_batch.setter
+    def open_batch(self, batch: _Batch | None) -> None:
+        self.newest = batch
 
 
-OPEN = _Open()
+STATE = _ThreadState()
 
 
 def _end(kind: type[BaseException] | None, *_: object) -> None:
     with SHIELD:
-        ended, OPEN.batch = OPEN.batch, None
+        ended, STATE.open_batch = STATE.open_batch, None
         if kind is None and ended is not None and ended.session is not None:
             answers = ended.session.dispatch.run([plan for plan, _ in ended.calls])
             for (_plan, deferred), answer in zip(ended.calls, answers, strict=True):
@@ -105,10 +105,10 @@ class _Exit:
 
     def __get__(self, batching: Batching | None, _: type[Batching]) -> Callable[..., None]:
         if batching is None:  # an ExitStack looks it up on the class
-            OPEN.end = None
+            STATE.end = None
             return lambda _batching, *error: _end(*error)
         end = _End()
-        OPEN.end = weakref.ref(end)
+        STATE.end = weakref.ref(end)
         return end
 
 
@@ -118,9 +118,9 @@ class Batching(ContextDecorator):
     __exit__ = _Exit()
 
     def __enter__(self) -> None:
-        if OPEN.batch is not None:
+        if STATE.open_batch is not None:
             raise UsageError("batches do not nest")
-        OPEN.batch = _Batch(OPEN.end)
+        STATE.open_batch = _Batch(STATE.end)
 
 
 def batch() -> Batching:
@@ -134,18 +134,18 @@ def batch() -> Batching:
 
 
 def in_batch() -> bool:
-    return OPEN.batch is not None
+    return STATE.open_batch is not None
 
 
 def hold(*handles: object) -> None:
     """Keep handles, and so their rows, alive until the open batch has been sent."""
-    if OPEN.batch is not None:
-        OPEN.batch.handles += handles
+    if STATE.open_batch is not None:
+        STATE.open_batch.handles += handles
 
 
 def submit(session: Session, plan: Plan[T]) -> T | Deferred[T]:
     """Run a plan, or add it to the open batch."""
-    if OPEN.filling is None:
+    if STATE.newest is None:
         answer: T = session.dispatch.run((plan,))[0]
         return answer
     return submit_all(session, [plan])[0]
@@ -153,22 +153,22 @@ def submit(session: Session, plan: Plan[T]) -> T | Deferred[T]:
 
 def submit_all(session: Session, plans: Sequence[Plan[Any]]) -> list[Any]:
     """Run plans in order, as one request per server, or add them to the open batch."""
-    opened = OPEN.batch
-    if opened is None:
+    open_batch = STATE.open_batch
+    if open_batch is None:
         return session.dispatch.run(plans)
     if not all(plan.batchable for plan in plans):
         raise UsageError("mapPartitions cannot be part of a batch: call it before or after")
-    if opened.session not in (None, session):
+    if open_batch.session not in (None, session):
         raise UsageError("all vectors of one batch must belong to one PS2Context")
-    opened.session = session
+    open_batch.session = session
     answers: list[Deferred[Any]] = [Deferred() for _ in plans]
-    opened.calls += zip(map(_copied, plans), answers, strict=True)
+    open_batch.calls += zip(map(_copied, plans), answers, strict=True)
     return answers
 
 
 def submit_later(session: Session, plan: Plan[Any]) -> None:
     """Queue a plan that changes data and return at once, or add the plan to the open batch."""
-    if OPEN.batch is not None:
+    if STATE.open_batch is not None:
         submit_all(session, [plan])
     else:
         session.dispatch.run_later(_copied(plan))

@@ -39,7 +39,7 @@ from ps2.rpc.master_control import MatrixInfo
 
 T = TypeVar("T")
 
-# By plan, then by operation; None until a server has answered.
+# The results of each plan's operations; None until a server has answered.
 Results = list[list[Result | None]]
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ps2.client.batch import OPEN, hold, submit, submit_later
+from ps2.client.batch import STATE, hold, submit, submit_later
 from ps2.client.fleet import FleetRef, Owner
 from ps2.client.managed_matrix import KeyStatus, ManagedMatrix
 from ps2.client.plans import Plan, Target
@@ -238,7 +238,7 @@ class Handle(KeyCalls):
         for vector in (self, *others):
             if vector._freed:
                 vector._check_usable()
-        if OPEN.filling is not None:
+        if STATE.newest is not None:
             hold(self, *others)
         if not others:
             if self._as_target is None:

@@ -122,7 +122,7 @@ class DCVMatrix(KeyCalls):
         return matrix_html(repr(self), self._first._spec, self._first._route, self._rows)
 
     def pull(self, rows: Any = None, columns: Any = None, out: Any = None) -> Any:
-        """Read rows: shape (len(rows), dim) or (len(rows), len(columns)), in the order given, into ``out`` if given.
+        """Read rows: shape (len(rows), dim) or (len(rows), len(columns)), in the requested order, into ``out`` if set.
 
         Without arguments, read all rows: shape ``self.shape``. In layout "column", ``columns`` alone reads blocks:
         shape (len(columns), rows of the matrix).

@@ -84,7 +84,7 @@ class FleetNetwork:
         except PS2Error as error:  # nothing was sent
             outcomes[address] = [error]
             del sent[address]
-            self._pool.keep(address, connection)
+            self._pool.release(address, connection)
             return True
         sent[address] = (connection, requests[0], header)
         try:
@@ -110,7 +110,7 @@ class FleetNetwork:
             return False
         outcomes[address] = [outcome]
         del sent[address]
-        self._pool.keep(address, connection)
+        self._pool.release(address, connection)
         return True
 
     def _discard(self, address: str, sent: dict[str, Sent]) -> None:
@@ -147,7 +147,7 @@ class FleetNetwork:
             with suppress(OSError):  # the connection has been closed
                 give_up_unanswered(flight.connection, self._wire.keepalive_s)
         if flight.reusable:
-            self._pool.keep(flight.address, flight.connection)
+            self._pool.release(flight.address, flight.connection)
         else:
             self._pool.discard(flight.connection)
         if flight.failed:

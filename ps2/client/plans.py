@@ -179,7 +179,7 @@ def push(target: Target, verb: str, values: Any, start: int, stop: int) -> Plan[
 
 
 def push_columns(target: Target, verb: str, values: Any, indices: Any) -> Plan[None]:
-    """Plan "scatter", "scatter_add"... of values at indices; duplicates apply in the order given."""
+    """Plan "scatter", "scatter_add"... of values at indices; duplicates apply in their order."""
     _check(verb, target.spec.dtype)
     columns = as_indices(indices)
     array = as_wire_values(values, target.spec, columns.shape)

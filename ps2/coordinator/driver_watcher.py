@@ -24,7 +24,7 @@ from ps2.dashboard.fleet_view import (
     operation_views,
     vectors_view,
 )
-from ps2.dashboard.run_view import NO_COUNTS, DriverFigures, RunFigures, RunWatcher, added
+from ps2.dashboard.run_view import NO_COUNTS, DriverFigures, RunFigures, RunWatcher, sum_counts
 from ps2.dashboard.snapshot import (
     CheckpointView,
     HistoryView,
@@ -179,7 +179,7 @@ class DriverWatcher:
             checkpoint=_checkpoint(*checkpoints.recent[-1]) if checkpoints.recent else None,
             runs=self._runs,
             run=None if view is None or figures is None else (view, figures),
-            counts=added(self._counts, counts_under_way),
+            counts=sum_counts(self._counts, counts_under_way),
             training=TRAININGS.current(),
             events=self._events.counts(),
         )
@@ -217,7 +217,7 @@ class DriverWatcher:
                     self._log_retries(run)
                     self._last_view = self._watcher.view()
                     self._last_figures = self._watcher.figures()
-                    self._counts = added(self._counts, self._last_figures.counts)
+                    self._counts = sum_counts(self._counts, self._last_figures.counts)
                     self._watcher = None
 
         self._guarded.run_once(keep)

@@ -33,7 +33,7 @@ MASTER = "in-process:0"
 
 
 class InProcessServers:
-    """A network to engines of this process, by address, and to a master of their own."""
+    """A network of engines in this process, each with an address, and of their master."""
 
     def __init__(self, servers: int, memory_limit_bytes: int, allow_udf: bool = False) -> None:
         """Create the engines, each with its own memory limit, and their master."""
@@ -42,7 +42,7 @@ class InProcessServers:
         self.control = ServerControl(self)
         self.master = Master(self.control, FleetConfig(), id="inprocess")
         self._servicers: dict[str, Any] = {
-            address: ServerServicer(engine, f"id-{address}", WireConfig(), lambda: None)  # the process does not end
+            address: ServerServicer(engine, f"id-{address}", WireConfig(), lambda: None)  # stopping ends no process
             for address, engine in self.engines.items()
         }
         self._servicers[MASTER] = MasterServicer(self.master)

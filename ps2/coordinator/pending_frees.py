@@ -35,7 +35,7 @@ class PendingFrees:
         self._lock = threading.Lock()
         self._matrices: set[tuple[str, int]] = set()
         self._rows: dict[tuple[str, int], set[int]] = {}
-        self._next_s = 0.0
+        self._next_attempt_s = 0.0
 
     def __len__(self) -> int:
         """Return the number of matrices and rows that are pending on all servers."""
@@ -49,43 +49,43 @@ class PendingFrees:
             self._free(*members[index], matrix)
 
     def retire(self, matrix: int, rows: Collection[int], indices: Collection[int]) -> None:
-        """Let servers free rows, which must not be in use again; repeat the call later on servers that refuse."""
+        """Let servers free rows that are still unused; repeat the call later on servers that refuse."""
         members = self._members()
         for index in indices:
             self._retire(*members[index], matrix, rows)
 
-    def catch_up(self, free: Mapping[int, Collection[int]]) -> None:
+    def catch_up(self, unused_rows: Mapping[int, Collection[int]]) -> None:
         """Repeat pending calls, unless the last attempt was a moment ago.
 
-        ``free``: the rows of each matrix that are not in use. They must not be handed out during the call.
+        ``unused_rows``: by matrix, the rows that are not in use. They must not be handed out during the call.
         """
         with self._lock:
             now_s = time.monotonic()
-            if now_s < self._next_s or not (self._matrices or self._rows):
+            if now_s < self._next_attempt_s or not (self._matrices or self._rows):
                 return
-            self._next_s = now_s + PAUSE_S
+            self._next_attempt_s = now_s + PAUSE_S
             matrices, self._matrices = self._matrices, set()
             rows, self._rows = self._rows, {}
-        present, silent = dict(self._members()), set[str]()
+        addresses, silent = dict(self._members()), set[str]()
         for id, matrix in matrices:
-            if id in present and not self._free(id, present[id], matrix, ATTEMPT_TIMEOUT_S, id in silent):
+            if id in addresses and not self._free(id, addresses[id], matrix, ATTEMPT_TIMEOUT_S, id in silent):
                 silent.add(id)
-        for (id, matrix), numbers in rows.items():
-            # Rows that were handed out again are in use, and were zeroed then.
-            unused = numbers.intersection(free.get(matrix, ()))
-            if id not in present or not unused:
+        for (id, matrix), pending_rows in rows.items():
+            # Rows that were handed out again are in use; the server zeroed them before.
+            unused = pending_rows.intersection(unused_rows.get(matrix, ()))
+            if id not in addresses or not unused:
                 continue
-            if not self._retire(id, present[id], matrix, unused, ATTEMPT_TIMEOUT_S, id in silent):
+            if not self._retire(id, addresses[id], matrix, unused, ATTEMPT_TIMEOUT_S, id in silent):
                 silent.add(id)
 
     def _free(
-        self, id: str, address: str, matrix: int, timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S, later: bool = False
+        self, id: str, address: str, matrix: int, timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S, is_silent: bool = False
     ) -> bool:
         return self._do(
             lambda: self._servers.free_matrix(address, matrix, timeout_s),
             lambda: self._matrices.add((id, matrix)),
             f"freeing matrix {matrix:x} on {address}",
-            later,
+            is_silent,
         )
 
     def _retire(
@@ -95,24 +95,24 @@ class PendingFrees:
         matrix: int,
         rows: Collection[int],
         timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S,
-        later: bool = False,
+        is_silent: bool = False,
     ) -> bool:
         # Rows are zeroed before they are handed out again, so a failed call costs only memory.
         return self._do(
             lambda: self._servers.update_rows(address, matrix, 0, sorted(rows), (), timeout_s),
             lambda: self._rows.setdefault((id, matrix), set()).update(rows),
             f"taking back rows {sorted(rows)} of matrix {matrix:x} on {address}",
-            later,
+            is_silent,
         )
 
-    def _do(self, call: Callable[[], None], postpone: Callable[[], None], description: str, later: bool) -> bool:
-        """Make a call now, or keep it for later if ``later`` or if it fails; return True if the server answered."""
+    def _do(self, call: Callable[[], None], postpone: Callable[[], None], description: str, is_silent: bool) -> bool:
+        """Make a call, or postpone it if ``is_silent`` or if it fails; return True if the server answered."""
         try:
-            if not later:
+            if not is_silent:
                 call()
                 return True
         except TransientError as error:
-            log.debug("%s, later: %s", description, error)
+            log.debug("%s is postponed: %s", description, error)
         except PS2Error as error:
             log.warning("%s: %s", description, error)
             return True

@@ -53,7 +53,7 @@ class Tracing:
         self._tracer: Tracer = trace.get_tracer("ps2", __version__)
         self._current_span, self._in_context = trace.get_current_span, trace.set_span_in_context
         self._lock = threading.Lock()
-        self._run: _RunSpans | None = None  # spans of the run under way
+        self._run: _RunSpans | None = None  # spans of the current run
         self._checkpoints, self._recovered = fleet.checkpoints.count, len(recoveries.all())
         self._guarded = GuardedLoop("tracing of runs")
         self._closing = threading.Event()
@@ -62,7 +62,7 @@ class Tracing:
             lambda run: self._guarded.run_once(lambda: self._run_begins(run)),
             lambda run: self._guarded.run_once(self._run_ends),
         )
-        TRAININGS.around = self._fit
+        TRAININGS.fit_context = self._fit
         self._thread = threading.Thread(target=self._report, name="ps2-tracing", daemon=True)
         self._thread.start()
 
@@ -73,7 +73,7 @@ class Tracing:
 
     def stop(self) -> None:
         """Report the last spans, and stop tracing."""
-        TRAININGS.around = None
+        TRAININGS.fit_context = None
         self._closing.set()
         self._thread.join(JOIN_S)
 
@@ -165,19 +165,19 @@ class _RunSpans:
                 self._clock(rank, row)
 
     def _clock(self, rank: int, row: list[float]) -> None:
-        """Make a clock's span, with one child for each category of its time. Children are in the usual order."""
-        at_s = self._began_s + row[BEGAN]
+        """Make a clock's span, with one child for each category of its time, in ``ROW_ORDER``."""
+        boundary_s = self._began_s + row[BEGAN]
         parts = [(name, row[column]) for name, column in zip(ROW_ORDER, ROW_PARTS, strict=True) if row[column] > 0]
         attributes = {**self._attributes, "ps2.rank": rank, "ps2.clock": int(row[CLOCK])}
         name = "ps2.outside" if row[OUTSIDE] else "ps2.clock"
-        span = self._tracer.start_span(name, self.context, start_time=_ns(at_s), attributes=attributes)
+        span = self._tracer.start_span(name, self.context, start_time=_ns(boundary_s), attributes=attributes)
         child_context = self._in_context(span)
         for category, seconds in parts:
             name = f"ps2.worker.{category}"
-            child = self._tracer.start_span(name, child_context, start_time=_ns(at_s), attributes=attributes)
-            at_s += seconds
-            child.end(_ns(at_s))
-        span.end(_ns(at_s))
+            child = self._tracer.start_span(name, child_context, start_time=_ns(boundary_s), attributes=attributes)
+            boundary_s += seconds
+            child.end(_ns(boundary_s))
+        span.end(_ns(boundary_s))
 
 
 def _ns(seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""The state of a run for the page, and the figures of a driver for its metrics. A view adds new records to sums."""
+"""The state of a run for the dashboard, and the figures of a driver for its metrics, updated from new records."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ WINDOWS_S = (2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 # A longer estimate of the remaining time is not shown.
 MAX_LEFT_S = 30 * 86400.0
 # The minimum duration of a straggler's clocks, as a multiple of the median.
-SLOW = 1.5
+MIN_SLOWDOWN = 1.5
 # The weight of the newest clocks in the moving average of clocks' durations.
-NEWEST = 0.3
+NEWEST_WEIGHT = 0.3
 # Columns of a timeline's rows.
 CLOCK, BEGAN, OUTSIDE = (COLUMNS.index(name) for name in ("clock", "began", "outside"))
 # The categories of a clock's work and of its waits.
@@ -86,7 +86,7 @@ class DriverFigures:
     events: Mapping[str, int]
 
 
-def added(first: Float64s, second: Float64s) -> Float64s:
+def sum_counts(first: Float64s, second: Float64s) -> Float64s:
     """Return the sum of the counts of runs; a run with fewer workers has zeros for the others."""
     total = np.zeros((max(len(first), len(second)), max(first.shape[1], second.shape[1])))
     for counts in (first, second):
@@ -101,7 +101,7 @@ class _Reading:
     Attributes:
         rows: the timeline's rows since the last update, by rank.
         tails: the timeline's last rows, by rank, for the ranks in the chart.
-        live: the worker's state, its reason, and its beginning, by rank.
+        states: by rank, the worker's state, the reason for the state, and when it began.
     """
 
     applied: list[int]
@@ -110,7 +110,7 @@ class _Reading:
     rows: list[NDArray[np.float64]]
     tails: dict[int, NDArray[np.float64]]
     metrics: NDArray[np.float64]
-    live: list[tuple[str, str, float]]
+    states: list[tuple[str, str, float]]
     is_over: bool
 
 
@@ -153,11 +153,11 @@ class RunWatcher:
         total = int(self._clocks.sum())
         per_s = self._rate(now_s, total)
         states: dict[str, int] = {}
-        for state, _, _ in reading.live:
+        for state, _, _ in reading.states:
             states[state] = states.get(state, 0) + 1
         workers = [
             WorkerView(
-                *(rank, entered[rank], furthest - entered[rank], *reading.live[rank], int(self._clocks[rank])),
+                *(rank, entered[rank], furthest - entered[rank], *reading.states[rank], int(self._clocks[rank])),
                 parts=_rounded(self._sums[rank]),
                 busy_s=_finite(self._recent[rank]),
                 slowdown=_finite(slowdowns[rank]),
@@ -167,14 +167,14 @@ class RunWatcher:
             )
             for rank, tail in sorted(reading.tails.items())
         ]
-        slow = np.flatnonzero((np.nan_to_num(slowdowns) >= SLOW) & (run.workers > 1))
+        slow = np.flatnonzero((np.nan_to_num(slowdowns) >= MIN_SLOWDOWN) & (run.workers > 1))
         return RunView(
             *(self.number, run.workers, discipline(run.clocks.staleness), now_s, reading.is_over),
             finished=reading.finished,
             first=run.first,
             furthest=furthest,
             per_s=per_s,
-            left_s=None if reading.is_over else self._left(reading.applied, per_s),
+            left_s=None if reading.is_over else self._remaining_s(reading.applied, per_s),
             parts=_rounded(np.append(sums := self._sums.sum(axis=0), max(0.0, self._ends_s.sum() - sums.sum()))),
             window_s=window_s,
             states=states,
@@ -197,22 +197,22 @@ class RunWatcher:
         metrics = run.metrics.since(self._metrics_read)
         self._metrics_read = run.metrics.added
         absent = set(run.leases.absent())
-        live = []
+        states = []
         for rank in range(run.workers):
             arrived_s = run.arrived_s.get(rank, run.began_s) - run.began_s
             if clocks.has_returned(rank):
-                live.append(("returned", "", now_s))
+                states.append(("returned", "", now_s))
             elif rank in absent:
-                live.append(("no task", "Spark has not started its task yet, or restarts it", arrived_s))
+                states.append(("no task", "Spark has not started its task yet, or restarts it", arrived_s))
             elif rank in clocks.waiting:
                 needed = clocks.needed(clocks.waiting[rank])
                 is_called = clocks.finished >= needed
                 reason = f"onClock of clock {clocks.called}" if is_called else f"before clock {clocks.waiting[rank]}"
-                live.append(("onClock" if is_called else "wait", reason, arrived_s))
+                states.append(("onClock" if is_called else "wait", reason, arrived_s))
             elif rank in run.blocked:
-                live.append(("wait", run.blocked[rank], now_s))
+                states.append(("wait", run.blocked[rank], now_s))
             else:
-                live.append(("working", "", run.released_s.get(rank, run.began_s) - run.began_s))
+                states.append(("working", "", run.released_s.get(rank, run.began_s) - run.began_s))
         return _Reading(
             applied=list(clocks.applied),
             entered=[max(pair) for pair in zip(clocks.entered, clocks.applied, strict=True)],
@@ -220,7 +220,7 @@ class RunWatcher:
             rows=rows,
             tails={rank: run.timeline[rank].tail(MAX_TAIL) for rank in self._shown},
             metrics=metrics,
-            live=live,
+            states=states,
             is_over=run.is_over or run.error is not None,
         )
 
@@ -237,7 +237,7 @@ class RunWatcher:
         has_rows = counts > 0
         busy_s = np.bincount(ranks, seconds[:, BUSY].sum(axis=1), workers)[has_rows] / counts[has_rows]
         average_s = np.where(np.isnan(self._recent[has_rows]), busy_s, self._recent[has_rows])
-        self._recent[has_rows] = average_s + NEWEST * (busy_s - average_s)
+        self._recent[has_rows] = average_s + NEWEST_WEIGHT * (busy_s - average_s)
 
     def _add_metrics(self, rows: NDArray[np.float64]) -> None:
         for number in np.unique(rows[:, 1]) if len(rows) else ():
@@ -261,8 +261,8 @@ class RunWatcher:
         span_s = CLOCKS_SHOWN * (float(recent_s.max()) + float(waits_s)) if len(recent_s) else 0.0
         return next((window_s for window_s in WINDOWS_S if window_s >= span_s), WINDOWS_S[-1])
 
-    def _left(self, applied: Sequence[int], per_s: float) -> float | None:
-        """Return the seconds until the ends of the workers' loops; None: unknown, as for loops that ``STOP`` ends."""
+    def _remaining_s(self, applied: Sequence[int], per_s: float) -> float | None:
+        """Estimate the seconds until all workers' loops end; None: unknown, for example if ``STOP`` ends the loops."""
         clocks = sum(max(0, self.run.until - clock) for clock in applied)
         if not clocks or clocks > MAX_LEFT_S * per_s:
             return None
@@ -284,9 +284,9 @@ def _bars(rows: NDArray[np.float64], from_s: float) -> tuple[Bar, ...]:
     size = -(-len(rows) // MAX_BARS)
     starts = np.arange(0, len(rows), size)
     parts = np.round(np.add.reduceat(rows[:, ROW_PARTS], starts, axis=0), 5).tolist()
-    lasts = np.append(starts[1:], len(rows)) - 1
-    began_s, clocks = np.round(rows[starts, BEGAN], 4).tolist(), rows[lasts, CLOCK].astype(int).tolist()
-    counts, outside = (lasts - starts + 1).tolist(), (rows[starts, OUTSIDE] != 0).tolist()
+    last_rows = np.append(starts[1:], len(rows)) - 1
+    began_s, clocks = np.round(rows[starts, BEGAN], 4).tolist(), rows[last_rows, CLOCK].astype(int).tolist()
+    counts, outside = (last_rows - starts + 1).tolist(), (rows[starts, OUTSIDE] != 0).tolist()
     return tuple(
         Bar(bar_s, clock, count, tuple(seconds), is_outside)
         for bar_s, clock, count, seconds, is_outside in zip(began_s, clocks, counts, parts, outside, strict=True)

@@ -80,13 +80,13 @@ class TrainingLog:
     """Thread-safe. A process trains one model at a time.
 
     Attributes:
-        around: a function that returns a context for a training, given its name and steps; None: no context.
+        fit_context: returns the context in which a training runs, from its name and steps; None: no context.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._current: _Training | None = None
-        self.around: Callable[[str, int], AbstractContextManager[None]] | None = None
+        self.fit_context: Callable[[str, int], AbstractContextManager[None]] | None = None
         self._history: deque[_Training] = deque(maxlen=MAX_HISTORY)
 
     @contextmanager
@@ -106,7 +106,7 @@ class TrainingLog:
 
         outcome = "interrupted"
         try:
-            with nullcontext() if self.around is None else self.around(name, steps):
+            with nullcontext() if self.fit_context is None else self.fit_context(name, steps):
                 yield add_step
             outcome = "done"
         except Exception as error:

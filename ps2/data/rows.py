@@ -173,7 +173,7 @@ class LocalRows:
         return int(self.x.shape[0])
 
     def take(self, numbers: npt.ArrayLike) -> LocalRows:
-        """Return some rows, in the order given, with only the keys that they use.
+        """Return some rows, in the requested order, with only the keys that they use.
 
         Args:
             numbers: the numbers of the rows, integers, shape (m,); a row can occur several times.
@@ -189,12 +189,12 @@ class LocalRows:
         return LocalRows(self.keys[used], x, *self._row_fields(rows))
 
     def gathered(self, rows: Int64s) -> LocalRows:
-        """Return some rows, in the order given, with all keys; the numbers are not checked."""
+        """Return some rows, in the requested order, with all keys; the numbers are not checked."""
         indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
         return LocalRows(self.keys, sparse_matrix(values, columns, indptr, len(self.keys)), *self._row_fields(rows))
 
     def chosen(self, numbers: npt.ArrayLike) -> LocalRows:
-        """Return some rows, in the order given, with all keys; raises like ``take``."""
+        """Return some rows, in the requested order, with all keys; raises like ``take``."""
         rows = row_numbers(numbers, len(self))
         return LocalRows(self.keys, self.x[rows], *self._row_fields(rows))
 

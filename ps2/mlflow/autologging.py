@@ -54,7 +54,7 @@ def autolog(
 
     A run gets all params, set or not; the metrics ``loss``, ``validation_loss`` and those of the family, by step; the
     duration, rows per second and other figures of ``summary``; a plot of the loss, if matplotlib is installed; and the
-    model. The names of a second fit in the same run begin with the estimator's name and a number. Of
+    model. The names of a second fit in the same run begin with the estimator's name and a number. For
     ``CrossValidator``, ``TrainValidationSplit`` and ``OneVsRest``, only the fit of the best params is logged, not the
     fits in their threads. The steps of a stream are its batches. If the tracking server fails, the fit continues, with
     a warning in the log.
@@ -75,7 +75,7 @@ def autolog(
 
 
 class _Autologger:
-    """Begins to watch fits."""
+    """Creates a ``_LoggedFit`` for each fit."""
 
     def __init__(self, options: _Options) -> None:
         self._options = options
@@ -154,7 +154,7 @@ class _LoggedFit:
     def _log_model(self, model: Any) -> None:
         try:
             log_model(model, self._prefix.replace("/", "-") + "model", run_id=self._run_id)
-        except Exception as error:  # no error of MLflow may break a fit, and it has any type
+        except Exception as error:  # MLflow raises errors of any type; none may break a fit
             log.warning("MLflow at %s: the model of %s is not logged: %s", self._uri, self._name, error)
 
     def _call(self, function: Callable[[], None]) -> None:
@@ -174,7 +174,7 @@ class _LoggedFit:
             elif not self._failed:
                 try:
                     call()
-                except Exception as error:  # no error of MLflow may break a fit, and it has any type
+                except Exception as error:  # MLflow raises errors of any type; none may break a fit
                     self._fail(f"{type(error).__name__}: {error}")
 
     def _fail(self, reason: str) -> None:
@@ -189,7 +189,7 @@ class _LoggedFit:
 
     @property
     def _active_run_id(self) -> str:
-        assert self._run_id is not None  # _begin comes first
+        assert self._run_id is not None  # _begin has set it
         return self._run_id
 
     def _begin(self, params: Mapping[str, str], tags: Mapping[str, str]) -> None:

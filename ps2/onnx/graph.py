@@ -84,7 +84,7 @@ class _Ensemble:
     weights: list[float] = field(default_factory=list)
 
     def add(self, tree: Tree, values: Float64s, target: int) -> None:
-        """Add a tree; values: for each node, what it adds to the target as a leaf."""
+        """Add a tree; values: for each node, the number that it adds to the target as a leaf."""
         self.roots.append(len(self.features))
         inner = np.flatnonzero(tree.feature != LEAF)
         # To ONNX Runtime before 1.30, a root is a leaf if its two branches have the same number.

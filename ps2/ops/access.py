@@ -60,7 +60,7 @@ def pull(u: Row, *, start: int = 0, stop: int = -1) -> Array:
 
 @op(initial=True)
 def gather(u: Row, slots: Slots) -> Annotated[Array, along("slots")]:
-    """Return ``u`` at the slots, in the order given; 0 at slot -1.
+    """Return ``u`` at the slots, in their order; 0 at slot -1.
 
     Raises:
         OutOfRangeError: a slot is not inside the row.
@@ -131,11 +131,11 @@ def scatter_sub(u: Row, slots: Slots, values: SlotValues) -> None:
 
 @op(writes=("u",))
 def scatter_mul(u: Row, slots: Slots, values: SlotValues) -> None:
-    """Multiply ``u`` by the values at the slots; absent keys are not added; raises like ``scatter``."""
+    """Multiply ``u`` by the values at the slots; absent keys stay absent; raises like ``scatter``."""
     _scatter(kernels.scatter_mul, u, slots, values)
 
 
 @op(writes=("u",), dtypes=FLOATS)
 def scatter_div(u: Row, slots: Slots, values: SlotValues) -> None:
-    """Divide ``u`` by the values at the slots; absent keys are not added; raises like ``scatter``."""
+    """Divide ``u`` by the values at the slots; absent keys stay absent; raises like ``scatter``."""
     _scatter(kernels.scatter_div, u, slots, values)

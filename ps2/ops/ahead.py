@@ -29,14 +29,14 @@ def compile_ahead(kernel: Any, warmer: str) -> None:
 
 
 def compiling_process(statements: str, niceness: int = 0) -> subprocess.Popen[bytes]:
-    """Start a process that compiles kernels by some statements; it has the same module path, and ends with this one."""
+    """Start a process in which statements compile kernels; it has this process's ``sys.path``, and ends with it."""
     preamble = f"import os, sys; os.nice({niceness}); sys.path[:] = {sys.path!r}; from ps2.ops import ahead"
-    program = f"{preamble}; ahead.end_with({os.getpid()}); {statements}"
+    program = f"{preamble}; ahead.exit_with_parent({os.getpid()}); {statements}"
     null = subprocess.DEVNULL
     return subprocess.Popen([sys.executable, "-c", program], stdin=null, stdout=null, stderr=null)
 
 
-def end_with(parent: int) -> None:
+def exit_with_parent(parent: int) -> None:
     """End this process soon after its parent, given the parent's process id."""
 
     def watch() -> None:

@@ -34,7 +34,7 @@ ACCESS_COST = 64
 
 @op(initial=True)
 def columns_pull(m: Blocks, slots: Slots) -> Annotated[Array, along(SLOTS, BLOCK)]:
-    """Return the blocks at the slots, shape (n, k), in the order given; zeros at slot -1.
+    """Return the blocks at the slots, shape (n, k), in their order; zeros at slot -1.
 
     Raises:
         OutOfRangeError: a slot is not in the shard.

@@ -42,7 +42,7 @@ def check_declared(
     name: str, operands: Sequence[str], writes: tuple[str, ...], reduce: str | None, hints: Mapping[str, Any]
 ) -> None:
     """Raise ConfigError if the arguments of ``@op`` contradict the function."""
-    if unknown := [each for each in writes if each not in operands]:
+    if unknown := [written for written in writes if written not in operands]:
         raise ConfigError(
             f"operation {name!r}: writes: expected names of its vectors or matrices "
             f"({', '.join(operands) or 'it has none'}), got {', '.join(map(repr, unknown))}"

@@ -155,7 +155,7 @@ def _group(keys: Int64s, bounds: Int64s, owners: Array, grouped: Int64s, order: 
     last = bounds.size - 2
     per_bucket = (last + 1) / bounds[last + 1]
     for i in range(keys.size):
-        # As in ``ps2.matrix.partition.hash_bucket``.
+        # The bucket is that of ``ps2.matrix.partition.hash_bucket``.
         bucket = np.int64(scrambled(np.uint64(keys[i])) >> np.uint64(32))
         # A guess that is nearly always right, as partitions have nearly equal sizes.
         owner: int = min(int(bucket * per_bucket), last)

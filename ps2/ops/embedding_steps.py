@@ -57,7 +57,7 @@ def ftrl_block(k: int, linear: int) -> int:
 
 @op(initial=True)
 def embedding_pull(m: Blocks, slots: Slots, *, k: Width) -> Annotated[Array, along(SLOTS, "k")]:
-    """Return the first k values of the blocks at the slots, shape (n, k), in the order given; zeros at slot -1.
+    """Return the first k values of the blocks at the slots, shape (n, k), in their order; zeros at slot -1.
 
     Raises:
         ShapeError: a block has fewer values.

@@ -64,7 +64,7 @@ class KeyIndex:
         return slots
 
     def insert(self, keys: Int64s) -> Int64s:
-        """Return the slot of each key; absent keys are added in the order given.
+        """Return the slot of each key; absent keys are added in their order.
 
         Raises OutOfRangeError if a key is negative; nothing is added then.
         """

@@ -33,7 +33,7 @@ MAX_PRODUCTS = 1 << 16
 
 @op()
 def rows_pull(m: Block, rows: RowIds) -> Annotated[Array, along("rows", "columns")]:
-    """Return the rows, shape (n, width), in the order given.
+    """Return the rows, shape (n, width), in the requested order.
 
     Raises:
         OutOfRangeError: a row is not in the matrix.
@@ -161,7 +161,7 @@ def _tile(columns: int) -> int:
 
 @op(writes=("m",), dtypes=FLOATS, blocks="pair")
 def rows_axpy(m: Block, rows_y: PairRows, rows_x: PairRows, alphas: PairFloats) -> None:
-    """Set ``y += alpha * x`` for each pair of rows, one after the other in the order given (paper, Equation 2).
+    """Set ``y += alpha * x`` for each pair of rows, one after the other, in this order (paper, Equation 2).
 
     Args:
         rows_y: the rows that change.

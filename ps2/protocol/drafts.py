@@ -1,4 +1,4 @@
-"""Requests and replies of which only the header has arrived. They are checked before memory is allocated for arrays."""
+"""Requests and replies before their arrays arrive. They are checked before memory is allocated for arrays."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from ps2.rpc.status import MAX_METADATA_BYTES, error_detail, from_bare, from_rpc
 from ps2.transport import proof
 from ps2.transport.connection import unreachable
 from ps2.transport.proof import ClientSession, Tokens
-from ps2.transport.tls import Renewed
+from ps2.transport.tls import TlsValue
 
 NONCE_KEY = "ps2-nonce-bin"
 CALL_KEY = "ps2-call-bin"
@@ -80,7 +80,7 @@ class Channel:
         self._reached = False
         self._peer_name = "a server"
         self._wire = wire
-        self._credentials = Renewed(wire.tls, channel_credentials) if wire.tls is not None else None
+        self._credentials = TlsValue(wire.tls, channel_credentials) if wire.tls is not None else None
         self._opened_with: grpc.ChannelCredentials | None = None
         self._lock = threading.Lock()
         self._answered = False

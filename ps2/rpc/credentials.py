@@ -11,7 +11,7 @@ import grpc
 from ps2.certificates import Pems, Tls
 from ps2.config import split_address
 from ps2.errors import AuthError, ConfigError, PS2Error
-from ps2.transport.tls import Renewed, build, client_context, fault, server_context, trusted_authority, verify_reason
+from ps2.transport.tls import TlsValue, build, client_context, fault, server_context, trusted_authority, verify_reason
 
 
 def channel_credentials(pems: Pems) -> grpc.ChannelCredentials:
@@ -23,7 +23,7 @@ def channel_credentials(pems: Pems) -> grpc.ChannelCredentials:
 
 def server_credentials(tls: Tls) -> grpc.ServerCredentials:
     """Return the credentials of a gRPC server; each new connection uses the newest certificates."""
-    configuration = Renewed(tls, _server_configuration)
+    configuration = TlsValue(tls, _server_configuration)
     latest = configuration.get()
 
     def fetch_changed() -> grpc.ServerCertificateConfiguration | None:

@@ -389,7 +389,7 @@ class RunState:
         yield from self.wait(lease, lambda: lease.rank not in self.blocked)
 
     def unblock(self, ranks: Collection[int]) -> None:
-        # At once, not when the ranks resume: a released rank must not count as waiting.
+        # Do not wait until the ranks resume: a released rank must not count as waiting.
         for rank in ranks:
             self.blocked.pop(rank, None)
             self.leases.wake(rank)

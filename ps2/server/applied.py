@@ -101,7 +101,7 @@ class _Scope:
                 return
             del self.parts[id.number]
         if id.number >= self._words[BASE] + BITS:
-            # For example the first number of a clock: the numbers that follow it then fall into the window.
+            # An example is the first number of a clock: the numbers that follow it then fall into the window.
             self._slide(id.number)
         if id.number >= self._words[BASE]:
             self._bits |= 1 << id.number - self._words[BASE]

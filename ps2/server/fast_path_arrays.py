@@ -15,7 +15,7 @@ from ps2.server.libc import Address, pointer
 
 @inline
 def run(line: Int64s, base: Any, plan: Int64s, slots: Int64s) -> None:
-    """Run an operation on a shard's values and the values in the buffer at address ``base``."""
+    """Run an operation on a shard and the values in the buffer at ``base``; see ``fast_path_line`` for line, plan."""
     kind, dtype, live, width = line[fp.KIND], line[fp.DTYPE], line[fp.LIVE], line[fp.WIDTH]
     data, values = pointer(Address(line[fp.DATA])), pointer(base + Address(plan[fp.ARRAYS + fp.WIDE_OFFSET]))
     size, count = live * width, plan[fp.VALUE_COUNT]
@@ -65,7 +65,7 @@ def _add(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> N
     elif kind == fp.COLUMNS_ADD:
         blocks.add(data.reshape((-1, width)), slots, values.reshape((-1, width)))
     else:
-        # As a slice: with ``start + i`` as an index, the compiler would not use SIMD lanes.
+        # The compiler uses SIMD lanes for a slice, but not for an index ``start + i``.
         target = data[plan[fp.START] : plan[fp.START] + values.size]
         if kind == fp.PUSH_ADD:
             for i in range(values.size):

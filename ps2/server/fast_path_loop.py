@@ -295,7 +295,7 @@ def is_applied(scope: Int64s, number: int, settled: int) -> int:
     if bit < 0:
         return -1
     if bit >= BITS:
-        # For example the first number of a clock, far beyond its predecessors: then the whole window is settled.
+        # An example is the first number of a clock, far beyond its predecessors: the whole window is then settled.
         return 0 if scope[BASE] + BITS <= settled <= number and number >= scope[END] else -1
     if scope[END] > scope[BASE] + BITS:
         return -1  # the window could move over numbers that only Python knows

@@ -77,8 +77,8 @@ class Loading:
     def fill(self, url: str, matrix: LoadMatrix, id: RequestId, route_version: int) -> None:
         """Read this server's partitions of an unused matrix. The call is a mutation: retries apply it once.
 
-        Other requests run at the same time. After an error the shards may be partly filled. Of two concurrent calls,
-        the one that began later succeeds; the other raises StaleRouteError.
+        Other requests run at the same time. After an error the shards may be partly filled. If two calls
+        overlap, the one that began later succeeds; the other raises StaleRouteError.
         """
         fs, root = resolve_url(url)
         fs.invalidate_cache()

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from ps2.config import WireConfig
 from ps2.errors import LaunchError, PS2Error
 from ps2.listening import listening_socket, open_files
-from ps2.logs import SparseWarning
+from ps2.logs import RateLimitedWarning
 from ps2.transport.connection import Connection
 from ps2.transport.handshake import admit, refusal
 from ps2.transport.proof import Tokens
 from ps2.transport.sockets import close, hang_up, send_all, tune
-from ps2.transport.tls import Renewed, server_context
+from ps2.transport.tls import TlsValue, server_context
 from ps2.transport.tls_connection import TlsConnection
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Acceptor:
         self._wire = wire
         self._welcome = welcome
         try:
-            self._tls = Renewed(wire.tls, server_context) if wire.tls is not None else None
+            self._tls = TlsValue(wire.tls, server_context) if wire.tls is not None else None
         except PS2Error:
             for listener in listeners:
                 listener.close()
@@ -83,8 +83,8 @@ class Acceptor:
         self._lock = threading.Lock()
         self._unauthenticated: dict[socket.socket, None] = {}  # oldest first
         self._max_unauthenticated = min(MAX_UNAUTHENTICATED, open_files() // 8)
-        self._not_accepted = SparseWarning(log, "a connection could not be accepted: %s")
-        self._no_thread = SparseWarning(log, "a connection is refused, because no thread can be started: %s")
+        self._not_accepted = RateLimitedWarning(log, "a connection could not be accepted: %s")
+        self._no_thread = RateLimitedWarning(log, "a connection is refused, because no thread can be started: %s")
         self._acceptors = [
             threading.Thread(target=self._accept, args=(listener,), name="ps2-accept", daemon=True)
             for listener in listeners

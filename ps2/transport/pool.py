@@ -18,12 +18,12 @@ from ps2.transport.connection import Connection, unreachable
 from ps2.transport.handshake import handshake
 from ps2.transport.proof import Tokens
 from ps2.transport.sockets import PlainSocket, connect, limit_wait, tune
-from ps2.transport.tls import Renewed, client_context
+from ps2.transport.tls import TlsValue, client_context
 from ps2.transport.tls_connection import TlsConnection
 
 log = logging.getLogger(__name__)
 
-# Idle connections kept per server.
+# The maximum number of idle connections per server.
 MAX_IDLE = 8
 
 CLOSED = "the connection to the fleet has been closed"
@@ -46,7 +46,7 @@ class Peer:
 class ConnectionPool:
     """A connection pool. Thread-safe, but not fork-safe.
 
-    Each connection that is taken must be returned by ``keep`` or ``discard``.
+    Each connection that is taken must be returned by ``release`` or ``discard``.
     """
 
     def __init__(self, token: Tokens | None, wire: WireConfig, identify: Callable[[str], Peer]) -> None:
@@ -54,7 +54,7 @@ class ConnectionPool:
         self._token = token
         self._wire = wire
         self._identify = identify
-        self._tls = Renewed(wire.tls, client_context) if wire.tls is not None else None
+        self._tls = TlsValue(wire.tls, client_context) if wire.tls is not None else None
         self._lock = threading.Lock()
         self._peers: dict[str, Peer] = {}
         self._busy: set[Connection] = set()
@@ -95,7 +95,7 @@ class ConnectionPool:
         peer, _ = self._peer(address)
         return self._connect(address, peer)
 
-    def keep(self, address: str, connection: Connection) -> None:
+    def release(self, address: str, connection: Connection) -> None:
         """Put a connection without in-flight requests back into the pool; close it if the pool is full."""
         with self._lock:
             self._busy.discard(connection)
@@ -131,7 +131,7 @@ class ConnectionPool:
             connection.close()
 
     def _peer(self, address: str) -> tuple[Peer, bool]:
-        """Return the server at an address, and True if its identity was asked for just now."""
+        """Return the server at an address, and True if this call asked for its identity."""
         with self._lock:
             peer = self._peers.get(address)
         if peer is not None:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Renewed(Generic[T]):
+class TlsValue(Generic[T]):
     """A value made from certificates, rebuilt when the certificates change. Thread-safe.
 
     If new certificates are unusable, the previous ones stay in use: files that are replaced one after the other do not

@@ -16,7 +16,7 @@ from ps2.protocol.framing import Reading
 from ps2.transport.connection import Connection
 from ps2.transport.handshake import handshake
 from ps2.transport.sockets import MIN_TIMEOUT_S, hang_up, receive, send_all, tune
-from ps2.transport.tls import Renewed, client_context
+from ps2.transport.tls import TlsValue, client_context
 from ps2.transport.tls_connection import TlsConnection
 
 LENGTH = struct.Struct("<I")
@@ -40,7 +40,7 @@ class WorkerChannel(Generic[M]):
         self._name = name
         self._reply = reply
         self._wire = wire
-        self._tls = Renewed(wire.tls, client_context) if wire.tls is not None else None
+        self._tls = TlsValue(wire.tls, client_context) if wire.tls is not None else None
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._closed = False

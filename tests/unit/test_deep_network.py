@@ -30,7 +30,7 @@ def _logistic(architecture, layers, batch, table, seed=None):
     one = Pass(architecture, layers, batch, table, seed)
     loss, slopes = logistic_loss(one.margins(), labels, weights)
     gradients = [np.empty(0)] * len(layers)
-    of_table = one.slopes_back(slopes, gradients.__setitem__)
+    of_table = one.backward(slopes, gradients.__setitem__)
     return loss, gradients, of_table
 
 
@@ -40,7 +40,7 @@ def _softmax(architecture, layers, batch, table, seed=None):
     pairs = PositivePairs(items, shares, np.linspace(0.5, 1.5, len(batch)))
     loss, left, right = softmax_loss(*one.towers(), pairs, architecture.temperature)
     gradients = [np.empty(0)] * len(layers)
-    of_table = one.towers_back(left, right, gradients.__setitem__)
+    of_table = one.backward_towers(left, right, gradients.__setitem__)
     return loss, gradients, of_table
 
 

@@ -172,6 +172,6 @@ def test_pass_when_warm_then_compiles_nothing():
     part = held.take(np.arange(4))
     blocks = np.zeros((len(part.keys), 5), np.float32)
     one = Pass(architecture, architecture.initial(0), part.batch, blocks, 1)
-    one.slopes_back(one.margins(), lambda number, gradient: None)
+    one.backward(one.margins(), lambda number, gradient: None)
     held.items(0, 1)
     assert compiled((kernels,)) == before

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
 from ps2.dashboard.driver_metrics import MAX_RANKS, DriverCollector, category_metric
-from ps2.dashboard.run_view import NO_COUNTS, added
+from ps2.dashboard.run_view import NO_COUNTS, sum_counts
 from ps2.run.timeline import NAMES
 from tests.driver_figures import figures_of, run_of
 
@@ -66,7 +66,7 @@ def test_ranks_when_there_are_many_then_rest_is_one_sum():
 
 def test_counts_when_a_smaller_run_follows_then_never_go_back():
     first, second = run_of(3)[1].counts, run_of(2)[1].counts
-    both = added(added(NO_COUNTS, first), second)
+    both = sum_counts(sum_counts(NO_COUNTS, first), second)
     assert both.shape == first.shape
     assert (both >= first).all()
     assert both.sum() == first.sum() + second.sum()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from embedding_training import make_plan
 
-from ps2.algorithms.embeddings.batch_kernels import losses_of
+from ps2.algorithms.embeddings.batch_kernels import add_batch_losses
 from ps2.algorithms.embeddings.sampling import Sampler, kind_of
 from ps2.algorithms.embeddings.skipgrams import ops
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
@@ -77,7 +77,7 @@ def test_learn_from_products_when_steps_are_small_then_as_whole(architecture, or
     rate = 1e-4  # products are of what vectors were before the batch, which makes little of a difference then
     result = np.sum([ops.find_products(*shard, tokens, offsets, **fleet.how) for shard in fleet.shards], axis=0)
     messages = np.zeros(3)
-    losses_of(result, messages)
+    add_batch_losses(result, messages)
     for shard in fleet.shards:
         ops.learn_from_products(*shard, tokens, offsets, result, **fleet.how, rate=rate, workers=1)
     vectors, contexts = tables.copy()

@@ -41,7 +41,7 @@ class KMeansSummary(HistorySummary):
 
     @property
     def numIter(self) -> int:
-        """Number of times that the centres have moved."""
+        """Number of iterations; each one moves the centres."""
         return self._history.steps
 
     @property
@@ -153,5 +153,5 @@ class KMeansModel(KMeansSettings, FeatureModel, Model):
         return self._as_pyspark(clustering.KMeansModel, parent)
 
 
-# isinstance() says yes; a real subclass would have to wrap a Java object.
+# isinstance() accepts the model as pyspark's; a real subclass would have to wrap a Java object.
 clustering.KMeansModel.register(KMeansModel)

@@ -26,19 +26,19 @@ EXTRA_ROUNDINGS = 8.0
 
 @inline
 def _bound_distances(
-    products: Array, norms: Float64s, roots: Float64s, root: float, slack: float, low: Float64s
+    products: Array, squares: Float64s, norms: Float64s, norm: float, slack: float, low: Float64s
 ) -> float:
     """Write a lower bound of each squared distance minus the row's squared norm; return the smallest upper bound.
 
-    A bound allows for an error of ``slack`` * (the row's norm + the centre's norm) ** 2.
+    A bound allows for an error of ``slack`` times the square of the sum of the row's and the centre's norm.
     """
     for c in range(products.size):
-        root_sum = root + roots[c]
-        low[c] = norms[c] - 2.0 * np.float64(products[c]) - slack * root_sum * root_sum
+        norm_sum = norm + norms[c]
+        low[c] = squares[c] - 2.0 * np.float64(products[c]) - slack * norm_sum * norm_sum
     best = np.inf
     for c in range(products.size):
-        root_sum = root + roots[c]
-        high = low[c] + 2.0 * slack * root_sum * root_sum
+        norm_sum = norm + norms[c]
+        high = low[c] + 2.0 * slack * norm_sum * norm_sum
         if high < best:
             best = high
     return best
@@ -50,8 +50,8 @@ def nearest_sparse(
     indices: Int32s,
     data: Array,
     centres: Array,
+    squares: Float64s,
     norms: Float64s,
-    roots: Float64s,
     epsilon: float,
     dim: int,
     assigned: Int64s,
@@ -61,8 +61,8 @@ def nearest_sparse(
 
     Args:
         centres: array of the rows' dtype, shape (columns, clusters).
-        norms: the squared norms of the centres over all features, also over those that the worker's rows do not use.
-        roots: the square roots of ``norms``.
+        squares: the squared norms of the centres over all features, also over those that the worker's rows do not use.
+        norms: the square roots of ``squares``.
         epsilon: the machine epsilon of the dtype.
         dim: the number of all features. The distance to a row that stores all of them needs no norm.
         assigned: output: the index of each row's nearest centre, the lowest index of equally near ones.
@@ -93,13 +93,13 @@ def nearest_sparse(
                     tile[j] += a * row_a[j]
                 p += 1
         slack = (end - begin + EXTRA_ROUNDINGS) * epsilon
-        best = _bound_distances(products, norms, roots, np.sqrt(square), slack, low)
+        best = _bound_distances(products, squares, norms, np.sqrt(square), slack, low)
         assigned[i], distances[i] = 0, np.inf
         for c in range(count):
             if low[c] <= best:
                 is_full = end - begin == dim
                 # Two sums, as in ``nearest_dense``: both kernels compute the same distance of a row with all features.
-                even, odd = 0.0 if is_full else norms[c], 0.0
+                even, odd = 0.0 if is_full else squares[c], 0.0
                 for p in range(begin, end):
                     x, y = np.float64(data[p]), np.float64(centres[indices[p], c])
                     term = (x - y) * (x - y) if is_full else x * (x - 2.0 * y)
@@ -117,8 +117,8 @@ def nearest_dense(
     x: Array,
     products: Array,
     centres: Array,
+    squares: Float64s,
     norms: Float64s,
-    roots: Float64s,
     epsilon: float,
     assigned: Int64s,
     distances: Float64s,
@@ -126,19 +126,19 @@ def nearest_dense(
     """Find the nearest centre of each row, if rows store all features; see also ``nearest_sparse``.
 
     Args:
-        products: the inner products of rows and centres, added in any order, shape (n, clusters).
+        products: the inner products of rows and centres, summed in any order, shape (n, clusters).
         centres: shape (clusters, features).
     """
-    low = np.empty(len(norms))
+    low = np.empty(len(squares))
     width = x.shape[1]
     slack = (width + EXTRA_ROUNDINGS) * epsilon
     for i in range(len(x)):
         square = 0.0
         for f in range(width):
             square += np.float64(x[i, f]) * np.float64(x[i, f])
-        best = _bound_distances(products[i], norms, roots, np.sqrt(square), slack, low)
+        best = _bound_distances(products[i], squares, norms, np.sqrt(square), slack, low)
         assigned[i], distances[i] = 0, np.inf
-        for c in range(len(norms)):
+        for c in range(len(squares)):
             if low[c] <= best:
                 even, odd = 0.0, 0.0
                 for f in range(0, width - 1, 2):

@@ -38,21 +38,21 @@ class Points:
         if is_full and rows and bool((x.indices.reshape(rows, dim) == np.arange(dim)).all()):
             self._table = readable(x.data.reshape(rows, dim))
 
-    def nearest(self, centres: Array, norms: Float64s) -> tuple[Int64s, Float64s]:
-        """Return the index of each row's nearest centre, the lowest of equally near ones, and the squared distance.
+    def nearest(self, centres: Array, squares: Float64s) -> tuple[Int64s, Float64s]:
+        """Return the index of each row's nearest centre, the first of equally near ones, and its squared distance.
 
         Args:
             centres: C-contiguous array of the rows' dtype, shape (columns, clusters).
-            norms: the squared norms of the centres over all features.
+            squares: the squared norms of the centres over all features.
         """
         count = self.x.shape[0]
         assigned, distances = np.empty(count, np.int64), np.empty(count)
         epsilon = float(np.finfo(centres.dtype).eps)
-        norms = readable(norms)
-        roots = readable(np.sqrt(norms))
+        squares = readable(squares)
+        norms = readable(np.sqrt(squares))
         if self._table is None:
             entries = readable(self.x.indptr), readable(self.x.indices), readable(self.x.data)
-            kernels.nearest_sparse(*entries, readable(centres), norms, roots, epsilon, self._dim, assigned, distances)
+            kernels.nearest_sparse(*entries, readable(centres), squares, norms, epsilon, self._dim, assigned, distances)
             return assigned, distances
         by_cluster = readable(centres.T)
         step = max(1, MAX_PRODUCTS // max(1, centres.shape[1]))
@@ -60,7 +60,7 @@ class Points:
             block = slice(begin, begin + step)
             x = readable(self._table[block])
             products = readable(x @ centres)
-            kernels.nearest_dense(x, products, by_cluster, norms, roots, epsilon, assigned[block], distances[block])
+            kernels.nearest_dense(x, products, by_cluster, squares, norms, epsilon, assigned[block], distances[block])
         return assigned, distances
 
 
@@ -122,7 +122,7 @@ class KMeansClusters(ArrayModel):
         return self.k
 
     def predict(self, x: Any) -> Int64s:
-        """Return the cluster of each row, int64, shape (n,); of several centres that are equally near, the first one.
+        """Return the cluster of each row, int64, shape (n,): the first of equally near ones.
 
         Args:
             x: NumPy array or scipy CSR of shape (n, features).
@@ -165,7 +165,7 @@ class KMeansClusters(ArrayModel):
         return {"centres": self.centres, "distance": self.distance}
 
     def _nearest(self, x: Any) -> tuple[Int64s, Float64s, int]:
-        """Return the cluster and the squared distance of each row divided by a power of two, and its exponent."""
+        """Divide the rows by a power of two; return each row's cluster and squared distance, and the exponent."""
         rows = sp.csr_array(finite_rows("x", x, self.dim))
         data, exponent = rows.data, 0
         if self.distance == "cosine":

@@ -143,12 +143,12 @@ class KMeansProgram(Program[FittedClusters]):
             if last_rank < 0:  # no row adds to the cost: each equals a candidate
                 break
             collect = CollectDraw(scale, draw, candidates, last_rank)
-            drawn_rows = yield collect.then(lambda report: start.without_repeats(vars(report)))
-            candidates = start.joined([*([] if candidates is None else [candidates]), dict(vars(drawn_rows))])
+            drawn_rows = yield collect.then(lambda report: start.drop_duplicates(vars(report)))
+            candidates = start.concatenate([*([] if candidates is None else [candidates]), dict(vars(drawn_rows))])
             self._check_size(candidates)
         assert candidates is not None
         report = yield WeighCandidates(scale, candidates)  # line 7
-        rows, ids = start.unpacked(candidates, plan.dim), candidates["ids"]
+        rows, ids = start.unpack(candidates, plan.dim), candidates["ids"]
         return ids[start.plus_plus(rows, report.weights, plan.clusters, plan.seed)]  # line 8
 
     def _check_size(self, candidates: PackedRows) -> None:
@@ -195,7 +195,7 @@ class KMeansProgram(Program[FittedClusters]):
             return squared_move / 2.0 <= limit
         return math.sqrt(squared_move) <= float(shifted(np.array(limit), -scale.exponent))
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def worker(self) -> Callable[[Reading], ClusteringWorker]:
         return partial(ClusteringWorker, self.plan, self._vectors)

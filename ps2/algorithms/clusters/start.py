@@ -34,7 +34,7 @@ def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int6
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed % MODULUS)))
     columns, indices = np.unique(x.indices, return_inverse=True)
     x = sp.csr_array((x.data.astype(np.float64), indices, x.indptr), shape=(x.shape[0], len(columns)))
-    norms = np.asarray((x * x).sum(axis=1)).reshape(-1)
+    squares = np.asarray((x * x).sum(axis=1)).reshape(-1)
     distances, chosen = np.ones(x.shape[0]), np.zeros(0, np.int64)
     while len(chosen) < count:
         sums = np.cumsum(weights * distances)
@@ -45,8 +45,8 @@ def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int6
         centre = np.zeros(len(columns))
         begin, end = x.indptr[row], x.indptr[row + 1]
         centre[x.indices[begin:end]] = x.data[begin:end]
-        to_centre = np.maximum(norms - 2.0 * (x @ centre) + norms[row], 0.0)
-        close = np.flatnonzero(to_centre <= MIN_DISTANCE_SHARE * (norms + norms[row]))
+        to_centre = np.maximum(squares - 2.0 * (x @ centre) + squares[row], 0.0)
+        close = np.flatnonzero(to_centre <= MIN_DISTANCE_SHARE * (squares + squares[row]))
         step = max(1, MAX_DIFFERENCES // max(1, len(centre)))
         for first in range(0, len(close), step):
             block = close[first : first + step]
@@ -57,19 +57,19 @@ def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int6
     return chosen
 
 
-def packed(x: sp.csr_array, keys: Int64s, ids: UInt64s) -> PackedRows:
-    """Return rows as ``PackedRows``; ``unpacked`` is the inverse."""
+def pack(x: sp.csr_array, keys: Int64s, ids: UInt64s) -> PackedRows:
+    """Return rows as ``PackedRows``; ``unpack`` is the inverse."""
     sizes = np.diff(x.indptr).astype(np.int64)
     return {"sizes": sizes, "columns": keys[x.indices], "values": x.data, "ids": ids}
 
 
-def unpacked(rows: PackedRows, dim: int) -> sp.csr_array:
+def unpack(rows: PackedRows, dim: int) -> sp.csr_array:
     """Return packed rows as a matrix with a column for each of ``dim`` features."""
     starts = np.concatenate([[0], np.cumsum(rows["sizes"])])
     return sp.csr_array((rows["values"], rows["columns"], starts), shape=(len(rows["sizes"]), dim))
 
 
-def without_repeats(rows: PackedRows) -> PackedRows:
+def drop_duplicates(rows: PackedRows) -> PackedRows:
     """Remove duplicates, which several workers may have sent, and sort the rows by hash."""
     _, first = np.unique(rows["ids"], return_index=True)
     starts = np.concatenate([[0], np.cumsum(rows["sizes"])])
@@ -79,6 +79,6 @@ def without_repeats(rows: PackedRows) -> PackedRows:
     return {"sizes": sizes, "columns": columns, "values": values, "ids": rows["ids"][first]}
 
 
-def joined(rows: list[PackedRows]) -> PackedRows:
+def concatenate(rows: list[PackedRows]) -> PackedRows:
     """Concatenate packed rows."""
     return {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}

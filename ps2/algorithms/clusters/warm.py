@@ -1,4 +1,4 @@
-"""Compile the kernels of k-means (``python -m ps2.algorithms.clusters.warm``), else their first use does."""
+"""Compile the kernels of k-means before their first use (``python -m ps2.algorithms.clusters.warm``)."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class ClusteringWorker:
                 worker.report({"ranks": ranks[first], "ids": self._ids[first]}, "concat")
             case CollectDraw():
                 drawn = self._distinct(np.flatnonzero(self._ranks(task.draw) <= task.last_rank))
-                worker.report(start.packed(self._prepared.points.x[drawn], self._rows.keys, self._ids[drawn]), "concat")
+                worker.report(start.pack(self._prepared.points.x[drawn], self._rows.keys, self._ids[drawn]), "concat")
             case WeighCandidates():
                 weights = np.bincount(self._nearest, self._prepared.weights, len(task.candidates["sizes"]))
                 worker.report({"weights": weights})
@@ -212,14 +212,14 @@ class ClusteringWorker:
         """Update each row's nearest candidate, if there are new candidates."""
         if candidates is None or len(candidates["sizes"]) == self._num_candidates:
             return
-        new = start.unpacked(candidates, self._plan.dim)[self._num_candidates :]
+        new = start.unpack(candidates, self._plan.dim)[self._num_candidates :]
         dtype = self._rows.x.dtype
         width = max(1, CANDIDATE_BYTES // (dtype.itemsize * max(1, len(self._rows.keys))))
         for begin in range(0, new.shape[0], width):
             block = new[begin : begin + width]
-            norms = np.asarray((block * block).sum(axis=1, dtype=np.float64)).reshape(-1)
+            squares = np.asarray((block * block).sum(axis=1, dtype=np.float64)).reshape(-1)
             centres = np.ascontiguousarray(block[:, self._rows.keys].toarray().T.astype(dtype))
-            nearest, distances = self._prepared.points.nearest(centres, norms)
+            nearest, distances = self._prepared.points.nearest(centres, squares)
             is_nearer = distances < self._distances
             self._nearest[is_nearer] = nearest[is_nearer] + self._num_candidates + begin
             self._distances[is_nearer] = distances[is_nearer]
@@ -245,12 +245,12 @@ class ClusteringWorker:
         prepared, vectors, keys = self._prepared, self._vectors, self._rows.keys
         with batch():
             pulled = vectors.centres.pull(columns=keys), vectors.norms.pull()
-        centres, norms = pulled[0].result()[:, :clusters], pulled[1].result()[:clusters]
-        assigned, distances = prepared.points.nearest(centres, norms)
+        centres, squares = pulled[0].result()[:, :clusters], pulled[1].result()[:clusters]
+        assigned, distances = prepared.points.nearest(centres, squares)
         counts: Float64s = np.bincount(assigned, prepared.weights, self._plan.clusters).astype(np.float64)
         sum_bytes = self._add_sums(assigned, counts)
         worker.report({"cost": np.array([kernels.total(readable(distances), prepared.weights)])}, "concat")
-        moved_bytes = centres.nbytes + norms.nbytes + counts.nbytes + sum_bytes
+        moved_bytes = centres.nbytes + squares.nbytes + counts.nbytes + sum_bytes
         sizes = np.bincount(assigned, minlength=clusters)
         worker.report({"rows": len(self._rows), "bytes": moved_bytes, "sizes": sizes})
 

@@ -1,4 +1,4 @@
-"""Compiled loops of deep models in a worker: embeddings of rows, their interactions, and layers' elementwise parts.
+"""Compiled loops of deep models in a worker: embeddings, their interactions, and activations of layers.
 
 Rows are pairs of a key and a value, in CSR form: ``indptr``, and for each pair ``inverse``, the position of its key
 among the distinct keys of the batch, its ``field`` and its value x. ``table`` has a row of weights for each distinct
@@ -77,15 +77,15 @@ def embed(
 
 
 @kernel
-def embed_slopes(
+def embed_backward(
     indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, table: Array, vector_offset: int, input_fields: int,
     slopes: Array, sums: Array, input_slopes: Array, has_pairs: bool, gradient: Array,
 ) -> None:  # fmt: skip
-    """Add the gradient of the loss by the table to ``gradient``; see ``embed`` for the other arguments.
+    """Add the gradient of the loss with respect to the table to ``gradient``; see ``embed`` for the other arguments.
 
     Args:
-        slopes: the loss's derivative by each row's margin, shape (n,).
-        input_slopes: the loss's derivatives by the layers' inputs, shape (n, input_fields * k).
+        slopes: the loss's derivative with respect to each row's margin, shape (n,).
+        input_slopes: the loss's derivatives with respect to the layers' inputs, shape (n, input_fields * k).
         has_pairs: whether the margin contains the term ``pairs``.
     """
     k, key_values = table.shape[1] - vector_offset, np.zeros(len(table), table.dtype)
@@ -111,7 +111,7 @@ def activate(z: Array, bias: Array, keep: float, seed: int) -> None:
     """Replace z, shape (n, outputs), by dropout(max(z + bias, 0)), in place.
 
     Args:
-        keep: the share of elements that dropout keeps, and by which it divides them; 1: it keeps all.
+        keep: the share of elements that dropout keeps. Dropout divides them by this share; 1: no dropout.
         seed: the seed of dropout. Whether an element is kept depends only on the seed and the element's position.
     """
     n, m = z.shape
@@ -132,7 +132,7 @@ def activate(z: Array, bias: Array, keep: float, seed: int) -> None:
 
 
 @kernel
-def activate_slopes(outputs: Array, keep: float, slopes: Array) -> None:
+def activate_backward(outputs: Array, keep: float, slopes: Array) -> None:
     """Multiply slopes, in place, by the derivative of ``activate`` at its outputs.
 
     The derivative is 0 where the output is 0: the element was negative, or dropout has dropped it.

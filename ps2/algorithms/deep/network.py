@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.special import expit
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.kernels import activate, activate_slopes, embed, embed_slopes
+from ps2.algorithms.deep.kernels import activate, activate_backward, embed, embed_backward
 from ps2.array_types import Int64s
 from ps2.data.key_rows import KeyRows
 
@@ -78,10 +78,10 @@ class Stack:
         return x
 
     def backward(self, slopes: Array, on_layer: OnLayer) -> Array:
-        """Return the derivative of the loss by the inputs, shape (n, inputs).
+        """Return the derivative of the loss with respect to the inputs, shape (n, inputs).
 
         Args:
-            slopes: the derivative of the loss by the outputs; overwritten.
+            slopes: the derivative of the loss with respect to the outputs; overwritten.
             on_layer: called with each layer's gradient, the top layer's first. It may keep the array.
         """
         for number in reversed(range(len(self._layers))):
@@ -92,12 +92,12 @@ class Stack:
             on_layer(self._first_number + number, gradient)
             slopes = slopes @ layer[:-1].T
             if number:
-                activate_slopes(x, self._keep, slopes)
+                activate_backward(x, self._keep, slopes)
         return slopes
 
 
 class Pass:
-    """A forward and backward pass of a batch: ``margins`` and ``slopes_back``, or ``towers`` and ``towers_back``."""
+    """A forward and backward pass of a batch: ``margins`` and ``backward``, or ``towers`` and ``backward_towers``."""
 
     def __init__(
         self, architecture: Architecture, layers: Sequence[Array], batch: Batch, table: Array, seed: int | None = None
@@ -138,17 +138,17 @@ class Pass:
         self._units = [_normalized(stack.forward(self._inputs[:, columns])) for stack, columns in self._stacks]
         return self._units[0][0], self._units[1][0]
 
-    def slopes_back(self, slopes: Array, on_layer: OnLayer) -> Array:
-        """Return the gradient of the loss by the table; ``slopes`` are the derivatives by the margins."""
+    def backward(self, slopes: Array, on_layer: OnLayer) -> Array:
+        """Return the loss's gradient with respect to the table; ``slopes`` is that with respect to the margins."""
         if self._architecture.has_towers:
             (left, _), (right, _) = self._units
             cosine_slopes = slopes[:, None] / left.dtype.type(self._architecture.temperature)
-            return self.towers_back(cosine_slopes * right, cosine_slopes * left, on_layer)
+            return self.backward_towers(cosine_slopes * right, cosine_slopes * left, on_layer)
         stack, _ = self._stacks[0]
         return self._table_gradient(slopes, stack.backward(slopes[:, None].copy(), on_layer))
 
-    def towers_back(self, left: Array, right: Array, on_layer: OnLayer) -> Array:
-        """Return the gradient of the loss by the table, from the derivatives by the towers' vectors."""
+    def backward_towers(self, left: Array, right: Array, on_layer: OnLayer) -> Array:
+        """Return the loss's gradient with respect to the table, from those with respect to the towers' vectors."""
         input_slopes = np.empty_like(self._inputs)
         for slopes, (unit, norm), (stack, columns) in zip((left, right), self._units, self._stacks, strict=True):
             radial = np.einsum("ij,ij->i", slopes, unit)[:, None]
@@ -156,12 +156,12 @@ class Pass:
         return self._table_gradient(np.zeros(len(self._batch), self._table.dtype), input_slopes)
 
     def _table_gradient(self, slopes: Array, input_slopes: Array) -> Array:
-        """Return the gradient by the table, from the derivatives by the margins and by the layers' inputs."""
+        """Return the gradient with respect to the table, from the slopes of the margins and of the layers' inputs."""
         batch, sizes = self._batch, self._architecture
         gradient = np.zeros_like(self._table)
         rows = batch.indptr, batch.inverse, batch.field, batch.x, self._table
         slope_arrays = np.ascontiguousarray(slopes), self._sums, input_slopes
-        embed_slopes(*rows, sizes.num_linear, sizes.input_fields, *slope_arrays, sizes.has_pairs, gradient)
+        embed_backward(*rows, sizes.num_linear, sizes.input_fields, *slope_arrays, sizes.has_pairs, gradient)
         return gradient
 
 
@@ -182,7 +182,7 @@ def batch_of(rows: KeyRows) -> tuple[Batch, Int64s]:
 
 
 def logistic_loss(margins: Array, labels: Array, weights: Array | None, divisor: float = 1.0) -> tuple[float, Array]:
-    """Return the summed logistic loss, and its derivative by each margin, divided by ``divisor``, shape (n,).
+    """Return the summed logistic loss, and its derivatives with respect to margins, divided by ``divisor``, shape (n,).
 
     The division is in float64, because weights may have any size.
     """
@@ -218,7 +218,7 @@ def softmax_loss(
         divisor: divides the derivatives, in float64, because weights may have any size.
 
     Returns:
-        The summed loss of the batch, and its derivatives by the towers' vectors, divided by ``divisor``.
+        The summed loss of the batch, and its derivatives with respect to the towers' vectors, divided by ``divisor``.
     """
     z = (left @ right.T) / left.dtype.type(temperature)
     z -= pairs.log_shares.astype(z.dtype)

@@ -14,7 +14,7 @@ class DeepPlan(Plan[DeepSettings]):
     """A training of a deep model.
 
     With a staleness above 0, each worker takes steps of its own and does not wait for the others. It reads the weights
-    at the start of each batch, not earlier: they would lack its own last step.
+    at the start of each batch: weights that it read earlier would lack its own last step.
 
     Attributes:
         steps: the number of steps in each epoch; each worker uses an equal share of its rows in each.

@@ -138,8 +138,8 @@ def train(  # noqa: PLR0913 - the last two are for named trainings
 ) -> TrainingHistory:
     """Train a model on the servers of a context, in place; then advance the time of its keys, if rows have times.
 
-    ``settings`` are those that must be the same in a driver that resumes the training. If a loss is not finite, the
-    layers take no step, and DivergedError is raised.
+    ``settings`` are those that must be the same in a driver that resumes the training. If a loss is not finite,
+    DivergedError is raised before the step.
     """
     plan.check(model.architecture.has_towers)
     batch_rows = plan.settings.batchSize * (1 if plan.settings.staleness == 0 else table.workers)

@@ -27,7 +27,7 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
 
     Raises:
         ShapeError: an array has another shape than in the architecture, or a field is not in the architecture.
-        InputError: a score is not finite, as values of the row are too large.
+        InputError: a score is not finite, because values of the row are too large.
     """
     architecture = Architecture.from_json(config["architecture"])
     layers = [_checked(dense, layer.name, layer.shape) for layer in architecture.layers()]

@@ -1,4 +1,4 @@
-"""A worker's steps of a deep model: with its rows in a training, and with the rows of a stream."""
+"""The training steps that a worker takes for a deep model, with its own rows or with rows of a stream."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Minibatch:
         keys: the distinct keys, int64, ascending.
         labels: the labels of the rows, float64 of shape (n,).
         weights: the weights of the rows, float64 of shape (n,); None: all rows weigh 1.
-        numbers: the numbers of the rows among all rows of the worker, int64 of shape (n,).
+        numbers: the indices of the rows among all rows of the worker, int64 of shape (n,).
     """
 
     batch: Batch
@@ -84,7 +84,7 @@ class DeepRows:
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """Takes steps of a model on the servers: a worker's loop, and the ``LearningProgram`` of streams; picklable.
+    """Trains a model on the servers, as a worker's loop and as the ``LearningProgram`` of streams; picklable.
 
     Attributes:
         layers: the layers on the servers.
@@ -152,7 +152,7 @@ class Learner:
             seed = None if not self.architecture.dropout else int(keys.sum(dtype=np.int64) & 0xFFFFFFFF)
             forward = Pass(self.architecture, layers, batch, table, seed)
             _, slopes = logistic_loss(forward.margins(), rows.labels, weights, total)
-            self.table.pushDistinct(keys, forward.slopes_back(slopes, self._step_layer), wait=False)
+            self.table.pushDistinct(keys, forward.backward(slopes, self._step_layer), wait=False)
         return np.asarray(margins, np.float64)
 
     def advance(self, now_s: float) -> None:
@@ -165,11 +165,11 @@ class Learner:
         """Return the loss, and a function that runs the backward pass and returns the gradient of the embeddings."""
         if items is None:
             loss, slopes = logistic_loss(forward.margins(), rows.labels, rows.weights, divisor)
-            return loss, partial(forward.slopes_back, slopes)
+            return loss, partial(forward.backward, slopes)
         numbers, shares = items[0][rows.numbers].astype(np.int64), items[1][rows.numbers]
         pairs = PositivePairs(numbers, np.log(shares), rows.weights)
         loss, left, right = softmax_loss(*forward.towers(), pairs, self.architecture.temperature, divisor)
-        return loss, partial(forward.towers_back, left, right)
+        return loss, partial(forward.backward_towers, left, right)
 
     def _step_layer(self, number: int, gradient: Any) -> None:
         settings = self.plan.settings

@@ -18,7 +18,7 @@ from ps2.ops.kernels import Float64s
 
 
 class SparseCoder(ArrayModel):
-    """A dictionary, which gives rows sparse codes; picklable.
+    """A dictionary that encodes rows as sparse codes; picklable.
 
     The code a of a row x minimises ``1/2 |x - a D|^2 + penalty |a|_1``.
 
@@ -106,7 +106,7 @@ class SparseCoder(ArrayModel):
         return {"dictionary": self.dictionary, "penalty": self.penalty, "positive": self.positive}
 
     def _coded(self, x: Any) -> tuple[sp.csr_array, Float64s, int]:
-        """Return codes and losses of rows divided by a power of two, and its exponent."""
+        """Divide the rows by a power of two; return their codes and losses, and the exponent."""
         rows = sp.csr_array(finite_row_or_rows("x", x, self.dim))
         exponent = exponent_of(rows.data)
         penalty = float(shifted(self.penalty, -exponent))

@@ -33,7 +33,7 @@ ByPair = Annotated[Floats, along(BLOCK, BLOCK)]
 
 @op(reduce="concat", dtypes=("float64",))
 def products(m: Blocks, sums: Blocks) -> Pairs:
-    """Compute the inner products of each atom and each sum, and of each two sums, over this shard's features.
+    """Compute the inner products of each atom and each sum, and of each pair of sums, over this shard's features.
 
     Returns:
         Four matrices, shape (4, k, k): the products of atom i (row) and sum j (column), and their rounding errors; the
@@ -79,7 +79,7 @@ def combine(m: Blocks, sums: Blocks, of_atoms: ByPair, of_sums: ByPair) -> Pairs
 
 
 def _over_tiles(sum_tiles: Callable[[Int64s], Float64s], m: Array) -> Float64s:
-    """Call ``sum_tiles`` with groups of tiles, given by their first features, on all cores; return the exact sum."""
+    """Call ``sum_tiles`` with groups of tiles (their first features) on all cores; return the exact sum."""
     starts, square = np.arange(0, m.shape[0], TILE), m.shape[1] ** 2
     groups = np.array_split(starts, max(1, min(cores(), MAX_PRODUCTS // square)))
     numbers = np.arange(len(groups))

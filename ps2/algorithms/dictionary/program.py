@@ -72,8 +72,8 @@ def train(
     """
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
-        what = f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.values:,} numbers, which"
-        check_servers(f"{what}, together with their sums, take", plan.fleet_bytes, ps.memory())
+        sizes = f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.values:,} numbers, which"
+        check_servers(f"{sizes}, together with their sums, take", plan.fleet_bytes, ps.memory())
     return run_program(ps, DictionaryProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
 
@@ -124,7 +124,7 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
             new_atoms = _new_atoms(np.flatnonzero(max_codes == 0.0), codes)
 
     def _scale(self, ask: Ask, survey: Any) -> Scale:
-        """Return the powers of two by which rows are divided, and which bound the sums."""
+        """Return the exponents of the power of two that divides rows, and of those that bound the sums."""
         if not survey.max_value > 0.0:
             name = self._columns.shown("features")
             raise InputError(f"{name}: expected rows with values, got {survey.rows:,} rows of zeros alone")
@@ -157,7 +157,7 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
         vectors.products.push(sum_of_shards(shard_products, 1)[0].reshape(-1))
         vectors.pairs.zero()
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def worker(self) -> Callable[[Reading], DictionaryWorker]:
         return partial(DictionaryWorker, self.plan, self._vectors)
@@ -181,14 +181,14 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
 
 def _merge_draws(count: int, report: Any) -> dict[str, Any]:
     """Return a report with the first ``count`` drawn rows: their hashes, and the ranks of workers that have them."""
-    # Of several workers with the same row, the first provides it.
+    # If several workers have the same row, the first of them provides it.
     order = np.argsort(report.ranks, kind="stable")
     ids, ranks = report.ids[order], report.ranks[order]
     first = row_draws.smallest(report.priorities[order], ids, count)
     return {**vars(report), "priorities": None, IDS: ids[first], RANKS: ranks[first]}
 
 
-def _new_atoms(atoms: npt.NDArray[np.int64], drawn: Any) -> NewAtoms:
-    """Return the atoms to replace, and the drawn row that replaces each."""
-    count = min(len(atoms), len(drawn.ids))
-    return {ATOMS: atoms[:count], IDS: drawn.ids[:count], RANKS: drawn.ranks[:count]}
+def _new_atoms(atoms: npt.NDArray[np.int64], report: Any) -> NewAtoms:
+    """Return the atoms to replace, and for each the row that replaces it, from the rows drawn in ``report``."""
+    count = min(len(atoms), len(report.ids))
+    return {ATOMS: atoms[:count], IDS: report.ids[:count], RANKS: report.ranks[:count]}

@@ -1,4 +1,4 @@
-"""Compile the kernels of dictionaries (``python -m ps2.algorithms.dictionary.warm``), else their first use does."""
+"""Compile the kernels of dictionaries before their first use (``python -m ps2.algorithms.dictionary.warm``)."""
 
 from __future__ import annotations
 

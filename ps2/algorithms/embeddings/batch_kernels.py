@@ -2,9 +2,9 @@
 
 If each server has some columns of all vectors, a dot product is the sum of the servers' partial products. All dot
 products of a batch are computed from the vectors before the batch. A frequent word has many updates in a batch, all
-from the same vector. Their sum would overshoot the minimum of its loss, by more in each batch. So the sum is limited to
-that of 1 / (rate * curvature) updates. A negative that equals the target has the dot product ``NO_PAIR``, whose
-gradient is 0.
+from the same vector. Their sum would overshoot the minimum of its loss, by more in each batch. So a larger sum is
+scaled to that of 1 / (rate * curvature) updates. A negative that equals the target has the dot product ``NO_PAIR``,
+whose gradient is 0.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def list_groups(
 def find_products(
     numbers: Int64s, vectors: Float32s, contexts: Float32s, groups: Groups, kind: int, dots: Float32s
 ) -> None:
-    """Set ``dots`` to the dot products of the groups with these numbers: a row for each input (CBOW: each group)."""
+    """Write the dot products of the numbered groups to ``dots``: one row per input, with CBOW one row per group."""
     inputs, begins, outputs = groups
     k = outputs.shape[1]
     old = np.empty((k, vectors.shape[1]), np.float32)
@@ -141,8 +141,8 @@ def add_changes(
 
 @reduction
 def apply_changes(table: Float32s, words: Int64s, changes: Float32s, updates: Int64s, scale: float) -> None:
-    """Add changes to the vectors of words, each limited by its number of updates. An update moves a vector by ``scale``
-    times its distance from the minimum."""
+    """Add changes to the vectors of words. An update moves a vector by ``scale`` times its distance from the minimum.
+    So a change of more than 1 / ``scale`` updates is reduced to that many."""
     for i in range(len(words)):
         factor = np.float32(1 / max(scale * updates[i], 1.0))
         row, change = table[words[i]], changes[i]
@@ -151,6 +151,6 @@ def apply_changes(table: Float32s, words: Int64s, changes: Float32s, updates: In
 
 
 @kernel
-def losses_of(dots: Float32s, statistics: Float64s) -> None:
-    """Add -log p of dot products to the statistics of ``training_kernels``."""
+def add_batch_losses(dots: Float32s, statistics: Float64s) -> None:
+    """Add the losses -log p of dot products to the statistics of ``training_kernels``."""
     add_losses(dots, len(dots), dots.shape[1], statistics)

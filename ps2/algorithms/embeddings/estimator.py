@@ -279,7 +279,7 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         """Concatenate the vectors of all orders; an epoch has ``scale`` edges per unit of edge weight."""
         sources = graph_frame.count_sources(table.frame, names, scale) if table.directed else None
         contexts = None
-        # In first order, vectors are their own contexts. With both orders, a dot product is the mean of both orders'.
+        # In first order, vectors are their own contexts. With both orders, dot products are averaged.
         if len(orders) > 1 or orders[0].contexts is not None:
             parts = [order.vectors if order.contexts is None else order.contexts for order in orders]
             contexts = np.hstack([part / np.float32(len(orders)) for part in parts])
@@ -314,7 +314,7 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
     def _transform(self, dataset: DataFrame) -> DataFrame:
         """Return walks: columns ``epoch`` (int) and ``walk`` (array of ids), in order of epoch and first vertex.
 
-        The edges are read now; the walks are computed each time the DataFrame is.
+        The edges are read now; the walks are computed whenever the DataFrame is evaluated.
 
         Raises:
             ConfigError: a param cannot be used.
@@ -351,7 +351,7 @@ def _survey_graph(dataset: DataFrame, settings: GraphSettings) -> graph_frame.Ed
 
 
 def _names(table: graph_frame.EdgeTable, order: Int64s) -> Names:
-    """Return the names of the vertices in an order of their numbers."""
+    """Return the names of the vertices whose numbers are in ``order``."""
     kind = pa.string() if pa.types.is_string(table.arrow_id_type) else pa.int64()
     return Names(table.vertices.named(order).cast(kind), "vertex")
 

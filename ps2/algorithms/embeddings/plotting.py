@@ -17,8 +17,8 @@ from ps2.plot_style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, Points, axes_fo
 WIDTH_IN, HEIGHT_IN = 7.5, 5.5
 # The colours of the largest classes; other classes are grey.
 COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY)
-# The largest number of points that are all labelled by default, and the largest number of points in a plot.
-FEW, MAX_POINTS = 60, 50_000
+# The maximum number of points that are labelled by default, and the maximum number of points in a plot.
+MAX_LABELLED, MAX_POINTS = 60, 50_000
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def draw_plane(
     groups = _groups(names, classes or {}, shown)
     draw_points(axes, [Points(label, points[positions], colour) for label, colour, positions in groups])
     if labelled is None:
-        labelled = shown if len(shown) <= FEW else shown[:0]
+        labelled = shown if len(shown) <= MAX_LABELLED else shown[:0]
     label_points(axes, points[labelled], [str(name) for name in names.named(labelled)], ring=labels is not None)
     axes.set_aspect("equal", adjustable="datalim")
     limit = "" if len(shown) == len(points) else f"; the {len(shown):,} most frequent"
@@ -61,8 +61,8 @@ def _groups(names: Names, classes: Mapping[Any, Any], shown: Int64s) -> list[tup
     if not classes:
         return [("", BLUE, shown)]
     shown_classes = [classes.get(name) for name in names.named(shown)]
-    counts = Counter(each for each in shown_classes if each is not None)
-    largest = [each for each, _ in counts.most_common(len(COLOURS))]
-    numbers = np.array([largest.index(each) if each in largest else -1 for each in shown_classes])
+    counts = Counter(value for value in shown_classes if value is not None)
+    largest = [value for value, _ in counts.most_common(len(COLOURS))]
+    numbers = np.array([largest.index(value) if value in largest else -1 for value in shown_classes])
     groups = [("others", GREY, shown[numbers < 0])] if (numbers < 0).any() else []
-    return groups + [(str(each), COLOURS[i], shown[numbers == i]) for i, each in enumerate(largest)]
+    return groups + [(str(value), COLOURS[i], shown[numbers == i]) for i, value in enumerate(largest)]

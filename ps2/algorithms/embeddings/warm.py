@@ -9,7 +9,7 @@ import numpy as np
 
 from ps2.algorithms.embeddings import ops
 from ps2.algorithms.embeddings import walk_kernels as kernels
-from ps2.algorithms.embeddings.batch_kernels import losses_of
+from ps2.algorithms.embeddings.batch_kernels import add_batch_losses
 from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.sampling import Sampler, kind_of
 from ps2.algorithms.embeddings.sampling_kernels import add_initial_vectors
@@ -64,7 +64,7 @@ def _train_on_server(kind: int) -> None:
     arguments: dict[str, Any] = {"words": 1, "key": 0, "window": 1, "negative": 1, "kind": kind}
     tables = table, table.copy()
     products = skipgrams.find_products(*tables, tokens, offsets, **arguments)
-    losses_of(readable(products), np.zeros(STATISTICS))
+    add_batch_losses(readable(products), np.zeros(STATISTICS))
     skipgrams.learn_from_products(*tables, tokens, offsets, products, **arguments, rate=0.0, workers=1)
     skipgrams.train_sentences(*tables, tokens, offsets, **arguments, rate=0.0)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.batch_kernels import losses_of
+from ps2.algorithms.embeddings.batch_kernels import add_batch_losses
 from ps2.algorithms.embeddings.damping import ALL, ChangeDamping, UpdateRates
 from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.sampling import SampledBatch, Sampler, kind_of
@@ -427,7 +427,7 @@ def _train_by_products(context: WorkerContext, vectors: SlicedTable, arguments: 
         **arguments,
     )
     statistics = np.zeros(STATISTICS)
-    losses_of(readable(products[::LOSS_INTERVAL]), statistics)
+    add_batch_losses(readable(products[::LOSS_INTERVAL]), statistics)
     statistics[PAIRS] = len(products)
     server_bytes = 2 * products.nbytes + 2 * (arguments["tokens"].nbytes + arguments["offsets"].nbytes)
     context.report.add_statistics(statistics)

@@ -22,7 +22,7 @@ from ps2.run.spark.backend_lookup import in_one_wave, with_python
 
 # The largest number of users, and of items: workers number them with 32 bits.
 MAX_IDS = 2**31 - 1
-# What the columns hold, for messages.
+# The contents of the columns, for messages.
 ROLES = {USER: "user ids", ITEM: "item ids", RATING: "ratings", WEIGHT: "weights", HELD: "marks of held-out rows"}
 
 

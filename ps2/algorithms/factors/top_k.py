@@ -4,8 +4,8 @@ A matrix product by BLAS gives approximate scores: how BLAS rounds depends on th
 machine. The compiled selection uses them only to skip. A score that can be among the k largest is computed again by
 ``dot``, which always rounds alike. So results are equal to the last bit however the work is split.
 
-The k largest scores so far of each left vector are a binary heap with the smallest at its root. Of two equal scores,
-the score of the lower position is the smaller.
+The k largest scores so far of each left vector are a binary heap with the smallest at its root. If two scores
+are equal, that of the lower position counts as the smaller.
 """
 
 from __future__ import annotations

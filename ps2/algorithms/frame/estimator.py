@@ -334,7 +334,7 @@ def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
 class HasInitialModel(TrainingEstimator):
     """An estimator whose training can begin with a model: ``setInitialModel``, or the keyword ``initialModel``."""
 
-    # What the training begins with, see ``_start_of``; None: it begins from scratch.
+    # The model that the training begins with, see ``_start_of``; None: it begins from scratch.
     _initial: Any = None
 
     def setInitialModel(self: H, value: Any) -> H:

@@ -109,7 +109,7 @@ class ClassHead:
     Attributes:
         classes: the number of classes.
         link: the function from raw predictions to probabilities; None: the model has no probabilities.
-        threshold: of two classes, predict class 1 if its probability (without a link: its raw prediction) is above
+        threshold: for two classes, predict class 1 if its probability (without a link: its raw prediction) is above
             this; None: predict the class with the largest probability.
         thresholds: predict the class with the largest probability divided by its threshold; None: no thresholds.
     """

@@ -171,7 +171,7 @@ def minimise(
     """Minimise along a block by cyclic coordinate descent on its products (Friedman, Hastie and Tibshirani, 2010).
 
     Args:
-        gradient: the loss's negative derivatives by the weights, shape (k,).
+        gradient: the loss's negative derivatives with respect to the weights, shape (k,).
         w: the weights before the step, shape (k,).
         intercept: the negative derivative by the intercept, and the second one; both are 0 without an intercept.
         tol: stop after a sweep in which no change of a weight, times its second derivative, is above this.

@@ -185,7 +185,7 @@ def cross_entropy(margins: Float64s, label: int) -> float:
 def softmax_row(
     columns: Array, values: Array, begin: int, end: int, w: Array, b: Float64s, label: int, c: float, slope: Float64s
 ) -> float:
-    """Return the loss of one row of weight c; set ``slope`` to its derivatives by the row's margins."""
+    """Return the loss of one row of weight c; set ``slope`` to its derivatives with respect to the row's margins."""
     class_margins(columns, values, begin, end, w, b, slope)
     loss = c * cross_entropy(slope, label)
     slope[label] -= 1.0

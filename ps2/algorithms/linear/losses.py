@@ -45,7 +45,7 @@ class Evaluated:
     Attributes:
         weight: the sum of the rows' weights.
         dw: float64, shape (k * width,): the derivatives by the weights of the rows' keys, feature by feature.
-        db: float64, shape (biases,): the derivatives by the biases; 0 for intercepts that are not trained.
+        db: float64, shape (biases,): the derivatives with respect to the biases; 0 for intercepts that are not trained.
     """
 
     loss: float

@@ -141,7 +141,7 @@ class Center:
         return weight.zip(self.means).apply("linear.shifts", width=self.width)
 
     def correct(self, gradient: Parameters, slopes: Float64s) -> None:
-        """Turn a gradient into the one for centred features; ``slopes`` are the derivatives by the intercepts."""
+        """Turn a gradient into the one for centred features; ``slopes`` are those with respect to the intercepts."""
         gradient.weight.zip(self.means).apply("linear.center_gradient", slopes=slopes, width=self.width)
 
     def uncenter(self, model: Parameters) -> None:

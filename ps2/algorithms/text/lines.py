@@ -77,8 +77,8 @@ def fields_of(line: str, separator: str | None) -> list[str]:
 
 
 def separator_of(lines: Sequence[str], is_row: IsRow) -> str | None:
-    """Return the separator with which the largest number of lines are rows; no line is blank or a comment. Of equally
-    good ones, return the one that makes more fields, then white space, because ids can contain commas."""
+    """Return the separator with which the largest number of lines are rows; no line is blank or a comment. If several
+    are equally good, prefer the one that makes more fields, then white space, because ids can contain commas."""
 
     def fit(separator: str | None) -> tuple[int, int]:
         rows = _rows(lines, separator, is_row)

@@ -19,7 +19,7 @@ MIN_PROBABILITY = 1e-15
 
 def held_out(frame: Any, share: float, seed: int, name: str) -> Any:
     """Return rows with a boolean column that marks a share of them to hold out. A hash of the row decides, so equal
-    rows are treated alike in all partitions. Of ratings, only the user and the item are hashed."""
+    rows are treated alike in all partitions. For ratings, only the user and the item are hashed."""
     columns = ("user", "item") if "user" in frame.columns else ("label", "features")
     value = F.pmod(F.xxhash64(F.lit(seed), *map(F.col, columns)), F.lit(HASHES))
     return frame.withColumn(name, value < round(share * HASHES))

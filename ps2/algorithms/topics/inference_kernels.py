@@ -156,7 +156,7 @@ def halve(matrix: Matrix, ids: Int64s, key: np.uint64, second: Float64s) -> None
         begin, end = indptr[row], indptr[row + 1]
         left = _length(data[begin:end])
         to_take = left // 2
-        # Of a very frequent word, half of the tokens are taken without draws.
+        # Half of the tokens of a very frequent word are taken without draws.
         for entry in range(begin, end):
             half = int(data[entry]) // 2 if data[entry] > DRAW_LIMIT else 0
             second[entry] = half

@@ -1,4 +1,4 @@
-"""Compile the kernels of topics (``python -m ps2.algorithms.topics.warm``), else their first use does."""
+"""Compile the kernels of topics before their first use (``python -m ps2.algorithms.topics.warm``)."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class SentFactors:
     """A gradient as the sum of ``x_i slopes_i'`` over rows, which servers compute (Xing et al., 2016, section 3.4).
 
     Attributes:
-        slopes: the derivatives by each row's margins, shape (n, width).
+        slopes: the derivatives with respect to each row's margins, shape (n, width).
         x: the rows, scipy CSR or an array, shape (n, k).
         keys: the features of the columns of x, int64, shape (k,).
         nbytes: the size on the network.

@@ -56,14 +56,14 @@ class Tree:
         threshold: the threshold of each split, float64, shape (n,); 0 at leaves and where there is a set.
         default_left: whether missing values go left, bool, shape (n,).
         left, right: the numbers of the children, int32, shape (n,); -1 at leaves.
-        value: what a leaf adds to the margin, learning rate included, float64, shape (n,). At an inner node, what the
-            node would add if it were a leaf.
+        value: the number that a leaf adds to the margin, learning rate included, float64, shape (n,). At an inner node,
+            the number that it would add as a leaf.
         gain: twice the decrease of the objective by each split, float64, shape (n,); 0 at leaves.
         cover: the sum of the rows' hessians, float64, shape (n,).
         count: the number of training rows, int64, shape (n,).
-        set_begin: the index in ``set_flags`` of each node's set, and the end, int64, shape (n + 1,). The set of a
-            numeric split is empty.
-        set_flags: for each category of a set, from 0 on, whether it goes left, bool.
+        set_begin: the set of node i is ``set_flags[set_begin[i] : set_begin[i + 1]]``; empty for a numeric split;
+            int64, shape (n + 1,).
+        set_flags: for each category of a set, counted from 0, whether it goes left, bool.
     """
 
     feature: Int32s
@@ -143,7 +143,7 @@ class Tree:
 
 
 def checked_absent(value: Any) -> Absent:
-    """Return how saved trees read absent entries; ValueError: an unknown way."""
+    """Return how saved trees read absent entries; raise ValueError for another value."""
     if value not in get_args(Absent):
         raise ValueError(f"absent: {value!r}")
     absent: Absent = value
@@ -193,7 +193,7 @@ class Forest(ArrayFiles):
 
     @staticmethod
     def from_arrays(**parts: Any) -> Forest:
-        """Return the forest of ``arrays`` and of further attributes."""
+        """Return the forest with the result of ``arrays`` and with further attributes."""
         nodes, sizes, sets = (parts.pop(name) for name in ("nodes", "sizes", "sets"))
         trees: list[Tree] = []
         begin = first_flag = 0
@@ -234,7 +234,7 @@ class Forest(ArrayFiles):
         return [1.0 if number < self.width else rate for number in range(len(self.trees))]
 
     def parts(self, rate: float) -> Iterator[Forest]:
-        """Yield a forest for each tree, without the learning rate; the first of an output has the output's base."""
+        """Yield a forest for each tree, without the learning rate; the first of each output has the output's base."""
         for number, (tree, weight) in enumerate(zip(self.trees, self.weights(rate), strict=True)):
             base = self.base[number : number + 1] if number < self.width else np.zeros(1)
             value = (tree.value.astype(np.float64) / weight).astype(tree.value.dtype)
@@ -246,7 +246,7 @@ class Forest(ArrayFiles):
         return total / total.sum() if total.any() else total
 
     def scores(self, kind: ScoreName) -> Float64s:
-        """Return the scores of features, shape (features,), as xgboost's ``get_score``; 0: no split by the feature."""
+        """Return the scores of features, shape (features,): xgboost's ``get_score``; 0: no split by the feature."""
         count, total = np.zeros((2, self.features))
         for tree in self.trees:
             inner = tree.feature != LEAF

@@ -25,7 +25,7 @@ from ps2.errors import UsageError
 from ps2.storage.files import resolve_url, write_whole
 
 VERSION = (3, 2, 0)
-# What xgboost writes as a root's parent, and as the threshold of a split by a set.
+# xgboost's number for the parent of a root, and its threshold of a split by a set.
 NO_PARENT = 2**31 - 1
 SET_CONDITION = float(np.finfo(np.float32).smallest_subnormal)
 MAX_FLOAT32 = np.finfo(np.float32).max

@@ -102,7 +102,7 @@ class TrainingCommand(ABC, Generic[D]):
         epilog = f"\b\nExamples:\n{examples}\n\n\b\nUse the model:\n{_indented(cls.usage)}"
         return click.command(cls.name, help=text, epilog=epilog)(add_options(call, options))
 
-    # What subclasses override.
+    # Subclasses override these.
 
     @property
     def paths(self) -> list[str | None]:
@@ -165,7 +165,7 @@ class TrainingCommand(ABC, Generic[D]):
         """Return a function for each plot but the curve, by file name. The function draws the plot into a path."""
         return {}
 
-    # What all commands share.
+    # All commands share these.
 
     @property
     def training(self) -> str:
@@ -189,8 +189,8 @@ class TrainingCommand(ABC, Generic[D]):
 
     def _has_param(self, name: str, value: str) -> bool:
         """Return whether the estimator has a param, if ``choice`` has this value; raise as ``new_estimator``."""
-        declared = {each: settings_of(variant.settings).get(name) for each, variant in self.variants.items()}
-        values = [each for each, setting in declared.items() if setting is not None and setting.option is not None]
+        declared = {choice: settings_of(variant.settings).get(name) for choice, variant in self.variants.items()}
+        values = [choice for choice, setting in declared.items() if setting is not None and setting.option is not None]
         context = click.get_current_context()
         if value not in values and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             flag = next(option.opts[0] for option in context.command.params if option.name == name)

@@ -46,7 +46,7 @@ class ForestRules(NamedTuple):
         width: the number of channels without that of draws: one for each class, or weight and label.
         min_draws: the minimum number of draws on each side of a split.
         max_depth: the maximum number of splits above a leaf.
-        weight_unit, label_unit: what 1 of an integer sum of weights, or of labels times weights, stands for.
+        weight_unit, label_unit: the value of 1 in an integer sum of weights, or of labels times weights.
         min_weight: the minimum weight on each side of a split.
         min_info_gain: the minimum gain of a split, divided by the weight of its node.
     """
