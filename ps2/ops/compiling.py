@@ -229,7 +229,7 @@ class KernelIndex(_CacheFile):  # type: ignore[misc]
     """The index of a kernel's cache. It is empty if an update of PS2 has removed a class that the index refers to."""
 
     def __init__(self, plain: Any) -> None:
-        vars(self).update(vars(plain))
+        self.__dict__.update(vars(plain))
 
     def _load_index(self) -> dict[Any, str]:
         try:
@@ -247,7 +247,8 @@ class KernelCache(_Cache):  # type: ignore[misc]
 
     def __init__(self, fn: Any) -> None:
         super().__init__(fn)
-        self._cache_file = KernelIndex(self._cache_file)
+        plain: Any = vars(self)["_cache_file"]
+        self._cache_file: Any = KernelIndex(plain)
         self._fn = fn
         self._is_stamped = False
         # The descriptor of a locked file while this process compiles the kernel. Other threads are excluded by numba's

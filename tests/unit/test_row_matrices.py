@@ -14,7 +14,7 @@ from ps2.algorithms import (
     MatrixFactors,
     SparseCoder,
 )
-from ps2.algorithms.frame.predict import rows_of
+from ps2.algorithms.frame.predict import as_row
 from ps2.algorithms.frame.row_matrices import as_rows, finite_row_or_rows, finite_rows
 from ps2.data.key_rows import KeyRows
 from ps2.errors import ConfigError, DTypeError, InputError, ShapeError, UsageError
@@ -65,7 +65,7 @@ HIDDEN = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, True], [False, Fals
         lambda: LDATopics(HIDDEN, [1.0, 1.0], 1.0),
         lambda: MatrixFactors([1, 2], [1, 2], HIDDEN, np.eye(2)),
         lambda: Embedding(["a", "b"], HIDDEN),
-        lambda: rows_of(HIDDEN[0], 2, missing=False),
+        lambda: as_row(HIDDEN[0], 2, missing=False),
         lambda: KeyRows.from_keys(HIDDEN.astype(int)),
     ],
 )
@@ -112,20 +112,20 @@ def test_vector_when_it_has_other_places_then_refused(indices, values) -> None:
     vector = SparseVector(3, {})  # as other writers make them: pyspark checks its own
     vector.indices, vector.values = np.array(indices, np.int32), np.array(values)
     with pytest.raises(InputError, match=r"vector of 3 numbers, with as many indices as values, in \[0, 3\), got"):
-        rows_of(vector, 3, missing=False)
+        as_row(vector, 3, missing=False)
 
 
 @pytest.mark.parametrize(
     "form", [sp.csr_array, sp.csr_matrix, sp.csc_array, sp.coo_array, lambda x: sp.coo_array(x[0])]
 )
 def test_vector_when_it_is_a_sparse_row_then_the_same(form) -> None:
-    assert rows_of(form(np.array([[1.0, 0.0, 2.0]])), 3, missing=False).toarray().tolist() == [[1.0, 0.0, 2.0]]
+    assert as_row(form(np.array([[1.0, 0.0, 2.0]])), 3, missing=False).toarray().tolist() == [[1.0, 0.0, 2.0]]
 
 
 @pytest.mark.parametrize("value", [["1", "2"], np.array(["2020-01-01"] * 2, "M8[D]"), [1j, 2], [10**400, 1]])
 def test_vector_when_it_is_of_no_numbers_then_refused(value) -> None:
     with pytest.raises(InputError, match="features: expected a vector of 2 numbers, got"):
-        rows_of(value, 2, missing=False)
+        as_row(value, 2, missing=False)
 
 
 def test_rows_when_a_place_has_two_values_then_their_sum() -> None:
@@ -196,7 +196,7 @@ def test_rows_when_objects_are_no_numbers_then_named(x, message) -> None:
 @pytest.mark.parametrize("cell", [["1", "2"], np.array(["1", "2"], object), np.array(["2024"], "M8[D]")])
 def test_vector_when_it_is_of_texts_or_dates_then_refused(cell) -> None:
     with pytest.raises(InputError, match="features: expected a vector of 2 numbers"):
-        rows_of(cell, 2, missing=False)
+        as_row(cell, 2, missing=False)
     with pytest.raises(InputError, match="column 'x', row 0: expected a vector"):
         vector_column(pd.DataFrame({"x": [cell]}), "x")
 

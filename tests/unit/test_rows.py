@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.ml.linalg import DenseVector, SparseVector
 
-from ps2.algorithms.frame.predict import rows_of
+from ps2.algorithms.frame.predict import as_row
 from ps2.data.columns import read_features
 from ps2.data.rows import LocalRows, Rows, number_columns, renumber
 from ps2.errors import ConfigError, InputError, OutOfRangeError
@@ -116,7 +116,7 @@ def test_vectors_when_indices_do_not_ascend_then_summed():
     ):
         assert rows.x.toarray()[before:].tolist() == [SUMMED, [1.0, 2.0, 3.0, 4.0]]
         assert rows.x.indices[rows.x.indptr[before] :].tolist() == [0, 3, 0, 1, 2, 3]
-    assert rows_of(vector, 4, missing=False).toarray().tolist() == [SUMMED]
+    assert as_row(vector, 4, missing=False).toarray().tolist() == [SUMMED]
     assert batch["features"][1].as_py() == UNSORTED
 
 

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from pyspark.ml.linalg import DenseMatrix, DenseVector, SparseMatrix, SparseVector
 
 from ps2.algorithms.frame.models import check_thresholds
-from ps2.algorithms.frame.predict import rows_of
+from ps2.algorithms.frame.predict import as_row
 from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.models import as_matrix, as_vector
 from ps2.algorithms.linear.plan import Problem
@@ -64,7 +64,7 @@ def test_as_matrix_when_few_are_0_then_it_is_dense_and_the_same():
     "value", [SparseVector(3, [0, 2], [1.0, 2.0]), DenseVector([1.0, 0.0, 2.0]), [1.0, 0.0, 2.0], np.array([1, 0, 2])]
 )
 def test_rows_of_when_a_row_comes_in_any_form_then_it_is_one_row(value):
-    assert rows_of(value, 3, missing=False).toarray().tolist() == [[1.0, 0.0, 2.0]]
+    assert as_row(value, 3, missing=False).toarray().tolist() == [[1.0, 0.0, 2.0]]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_rows_of_when_a_row_comes_in_any_form_then_it_is_one_row(value):
 )
 def test_rows_of_when_a_row_cannot_be_one_then_it_is_an_error(value):
     with pytest.raises(InputError, match="features: expected"):
-        rows_of(value, 3, missing=False)
+        as_row(value, 3, missing=False)
 
 
 @pytest.mark.parametrize(
