@@ -431,6 +431,12 @@ def test_cross_validation_when_fold_has_one_class_then_goes_on(spark):
     assert len(validator.fit(frame).avgMetrics) == 1
 
 
+def test_load_when_param_was_none_then_not_set(spark, tmp_path):
+    LogisticRegression(weightCol=None, threshold=0.3).save(str(tmp_path / "lr"))
+    loaded = LogisticRegression.load(str(tmp_path / "lr"))
+    assert (loaded.isSet("weightCol"), loaded.getThreshold()) == (False, 0.3)
+
+
 def test_bounds_when_estimator_and_model_are_loaded_then_same(labelled, tmp_path):
     upper, of_intercept = DenseMatrix(1, 2, [0.5, np.inf]), Vectors.dense(1.0)
     estimator = LogisticRegression(upperBoundsOnCoefficients=upper, lowerBoundsOnIntercepts=of_intercept, maxIter=3)

@@ -321,7 +321,7 @@ def test_request_when_failed_midway_then_resumes_in_all_matrices(engine):
         (Operation("axpy", A, 0, (0, 0), {"alpha": 1.0}, others=(SPARSE,)), NotColocatedError, "of a sparse matrix"),
         (Operation("axpy", A, 1, (0, 0), {"alpha": 1.0}, others=(OTHERWISE,)), NotColocatedError, "equal partitions"),
         (Operation("axpy", A, 0, (0, 0), {"alpha": 1.0}, others=(77,)), StaleRouteError, "partition 0 of matrix 4d"),
-        (Operation("map", A, 0, (0, 0), {}, (np.zeros(1, np.uint8),), others=(A, B)), PS2Error, "2 rows of 3 matrices"),
+        (Operation("map", A, 0, (0, 0), {}, (np.zeros(1, np.uint8),), others=(A, B)), PS2Error, "got 3 matrices for 2"),
         (Operation("momentum", A, 0, (0, 1, 1), {"lr": 1.0}, others=(A, A)), ConfigError, "expected distinct vectors"),
     ],
 )

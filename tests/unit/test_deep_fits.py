@@ -60,7 +60,7 @@ def test_training_when_it_fails_then_the_next_is_sound(ps):
 def test_training_when_a_number_is_large_then_error_names_limit(ps):
     columns = rows()
     columns["x"][columns["user"] == 3] = 1e19
-    with pytest.raises(InputError, match=r"^(layer|gradients).* expected .* of at most 1e\+15"):
+    with pytest.raises(InputError, match=r"^(layer|gradients).* expected .*at most 1e\+15"):
         learn(ps, model_of(USER, AD, X), columns)
 
 

@@ -132,7 +132,7 @@ def test_names_when_looked_at_then_follow_the_conventions(families):
 
 
 def test_docs_when_read_then_name_every_metric_and_no_other(families):
-    of_server, of_driver = DOCS.read_text().split("## Of a driver")
+    of_server, of_driver = DOCS.read_text().split("## Driver metrics")
     assert rows_of(of_server) == names_of(families)
     registry = CollectorRegistry()
     registry.register(DriverCollector(figures_of))

@@ -21,7 +21,7 @@ ALL = pytest.mark.parametrize(("op", "changed", "scalars"), [ADAM, ADAGRAD, FTRL
 
 @pytest.fixture(autouse=True)
 def _looks_through_few_columns_at_a_time(monkeypatch):
-    monkeypatch.setattr(optimizers, "SCAN", 128)
+    monkeypatch.setattr(optimizers, "SCAN_COLUMNS", 128)
 
 
 def gradients(dtype):

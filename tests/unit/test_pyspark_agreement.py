@@ -84,7 +84,7 @@ def test_normal_equations_when_float64_is_too_coarse_then_warn(caplog):
     """Without an intercept both times are the same number but for their last digits."""
     x, columns = times()
     model = fit_arrays(LinearRegression(labelCol="value", fitIntercept=False), x, **columns)
-    assert "feature 1 is, to the precision of float64, a sum of multiples of others" in caplog.text
+    assert "feature 1 is a linear combination of other features, to the precision of float64" in caplog.text
     assert model.summary.reason == "the normal equations were solved, for the shortest weights"
 
 

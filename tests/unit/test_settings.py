@@ -58,7 +58,7 @@ def test_plan_when_optional_column_is_renamed_then_is_equal():
 
 def test_plan_when_a_family_resolves_it_then_the_frame_names_it(monkeypatch):
     estimator, plans = MetricLearning()._resumable("job"), []
-    plan = MetricPlan(settings=MetricSettings(), dim=2, classes=2)
+    plan = MetricPlan(settings=MetricSettings(), dim=10, classes=2)
     monkeypatch.setattr(estimator, "_resolve", lambda *_: plan)
     monkeypatch.setattr(estimator, "_work", lambda *_: None)
     monkeypatch.setattr(estimator, "_place", lambda *_: Placement(1, 1, "servers", ""))

@@ -17,7 +17,7 @@ SLOTS = st.lists(st.integers(-1, WIDTH - 1), max_size=30)
 
 @pytest.fixture(autouse=True)
 def _holds_any_column(monkeypatch):
-    monkeypatch.setattr(module, "SHARE", 1)
+    monkeypatch.setattr(module, "COLUMNS_PER_MEMBER", 1)
 
 
 def ints(values):
@@ -56,7 +56,7 @@ def test_touched_when_a_slot_is_outside_then_marks_nothing(slot):
 
 @pytest.mark.parametrize(("marked", "fit"), [(10, True), (11, False)])
 def test_touched_when_more_than_its_share_is_marked_then_says_so(monkeypatch, marked, fit):
-    monkeypatch.setattr(module, "SHARE", 10)
+    monkeypatch.setattr(module, "COLUMNS_PER_MEMBER", 10)
     assert Touched(100).mark(np.repeat(np.arange(marked), 2)) is False
     assert Touched(100).mark(np.arange(marked)) is fit
 

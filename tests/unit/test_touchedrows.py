@@ -35,7 +35,7 @@ def made(dim=DIM):
 def engine(monkeypatch):
     """An engine whose short rows have sets."""
     monkeypatch.setattr(touchedrows, "MIN_WIDTH", 1)
-    monkeypatch.setattr(touched, "SHARE", 1)
+    monkeypatch.setattr(touched, "COLUMNS_PER_MEMBER", 1)
     return made()
 
 
@@ -179,7 +179,7 @@ def test_rows_when_touched_columns_are_known_then_bits_are_equal(programs, share
     for call in (_begin, *(call for program in programs for call in program)):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(touchedrows, "MIN_WIDTH", 1)
-            patched.setattr(touched, "SHARE", share)
+            patched.setattr(touched, "COLUMNS_PER_MEMBER", share)
             ours_came_to = outcome(call, ours)
             taken = sum(status.bytes for status in ours.matrices())
         assert ours_came_to == outcome(call, plain)
@@ -250,7 +250,7 @@ def test_set_when_present_then_bytes_count_until_matrix_is_freed(engine):
     ids=lambda write: write.name,
 )
 def test_set_when_row_is_overwritten_then_is_gone_until_zeroed(engine, monkeypatch, write):
-    monkeypatch.setattr(touched, "SHARE", 2)
+    monkeypatch.setattr(touched, "COLUMNS_PER_MEMBER", 2)
     run(engine, lazy_adam(), zero())
     run(engine, write)
     assert GRADIENT not in watched(engine)

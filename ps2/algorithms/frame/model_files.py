@@ -203,10 +203,11 @@ class EstimatorReader(DefaultParamsReader[Any]):
 
 
 def _as_json(instance: Any) -> dict[str, Any]:
-    """Return the params that are set as plain data: vectors as lists, matrices as lists of rows."""
+    """Return the params that are set as plain data: vectors as lists, matrices as lists of rows; None: not set."""
     return {
         param.name: value.toArray().tolist() if isinstance(value, (Vector, Matrix)) else value
         for param, value in instance._paramMap.items()
+        if value is not None
     }
 
 
