@@ -213,8 +213,7 @@ class Worker:
         """Yield items until the clock's budget is spent, at least one. All items that are taken are also yielded.
 
         Workers do different amounts of work, which the caller has to weigh: for example, divide the sum of all
-            gradients
-        by the number of their rows.
+        gradients by the number of their rows.
 
         Args:
             items: the items, such as batches of rows; without ``budgetS`` all are yielded.
