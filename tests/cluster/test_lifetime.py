@@ -306,7 +306,7 @@ def test_session_when_server_is_unreachable_then_gives_up(fresh):
     session = session_of(u._fleet)
     session.dispatch.retry = RetryConfig(total_s=0.5)
     u._route = type(u._route)(u._route.version, u._route.bounds, ("127.0.0.1:1",) * 2)
-    session.routes.note(u._matrix, u._route)
+    session.routes.store(u._matrix, u._route)
     started_s = time.monotonic()
     assert u.sum() == 0  # the master knows better
     assert time.monotonic() - started_s < GONE_S

@@ -130,7 +130,7 @@ def test_matrix_when_narrowed_then_rows_and_columns_are_too(ps):
 @pytest.mark.parametrize("call", ["push", "add", "pushPull"])
 def test_values_when_too_large_for_float16_then_names_first(ps, call):
     u = DCV.dense(10, wire="float16")
-    with pytest.raises(OutOfRangeError, match=r"70000\.0 \(at position 1\) does not fit the float16"):
+    with pytest.raises(OutOfRangeError, match=r"70000\.0 \(at position 1\) does not fit float16"):
         getattr(u, call)([65504.0, 70000.0, *[0.0] * 8])
     assert u.sum() == 0
 

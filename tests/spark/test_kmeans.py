@@ -35,7 +35,7 @@ def centres(points):
 
 def fit(ps, points, start, clocks, each=lambda clock: None):
     """Return the centres after so many clocks, from ``start`` of shape (clusters, features) on."""
-    # A column is a cluster: where its centre is, then the sum of its points; beside it, how many they are.
+    # A column is a cluster: its centre, the sum of its points, and the number of its points.
     clusters, features = np.arange(len(start)), start.shape[1]
     model = DCV.dense(len(start), 2 * features, layout="column").matrix()
     model.push(columns=clusters, values=np.hstack((start, np.zeros_like(start))))

@@ -319,7 +319,7 @@ def test_fleet_model_when_read_without_spark_then_as_transform(make, df, tmp_pat
     large.save(path)
     x = np.array([row.features.toArray() for row in df.collect()])
     np.testing.assert_allclose(predictions(path, "fm", x), arrays(large.transform(df)), rtol=1e-12)
-    with pytest.raises(UsageError, match=r"FactorizationMachine.load\(path\) reads that"):
+    with pytest.raises(UsageError, match=r"FactorizationMachine.load\(path\) reads it"):
         LinearModel.load(path)
 
 

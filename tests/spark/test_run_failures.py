@@ -133,7 +133,7 @@ def test_run_when_attempts_end_by_rollback_then_says_so(ps, total, rows):
     def rolls_back(worker):
         raise RolledBack("the fleet rolled back to a checkpoint")
 
-    with pytest.raises(WorkerError, match=r"as long as Spark allows one: spark\.task\.maxFailures limits that"):
+    with pytest.raises(WorkerError, match=r"if Spark allows one: the limit is spark\.task\.maxFailures"):
         ps.run(rows, counting(total, rolls_back), workers=2)
 
 

@@ -108,7 +108,10 @@ WRONG_FILES = {
         ["--input", "{}/malformed"],
         "/malformed: line 5: word: expected a whole number from 1 to",
     ),
-    "vocabulary": (["--input", "{}/docword", "--vocab", "{}/short"], "/short: expected 6 words, one a line"),
+    "vocabulary": (
+        ["--input", "{}/docword", "--vocab", "{}/short"],
+        "/short: expected the 6 words of the documents, one per line",
+    ),
     "other vocabulary": (
         ["--input", "{}/docword", "--test", "{}/smaller"],
         "expected a vocabulary of 6 words",

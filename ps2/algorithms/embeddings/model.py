@@ -145,7 +145,7 @@ class Embedding(ArrayModel):
         return {"kind": self.kind, "shape": list(self.vectors.shape), "exponent": self.exponent}
 
     @classmethod
-    def _from_files(cls, path: str, url: str, arrays: dict[str, Any], values: dict[str, Any]) -> Embedding:
+    def _make(cls, arrays: dict[str, Any], values: dict[str, Any]) -> Embedding:
         kind, shape, vectors = values["kind"], values["shape"], arrays["vectors"]
         if kind not in MODELS or vectors.shape != shape:
             raise ValueError(f"expected vectors of shape {shape} and a known kind, got {vectors.shape} and {kind!r}")

@@ -276,7 +276,7 @@ class MatrixFactors(ArrayModel):
         return {"ids": {"user": str(self.user.id_type), "item": str(self.item.id_type)}, "mean": self.mean}
 
     @classmethod
-    def _from_files(cls, path: str, url: str, arrays: dict[str, Any], values: dict[str, Any]) -> MatrixFactors:
+    def _make(cls, arrays: dict[str, Any], values: dict[str, Any]) -> MatrixFactors:
         user, item = (Side.from_files(what, values["ids"][what], arrays) for what in SIDES)
         if user.factors.shape[1] != item.factors.shape[1] or (user.bias is None) != (item.bias is None):
             raise ValueError(f"users and items do not match: {user.factors.shape} and {item.factors.shape}")

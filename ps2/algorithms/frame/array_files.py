@@ -178,11 +178,19 @@ class ArrayFiles:
         return {**cls._FILES.arrays, **present}
 
     @classmethod
-    def _from_files(cls: type[A], path: str, url: str, arrays: dict[str, Any], values: dict[str, Any]) -> A:
+    def _make(cls: type[A], arrays: dict[str, Any], values: dict[str, Any]) -> A:
         """Return the model of these arrays and values; raise ValueError if they do not match."""
         make: Any = cls
         model: A = make(**arrays, **values)
         return model
+
+    @classmethod
+    def _from_files(cls: type[A], path: str, url: str, arrays: dict[str, Any], values: dict[str, Any]) -> A:
+        """Return the model of a folder, which may have more files than these arrays; raise like ``load``."""
+        try:
+            return cls._make(arrays, values)
+        except ValueError as error:
+            raise CheckpointCorruptError(f"{path}: {error}") from error
 
     def write(self, url: str) -> dict[str, Any]:
         """Write the arrays to a folder; return their entries for the metadata."""
@@ -200,10 +208,7 @@ class ArrayFiles:
             for name, array in arrays.items():
                 if array.dtype.kind not in kinds[name]:
                     raise ValueError(f"{name}: dtype {array.dtype}")
-        try:
-            return cls._from_files(path, url, arrays, values)
-        except ValueError as error:
-            raise CheckpointCorruptError(f"{path}: {error}") from error
+        return cls._from_files(path, url, arrays, values)
 
 
 class ArrayModel(ArrayFiles):

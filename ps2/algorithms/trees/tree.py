@@ -209,7 +209,7 @@ class Forest(ArrayFiles):
     _arrays_to_write = arrays
 
     @classmethod
-    def _from_files(cls, path: str, url: str, arrays: dict[str, Any], values: dict[str, Any]) -> Forest:
+    def _make(cls, arrays: dict[str, Any], values: dict[str, Any]) -> Forest:
         return cls.from_arrays(**arrays, **values)
 
     @property

@@ -158,7 +158,7 @@ class RandomForestFiles(ArrayFiles):
         return {"features": model.dim, "absent": model.forest.absent, "classes": model.classes or 0}
 
     @classmethod
-    def _from_files(cls, path: str, url: str, arrays: dict[str, Any], values: dict[str, Any]) -> RandomForestFiles:
+    def _make(cls, arrays: dict[str, Any], values: dict[str, Any]) -> RandomForestFiles:
         classes, shares = values.pop("classes"), arrays.pop("shares", None)
         forest = Forest.from_arrays(**arrays, **values)
         if not classes:
