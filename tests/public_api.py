@@ -82,23 +82,14 @@ def untyped(argument: inspect.Parameter) -> inspect.Parameter:
     return argument.replace(annotation=argument.empty, default=... if sample else argument.default)
 
 
-def params(cls: type[Params]) -> dict[str, list[str]]:
-    """Return each param's doc, where it is not pyspark's, and which of its getter and setter there are."""
+def params(cls: type[Params]) -> dict[str, str]:
+    """Return which of its getter and setter each param has. Texts of params are free to become clearer."""
     kinds = (Param, Setting)
     names = [name for name in dir(cls) if isinstance(inspect.getattr_static(cls, name), kinds) and name not in SPARK_4]
     return {
-        name: [
-            "" if is_pysparks(cls, name) else getattr(cls, name).doc,
-            " ".join(verb for verb in ("get", "set") if hasattr(cls, verb + name[0].upper() + name[1:])),
-        ]
+        name: " ".join(verb for verb in ("get", "set") if hasattr(cls, verb + name[0].upper() + name[1:]))
         for name in names
     }
-
-
-def is_pysparks(cls: type, name: str) -> bool:
-    """Return whether pyspark declares the param: its docs differ between versions."""
-    declares = next(base for base in cls.__mro__ if name in vars(base))
-    return declares.__module__.startswith("pyspark.")
 
 
 def commands(command: click.Command, path: str) -> Iterator[tuple[str, Description]]:

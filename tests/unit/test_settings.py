@@ -11,6 +11,7 @@ from ps2.algorithms.metric.estimator import MetricLearning
 from ps2.algorithms.metric.plan import MetricPlan
 from ps2.algorithms.metric.settings import MetricSettings
 from ps2.algorithms.training.record import Placement, TrainingHistory
+from ps2.algorithms.trees.estimator import GBTRegressor
 from ps2.algorithms.trees.settings import GBTRegressorSettings
 from ps2.errors import ConfigError
 
@@ -29,6 +30,20 @@ def test_settings_when_value_or_name_is_wrong_then_says_so():
         with_values(SETTINGS, maxDepth=31)
     with pytest.raises(TypeError, match="there is no param 'maxdepht'; did you mean 'maxDepth'"):
         GBTRegressorSettings(maxdepht=3)
+
+
+@pytest.mark.parametrize("name", ["maxDepth", "stepSize", "labelCol"])
+def test_fit_when_param_with_a_default_is_none_then_is_named(name):
+    with pytest.raises(ConfigError, match=f"{name}: expected .*, got None"):
+        GBTRegressor(**{name: None})._check()
+    with pytest.raises(ConfigError, match=f"{name}: expected .*, got None"):
+        with_values(SETTINGS, **{name: None})
+
+
+def test_features_when_a_list_replaces_a_name_then_only_the_list_is_set():
+    estimator = GBTRegressor(featuresCol="x").setFeaturesCol(["a", "b"])
+    assert (estimator._features, estimator.isSet("featuresCol")) == (("a", "b"), False)
+    estimator._check()
 
 
 def test_param_when_no_default_and_no_type_then_refused():

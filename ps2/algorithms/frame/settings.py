@@ -142,9 +142,11 @@ class Setting(Generic[T]):
         obj._put(self.name, value)
 
     def check(self, value: Any) -> None:
-        """Raise ConfigError unless the value is None or allowed."""
-        if value is None:
+        """Raise ConfigError unless the value is allowed. None is, if there is no default."""
+        if value is None and self.default is None:
             return
+        if value is None:
+            raise ConfigError(f"{self.name}: expected {self.allowed or 'a value'}, got None")
         for is_allowed, expected in self.checks:
             if not is_allowed(value):
                 raise ConfigError(f"{self.name}: expected {expected}, got {value!r}")
