@@ -197,7 +197,7 @@ class FeatureParams(ByName, _FeatureSettings):
     def _set(self: F, **params: Any) -> F:
         features = params.get("featuresCol")
         if isinstance(features, (list, tuple)):
-            params = {**params, "featuresCols": list(params.pop("featuresCol"))}
+            params["featuresCols"] = list(params.pop("featuresCol"))
             self.clear(self.featuresCol)
         elif features is not None and params.get("featuresCols") is None:
             self.clear(self.featuresCols)
