@@ -40,7 +40,7 @@ def test_fit_when_param_with_a_default_is_none_then_is_named(name):
         with_values(SETTINGS, **{name: None})
 
 
-def test_features_when_a_list_replaces_a_name_then_only_the_list_is_set():
+def test_features_when_list_replaces_name_then_only_list_is_set():
     estimator = GBTRegressor(featuresCol="x").setFeaturesCol(["a", "b"])
     assert (estimator._features, estimator.isSet("featuresCol")) == (("a", "b"), False)
     estimator._check()

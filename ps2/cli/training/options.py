@@ -245,7 +245,8 @@ def _checked(setting: Setting[Any]) -> Callable[[click.Context, click.Parameter,
         try:
             if isinstance(value, str) and isinstance(setting.kind, FunctionType):
                 value = setting.kind(value)
-            setting.check(value)
+            if value is not None:  # None: the option is not used
+                setting.check(value)
         except ConfigError as error:
             raise click.BadParameter(str(error).partition(": ")[2], context, option) from error
         except ValueError as error:
