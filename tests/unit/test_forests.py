@@ -105,7 +105,7 @@ def test_draws_when_bootstrap_then_poisson():
 def test_features_when_drawn_by_turns_then_each_once():
     usable, out, result = np.arange(3, 14), np.empty(11, np.int64), []
     for turn in range(4):
-        result += out[: forest_kernels.draw_features(usable, 7, 5, turn, 4, out)].tolist()
+        result += out[: forest_kernels.sample_features(usable, 7, 5, turn, 4, out)].tolist()
     assert result[:4] == sorted(result[:4])
     assert sorted(result) == usable.tolist()
 

@@ -10,7 +10,7 @@ import pytest
 import xgboost
 
 from ps2.algorithms.trees import boosted_growth as growth
-from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, scales_of, sums_below
+from ps2.algorithms.trees.gradients import Objective, exponent_counts, integer_scales, quantise_pairs, sum_bounds
 from ps2.algorithms.trees.growth import Node, SplitOrder
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.tree import LEAF, Forest
@@ -40,12 +40,12 @@ def data(rows=400, seed=0):
 def grown(x, y, recipe, batch=growth.BATCH, share=growth.BATCH_SHARE):
     """Grow the first tree for squared losses."""
     pairs, _ = Objective("squared").gradients(np.zeros((len(y), 1)), y)
-    scales = scales_of(*sums_below(exponents_of(pairs, np.empty(0)))[:2])
+    scales = integer_scales(*sum_bounds(exponent_counts(pairs, np.empty(0)))[:2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growth, "BATCH", batch)
         patch.setattr(growth, "BATCH_SHARE", share)
         rows = tree_training.binned(x, tree_training.Recipe())
-        return grow(rows, quantised(pairs[0], np.arange(len(y)), 0, scales), scales, recipe)
+        return grow(rows, quantise_pairs(pairs[0], np.arange(len(y)), 0, scales), scales, recipe)
 
 
 def one_by_one(x, y, recipe, batch=1):

@@ -15,7 +15,7 @@ from ps2.ops.kernels import kernel
 from ps2.ops.warm import _compile
 
 FREE = (-np.inf, np.inf)
-is_drawn = kernel(search_kernels.is_drawn)
+is_sampled = kernel(search_kernels.is_sampled)
 
 
 class Case:
@@ -229,10 +229,10 @@ def test_best_splits_when_shard_is_wide_then_threads_match_one():
 def test_is_drawn_when_sampling_then_has_requested_number():
     for features, sample in ((1, 1), (28, 5), (1000, 333), (4097, 4096)):
         for key in (0, 7, -3):
-            assert sum(is_drawn(f, features, sample, key) for f in range(features)) == sample
-    chosen = {tuple(f for f in range(28) if is_drawn(f, 28, 5, key)) for key in range(50)}
+            assert sum(is_sampled(f, features, sample, key) for f in range(features)) == sample
+    chosen = {tuple(f for f in range(28) if is_sampled(f, 28, 5, key)) for key in range(50)}
     assert len(chosen) > 45
-    counts = np.bincount([f for key in range(2000) for f in range(28) if is_drawn(f, 28, 5, key)])
+    counts = np.bincount([f for key in range(2000) for f in range(28) if is_sampled(f, 28, 5, key)])
     assert counts.min() > 250
     assert counts.max() < 470
 
@@ -242,7 +242,7 @@ def test_best_splits_when_features_are_drawn_then_differ_by_node():
     keys = np.arange(4) * 1000
     gain, where, _, _ = case.found(keys=keys, features=20, drawn=3)
     for node, key in enumerate(keys):
-        mine = [f for f in range(20) if is_drawn(f, 20, 3, key)]
+        mine = [f for f in range(20) if is_sampled(f, 20, 3, key)]
         expected = case.expected(node, features=mine)
         np.testing.assert_allclose(gain[node], expected[0])
         assert tuple(where[node, :2]) == expected[1:]

@@ -67,7 +67,7 @@ def full(x):
 
 
 def cuts_of(bins, feature):
-    return bins.cuts[bins.offsets[feature] : bins.offsets[feature + 1]]
+    return bins.cuts[bins.cut_offsets[feature] : bins.cut_offsets[feature + 1]]
 
 
 def test_cuts_when_values_are_few_then_each_two_are_parted():

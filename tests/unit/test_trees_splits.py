@@ -38,11 +38,12 @@ def test_best_splits_when_on_servers_then_match_one_histogram(ps):
     cuts = np.concatenate([np.arange(size - 1.0) for size in sizes])
     none = np.zeros(FEATURES, np.int32)
     bins = Bins(cuts, np.append(0, np.cumsum(sizes - 1)), none, none > 0, block=8)
-    layout = layout_of(bins.sizes, bins.first, None, np.zeros(FEATURES, np.int64), 2)
+    layout = layout_of(bins.num_bins, bins.first_columns, None, np.zeros(FEATURES, np.int64), 2)
     m = DCV.dense(len(layout), NODES + 1, dtype="int64", align=16).matrix()
     m.push([0], layout[None])
     histograms = np.zeros((NODES, len(layout)), np.int64)
-    filled = np.repeat(bins.first[:-1], sizes) + np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    begins = bins.first_columns[:-1] - (np.cumsum(sizes) - sizes)
+    filled = np.repeat(begins, sizes) + np.arange(sizes.sum())
     histograms.reshape(NODES, -1, 2)[:, filled] = rng.integers(1, 50, (NODES, len(filled), 2))
     for part in (histograms // 2, histograms - histograms // 2):
         m.add(np.arange(1, NODES + 1), part)
@@ -90,7 +91,7 @@ def test_add_histograms_when_bins_are_mixed_then_marks_are_kept(ps, channels):
             part[row] = histograms.of(some, pairs)
     assert {row for row, (bins, _) in parts[0].items() if bins is None} == {3, 4}
     m = DCV.dense(features * size * channels, rows_with_marks(6), "int64", align=size * channels).matrix()
-    m.push([0], layout_of(rows.bins.sizes, rows.bins.first, None, none.astype(np.int64), channels)[None])
+    m.push([0], layout_of(rows.bins.num_bins, rows.bins.first_columns, None, none.astype(np.int64), channels)[None])
     for part in parts:
         with batch():
             moved = add_histograms(m, [(row, *result) for row, result in part.items()])

@@ -74,7 +74,7 @@ def test_training_and_prediction_when_warm_then_compile_nothing():
         Predictor(forest).leaves(inputs)
         Explainer(forest).contributions(inputs)
     Metric("auc").sums(Objective("logistic"), x[:, :1], x[:, 0], np.empty(0), (0.0, 1.0))
-    FeatureSets(3, weights=(1.0, 1.0, 1.0), drawn=1).words([frozenset()], np.zeros(1, np.int64))
+    FeatureSets(3, weights=(1.0, 1.0, 1.0), num_sampled=1).words([frozenset()], np.zeros(1, np.int64))
     for options in (
         {"growth": "leaf", "maxLeaves": 4},
         {"minInstancesPerNode": 2},

@@ -14,23 +14,23 @@ from ps2.ops.kernels import inline
 RUN_LENGTH = 16
 
 
-def runs(numbers: Array) -> Int64s:
+def run_starts(numbers: Array) -> Int64s:
     """Return the index of the first number of each run of equal numbers, int64."""
     return np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1])[: len(numbers)])
 
 
-def distinct_of(numbers: Array) -> Array:
+def unique_sorted(numbers: Array) -> Array:
     """Return ascending numbers without their duplicates."""
-    return numbers[runs(numbers)]
+    return numbers[run_starts(numbers)]
 
 
-def merged(numbers: Array, others: Array) -> Array:
+def union_sorted(numbers: Array, others: Array) -> Array:
     """Return the union of two sets of ascending numbers, ascending."""
     # A stable sort merges two ascending runs in one pass.
-    return distinct_of(np.sort(np.concatenate([numbers, others]), kind="stable"))
+    return unique_sorted(np.sort(np.concatenate([numbers, others]), kind="stable"))
 
 
-def are_in(numbers: Int64s, members: Int64s, size: int) -> Bools:
+def is_member(numbers: Int64s, members: Int64s, size: int) -> Bools:
     """Return for each number whether it is a member. Members are in any order; all numbers are in [0, size)."""
     flags = np.zeros(size, np.bool_)
     flags[members] = True

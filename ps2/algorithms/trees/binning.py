@@ -42,59 +42,61 @@ class Bins:
     """
 
     cuts: Float64s
-    offsets: Int64s
+    cut_offsets: Int64s
     categories: Int32s
-    missing: npt.NDArray[np.bool_]
-    block: int = 0
+    has_missing: npt.NDArray[np.bool_]
+    block_width: int = 0
 
     def __post_init__(self) -> None:
-        if self.block and self.sizes.max(initial=0) > self.block:
-            raise ConfigError(f"block: expected at least {self.sizes.max()}, the bins of a feature, got {self.block}")
+        if self.block_width and self.num_bins.max(initial=0) > self.block_width:
+            raise ConfigError(
+                f"block: expected at least {self.num_bins.max()}, the bins of a feature, got {self.block_width}"
+            )
 
     @property
-    def features(self) -> int:
+    def num_features(self) -> int:
         return len(self.categories)
 
     @cached_property
-    def sizes(self) -> Int64s:
+    def num_bins(self) -> Int64s:
         """The number of bins of each feature, int64."""
-        return np.diff(self.offsets) + (self.categories == 0) + self.missing
+        return np.diff(self.cut_offsets) + (self.categories == 0) + self.has_missing
 
     @cached_property
-    def columns(self) -> Int64s:
+    def num_columns(self) -> Int64s:
         """The number of columns of each feature, int64: its bins, or 0 if one bin has all rows."""
-        return np.where(self.sizes > 1, self.sizes, 0).astype(np.int64)
+        return np.where(self.num_bins > 1, self.num_bins, 0).astype(np.int64)
 
     @cached_property
-    def first(self) -> Int64s:
+    def first_columns(self) -> Int64s:
         """The first column of each feature, and the end of the last feature's columns, int64, shape (features + 1,)."""
-        first = np.empty(self.features + 1, np.int64)
-        kernels.place_bins(readable(self.columns), self.block, first)
+        first = np.empty(self.num_features + 1, np.int64)
+        kernels.place_bins(readable(self.num_columns), self.block_width, first)
         return readable(first)
 
     @cached_property
     def missing_bin(self) -> Int32s:
         """Each feature's bin for missing values, int32; -1: there is none."""
-        return readable(np.where(self.missing, self.sizes - 1, -1).astype(np.int32))
+        return readable(np.where(self.has_missing, self.num_bins - 1, -1).astype(np.int32))
 
     def implied(self, absent: Absent) -> Int32s:
         """Return the bin of each feature that sparse rows do not store, int32: that of zeros or of missing values."""
         if absent == "missing":
-            return readable(np.where(self.sizes > 1, self.missing_bin, 0).astype(np.int32))
-        cuts, feature = self.cuts < 0, np.repeat(np.arange(self.features), np.diff(self.offsets))
-        return readable(np.bincount(feature[cuts], minlength=self.features).astype(np.int32))
+            return readable(np.where(self.num_bins > 1, self.missing_bin, 0).astype(np.int32))
+        cuts, feature = self.cuts < 0, np.repeat(np.arange(self.num_features), np.diff(self.cut_offsets))
+        return readable(np.bincount(feature[cuts], minlength=self.num_features).astype(np.int32))
 
     @cached_property
     def _cut_points(self) -> kernels.CutPoints:
-        arrays = readable(self.offsets), readable(self.categories), self.missing_bin
+        arrays = readable(self.cut_offsets), readable(self.categories), self.missing_bin
         return kernels.CutPoints(ordered_bits(self.cuts), *arrays)
 
     def bin_dense(self, columns: FeatureColumns) -> Array:
         """Return the bins of dense columns, uint8 or uint16, shape (features, n); InputError: a value has no bin."""
-        dtype = np.uint8 if self.sizes.max(initial=0) <= 1 << 8 else np.uint16
-        out = np.empty((self.features, columns.count), dtype)
+        dtype = np.uint8 if self.num_bins.max(initial=0) <= 1 << 8 else np.uint16
+        out = np.empty((self.num_features, columns.count), dtype)
         bits = columns.bits.reshape(out.shape)
-        features = np.arange(self.features)
+        features = np.arange(self.num_features)
         faults = over_blocks(kernels.bin_columns, (features,), bits, self._cut_points, out, cost=2 * columns.cost)
         self._check(max(faults, default=-1))
         return out
@@ -103,7 +105,7 @@ class Bins:
         """Return the start of each sorted row's entries, and these: columns of the histogram, without implied bins."""
         begins, out = np.empty(x.shape[0] + 1, np.int64), np.empty(x.nnz, np.int32)
         rows = readable(x.indptr), readable(x.indices), ordered_bits(x.data)
-        fault: int = kernels.bin_rows(*rows, self._cut_points, self.first, self.implied(absent), begins, out)
+        fault: int = kernels.bin_rows(*rows, self._cut_points, self.first_columns, self.implied(absent), begins, out)
         self._check(fault)
         return begins, out[: begins[-1]].copy()
 
@@ -114,13 +116,13 @@ class Bins:
             raise InputError(f"feature {fault}: expected no missing values, as in the other rows, got {value}")
 
 
-def bin_shapes(bins: Bins) -> Int32s:
+def bin_codes(bins: Bins) -> Int32s:
     """Return a number for each feature, int32: twice its number of cuts, plus 1 if it has a bin for missing values."""
-    return (np.diff(bins.offsets) << 1 | bins.missing).astype(np.int32)
+    return (np.diff(bins.cut_offsets) << 1 | bins.has_missing).astype(np.int32)
 
 
-def bins_by_shapes(problem: TreeProblem, cuts: Float64s, shapes: Int32s) -> Bins:
-    """Return the bins of all features by their cut points and ``bin_shapes``; further cuts are ignored."""
+def bins_from_codes(problem: TreeProblem, cuts: Float64s, shapes: Int32s) -> Bins:
+    """Return the bins of all features by their cut points and ``bin_codes``; further cuts are ignored."""
     offsets = np.append(0, np.cumsum((shapes >> 1).astype(np.int64)))
     return bins_of(problem, cuts[: offsets[-1]], offsets, (shapes & 1).astype(np.bool_))
 
@@ -131,8 +133,8 @@ def bins_of(problem: TreeProblem, cuts: Float64s, offsets: Int64s, missing: npt.
     categories[list(problem.categories)] = list(problem.categories.values())
     bins = Bins(readable(cuts), readable(offsets), readable(categories), readable(missing))
     # Large blocks leave small gaps; many small blocks are spread evenly over the servers.
-    block = max(int(bins.sizes.max()), min(int(bins.columns.sum()) // MIN_BLOCKS, LARGE_BLOCK))
-    return replace(bins, block=-(-block // WORD_BITS) * WORD_BITS)
+    block = max(int(bins.num_bins.max()), min(int(bins.num_columns.sum()) // MIN_BLOCKS, LARGE_BLOCK))
+    return replace(bins, block_width=-(-block // WORD_BITS) * WORD_BITS)
 
 
 def categories_of(problem: TreeProblem) -> tuple[Float64s, Int64s]:

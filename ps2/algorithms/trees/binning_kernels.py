@@ -55,10 +55,10 @@ class CutCells(NamedTuple):
     """
 
     begin: Int64s
-    first: UInt64s
-    width: UInt64s
-    depth: UInt64s
-    start: Int64s
+    lowest_bits: UInt64s
+    log_width: UInt64s
+    log_children: UInt64s
+    first_child: Int64s
 
 
 class CutPoints(NamedTuple):
@@ -74,7 +74,7 @@ class CutPoints(NamedTuple):
     bits: UInt64s
     offsets: Int64s
     categories: Int32s
-    missing: Int32s
+    missing_bins: Int32s
 
 
 @kernel
@@ -170,7 +170,8 @@ def count_missing(features: Int64s, columns: Columns, out: Int64s) -> None:
 @kernel
 def count_children(indices: Int64s, features: Int64s, columns: Columns, cells: CutCells, out: Int64s) -> None:
     """Add the weights of values to the children of their cells; missing values are in no cell."""
-    begin, first, width, depth, start = columns.begin, cells.first, cells.width, cells.depth, cells.start
+    begin, first_child, lowest_bits = columns.begin, cells.first_child, cells.lowest_bits
+    log_width, log_children = cells.log_width, cells.log_children
     first_cell = np.empty((1 << MAX_PREFIX_BITS) + 1, np.int32)
     for index in indices:
         f = features[index]
@@ -181,7 +182,7 @@ def count_children(indices: Int64s, features: Int64s, columns: Columns, cells: C
         # A table of the number of cells before the first value with a prefix. A few steps lead from there to the cell.
         count = 0
         for prefix in range(np.int64(MISSING >> shift) + 1):
-            while low + count < end and first[low + count] < np.uint64(prefix) << shift:
+            while low + count < end and lowest_bits[low + count] < np.uint64(prefix) << shift:
                 count += 1
             first_cell[prefix] = count
         first_cell[np.int64(MISSING >> shift) + 1] = end - low
@@ -195,13 +196,13 @@ def count_children(indices: Int64s, features: Int64s, columns: Columns, cells: C
             size = np.uint64(low + first_cell[prefix + ONE]) - cell
             while size > ONE:
                 half = size >> ONE
-                cell += half if first[cell + half] <= value else np.uint64(0)
+                cell += half if lowest_bits[cell + half] <= value else np.uint64(0)
                 size -= half
-            child = (value - first[cell]) >> (width[cell] - depth[cell])
-            if first[cell] <= value and child < ONE << depth[cell]:
+            child = (value - lowest_bits[cell]) >> (log_width[cell] - log_children[cell])
+            if lowest_bits[cell] <= value and child < ONE << log_children[cell]:
                 # A call would count references to arrays, which costs more than the rest of the loop.
                 weight = 1 if len(columns.weights) == 0 else _weight(begin[f] + i, begin[f], columns)
-                out[np.uint64(start[cell]) + child] += weight
+                out[np.uint64(first_child[cell]) + child] += weight
 
 
 @inline
@@ -238,28 +239,28 @@ def choose_ends(counts: Int64s, bins: int, ends: Int64s) -> int:
 
 @kernel
 def choose_depths(
-    begin: Int64s, width: UInt64s, weights: Int64s, share: int, spare: int, budget: int, depth: UInt64s
+    begin: Int64s, log_width: UInt64s, weights: Int64s, share: int, spare: int, budget: int, log_children: UInt64s
 ) -> None:
     """Set how often cells are halved: 0, unless the weight is above ``spare / share`` of the feature's weight."""
     for f in range(len(begin) - 1):
         total = weights[begin[f] : begin[f + 1]].sum()
         heavy = np.int64(0)
         for cell in range(begin[f], begin[f + 1]):
-            if width[cell] > 0 and weights[cell] * share > spare * total:
+            if log_width[cell] > 0 and weights[cell] * share > spare * total:
                 heavy += weights[cell]
         for cell in range(begin[f], begin[f + 1]):
-            if width[cell] > 0 and weights[cell] * share > spare * total:
-                halved = MIN_DEPTH
-                while halved < MAX_DEPTH and heavy << halved < budget * weights[cell]:
-                    halved += 1
-                depth[cell] = min(np.uint64(halved), width[cell])
+            if log_width[cell] > 0 and weights[cell] * share > spare * total:
+                num_halvings = MIN_DEPTH
+                while num_halvings < MAX_DEPTH and heavy << num_halvings < budget * weights[cell]:
+                    num_halvings += 1
+                log_children[cell] = min(np.uint64(num_halvings), log_width[cell])
 
 
 @kernel
 def cut_cells(
     begin: Int64s,
-    first: UInt64s,
-    width: UInt64s,
+    lowest_bits: UInt64s,
+    log_width: UInt64s,
     weights: Int64s,
     bins: int,
     low: UInt64s,
@@ -275,7 +276,8 @@ def cut_cells(
             sizes[f] = choose_ends(weights[begin[f] : begin[f + 1]], bins, ends)
         for i in range(sizes[f]):
             cell = begin[f] + ends[i]
-            low[count], high[count] = first[cell] + ((np.uint64(1) << width[cell]) - np.uint64(1)), first[cell + 1]
+            low[count] = lowest_bits[cell] + ((np.uint64(1) << log_width[cell]) - np.uint64(1))
+            high[count] = lowest_bits[cell + 1]
             count += 1
     return count
 
@@ -296,12 +298,12 @@ def place_bins(sizes: Int64s, block: int, first: Int64s) -> None:
 def _bin_from(bin: int, value: np.uint64, f: int, cuts: CutPoints) -> int:
     """Return the bin of a value, which is at least ``bin``; values that are no category are missing."""
     if value == MISSING:
-        return cuts.missing[f]
+        return cuts.missing_bins[f]
     begin, end, categories = cuts.offsets[f], cuts.offsets[f + 1], cuts.categories[f]
     while begin + bin < end and cuts.bits[begin + bin] < value:
         bin += 1
     if categories > 0 and (bin == categories or cuts.bits[begin + bin] != value):
-        return cuts.missing[f]
+        return cuts.missing_bins[f]
     return bin
 
 
@@ -336,7 +338,7 @@ def bin_columns(features: Int64s, bits: Array, cut_points: CutPoints, out: Array
             bin = np.int64(cut) - begin
             # A category is its own cut. Any other value of a categorical feature is missing.
             if value == MISSING or (categories[f] > 0 and (bin == categories[f] or cuts[cut] != value)):
-                bin = cut_points.missing[f]
+                bin = cut_points.missing_bins[f]
                 if bin < 0:
                     fault = f
                     bin = 0

@@ -20,7 +20,7 @@ from ps2.algorithms.trees.growth import Growth, Node, SplitOrder, boosted_tree, 
 from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HESSIAN, LOWER, THIRD, UPPER, WORD_BITS, Bools
 from ps2.algorithms.trees.nonempty_bins import has_marks
 from ps2.algorithms.trees.problem import BoostingPlan, key_of
-from ps2.algorithms.trees.scan_kernels import Limits, Rules, judge, may_split, weight_by
+from ps2.algorithms.trees.scan_kernels import Limits, Rules, may_split, set_verdicts, weight_by
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Tree
 from ps2.array_types import Float64s, Int64s
@@ -48,7 +48,7 @@ class FeatureSets:
     features: int
     groups: tuple[tuple[int, ...], ...] = ()
     weights: tuple[float, ...] = ()
-    drawn: int = 0
+    num_sampled: int = 0
 
     def words(self, paths: Sequence[Path], keys: Int64s) -> Int64s:
         """Return each node's set of features as bits, int64, shape (n, words); 0 words: nodes use all features."""
@@ -57,31 +57,31 @@ class FeatureSets:
         words = -(-self.features // WORD_BITS)
         flags = np.zeros((len(paths), words * WORD_BITS), np.bool_)
         for row, path, key in zip(flags, paths, keys.tolist(), strict=True):
-            row[: self.features] = self._draw(key) if self.weights else True
+            row[: self.features] = self._sample(key) if self.weights else True
             if self.groups and path:
-                row[: self.features] &= self._related(path)
+                row[: self.features] &= self._allowed_after(path)
         return np.packbits(flags, axis=1, bitorder="little").view(np.int64)
 
-    def _related(self, path: Path) -> Bools:
-        is_related = np.zeros(self.features, np.bool_)
-        is_related[list(path)] = True
+    def _allowed_after(self, path: Path) -> Bools:
+        is_allowed = np.zeros(self.features, np.bool_)
+        is_allowed[list(path)] = True
         for group in self.groups:
             if path.issubset(group):
-                is_related[list(group)] = True
-        return is_related
+                is_allowed[list(group)] = True
+        return is_allowed
 
-    def _draw(self, key: int) -> Bools:
+    def _sample(self, key: int) -> Bools:
         """Sample features by their weights (P. Efraimidis and P. Spirakis, "Weighted random sampling", 2006)."""
-        times = np.empty(self.features)
-        waiting_times(key, readable(np.array(self.weights, np.float64)), times)
-        is_drawn = np.isfinite(times)
-        if is_drawn.sum() > self.drawn:
-            is_drawn[np.argpartition(times, self.drawn)[self.drawn :]] = False
-        return is_drawn
+        arrival_times = np.empty(self.features)
+        sample_exponentials(key, readable(np.array(self.weights, np.float64)), arrival_times)
+        is_sampled = np.isfinite(arrival_times)
+        if is_sampled.sum() > self.num_sampled:
+            is_sampled[np.argpartition(arrival_times, self.num_sampled)[self.num_sampled :]] = False
+        return is_sampled
 
 
 @kernel
-def waiting_times(key: int, weights: Float64s, out: Float64s) -> None:
+def sample_exponentials(key: int, weights: Float64s, out: Float64s) -> None:
     """Set ``out`` to random times, exponential with the features' weights as rates; infinite for rate 0."""
     for feature in range(len(weights)):
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(feature + 1))
@@ -93,7 +93,7 @@ def waiting_times(key: int, weights: Float64s, out: Float64s) -> None:
 ROOT = 2
 # A clock of leaf-wise growth explores BATCH nodes, or one BATCH_SHARE-th of the remaining splits if that is more
 # (decision 20).
-BATCH, BATCH_SHARE = 16, 8
+BATCH, BATCH_DIVISOR = 16, 8
 
 
 def rules_of(plan: BoostingPlan, scales: tuple[float, float]) -> Rules:
@@ -106,7 +106,7 @@ def rules_of(plan: BoostingPlan, scales: tuple[float, float]) -> Rules:
 def limits_of(plan: BoostingPlan, rules: Rules, totals: Int64s, max_splits: int) -> Limits:
     """Return the limits of a tree; totals: the sums of the root's rows."""
     # The third total is the number of rows, unless it is their weight.
-    rows = 0 if plan.third == "weights" else int(totals[THIRD])
+    rows = 0 if plan.third_channel == "weights" else int(totals[THIRD])
     rows_per_hessian = rows / max(int(totals[HESSIAN]) * rules.hessian_unit, rules.hessian_unit)
     min_gain = float(max(plan.min_gain, plan.settings.minSplitLoss))
     weight_unit = 0.0 if plan.weight_source == "hessians" else float(plan.weight_unit)
@@ -130,18 +130,18 @@ class BoostedGrowth(Growth):
     ) -> None:
         # The number of nodes that a clock of leaf-wise growth explores; None: many, so that there are few clocks. Trees
         # do not depend on it.
-        self.explores: int | None = None
+        self.nodes_per_clock: int | None = None
         self._plan, self._bins, self._number = plan, bins, number
         self._rate = plan.settings.stepSize if rate is None else rate
         self._rules = rules_of(plan, scales)
         self._limits = limits_of(plan, self._rules, totals, plan.max_leaves - 1)
-        may = bool(may_split(1, readable(totals), plan.settings.maxDepth, self._rules))
-        root = Node(1, totals, plan.bounds, may, row=ROOT)
+        root_may_split = bool(may_split(1, readable(totals), plan.settings.maxDepth, self._rules))
+        root = Node(1, totals, plan.bounds, root_may_split, row=ROOT)
         super().__init__([root])
         self.num_rows = ROOT + 1
-        drawn = plan.node_features if plan.settings.featureWeights else 0
+        num_sampled = plan.node_features if plan.settings.featureWeights else 0
         groups = tuple(map(tuple, plan.settings.interactionConstraints or ()))
-        self._sets = FeatureSets(bins.features, groups, tuple(plan.settings.featureWeights or ()), drawn)
+        self._sets = FeatureSets(bins.num_features, groups, tuple(plan.settings.featureWeights or ()), num_sampled)
         self._order = SplitOrder(plan.max_leaves - 1, plan.settings.growth == "leaf")
         self._explored: list[Node] = []
         # Nodes that have a histogram and are not explored yet.
@@ -153,7 +153,7 @@ class BoostedGrowth(Growth):
         plan, (rows, totals, _) = self._plan, self._arrays()
         keys = np.zeros(len(rows), np.int64)  # random keys by which nodes sample features
         if plan.node_features or plan.settings.featureWeights:
-            keys[:] = [key_of(plan.seed, self._number, node.place) for node in self.open]
+            keys[:] = [key_of(plan.seed, self._number, node.heap_index) for node in self.open]
         return {
             "rows": rows,
             "totals": totals,
@@ -164,7 +164,7 @@ class BoostedGrowth(Growth):
             "channels": plan.channels,
             "marks": True,
             "min_third": plan.min_third,
-            "features": self._bins.features,
+            "features": self._bins.num_features,
             # ``allowed`` holds the features that are sampled by weights.
             "drawn": 0 if plan.settings.featureWeights else plan.node_features,
         }
@@ -179,13 +179,14 @@ class BoostedGrowth(Growth):
     def _bounds(self, nodes: Sequence[Node]) -> Float64s:
         return np.array([node.bounds for node in nodes])
 
-    def _judge(self, best: Splits, verdicts: Bools) -> None:
-        _, totals, places = self._arrays()
-        sums = readable(totals), readable(self._bounds(self.open))
-        judge(readable(places), *sums, readable(best.gains), readable(best.lefts), self._rules, self._limits, verdicts)
+    def _set_verdicts(self, best: Splits, verdicts: Bools) -> None:
+        _, totals, heap_indices = self._arrays()
+        nodes = readable(heap_indices), readable(totals), readable(self._bounds(self.open))
+        splits = readable(best.gains), readable(best.left_sums)
+        set_verdicts(*nodes, *splits, self._rules, self._limits, verdicts)
 
     def _children(self, node: Node, sums: tuple[Int64s, Int64s], may_split: Sequence[bool]) -> tuple[Node, ...]:
-        children, plan, feature = super()._children(node, sums, may_split), self._plan, node.where[FEATURE]
+        children, plan, feature = super()._children(node, sums, may_split), self._plan, node.condition[FEATURE]
         if plan.monotone:
             left, right = (
                 float(weight_by(total[HESSIAN], total[GRADIENT], node.bounds, self._rules)) for total in sums
@@ -203,12 +204,12 @@ class BoostedGrowth(Growth):
         if not self._explored:
             self._order.begin(self._roots[0])
         self._order.choose()
-        ahead = self._order.ahead()
-        self._release_unneeded(ahead)
+        to_explore = self._order.nodes_to_explore()
+        self._release_unneeded(to_explore)
         count = self._order.remaining
         if self._plan.settings.growth == "leaf":
-            count = self.explores or max(BATCH, count // BATCH_SHARE)
-        self._explored, self._unexplored = ahead[:count], ahead[count:]
+            count = self.nodes_per_clock or max(BATCH, count // BATCH_DIVISOR)
+        self._explored, self._unexplored = to_explore[:count], to_explore[count:]
         return self._explored or [node for node in self._order.chosen if not node.rows_are_moved]
 
     def _open(self, split_nodes: list[Node]) -> tuple[list[Node], list[Node]]:
@@ -238,12 +239,12 @@ class BoostedGrowth(Growth):
             self._spent_rows.append(small.row)
         return small
 
-    def _release_unneeded(self, ahead: list[Node]) -> None:
+    def _release_unneeded(self, to_explore: list[Node]) -> None:
         """Release the histograms of nodes that will not be explored."""
         self.subtract, self.clear = [], []
         for row in self._spent_rows:
             self._release(row)
-        needed = set(ahead)
+        needed = set(to_explore)
         for node in self._unexplored:
             if node not in needed:
                 self._release(node.row)

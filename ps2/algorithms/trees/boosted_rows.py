@@ -11,13 +11,21 @@ from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import FinalNodes
-from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponents_of, quantised
+from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponent_counts, quantise_pairs
 from ps2.algorithms.trees.layout import Array
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem, key_of
 from ps2.algorithms.trees.ranking import RowGroups
-from ps2.algorithms.trees.rows import Binned, NodeRows, binned, draw, row_ids, whole_weights, with_all_columns
+from ps2.algorithms.trees.rows import (
+    Binned,
+    NodeRows,
+    binned,
+    randomly_rounded_weights,
+    row_ids,
+    sample_rows,
+    with_all_columns,
+)
 from ps2.algorithms.trees.tree import Forest
 from ps2.array_types import Float64s, Int64s
 from ps2.data.rows import LocalRows
@@ -25,7 +33,7 @@ from ps2.ops.guards import readable
 
 
 @dataclass(frozen=True, eq=False)
-class RowGroup:
+class RowSet:
     """Rows for training, or held-out rows; margins: shape (n, width); weights: empty if each row counts 1."""
 
     rows: Binned
@@ -35,7 +43,7 @@ class RowGroup:
     groups: RowGroups | None = None
 
     @staticmethod
-    def of(problem: TreeProblem, rows: LocalRows, bins: Bins, columns: FeatureColumns | None = None) -> RowGroup:
+    def of(problem: TreeProblem, rows: LocalRows, bins: Bins, columns: FeatureColumns | None = None) -> RowSet:
         """Bin rows. The rows of a ranking group are ordered by content: trees do not depend on their order."""
         assert rows.y is not None
         weights = NO_WEIGHTS if rows.weights is None else rows.weights
@@ -43,7 +51,7 @@ class RowGroup:
         groups = None
         if rows.groups is not None:
             groups = RowGroups.of(rows.groups, row_ids(rows, problem.absent), weights)
-        return RowGroup(binned(rows, bins, problem.absent, columns), rows.y, weights, margins, groups)
+        return RowSet(binned(rows, bins, problem.absent, columns), rows.y, weights, margins, groups)
 
 
 class BoostedRows:
@@ -56,7 +64,7 @@ class BoostedRows:
         grown: the rows that the tree grows from; None: no tree grows.
         moving: groups of rows that move through the tree, each with the margins to which the tree's leaves are added.
         quantised: the hessians and gradients for the tree, as integers, shape (n, 2).
-        summed: the numbers that histograms sum: ``quantised``, and a third channel if the plan has one.
+        summed: the numbers that histograms sum: ``integer_pairs``, and a third channel if the plan has one.
     """
 
     def __init__(
@@ -73,70 +81,72 @@ class BoostedRows:
         self._ids = row_ids(training, problem.absent) if ids is None else ids
         self.metric = Metric.parsed(plan.settings.evalMetric or "")
         self._span = problem.span  # the range of the margins
-        self.training = RowGroup.of(problem, training, bins, columns)
+        self.training = RowSet.of(problem, training, bins, columns)
         # Held-out rows may lack values of features that no training row lacks.
-        lenient = replace(bins, missing=np.ones(bins.features, np.bool_), block=0)
-        self.held_out = None if held_out is None else RowGroup.of(problem, held_out, lenient)
+        lenient = replace(bins, has_missing=np.ones(bins.num_features, np.bool_), block_width=0)
+        self.held_out = None if held_out is None else RowSet.of(problem, held_out, lenient)
         if self.held_out is not None and self.held_out.groups is not None:
             assert held_out is not None
             assert held_out.groups is not None
             self.held_out = replace(self.held_out, groups=RowGroups.in_order(held_out.groups))
-        self.grown: NodeRows | None = None
-        self.moving: list[tuple[NodeRows, Float64s]] = []
-        self.quantised: Array | None = None
-        self.summed: Array = np.empty((0, 2), np.int64)
+        self.tree_rows: NodeRows | None = None
+        self.moving_rows: list[tuple[NodeRows, Float64s]] = []
+        self.integer_pairs: Array | None = None
+        self.channel_values: Array = np.empty((0, 2), np.int64)
         self._pairs: Float64s | None = None  # hessians and gradients of a round
-        self._whole_weights: Array | None = None  # integer weights of rows, if they are the third channel
-        if plan.third == "weights":
-            self._whole_weights = whole_weights(self.training.weights, readable(self._ids), plan.weight_unit)
+        self._integer_weights: Array | None = None  # integer weights of rows, if they are the third channel
+        if plan.third_channel == "weights":
+            ids = readable(self._ids)
+            self._integer_weights = randomly_rounded_weights(self.training.weights, ids, plan.weight_unit)
 
     def compute_gradients(self) -> dict[str, Any]:
-        """Compute a round's gradients; return losses, the held-out rows' report, and ``exponents_of`` gradients."""
+        """Compute a round's gradients; return losses, the held-out rows' report, and ``exponent_counts`` gradients."""
         rows, objective = self.training, self._problem.objective
         self._pairs, (loss, weight) = objective.gradients(rows.margins, rows.y, rows.weights, self._pairs, rows.groups)
         sums: dict[str, Any] = {"loss": loss, "weight": weight}
         if (group := self.held_out) is not None:
             sums["held"] = self.metric.sums(objective, group.margins, group.y, group.weights, self._span, group.groups)
-        return {**sums, "rows": len(rows.y), "exponents": exponents_of(self._pairs, rows.weights)}
+        return {**sums, "rows": len(rows.y), "exponents": exponent_counts(self._pairs, rows.weights)}
 
     def plant(self, tree: int, scales: tuple[float, float]) -> Int64s:
         """Begin a tree with all rows in its root; return the root's totals, int64, shape (3,)."""
         plan, output = self._plan, tree % self._problem.objective.width
         assert self._pairs is not None
         key = key_of(plan.seed, tree)
-        self.quantised = quantised(self._pairs[output], self._ids, key, scales, self.quantised)
-        self.summed = self.quantised
-        if plan.third is not None:
-            third = self._whole_weights
-            third = np.ones(len(self.quantised), np.int64) if third is None else third
-            self.summed = np.column_stack([self.quantised, third])
+        self.integer_pairs = quantise_pairs(self._pairs[output], self._ids, key, scales, self.integer_pairs)
+        self.channel_values = self.integer_pairs
+        if plan.third_channel is not None:
+            third = self._integer_weights
+            third = np.ones(len(self.integer_pairs), np.int64) if third is None else third
+            self.channel_values = np.column_stack([self.integer_pairs, third])
         margins = self.training.margins[:, output]
         if plan.settings.subsamplingRate < 1:
             # The trees of one round grow from the same rows.
-            is_sampled = draw(self._ids, key_of(plan.seed, tree - output), plan.settings.subsamplingRate)
-            self.grown = NodeRows(self.training.rows, np.flatnonzero(is_sampled).astype(np.int32))
-            self.moving = [(NodeRows(self.training.rows, np.flatnonzero(~is_sampled).astype(np.int32)), margins)]
+            is_sampled = sample_rows(self._ids, key_of(plan.seed, tree - output), plan.settings.subsamplingRate)
+            self.tree_rows = NodeRows(self.training.rows, np.flatnonzero(is_sampled).astype(np.int32))
+            self.moving_rows = [(NodeRows(self.training.rows, np.flatnonzero(~is_sampled).astype(np.int32)), margins)]
         else:
-            self.grown, self.moving = NodeRows(self.training.rows, np.arange(len(self._ids), dtype=np.int32)), []
-        self.moving.append((self.grown, margins))
+            self.tree_rows = NodeRows(self.training.rows, np.arange(len(self._ids), dtype=np.int32))
+            self.moving_rows = []
+        self.moving_rows.append((self.tree_rows, margins))
         if self.held_out is not None:
             numbers = np.arange(len(self.held_out.y), dtype=np.int32)
-            self.moving.append((NodeRows(self.held_out.rows, numbers), self.held_out.margins[:, output]))
+            self.moving_rows.append((NodeRows(self.held_out.rows, numbers), self.held_out.margins[:, output]))
         return self._totals()
 
     def _totals(self) -> Int64s:
         """Return the sums of the rows from which the tree grows."""
-        assert self.grown is not None
-        assert self.quantised is not None
-        order = self.grown.rows_of(0)
-        third = len(order) if self._whole_weights is None else self._whole_weights[order].sum(dtype=np.int64)
-        return np.array([*growing_kernels.sum_pairs(order, self.quantised), third], np.int64)
+        assert self.tree_rows is not None
+        assert self.integer_pairs is not None
+        order = self.tree_rows.rows_of(0)
+        third = len(order) if self._integer_weights is None else self._integer_weights[order].sum(dtype=np.int64)
+        return np.array([*growing_kernels.sum_pairs(order, self.integer_pairs), third], np.int64)
 
     def end(self, nodes: FinalNodes) -> None:
         """Add the leaves of the tree to the margins of the rows in them."""
-        for rows, margins in self.moving:
+        for rows, margins in self.moving_rows:
             rows.add_leaf_values(nodes, margins)
-        self.grown, self.moving = None, []
+        self.tree_rows, self.moving_rows = None, []
         self.widen_span(nodes.values[nodes.is_leaf])
 
     def widen_span(self, values: Float64s) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, Trained
-from ps2.algorithms.trees.gradients import scales_of
+from ps2.algorithms.trees.gradients import integer_scales
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.tree import Forest, Tree
@@ -130,10 +130,10 @@ def next_scales(problem: TreeProblem, plan: BoostingPlan, below: Float64s, last:
     """Return the factors of hessians and gradients for the next round.
 
     Args:
-        below: ``sums_below`` of the last round's gradients.
+        below: ``sum_bounds`` of the last round's gradients.
         last: the trees of the last round.
     """
-    return scales_of(*problem.objective.bounds_after(below, *_moves(problem, plan, last)))
+    return integer_scales(*problem.objective.bounds_after(below, *_moves(problem, plan, last)))
 
 
 def _moves(problem: TreeProblem, plan: BoostingPlan, last: Sequence[Tree]) -> tuple[float, float]:

@@ -52,7 +52,7 @@ def is_compiled(plan: BoostingPlan, rows: Binned) -> bool:
             return False
     else:
         count, values = len(rows.begins) - 1, len(rows.columns)
-    row_bytes = int(rows.bins.first[-1]) * plan.channels * SUM_BYTES
+    row_bytes = int(rows.bins.first_columns[-1]) * plan.channels * SUM_BYTES
     return values <= MAX_VALUES[plan.settings.growth] and _histograms(plan, count) * row_bytes <= MAX_BYTES
 
 
@@ -72,18 +72,18 @@ def rows_of(rows: Binned, has_blocks: bool) -> kernels.Rows:
 
 def bin_columns(bins: Bins, absent: Absent) -> kernels.BinColumns:
     """Return bins as the kernels take them; absent: how to read a value that sparse rows do not store."""
-    usable = np.flatnonzero(bins.columns)
-    flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.missing.astype(np.int64)
-    features = np.zeros(max(int(bins.first[-1]), 1), np.int32)
+    usable = np.flatnonzero(bins.num_columns)
+    flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.has_missing.astype(np.int64)
+    features = np.zeros(max(int(bins.first_columns[-1]), 1), np.int32)
     for feature in usable.tolist():
-        features[bins.first[feature] : bins.first[feature] + bins.sizes[feature]] = feature
+        features[bins.first_columns[feature] : bins.first_columns[feature] + bins.num_bins[feature]] = feature
     return kernels.BinColumns(
-        bins.first,
-        readable(bins.sizes),
+        bins.first_columns,
+        readable(bins.num_bins),
         bins.implied(absent),
         readable(flags),
         readable(usable.astype(np.int64)),
-        readable(bins.first[usable].astype(np.uint64)),
+        readable(bins.first_columns[usable].astype(np.uint64)),
         readable(features),
     )
 
@@ -114,36 +114,36 @@ class CompiledGrower:
         self._problem, self._plan, self._bins = problem, plan, rows.bins
         count = rows.columns.shape[1] if isinstance(rows, DenseRows) else len(rows.begins) - 1
         self._rows, self._columns = rows_of(rows, has_blocks=True), bin_columns(rows.bins, problem.absent)
-        self._flat = np.zeros((_histograms(plan, count), int(rows.bins.first[-1]) * plan.channels), np.int64)
+        self._flat = np.zeros((_histograms(plan, count), int(rows.bins.first_columns[-1]) * plan.channels), np.int64)
         self._layout = layout_row(rows.bins, problem.absent, plan.channels, plan.monotone)
         self._constraints = readable(np.array(plan.monotone, np.int64))
         self._max_splits, self._scratch = min(plan.max_leaves, max(count, 1)) - 1, scratch_of(3)
 
     def grow(self, rows: BoostedRows, scales: tuple[float, float], totals: Int64s, rate: float) -> tuple[Tree, Moves]:
         """Grow a tree from ``rows.grown``, and move these rows; return the tree, and the moves for the other rows."""
-        assert rows.grown is not None
+        assert rows.tree_rows is not None
         plan, rules = self._plan, rules_of(self._plan, scales)
         max_nodes = 2 * self._max_splits + 1
         nodes = node_memory(max_nodes, 3, self._problem.words)
-        order, spare = rows.grown.arrays
+        order, spare = rows.tree_rows.arrays
         nodes.totals[0], nodes.bounds[0], nodes.ends[0, 1] = totals, plan.bounds, len(order)
         sums = self._flat.reshape(len(self._flat), -1, plan.channels)
         slots, free = np.full(max_nodes, -1), np.arange(len(self._flat))
         histograms = kernels.Histograms(self._flat, sums, slots, free, np.zeros(1, np.int64))
         limits = limits_of(plan, rules, totals, self._max_splits)
         judging = self._layout, self._constraints, rules, limits, self._scratch
-        search = kernels.BoostedSearch(readable(rows.summed), histograms, *judging)
+        search = kernels.BoostedSearch(readable(rows.channel_values), histograms, *judging)
         count = kernels.grow_boosted(search, kernels.GrowingTree(order, spare, self._rows, self._columns, nodes))
         children, ends, best = nodes.children[:count], nodes.ends[:count], nodes.best
-        where, sets = best.where[:count], best.sets[:count]
-        grown = GrownTree(children, where, sets, best.gains[:count], nodes.totals[:count])
+        conditions, sets = best.conditions[:count], best.sets[:count]
+        grown = GrownTree(children, conditions, sets, best.gains[:count], nodes.totals[:count])
         tree = boosted_tree(self._bins, grown, nodes.bounds[:count], rules, rate)
         tree.count[:] = ends[:, 1] - ends[:, 0]
         inner = np.flatnonzero(children >= 0)
         splits = np.full((len(inner), FIELDS + self._problem.words), NONE, np.int64)
         splits[:, TREE], splits[:, NODE], splits[:, LEFT] = 0, inner, children[inner]
-        splits[:, [FEATURE, BIN, DEFAULT_LEFT]], splits[:, FIELDS:] = where[inner], sets[inner]
+        splits[:, [FEATURE, BIN, DEFAULT_LEFT]], splits[:, FIELDS:] = conditions[inner], sets[inner]
         splits = splits[np.argsort(splits[:, LEFT])]
         leaf = children < 0
-        rows.grown.set_bounds(ends)
+        rows.tree_rows.set_bounds(ends)
         return tree, Moves(splits, FinalNodes(np.arange(count), leaf, np.where(leaf, tree.value, 0.0)))

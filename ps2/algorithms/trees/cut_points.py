@@ -1,8 +1,8 @@
 """Cut points of features, from integer weights: they do not depend on the order of the rows.
 
-A feature with few distinct values has a bin for each (``distinct``). The weights of the others are summed several
+A feature with few distinct values has a bin for each (``distinct_values``). The weights of the others are summed several
 times, by cells of the values' ordered bits: first by the upper 12 bits (``Cells.whole``), then heavy cells by finer
-ones (``Refinement``, ``children``), down to single float64 values. ``cuts_of_few`` and ``cuts_of_many`` make the cuts.
+ones (``Refinement``, ``child_weights``), down to single float64 values. ``cuts_between_values`` and ``cuts_of_cells`` make the cuts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels as kernels
-from ps2.algorithms.trees.ascending import are_in, distinct_of, merged, runs
+from ps2.algorithms.trees.ascending import is_member, run_starts, union_sorted, unique_sorted
 from ps2.algorithms.trees.layout import Array, UInt64s
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
@@ -84,7 +84,7 @@ class FeatureColumns:
 
 
 @dataclass(frozen=True, eq=False)
-class Distinct:
+class DistinctValues:
     """The distinct values of features that have few, ascending, and their weights; many: the other features."""
 
     features: Int64s
@@ -92,13 +92,13 @@ class Distinct:
     weights: Int64s
     many: Int64s
 
-    def without(self, many: Int64s, limit: int) -> Distinct:
+    def without(self, many: Int64s, limit: int) -> DistinctValues:
         """Drop the features ``many``, ascending, and those with more values than ``limit``."""
-        begins = runs(self.features)
+        begins = run_starts(self.features)
         counts = np.diff(begins, append=len(self.features))
-        many = merged(many, self.features[begins][counts > limit])
-        few = ~are_in(self.features, many, 1 + max(map(int, (*self.features[-1:], *many[-1:])), default=0))
-        return Distinct(self.features[few], self.bits[few], self.weights[few], many)
+        many = union_sorted(many, self.features[begins][counts > limit])
+        few = ~is_member(self.features, many, 1 + max(map(int, (*self.features[-1:], *many[-1:])), default=0))
+        return DistinctValues(self.features[few], self.bits[few], self.weights[few], many)
 
 
 def ordered_bits(values: Array) -> UInt64s:
@@ -114,7 +114,7 @@ def from_bits(bits: UInt64s) -> Float64s:
     return np.where(bits & kernels.SIGN, bits ^ kernels.SIGN, ~bits).view(np.float64)
 
 
-def distinct(columns: FeatureColumns, limit: int, weights: Int64s = NO_WEIGHTS) -> Distinct:
+def distinct_values(columns: FeatureColumns, limit: int, weights: Int64s = NO_WEIGHTS) -> DistinctValues:
     """Find the distinct values of each feature, without missing ones; ``many``: features with more than ``limit``."""
     start = np.append(0, np.cumsum(np.minimum(np.diff(columns.begin), limit)))
     values, counts = np.empty(start[-1], np.uint64), np.empty(start[-1], np.int64)
@@ -127,10 +127,10 @@ def distinct(columns: FeatureColumns, limit: int, weights: Int64s = NO_WEIGHTS) 
     sizes[many] = 0
     features = np.repeat(np.arange(columns.features), sizes)
     filled = np.repeat(start[:-1] - np.append(0, np.cumsum(sizes)[:-1]), sizes) + np.arange(len(features))
-    return Distinct(features, values[filled], counts[filled], many)
+    return DistinctValues(features, values[filled], counts[filled], many)
 
 
-def missing(columns: FeatureColumns, weights: Int64s = NO_WEIGHTS) -> Int64s:
+def missing_weights(columns: FeatureColumns, weights: Int64s = NO_WEIGHTS) -> Int64s:
     """Return the weight of each feature's stored missing values, int64."""
     out = np.empty(columns.features, np.int64)
     over_blocks(kernels.count_missing, (np.arange(columns.features),), columns.arrays(weights), out, cost=columns.cost)
@@ -156,12 +156,12 @@ class Cells:
     """
 
     begin: Int64s
-    first: UInt64s
-    width: UInt64s
+    lowest_bits: UInt64s
+    log_width: UInt64s
     weights: Int64s
 
     @staticmethod
-    def whole(features: int) -> Cells:
+    def uncut(features: int) -> Cells:
         """Return one cell with all values for each feature, of weight 1."""
         return Cells(
             np.arange(features + 1),
@@ -178,12 +178,12 @@ class Cells:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return self.begin.nbytes + self.first.nbytes + self.width.nbytes + self.weights.nbytes
+        return self.begin.nbytes + self.lowest_bits.nbytes + self.log_width.nbytes + self.weights.nbytes
 
     @property
-    def is_whole(self) -> bool:
+    def is_uncut(self) -> bool:
         """Whether no cell has been cut yet."""
-        return bool(len(self.width) and self.width[0] == BITS)
+        return bool(len(self.log_width) and self.log_width[0] == BITS)
 
     def refine(self, refinement: Refinement, child_ids: Int64s, sums: Int64s) -> Cells:
         """Return the cells, after cut cells are replaced by their children.
@@ -192,32 +192,32 @@ class Cells:
             child_ids: the numbers of children that have weight, ascending.
             sums: their weights. What a cell's children lack is the weight of zeros that rows do not store.
         """
-        cut, start = refinement.cut, refinement.start
+        cut, first_child = refinement.cells_to_cut, refinement.first_child
         if not len(cut):
             return self
-        if not self.is_whole:
+        if not self.is_uncut:
             ends = np.append(0, np.cumsum(sums))
-            stored = np.diff(ends[np.searchsorted(child_ids, np.append(start, refinement.begin[-1]))])
-            zeros = np.flatnonzero(self.first[cut] == ZERO)
-            all_ids = merged(child_ids, start[zeros])
+            stored = np.diff(ends[np.searchsorted(child_ids, np.append(first_child, refinement.child_offsets[-1]))])
+            zeros = np.flatnonzero(self.lowest_bits[cut] == ZERO)
+            all_ids = union_sorted(child_ids, first_child[zeros])
             all_sums = np.zeros(len(all_ids), np.int64)
             all_sums[np.searchsorted(all_ids, child_ids)] = sums
-            all_sums[np.searchsorted(all_ids, start[zeros])] += (self.weights[cut] - stored)[zeros]
+            all_sums[np.searchsorted(all_ids, first_child[zeros])] += (self.weights[cut] - stored)[zeros]
             child_ids, sums = all_ids, all_sums
         has_weight = sums != 0
         child_ids, sums = child_ids[has_weight], sums[has_weight]
-        parent = np.searchsorted(start, child_ids, side="right") - 1
-        width = (self.width[cut] - refinement.depth)[parent]
-        first = self.first[cut[parent]] + ((child_ids - start[parent]).astype(np.uint64) << width)
-        keep = np.ones(len(self.first), np.bool_)
+        parent = np.searchsorted(first_child, child_ids, side="right") - 1
+        log_width = (self.log_width[cut] - refinement.log_children)[parent]
+        lowest_bits = self.lowest_bits[cut[parent]] + ((child_ids - first_child[parent]).astype(np.uint64) << log_width)
+        keep = np.ones(len(self.lowest_bits), np.bool_)
         keep[cut] = False
         features = np.concatenate([self.features[keep], self.features[cut[parent]]])
-        first = np.concatenate([self.first[keep], first])
-        order = np.lexsort((first, features))
+        lowest_bits = np.concatenate([self.lowest_bits[keep], lowest_bits])
+        order = np.lexsort((lowest_bits, features))
         return Cells(
             readable(np.searchsorted(features[order], np.arange(len(self.begin)))),
-            readable(first[order]),
-            readable(np.concatenate([self.width[keep], width])[order]),
+            readable(lowest_bits[order]),
+            readable(np.concatenate([self.log_width[keep], log_width])[order]),
             readable(np.concatenate([self.weights[keep], sums])[order]),
         )
 
@@ -234,53 +234,56 @@ class Refinement:
         begin: the number of each feature's first child, and the end, int64, shape (features + 1,).
     """
 
-    cut: Int64s
-    depth: UInt64s
-    start: Int64s
-    cell_begin: Int64s
-    begin: Int64s
+    cells_to_cut: Int64s
+    log_children: UInt64s
+    first_child: Int64s
+    cell_offsets: Int64s
+    child_offsets: Int64s
 
     @staticmethod
     def of(cells: Cells, bins: int, turn: int) -> Refinement:
         """Plan by the cells' weights; bins: the number of bins of a feature; turn: the number of earlier turns."""
-        if cells.is_whole:
-            depth = np.full(len(cells.first), COARSE_BITS, np.uint64)
+        if cells.is_uncut:
+            log_children = np.full(len(cells.lowest_bits), COARSE_BITS, np.uint64)
         else:
             share = FINENESS * bins
             spare, budget = (1, 2 * share) if turn == 1 else (SPARE, max(2 * share, MIN_CHILDREN))
-            depth = np.zeros(len(cells.first), np.uint64)
-            arrays = (readable(cells.begin), readable(cells.width), readable(cells.weights))
-            kernels.choose_depths(*arrays, share, spare, budget, depth)
-        cut = np.flatnonzero(depth)
-        depth = depth[cut]
-        ends = np.append(0, np.cumsum(1 << depth.astype(np.int64)))
-        cell_begin = np.searchsorted(cells.features[cut], np.arange(len(cells.begin)))
-        return Refinement(cut, readable(depth), readable(ends[:-1]), readable(cell_begin), readable(ends[cell_begin]))
+            log_children = np.zeros(len(cells.lowest_bits), np.uint64)
+            arrays = (readable(cells.begin), readable(cells.log_width), readable(cells.weights))
+            kernels.choose_depths(*arrays, share, spare, budget, log_children)
+        cells_to_cut = np.flatnonzero(log_children)
+        log_children = log_children[cells_to_cut]
+        ends = np.append(0, np.cumsum(1 << log_children.astype(np.int64)))
+        cell_offsets = np.searchsorted(cells.features[cells_to_cut], np.arange(len(cells.begin)))
+        first_child, child_offsets = readable(ends[:-1]), readable(ends[cell_offsets])
+        return Refinement(cells_to_cut, readable(log_children), first_child, readable(cell_offsets), child_offsets)
 
 
-def children(
+def child_weights(
     columns: FeatureColumns, features: Int64s, cells: Cells, refinement: Refinement, weights: Int64s = NO_WEIGHTS
 ) -> Int64s:
     """Return the weight of each child of cut cells, int64; features: the columns of the cells' features."""
-    out = np.zeros(refinement.begin[-1], np.int64)
-    first, width = readable(cells.first[refinement.cut]), readable(cells.width[refinement.cut])
-    cut = kernels.CutCells(refinement.cell_begin, first, width, refinement.depth, refinement.start)
-    indices, arrays = (np.arange(len(features)),), (readable(features), columns.arrays(weights), cut, out)
-    over_blocks(kernels.count_children, indices, *arrays, cost=columns.cost)
+    out = np.zeros(refinement.child_offsets[-1], np.int64)
+    cut = refinement.cells_to_cut
+    lowest_bits, log_width = readable(cells.lowest_bits[cut]), readable(cells.log_width[cut])
+    offsets, log_children = refinement.cell_offsets, refinement.log_children
+    cut_cells = kernels.CutCells(offsets, lowest_bits, log_width, log_children, refinement.first_child)
+    operands = readable(features), columns.arrays(weights), cut_cells, out
+    over_blocks(kernels.count_children, (np.arange(len(features)),), *operands, cost=columns.cost)
     return out
 
 
-def cuts_of_few(distinct: Distinct, absent: Int64s) -> tuple[Float64s, Int64s]:
+def cuts_between_values(distinct_values: DistinctValues, absent: Int64s) -> tuple[Float64s, Int64s]:
     """Return cuts between adjacent values, and the index of each feature's first cut, and the end.
 
     ``absent`` is the weight of each feature's zeros that rows do not store.
     """
-    has_weight = distinct.weights > 0
-    features, bits = distinct.features[has_weight], distinct.bits[has_weight]
+    has_weight = distinct_values.weights > 0
+    features, bits = distinct_values.features[has_weight], distinct_values.bits[has_weight]
     # A feature whose only value is 0 has no cut.
-    zeros = distinct_of(features)
+    zeros = unique_sorted(features)
     zeros = zeros[absent[zeros] != 0]
-    zeros = zeros[~are_in(zeros, distinct.many, len(absent))]
+    zeros = zeros[~is_member(zeros, distinct_values.many, len(absent))]
     # Zeros are inserted after the feature's negative values.
     negative = np.append(0, np.cumsum(bits < ZERO))
     begin, end = np.searchsorted(features, zeros), np.searchsorted(features, zeros, side="right")
@@ -293,22 +296,22 @@ def cuts_of_few(distinct: Distinct, absent: Int64s) -> tuple[Float64s, Int64s]:
     return cuts_between(values[:-1][pairs], values[1:][pairs]), begins
 
 
-def value_counts(distinct: Distinct, absent: Int64s) -> Int64s:
-    """Return each feature's number of distinct values, with unstored zeros; for the args, see ``cuts_of_few``."""
-    has_weight = distinct.weights > 0
-    counts = np.bincount(distinct.features[has_weight], minlength=len(absent))
+def value_counts(distinct_values: DistinctValues, absent: Int64s) -> Int64s:
+    """Return each feature's number of distinct values, with unstored zeros; for the args, see ``cuts_between_values``."""
+    has_weight = distinct_values.weights > 0
+    counts = np.bincount(distinct_values.features[has_weight], minlength=len(absent))
     stores_zeros = np.zeros(len(absent), bool)
-    stores_zeros[distinct.features[has_weight & (distinct.bits == ZERO)]] = True
+    stores_zeros[distinct_values.features[has_weight & (distinct_values.bits == ZERO)]] = True
     return counts + ((absent != 0) & ~stores_zeros)
 
 
-def cuts_of_many(cells: Cells, bins: int) -> tuple[Float64s, Int64s]:
+def cuts_of_cells(cells: Cells, bins: int) -> tuple[Float64s, Int64s]:
     """Return the cuts of features that have many values, feature by feature, and each feature's number of cuts."""
     features = len(cells.begin) - 1
     low, high = np.empty(features * bins, np.uint64), np.empty(features * bins, np.uint64)
     sizes = np.empty(features, np.int64)
-    begin, first, width, weights = map(readable, (cells.begin, cells.first, cells.width, cells.weights))
-    count = kernels.cut_cells(begin, first, width, weights, bins, low, high, sizes)
+    arrays = readable(cells.begin), readable(cells.lowest_bits), readable(cells.log_width), readable(cells.weights)
+    count = kernels.cut_cells(*arrays, bins, low, high, sizes)
     below, above = from_bits(low[:count]), from_bits(high[:count])
     # Between adjacent float64 values there is no float32 number. The nearest one below moves only a few values to the
     # right of the cut, and with it the model can be saved for xgboost.
@@ -342,6 +345,6 @@ def unit_of(mean_weight: float, bits: int) -> float:
     return float(2.0 ** (np.floor(np.log2(mean_weight) + 1e-6) - bits))
 
 
-def whole(weights: Array, unit: float) -> Int64s:
+def integer_weights(weights: Array, unit: float) -> Int64s:
     """Round positive weights to integer multiples of a unit, at least 1."""
     return np.maximum(np.rint(weights / unit), 1).astype(np.int64)

@@ -16,7 +16,7 @@ from ps2.array_types import Float64s, Int64s
 TREE, NODE, FEATURE, BIN, DEFAULT_LEFT, LEFT = range(6)
 FIELDS = 6
 # Columns of ``Moves.opened``, after TREE and NODE.
-PLACE, TURN, ROW = range(2, 5)
+HEAP_INDEX, TURN, ROW = range(2, 5)
 OPENED_FIELDS = 5
 # Stands for a missing number.
 NONE = -1
@@ -95,7 +95,7 @@ class GrowTask(Task):
     """A task while trees grow: workers move their rows, do the task, and add the histograms of the opened nodes.
 
     Attributes:
-        matrices: the numbers of three matrices on the servers: histograms, cut points, and ``bin_shapes``.
+        matrices: the numbers of three matrices on the servers: histograms, cut points, and ``bin_codes``.
         splits, opened, numbers, is_leaf, values: see ``Moves`` and ``FinalNodes``.
     """
 
@@ -149,4 +149,4 @@ class AddResiduals(GrowTask):
 
 @dataclass(frozen=True)
 class SumRows(Task):
-    """Report the number of a random forest's rows, and ``exponents_of`` their weights and labels."""
+    """Report the number of a random forest's rows, and ``exponent_counts`` their weights and labels."""

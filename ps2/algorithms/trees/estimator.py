@@ -205,7 +205,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
 
     def _base(self, objective: Objective, survey: Survey, table: Table) -> tuple[float, ...]:
         """Return the margins before the first tree."""
-        facts, share = survey.facts, objective.label_share
+        facts, level = survey.facts, objective.label_quantile_level
         if self._initial is not None:
             return tuple(self._initial.base.tolist())
         if self.isSet("baseMarginCol"):
@@ -218,9 +218,9 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
             return (0.0,)
         if self.isSet("baseScore"):
             return _base_of(objective, self.getOrDefault("baseScore"))
-        quantile = 0.0 if share is None else label_quantile(table, share, facts)
+        quantile = 0.0 if level is None else label_quantile(table, level, facts)
         mean, class_weights, row_weight = facts.label_mean, facts.class_weights, 1.0
-        if share is None and (not class_weights or table.columns.weight is not None):
+        if level is None and (not class_weights or table.columns.weight is not None):
             # The last digits of the survey's sums depend on the order of the rows.
             sums = label_sums(table, of_classes=bool(class_weights))
             mean, row_weight = sums.mean, sums.weight / facts.rows

@@ -129,9 +129,9 @@ def softmax_gradients(margins: Float64s, y: Float64s, weights: Float64s, out: Fl
         for c in range(classes):
             p = odds[c] / total
             # 1 - p would lose all digits where it is small.
-            rest = (total - odds[c]) / total
-            out[c, i, 0] = max(2.0 * p * rest, MIN_HESSIAN) * weight
-            out[c, i, 1] = (-rest if c == y[i] else p) * weight
+            other_p = (total - odds[c]) / total
+            out[c, i, 0] = max(2.0 * p * other_p, MIN_HESSIAN) * weight
+            out[c, i, 1] = (-other_p if c == y[i] else p) * weight
         loss += weight * (np.log(total) + largest - margins[i, np.int64(y[i])])
         weight_sum += weight
     return loss, weight_sum
@@ -163,8 +163,8 @@ def count_exponents(words: UInt64s, counts: Int64s) -> None:
 @inline
 def _rounded(value: float, draw: float) -> np.int64:
     """Round down, or up if the fraction is above a random number in [0, 1)."""
-    whole = np.floor(value)
-    return np.int64(whole) + np.int64(draw < value - whole)
+    floor = np.floor(value)
+    return np.int64(floor) + np.int64(draw < value - floor)
 
 
 @kernel
@@ -315,28 +315,28 @@ class Objective:
         return {"logistic": 0.25, "softmax": 0.5, "poisson": math.inf, "lambdarank": math.inf}.get(self.loss, 1.0)
 
     @property
-    def leaf_share(self) -> float | None:
+    def leaf_quantile_level(self) -> float | None:
         """A leaf's value is this quantile of its rows' residuals; None: it comes from gradients and hessians."""
-        return self.label_share if self.loss in ("absolute", "quantile") else None
+        return self.label_quantile_level if self.loss in ("absolute", "quantile") else None
 
     @property
-    def label_share(self) -> float | None:
+    def label_quantile_level(self) -> float | None:
         """Margins begin with this quantile of the labels; None: they begin with the mean, or shares of classes."""
         return {"absolute": 0.5, "huber": 0.5, "quantile": self.shape}.get(self.loss)
 
     def base(
         self, label_mean: float, class_weights: Float64s, quantile: float = 0.0, row_weight: float = 1.0
     ) -> Float64s:
-        """Return the best margins without trees, shape (width,); quantile: the labels' quantile at ``label_share``."""
+        """Return the best margins without trees, shape (width,); quantile: the labels' quantile at ``label_quantile_level``."""
         if self.loss in ("logistic", "softmax"):
             logs = np.log(np.where(class_weights > 0, class_weights, row_weight))
             return np.array([logs[1] - logs[0]]) if self.loss == "logistic" else logs - logs.mean()
         if self.loss == "poisson":
             return np.array([math.log(label_mean) if label_mean > 0 else 0.0])
-        return np.array([label_mean if self.label_share is None else quantile])
+        return np.array([label_mean if self.label_quantile_level is None else quantile])
 
 
-def exponents_of(pairs: Float64s, weights: Float64s) -> Int64s:
+def exponent_counts(pairs: Float64s, weights: Float64s) -> Int64s:
     """Count rows by the exponents of hessians, gradients and weights: int64, shape (KINDS, EXPONENTS)."""
     counts = np.zeros((KINDS, EXPONENTS), np.int64)
 
@@ -353,7 +353,7 @@ def exponents_of(pairs: Float64s, weights: Float64s) -> Int64s:
     return counts
 
 
-def sums_below(counts: Int64s) -> Float64s:
+def sum_bounds(counts: Int64s) -> Float64s:
     """Return bounds of the sums of hessians, absolute gradients and weights, at most twice these."""
     bounds = np.zeros(KINDS)
     for kind, exponent in zip(*np.nonzero(counts), strict=True):
@@ -363,11 +363,11 @@ def sums_below(counts: Int64s) -> Float64s:
     return bounds
 
 
-def scales_of(below_h: float, below_g: float) -> tuple[float, float]:
+def integer_scales(below_h: float, below_g: float) -> tuple[float, float]:
     """Return powers of two by which hessians and gradients become integers whose sums fit int64.
 
     The random rounding of a number changes it by less than 1 / scale, about 2^-60 of the sum of all rows. So no total
-    is less exact than a sum of float64. ``below_h`` and ``below_g`` are bounds of the sums (``sums_below``).
+    is less exact than a sum of float64. ``below_h`` and ``below_g`` are bounds of the sums (``sum_bounds``).
     """
     if not (np.isfinite(below_h) and np.isfinite(below_g)):
         raise ConfigError(
@@ -379,7 +379,7 @@ def scales_of(below_h: float, below_g: float) -> tuple[float, float]:
     return float(h), float(g)
 
 
-def quantised(
+def quantise_pairs(
     pairs: Float64s,
     ids: Int64s,
     key: int,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ps2.algorithms.trees.layout import Array, UInt64s
-from ps2.algorithms.trees.nonempty_bins import marks_of
+from ps2.algorithms.trees.nonempty_bins import row_marks
 from ps2.array_types import Int32s, Int64s
 from ps2.ops.kernels import inline, kernel
 from ps2.ops.prefetch import prefetch_short
@@ -94,7 +94,7 @@ def add_sparse_marked(
 ) -> None:
     """Add the pairs of nodes' sparse rows to their histograms, which are rows of ``m``, and mark changed bins."""
     for index in indices:
-        words, out = marks_of(m, channels, rows[index]), sums[rows[index]]
+        words, out = row_marks(m, channels, rows[index]), sums[rows[index]]
         last = len(bins) - 1
         for i in range(ends[index], ends[index + 1]):
             row = order[i]
@@ -140,29 +140,29 @@ def take_touched(touched: UInt64s, histogram: Array, bins: Int64s, sums: Array) 
 
 
 @kernel
-def part_dense(order: Int32s, column: Array, lefts: Array, spare: Int32s) -> int:
+def partition_dense(order: Int32s, column: Array, goes_left: Array, spare: Int32s) -> int:
     """Move the rows of a node that go left to the front, each side in its order; return their number."""
     left, right = 0, 0
     for i in range(len(order)):
         row = order[i]
-        goes = lefts[column[row]]
+        is_left = goes_left[column[row]]
         # There is no branch, because the processor cannot predict it.
         order[left] = row
         spare[right] = row
-        left += goes
-        right += 1 - goes
+        left += is_left
+        right += 1 - is_left
     for i in range(right):
         order[left + i] = spare[i]
     return left
 
 
 @kernel
-def part_sparse(
-    order: Int32s, begins: Int64s, bins: Int32s, first: int, implied: int, lefts: Array, spare: Int32s
+def partition_sparse(
+    order: Int32s, begins: Int64s, bins: Int32s, first: int, implied: int, goes_left: Array, spare: Int32s
 ) -> int:
-    """Do what ``part_dense`` does, with sparse rows; first: the first column of the feature."""
+    """Do what ``partition_dense`` does, with sparse rows; first: the first column of the feature."""
     left, right = 0, 0
-    last = first + len(lefts)
+    last = first + len(goes_left)
     for i in range(len(order)):
         row = order[i]
         low, high = begins[row], begins[row + 1]
@@ -173,11 +173,11 @@ def part_sparse(
                 low = middle + 1
             else:
                 high = middle
-        goes = lefts[bins[low] - first] if low < end and bins[low] < last else lefts[implied]
+        is_left = goes_left[bins[low] - first] if low < end and bins[low] < last else goes_left[implied]
         order[left] = row
         spare[right] = row
-        left += goes
-        right += 1 - goes
+        left += is_left
+        right += 1 - is_left
     for i in range(right):
         order[left + i] = spare[i]
     return left

@@ -40,14 +40,14 @@ class GrownTree:
 
     Attributes:
         children: the left child of each node, int64, shape (n,); the right child has the next number; -1: a leaf.
-        where: the split of each node, int64, shape (n, 3); columns: ``layout.FEATURE``, BIN and MISSING_LEFT.
+        conditions: the split of each node, int64, shape (n, 3); columns: ``layout.FEATURE``, BIN and MISSING_LEFT.
         sets: the categories that go left, as bits, int64, shape (n, words).
         gains: the gain of each split, float64, shape (n,).
         sums: the sums of each node's rows, int64, shape (n, channels).
     """
 
     children: Int64s
-    where: Int64s
+    conditions: Int64s
     sets: Int64s
     gains: Float64s
     sums: Int64s
@@ -55,12 +55,12 @@ class GrownTree:
 
 def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> Tree:
     """Return the tree with values and covers of nodes, and ``count`` 0. The gains and splits of leaves are ignored."""
-    children, where = grown.children, grown.where
+    children, conditions = grown.children, grown.conditions
     is_inner = children >= 0
-    feature = np.where(is_inner, where[:, FEATURE], LEAF).astype(np.int32)
-    has_set = is_inner & (where[:, BIN] < 0)
-    cut = bins.offsets[feature] + where[:, BIN]
-    is_last = cut >= bins.offsets[feature + 1]
+    feature = np.where(is_inner, conditions[:, FEATURE], LEAF).astype(np.int32)
+    has_set = is_inner & (conditions[:, BIN] < 0)
+    cut = bins.cut_offsets[feature] + conditions[:, BIN]
+    is_last = cut >= bins.cut_offsets[feature + 1]
     threshold = np.where(is_last, np.inf, np.append(bins.cuts, np.inf)[np.clip(cut, 0, len(bins.cuts))])
     flags = [
         category_flags(np.ascontiguousarray(grown.sets[node]), int(bins.categories[feature[node]]))
@@ -71,7 +71,7 @@ def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> T
     return Tree(
         feature,
         np.where(is_inner & ~has_set, threshold, 0.0),
-        is_inner & (where[:, MISSING_LEFT] > 0),
+        is_inner & (conditions[:, MISSING_LEFT] > 0),
         np.where(is_inner, children, LEAF).astype(np.int32),
         np.where(is_inner, children + 1, LEAF).astype(np.int32),
         value,
@@ -105,14 +105,14 @@ class Node:
         number: the number of the node at workers, once they have moved its parent's rows.
         row: the matrix row of the node's histogram, while there is one.
         turn: the number of times that the node has sampled features before.
-        where: the best split, once it is known: feature, bin and side of missing values (``layout.FEATURE``, ...).
+        conditions: the best split, once it is known: feature, bin and side of missing values (``layout.FEATURE``, ...).
         words: the categories that go left in the best split, as bits.
         gain: the gain of the best split.
         children: the two children by the best split; empty: no split gains enough, or none is known.
         is_known: whether the best splits of the children are known, as far as these may be split.
     """
 
-    place: int
+    heap_index: int
     totals: Int64s
     bounds: Float64s
     may_split: bool
@@ -121,7 +121,7 @@ class Node:
     number: int = NONE
     row: int = NONE
     turn: int = 0
-    where: Sequence[int] = ()
+    condition: Sequence[int] = ()
     words: Int64s = field(default_factory=lambda: NO_WORDS)
     gain: float = 0.0
     children: tuple[Node, ...] = ()
@@ -167,9 +167,9 @@ class SplitOrder:
             self.chosen.append(node)
             self._put_children(self._queue, node, len(self.chosen))
 
-    def ahead(self) -> list[Node]:
+    def nodes_to_explore(self) -> list[Node]:
         """Return the nodes that may have to be explored before all splits are chosen, in the queue's order."""
-        queue, unknown = self._queue.copy(), []
+        queue, unexplored = self._queue.copy(), []
         for split in range(len(self.chosen) + 1, self._max_splits):
             if not queue:
                 break
@@ -177,8 +177,8 @@ class SplitOrder:
             if node.is_known:
                 self._put_children(queue, node, split)
             else:
-                unknown.append(node)
-        return unknown
+                unexplored.append(node)
+        return unexplored
 
     def _put_children(self, queue: Queue, node: Node, split: int) -> None:
         """Queue the children of a node; split: the number of the node's split in the tree, from 1."""
@@ -231,18 +231,18 @@ class Growth(ABC):
         splits = self._number_children(split_nodes)
         self.open, added = self._open(split_nodes)
         self.is_over = not self.open
-        opened = [[node.tree, node.number, node.place, node.turn, node.row] for node in added]
+        opened = [[node.tree, node.number, node.heap_index, node.turn, node.row] for node in added]
         nodes = self._final_nodes() if self.is_over else NO_NODES
         return Moves(splits, nodes, np.array(opened, np.int64).reshape(-1, OPENED_FIELDS))
 
     def _arrays(self) -> tuple[Int64s, Int64s, Int64s]:
         """Return the open nodes' matrix rows, totals, shape (n, channels), and positions."""
-        rows, places = [node.row for node in self.open], [node.place for node in self.open]
+        rows, heap_indices = [node.row for node in self.open], [node.heap_index for node in self.open]
         totals = [node.totals for node in self.open]
-        return np.array(rows, np.int64), np.array(totals, np.int64), np.array(places, np.int64)
+        return np.array(rows, np.int64), np.array(totals, np.int64), np.array(heap_indices, np.int64)
 
     @abstractmethod
-    def _judge(self, best: Splits, verdicts: Bools) -> None:
+    def _set_verdicts(self, best: Splits, verdicts: Bools) -> None:
         """Judge the best splits of the open nodes; verdicts: see ``scan_kernels.MAY``."""
 
     @abstractmethod
@@ -260,29 +260,29 @@ class Growth(ABC):
     def _children(self, node: Node, sums: tuple[Int64s, Int64s], may_split: Sequence[bool]) -> tuple[Node, ...]:
         """Return the children of a node by its best split; sums: those of the left and the right side."""
         return tuple(
-            Node(2 * node.place + side, sums[side], node.bounds, may_split[side], node.path, node.tree)
+            Node(2 * node.heap_index + side, sums[side], node.bounds, may_split[side], node.path, node.tree)
             for side in range(2)
         )
 
     def _record(self, best: Splits) -> None:
         """Store the best splits of the open nodes that gain enough."""
         self._words, verdicts = best.sets.shape[1], np.zeros((len(self.open), 4), np.bool_)
-        self._judge(best, verdicts)
-        lefts, rights = best.lefts, self._arrays()[1] - best.lefts
-        answers = zip(self.open, verdicts.tolist(), best.gains.tolist(), best.where.tolist(), strict=True)
-        for i, (node, (may, is_split, *children_may), gain, where) in enumerate(answers):
-            node.may_split = may
+        self._set_verdicts(best, verdicts)
+        left_sums, right_sums = best.left_sums, self._arrays()[1] - best.left_sums
+        results = zip(self.open, verdicts.tolist(), best.gains.tolist(), best.conditions.tolist(), strict=True)
+        for i, (node, (can_split, is_split, *children_can_split), gain, condition) in enumerate(results):
+            node.may_split = can_split
             if is_split:
-                node.gain, node.where, node.words = gain, where, best.sets[i]
-                node.children = self._children(node, (lefts[i], rights[i]), children_may)
-                node.is_known = not any(children_may)
+                node.gain, node.condition, node.words = gain, condition, best.sets[i]
+                node.children = self._children(node, (left_sums[i], right_sums[i]), children_can_split)
+                node.is_known = not any(children_can_split)
 
     def _number_children(self, nodes: list[Node]) -> Int64s:
         """Number the children of nodes; return ``Moves.splits``."""
         splits = np.empty((len(nodes), FIELDS + self._words), np.int64)
         for node, row in zip(nodes, splits, strict=True):
             left = self._counts[node.tree]
-            row[:FIELDS] = node.tree, node.number, *node.where, left
+            row[:FIELDS] = node.tree, node.number, *node.condition, left
             row[FIELDS:] = node.words
             for child in node.children:
                 child.number = self._counts[node.tree]
@@ -300,13 +300,13 @@ def grown_tree(root: Node, inner: Sequence[Node]) -> GrownTree:
     nodes, words = nodes_of(root, inner), len(root.words)
     numbers = {node: number for number, node in enumerate(nodes)}
     split = np.array([numbers[node] for node in inner], np.int64)
-    children, where = np.full(len(nodes), -1, np.int64), np.full((len(nodes), 3), -1, np.int64)
+    children, conditions = np.full(len(nodes), -1, np.int64), np.full((len(nodes), 3), -1, np.int64)
     sets, gains = np.zeros((len(nodes), words), np.int64), np.zeros(len(nodes))
     if len(inner):
         children[split] = 1 + 2 * np.arange(len(inner))
-        where[split], sets[split] = [node.where for node in inner], [node.words for node in inner]
+        conditions[split], sets[split] = [node.condition for node in inner], [node.words for node in inner]
         gains[split] = [node.gain for node in inner]
-    return GrownTree(children, where, sets, gains, np.array([node.totals for node in nodes], np.int64))
+    return GrownTree(children, conditions, sets, gains, np.array([node.totals for node in nodes], np.int64))
 
 
 def nodes_of(root: Node, inner: Sequence[Node]) -> list[Node]:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from ps2.algorithms.frame.tables import column
 from ps2.algorithms.training.table import Facts, Table
-from ps2.algorithms.trees.cut_points import from_bits, ordered_bits, unit_of, whole
+from ps2.algorithms.trees.cut_points import from_bits, integer_weights, ordered_bits, unit_of
 from ps2.run.spark.backend_lookup import in_one_wave, with_python
 
 # A float64 is an integer of 53 bits times a power of two. The upper and the lower bits of the integers are summed
@@ -82,7 +82,7 @@ def _summed(labels: np.ndarray, kind: int, values: np.ndarray) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["label", "kind", "exponent", "high", "low"])
 
 
-def label_quantile(table: Table, share: float, facts: Facts) -> float:
+def label_quantile(table: Table, level: float, facts: Facts) -> float:
     """Return the weighted quantile of the labels at ``share``, in three jobs."""
     unit = 0.0 if table.columns.weight is None else unit_of(facts.weight / facts.rows, WEIGHT_BITS)
     prefix, shift, target = 0, 64, -1.0
@@ -90,7 +90,7 @@ def label_quantile(table: Table, share: float, facts: Facts) -> float:
         shift -= bits
         cells, weights = _weights_by_part(table, unit, prefix, shift, bits)
         if target < 0:
-            target = share * weights.sum()
+            target = level * weights.sum()
         ends = np.cumsum(weights)
         index = min(int(np.searchsorted(ends, target)), len(cells) - 1)
         target -= ends[index] - weights[index]
@@ -106,7 +106,7 @@ def _weights_by_part(table: Table, unit: float, prefix: int, shift: int, bits: i
             heads = ordered_bits(batch["y"].to_numpy(zero_copy_only=False)) >> np.uint64(shift)
             counts = np.ones(len(heads), np.int64)
             if unit:
-                counts = whole(batch["w"].to_numpy(zero_copy_only=False), unit)
+                counts = integer_weights(batch["w"].to_numpy(zero_copy_only=False), unit)
             has_prefix = heads >> np.uint64(bits) == prefix
             cells, cell_index = np.unique(heads[has_prefix] & np.uint64((1 << bits) - 1), return_inverse=True)
             sums = np.zeros(len(cells), np.int64)

@@ -92,12 +92,12 @@ def category_goes_left(value: float, flags: Bools, begin: int, end: int, missing
 
 
 @kernel
-def bins_left(where: Int64s, words: Int64s, has_missing: bool, out: Array) -> None:
+def set_left_bins(condition: Int64s, words: Int64s, has_missing: bool, out: Array) -> None:
     """Set ``out`` to whether each bin of a feature goes left; has_missing: the last bin is for missing values."""
     for bin in range(len(out)):
-        if where[BIN] < 0:
+        if condition[BIN] < 0:
             out[bin] = (words[bin // WORD_BITS] >> np.int64(bin % WORD_BITS)) & 1 != 0
         else:
-            out[bin] = bin <= where[BIN]
+            out[bin] = bin <= condition[BIN]
     if has_missing:
-        out[-1] = where[MISSING_LEFT] != 0
+        out[-1] = condition[MISSING_LEFT] != 0

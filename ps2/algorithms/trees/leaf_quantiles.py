@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ps2.algorithms.trees.cut_points import ZERO, from_bits, ordered_bits, unit_of, whole
+from ps2.algorithms.trees.cut_points import ZERO, from_bits, integer_weights, ordered_bits, unit_of
 from ps2.algorithms.trees.layout import UInt64s
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.client.batch import batch
@@ -41,15 +41,15 @@ class CoarseQuantiles:
 class LeafQuantiles:
     """Sums by leaf and cell, to which workers add; weight_unit 0: each row counts 1; picklable."""
 
-    share: float
+    level: float
     weight_unit: float
     coarse: DCV
     fine: DCV
 
     @staticmethod
-    def make(share: float, mean_weight: float | None) -> LeafQuantiles:
+    def make(level: float, mean_weight: float | None) -> LeafQuantiles:
         """Make empty sums; mean_weight: the rows' mean weight; None: all weights are 1."""
-        return LeafQuantiles(share, unit_of_weights(mean_weight), *(DCV.sparse(2**63, 1, "int64") for _ in range(2)))
+        return LeafQuantiles(level, unit_of_weights(mean_weight), *(DCV.sparse(2**63, 1, "int64") for _ in range(2)))
 
     def free(self) -> None:
         free_all([self.coarse, self.fine])
@@ -58,7 +58,7 @@ class LeafQuantiles:
 
     def add(self, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s, cells: Int64s | None) -> None:
         """Add a worker's rows to fine cells; cells: each leaf's coarse cell; None: add to coarse cells."""
-        units = whole(weights, self.weight_unit) if self.weight_unit and len(weights) else None
+        units = integer_weights(weights, self.weight_unit) if self.weight_unit and len(weights) else None
         keys, sums = sum_by_cell(leaves, ordered_bits(residuals), units, cells)
         if len(keys):
             (self.coarse if cells is None else self.fine).add(sums, keys)
@@ -68,7 +68,7 @@ class LeafQuantiles:
     def find_coarse(self, leaves: int) -> CoarseQuantiles:
         """Find the coarse cell of each leaf's quantile, and zero the sums."""
         keys, weights = _pull_and_zero(self.coarse)
-        return CoarseQuantiles(*find_cells(keys, weights, self.share * _totals(keys, weights, leaves)))
+        return CoarseQuantiles(*find_cells(keys, weights, self.level * _totals(keys, weights, leaves)))
 
     def find_fine(self, coarse: CoarseQuantiles) -> Float64s:
         """Return each leaf's quantile, 0 without rows, and zero the sums."""
@@ -77,13 +77,13 @@ class LeafQuantiles:
 
 
 def local_quantiles(
-    share: float, weight_unit: float, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s
+    level: float, weight_unit: float, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s
 ) -> Float64s:
     """Return each leaf's quantile, 0 without rows; one worker has all rows."""
-    units = whole(weights, weight_unit) if weight_unit and len(weights) else None
+    units = integer_weights(weights, weight_unit) if weight_unit and len(weights) else None
     bits = ordered_bits(residuals)
     keys, sums = sum_by_cell(leaves, bits, units, None)
-    cells, targets = find_cells(keys, sums, share * _totals(keys, sums, len(leaves)))
+    cells, targets = find_cells(keys, sums, level * _totals(keys, sums, len(leaves)))
     fine, _ = find_cells(*sum_by_cell(leaves, bits, units, cells), targets)
     return np.where(targets > 0, cell_values(cells, fine), 0.0)
 

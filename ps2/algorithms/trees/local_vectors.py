@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.trees.ascending import merged
+from ps2.algorithms.trees.ascending import union_sorted
 from ps2.algorithms.trees.layout import Array
 from ps2.array_types import Int64s
 
@@ -65,7 +65,7 @@ class LocalSparse:
         """Return the index of each key, after adding new keys."""
         all_keys = keys
         if len(self._keys) or not (keys[1:] > keys[:-1]).all():
-            all_keys = merged(self._keys, keys)
+            all_keys = union_sorted(self._keys, keys)
         if len(all_keys) > len(self._keys):
             values = np.zeros(len(all_keys), np.int64)
             values[np.searchsorted(all_keys, self._keys)] = self._values

@@ -24,7 +24,7 @@ from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.boosting_record import next_scales
 from ps2.algorithms.trees.compiled_growing import CompiledGrower, is_compiled
 from ps2.algorithms.trees.driver_messages import NODE, ROW, FinalNodes
-from ps2.algorithms.trees.gradients import scales_of, sums_below
+from ps2.algorithms.trees.gradients import integer_scales, sum_bounds
 from ps2.algorithms.trees.growing_kernels import add_sparse_marked
 from ps2.algorithms.trees.growth import LAYOUT, opened_roots
 from ps2.algorithms.trees.layout import SUM_BYTES, Array
@@ -123,7 +123,7 @@ class LocalTreeWorker:
             sums = self._rows.compute_gradients()
             # The duration of the round that ends with these losses.
             sums["lap_s"], self._lap_began_s = time.monotonic() - self._lap_began_s, time.monotonic()
-            bounds = sums_below(sums.pop("exponents"))
+            bounds = sum_bounds(sums.pop("exponents"))
             if "held" in sums:
                 sums["held"] = self._rows.metric.value(sums["held"])
             trees = self._grow_round(bounds) if round_ < self._plan.settings.maxIter else []
@@ -133,9 +133,9 @@ class LocalTreeWorker:
                 return replies
 
     def _grow_round(self, bounds: Float64s) -> list[Tree]:
-        """Grow the trees of a round; bounds: ``sums_below`` of its gradients."""
+        """Grow the trees of a round; bounds: ``sum_bounds`` of its gradients."""
         if not self._num_trees:
-            self._scales = scales_of(*bounds[:2])
+            self._scales = integer_scales(*bounds[:2])
         trees = []
         for _ in range(self._problem.objective.width):
             trees.append(self._grower.grow(self._num_trees, self._scales))
@@ -166,21 +166,21 @@ class LocalGrower:
         if self._compiled is not None:
             tree, moves = self._compiled.grow(rows, scales, totals, rate)
             nodes = moves.nodes
-            for group, _ in rows.moving:
-                if group is not rows.grown:
-                    group.walk(moves.splits)
+            for group, _ in rows.moving_rows:
+                if group is not rows.tree_rows:
+                    group.partition_one_by_one(moves.splits)
         else:
             growth = BoostedGrowth(plan, self._bins, scales, totals, number, rate)
-            growth.explores = 1
+            growth.nodes_per_clock = 1
             nodes = self._explore(growth)
             tree = growth.tree
-        assert rows.grown is not None
-        tree.count[:] = rows.grown.counts(nodes)
-        share = self._problem.objective.leaf_share
+        assert rows.tree_rows is not None
+        tree.count[:] = rows.tree_rows.counts(nodes)
+        level = self._problem.objective.leaf_quantile_level
         # Monotone constraints hold only for leaves whose values come from gradients.
-        if share is not None and not plan.monotone:
-            leaves = [rows.grown.rows_of(node) for node in nodes.leaves.tolist()]
-            values = local_quantiles(share, self._weight_unit, leaves, rows.residuals, rows.training.weights)
+        if level is not None and not plan.monotone:
+            leaves = [rows.tree_rows.rows_of(node) for node in nodes.leaves.tolist()]
+            values = local_quantiles(level, self._weight_unit, leaves, rows.residuals, rows.training.weights)
             tree.value[nodes.is_leaf] = values * rate
             nodes = replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0))
         rows.end(nodes)
@@ -189,19 +189,19 @@ class LocalGrower:
     def _explore(self, growth: BoostedGrowth) -> FinalNodes:
         """Choose all splits, and move rows to the leaves."""
         rows, histograms, opened = self._rows, self._histograms, opened_roots([ROOT])
-        assert rows.grown is not None
+        assert rows.tree_rows is not None
         while True:
             best = None
             if growth.open:
-                nodes = [(row, rows.grown.rows_of(node)) for node, row in opened[:, [NODE, ROW]].tolist()]
-                histograms.add(nodes, rows.summed)
+                nodes = [(row, rows.tree_rows.rows_of(node)) for node, row in opened[:, [NODE, ROW]].tolist()]
+                histograms.add(nodes, rows.channel_values)
                 best = histograms.best_splits(growth)
             moves = growth.advance(best)
             histograms.make_room(growth.num_rows)
             if growth.clear:
                 histograms.clear(growth.clear)
-            for group, _ in rows.moving:
-                group.part(moves.splits)
+            for group, _ in rows.moving_rows:
+                group.partition(moves.splits)
             if growth.is_over:
                 return moves.nodes
             opened = moves.opened
@@ -222,7 +222,7 @@ class LocalHistograms:
     def __init__(self, problem: TreeProblem, plan: BoostingPlan, bins: Bins, rows: Binned) -> None:
         self._problem, self._plan, self._bins, self._rows = problem, plan, bins, rows
         self._is_dense = isinstance(rows, DenseRows)
-        self._count = int(bins.first[-1])
+        self._count = int(bins.first_columns[-1])
         columns = columns_of(bins, plan.channels)
         count = rows_with_marks(1 + min(1 << max(plan.settings.maxDepth - 1, 0), plan.max_leaves))
         limit = max(MAX_BYTES // (columns * SUM_BYTES), ROOT + 1)
@@ -283,8 +283,8 @@ class LocalHistograms:
         """Subtract histograms, and find the best split of each open node."""
         options = {"marks": not self._is_dense, "channels": self._plan.channels}
         if growth.subtract:
-            whole, part = np.array(growth.subtract).T.copy()
-            ops.subtract(self._m, whole, part, **options)
+            parents, children = np.array(growth.subtract).T.copy()
+            ops.subtract(self._m, parents, children, **options)
         operands = {**growth.operands(), **options, "words": self._problem.words, "full": self._is_dense}
         return Splits(*ops.best_splits(self._m, **operands, layout=LAYOUT))
 

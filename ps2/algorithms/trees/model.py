@@ -77,16 +77,16 @@ def _is_left(value: float, split: Any, set_flags: Bools) -> bool:
 def add_contributions(x: Float64s, out: Float64s, forest: Paths, max_length: int) -> None:
     """Add SHAP values to ``out``, shape (rows, outputs, columns); max_length: the most players of a path."""
     splits, paths, players = forest.splits, forest.paths, forest.players
-    lefts = np.empty(len(splits), np.bool_)
+    goes_left_at = np.empty(len(splits), np.bool_)
     passes, weights = np.empty(max_length, np.bool_), np.empty(max_length + 1)
     for row in range(x.shape[0]):
         for s in range(len(splits)):
-            lefts[s] = _is_left(x[row, splits[s].column], splits[s], forest.set_flags)
+            goes_left_at[s] = _is_left(x[row, splits[s].column], splits[s], forest.set_flags)
         for p in range(len(paths)):
             for i in range(paths[p].end - paths[p].players):
                 player, is_passed = paths[p].players + i, True
                 for step in range(players[player].steps, players[player].end):
-                    is_passed &= lefts[forest.step_split[step]] == forest.step_left[step]
+                    is_passed &= goes_left_at[forest.step_split[step]] == forest.step_left[step]
                 passes[i] = is_passed
             _weigh(forest, p, passes, weights)
             _add(forest, p, passes, weights, out[row, paths[p].output])

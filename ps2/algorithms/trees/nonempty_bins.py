@@ -54,7 +54,7 @@ def check_rows(m: Array, channels: int, *rows: Int64s) -> None:
 
 
 @inline
-def marks_of(m: Array, channels: int, row: int) -> Array:
+def row_marks(m: Array, channels: int, row: int) -> Array:
     """Return the marks of a row."""
     words, position = m.shape[1] // channels // WORD_BITS, row % GROUP
     begin = max(position - 1, 0) * words
@@ -66,7 +66,7 @@ def add_marked(m: Array, marks: bool, row: int, slots: Int64s, sums: Array) -> N
     """Add to the bins that begin at these columns; marks: whether to mark the bins."""
     channels = sums.shape[1]
     histogram = m[row]
-    words = marks_of(m, channels, row) if marks else histogram[:0]
+    words = row_marks(m, channels, row) if marks else histogram[:0]
     for i in range(len(slots)):
         slot = slots[i]
         for c in range(channels):
@@ -77,7 +77,7 @@ def add_marked(m: Array, marks: bool, row: int, slots: Int64s, sums: Array) -> N
 
 
 @inline
-def word_of(histogram: Array, index: int, channels: int) -> np.int64:
+def mark_word(histogram: Array, index: int, channels: int) -> np.int64:
     """Return a word of the marks for a histogram: the bits of its filled bins."""
     word = np.uint64(0)
     for bin in range(index * WORD_BITS, min((index + 1) * WORD_BITS, len(histogram) // channels)):
@@ -92,20 +92,20 @@ def word_of(histogram: Array, index: int, channels: int) -> np.int64:
 def add_rows_marked(rows: Int64s, sums: Array, m: Array, channels: int) -> None:
     """Add to all bins of rows, and mark the bins that change."""
     for i in range(len(rows)):
-        words, histogram, row_sums = marks_of(m, channels, rows[i]), m[rows[i]], sums[i]
+        words, histogram, row_sums = row_marks(m, channels, rows[i]), m[rows[i]], sums[i]
         for j in range(len(histogram)):
             histogram[j] += row_sums[j]
         for index in range(len(words)):
-            words[index] |= word_of(row_sums, index, channels)
+            words[index] |= mark_word(row_sums, index, channels)
 
 
 @kernel
 def mark_rows(rows: Int64s, m: Array, channels: int) -> None:
     """Set the marks of rows to their filled bins."""
     for row in rows:
-        words, histogram = marks_of(m, channels, row), m[row]
+        words, histogram = row_marks(m, channels, row), m[row]
         for index in range(len(words)):
-            words[index] = word_of(histogram, index, channels)
+            words[index] = mark_word(histogram, index, channels)
 
 
 @inline
@@ -132,7 +132,7 @@ def subtract_marked(rows: Int64s, others: Int64s, m: Array, channels: int) -> No
     """Subtract the marked bins of other rows; these bins are marked in ``rows``, too."""
     bins = m.shape[1] // channels
     for i in range(len(rows)):
-        words = marks_of(m, channels, others[i])
+        words = row_marks(m, channels, others[i])
         row, other = m[rows[i]], m[others[i]]
         bin = next_marked(words, 0, bins)
         while bin < bins:
@@ -146,7 +146,7 @@ def clear_marked(rows: Int64s, m: Array, channels: int) -> None:
     """Set the marked bins of rows to 0, and clear the marks."""
     bins = m.shape[1] // channels
     for row in rows:
-        words, histogram = marks_of(m, channels, row), m[row]
+        words, histogram = row_marks(m, channels, row), m[row]
         bin = next_marked(words, 0, bins)
         while bin < bins:
             histogram[bin * channels : (bin + 1) * channels] = 0

@@ -153,7 +153,7 @@ def best_splits(
     bins = m.shape[1] // channels
     ends = readable(np.arange(count + 1) * bins // count)
     gain = np.full((count, len(rows)), -np.inf)
-    where = np.full((count, len(rows), 3), -1, np.int64)
+    conditions = np.full((count, len(rows), 3), -1, np.int64)
     left = np.zeros((count, len(rows), 3), np.int64)
     sets = np.zeros((count, len(rows), words), np.int64)
     if allowed.shape[1] and allowed.shape[1] * WORD_BITS < features:
@@ -163,11 +163,11 @@ def best_splits(
         search,
         (np.arange(count),),
         *(ends, m, rows, layout, channels, marks, nodes, Rules._make([*rules.tolist(), min_third])),
-        *(features, drawn, full, Splits(gain, where, left, sets)),
+        *(features, drawn, full, Splits(gain, conditions, left, sets)),
         cost=SEARCH_COST * len(rows) * m.shape[1] // count,
     )
     best = np.argmax(gain, axis=0), np.arange(len(rows))
-    return gain[best], where[best], left[best], sets[best]
+    return gain[best], conditions[best], left[best], sets[best]
 
 
 @op(reduce="best", dtypes=("int64",))
@@ -198,15 +198,15 @@ def purest_splits(
     if not (is_valid and 2 <= forest_rules.width <= channels <= forest_rules.width + 1):
         raise OutOfRangeError(f"kinds: expected the codes of a forest with {channels} channels, got {kinds.tolist()}")
     check_marks(m, channels, rows)
-    gain, where = np.zeros(len(rows)), np.full((len(rows), 3), -1, np.int64)
+    gain, conditions = np.zeros(len(rows)), np.full((len(rows), 3), -1, np.int64)
     left, sets = np.zeros((len(rows), channels), np.int64), np.zeros((len(rows), words), np.int64)
     over_blocks(
         search_forest,
         (np.arange(len(rows)),),
-        *(m, rows, layout, readable(totals), forest_rules, Splits(gain, where, left, sets)),
+        *(m, rows, layout, readable(totals), forest_rules, Splits(gain, conditions, left, sets)),
         cost=m.shape[1],
     )
-    return gain, where, left, sets
+    return gain, conditions, left, sets
 
 
 @kernel

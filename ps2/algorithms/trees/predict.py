@@ -25,7 +25,7 @@ from ps2.ops.parallel import over_blocks
 
 # ``where``: feature << 2, + 2 if there is a set, + 1 if NaN goes left. ``threshold``: the index of the set if there is
 # one. Integers are unsigned: for a signed index, numba would check whether it counts from the end.
-NODE = np.dtype([("threshold", np.float64), ("value", np.float64), ("where", np.uint32), ("left", np.uint32)])
+NODE = np.dtype([("threshold", np.float64), ("value", np.float64), ("packed_split", np.uint32), ("left", np.uint32)])
 # The number of rows of a block, of rows that walk side by side, and of values in a dense block of sparse rows.
 BLOCK = 256
 LANES = 8
@@ -76,9 +76,9 @@ class SparseMatrix(NamedTuple):
 @inline
 def _step(x: Array, nodes: Array, row: np.uint64, node: np.uint64) -> np.uint64:
     """Return the child that a row goes to, or the leaf itself."""
-    where = nodes[node].where
-    value = np.float64(x[row, np.uint64(where >> SHIFT)])
-    is_left = goes_left(value, nodes[node].threshold, (where & DEFAULT_LEFT) != 0)
+    packed_split = nodes[node].packed_split
+    value = np.float64(x[row, np.uint64(packed_split >> SHIFT)])
+    is_left = goes_left(value, nodes[node].threshold, (packed_split & DEFAULT_LEFT) != 0)
     return np.uint64(nodes[node].left + np.uint32(not is_left))
 
 
@@ -86,10 +86,10 @@ def _step(x: Array, nodes: Array, row: np.uint64, node: np.uint64) -> np.uint64:
 def _step_by_set(x: Array, trees: Trees, row: np.uint64, node: np.uint64) -> np.uint64:
     """Return what ``_step`` returns, at a node with a set."""
     nodes = trees.nodes
-    where, number = nodes[node].where, np.int64(nodes[node].threshold)
-    value = np.float64(x[row, np.uint64(where >> SHIFT)])
+    packed_split, number = nodes[node].packed_split, np.int64(nodes[node].threshold)
+    value = np.float64(x[row, np.uint64(packed_split >> SHIFT)])
     begin, end = trees.set_begin[number], trees.set_begin[number + 1]
-    is_left = category_goes_left(value, trees.set_flags, begin, end, (where & DEFAULT_LEFT) != 0)
+    is_left = category_goes_left(value, trees.set_flags, begin, end, (packed_split & DEFAULT_LEFT) != 0)
     return np.uint64(nodes[node].left + np.uint32(not is_left))
 
 
@@ -99,7 +99,7 @@ def _walk_with_sets(x: Array, trees: Trees, tree: int, leaves: UInt32s) -> None:
     for row in range(x.shape[0]):
         node = np.uint64(trees.roots[tree])
         for _ in range(trees.depths[tree]):
-            if trees.nodes[node].where & HAS_SET:
+            if trees.nodes[node].packed_split & HAS_SET:
                 node = _step_by_set(x, trees, np.uint64(row), node)
             else:
                 node = _step(x, trees.nodes, np.uint64(row), node)
@@ -237,10 +237,10 @@ class Predictor:
         sets = has_sets, set_begin, np.concatenate([np.empty(0, np.bool_), *flags])
         self._trees = Trees(*map(readable, (nodes, roots[:-1], depths, *sets)))
         # A block of sparse rows has only the features that trees use.
-        features = nodes["where"] >> 2
+        features = nodes["packed_split"] >> 2
         self._used = np.unique(features)
         sparse_nodes = nodes.copy()
-        sparse_nodes["where"] += ((np.searchsorted(self._used, features) - features) << 2).astype(np.uint32)
+        sparse_nodes["packed_split"] += ((np.searchsorted(self._used, features) - features) << 2).astype(np.uint32)
         self._sparse_trees = self._trees._replace(nodes=readable(sparse_nodes))
 
     def margins(self, x: Any) -> Float64s:
@@ -258,7 +258,7 @@ class Predictor:
         self._run(dense_leaves, sparse_leaves, x, out)
         return self._numbers[out]
 
-    def leaf_places(self, x: Any) -> Int32s:
+    def leaf_ranks(self, x: Any) -> Int32s:
         """Return the leaf of each tree that rows reach, counted from the left: int32, shape (n, trees)."""
         nodes = self.leaves(x)
         for number, tree in enumerate(self._forest.trees):
@@ -308,7 +308,7 @@ class TreesModel:
 
     def leaves(self, x: Any) -> Int32s:
         """Return the leaf of each tree that rows reach, counted from the left: int32, shape (n, trees)."""
-        return self._predictor.leaf_places(x)
+        return self._predictor.leaf_ranks(x)
 
     @cached_property
     def _predictor(self) -> Predictor:
@@ -349,5 +349,5 @@ def _set_nodes(tree: Tree, order: Int32s, root: int, sets: int, nodes: Array) ->
     # Nothing is above infinity, and NaN goes left: a row stays in its leaf.
     nodes["threshold"] = np.where(leaf, np.inf, tree.threshold[order])
     nodes["threshold"][has_set] = sets + np.arange(has_set.sum())
-    where = tree.feature[order] << 2 | has_set << 1 | tree.default_left[order]
-    nodes["where"] = np.where(leaf, 1, where).astype(np.uint32)
+    packed_splits = tree.feature[order] << 2 | has_set << 1 | tree.default_left[order]
+    nodes["packed_split"] = np.where(leaf, 1, packed_splits).astype(np.uint32)

@@ -153,7 +153,7 @@ class BoostingPlan(Plan[BoostingSettings]):
         return self.min_node_weight > 0 or self.settings.minInfoGain > 0
 
     @property
-    def third(self) -> WeightSource | None:
+    def third_channel(self) -> WeightSource | None:
         """The content of a bin's third channel: "rows" or "weights"; None: a bin has two channels."""
         if self._needs_weights and self.weight_source != "hessians":
             return self.weight_source
@@ -162,12 +162,12 @@ class BoostingPlan(Plan[BoostingSettings]):
     @property
     def channels(self) -> int:
         """The number of a bin's channels: hessians, gradients, and a third one if needed."""
-        return 2 if self.third is None else 3
+        return 2 if self.third_channel is None else 3
 
     @property
     def min_third(self) -> int:
         """The minimum third total of a node."""
-        match self.third:
+        match self.third_channel:
             case "rows":
                 # Without the tolerance, a rounded weight could ask for one more row.
                 by_weight = self.min_node_weight * (1 - 1e-6) if self.weight_source == "rows" else 0.0

@@ -36,7 +36,7 @@ from ps2.algorithms.trees.driver_messages import (
     PlantTrees,
     SumGradients,
 )
-from ps2.algorithms.trees.gradients import scales_of, sums_below
+from ps2.algorithms.trees.gradients import integer_scales, sum_bounds
 from ps2.algorithms.trees.growth import Growth, opened_roots
 from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
 from ps2.algorithms.trees.local_worker import GrowRounds, LocalTreeWorker
@@ -158,11 +158,11 @@ class BoostingProgram(FleetProgram[Forest]):
 
     def __init__(self, run: TreeRun) -> None:
         super().__init__(run, min_rows_to_split(run.problem, run.plan, run.mean_weight))
-        share = run.problem.objective.leaf_share
+        level = run.problem.objective.leaf_quantile_level
         # Monotone constraints hold only for leaves whose values come from gradients.
         self._leaf_quantiles = None
-        if share is not None and not run.plan.monotone:
-            self._leaf_quantiles = LeafQuantiles.make(share, run.mean_weight)
+        if level is not None and not run.plan.monotone:
+            self._leaf_quantiles = LeafQuantiles.make(level, run.mean_weight)
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class BoostingProgram(FleetProgram[Forest]):
         boosting.begin(losses)
         is_recorded = True  # whether the losses after the last round are recorded
         # Scaled gradients are rounded to integers, so that sums do not depend on the order of the rows.
-        scales = scales_of(*losses.below[:2])
+        scales = integer_scales(*losses.below[:2])
         while True:
             if boosting.rounds >= ask.setting(lambda: plan.settings.maxIter):
                 if is_recorded:
@@ -207,10 +207,10 @@ class BoostingProgram(FleetProgram[Forest]):
             scales, is_recorded = next_scales(problem, plan, losses.below, trees[-width:]), False
 
     def _summarize(self, report: Any) -> dict[str, Any]:
-        """Replace a report's exponents by ``sums_below``, and the held-out rows' report by their metric."""
+        """Replace a report's exponents by ``sum_bounds``, and the held-out rows' report by their metric."""
         summary = dict(vars(report))
         if (exponents := summary.pop("exponents", None)) is not None:
-            summary["below"] = sums_below(exponents)
+            summary["below"] = sum_bounds(exponents)
         if (metric_sums := summary.pop("held", None)) is not None:
             summary["held"] = Metric.parsed(self.plan.settings.evalMetric or "").value(metric_sums)
         return summary

@@ -20,7 +20,7 @@ import numpy as np
 from ps2.algorithms.frame.program import Ask, Steps
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.trees import cut_points
-from ps2.algorithms.trees.ascending import are_in, distinct_of, runs
+from ps2.algorithms.trees.ascending import is_member, run_starts, unique_sorted
 from ps2.algorithms.trees.binning import Bins, bins_of, categories_of
 from ps2.algorithms.trees.binning_kernels import count_values
 from ps2.algorithms.trees.cut_points import (
@@ -28,16 +28,16 @@ from ps2.algorithms.trees.cut_points import (
     COARSE_BITS,
     ZERO,
     Cells,
-    Distinct,
+    DistinctValues,
     FeatureColumns,
     Refinement,
-    children,
-    cuts_of_few,
-    cuts_of_many,
-    distinct,
+    child_weights,
+    cuts_between_values,
+    cuts_of_cells,
+    distinct_values,
+    integer_weights,
     unit_of,
     value_counts,
-    whole,
 )
 from ps2.algorithms.trees.driver_messages import AddCells, AddLowerHalves, AddValues, CountRows, CutPointTask
 from ps2.algorithms.trees.layout import Array
@@ -190,7 +190,7 @@ class Quantiles:
         """Number the keys that several values share, except those of features with many values."""
         many = self._set_many(*self._values(np.empty(0, np.int64)))
         keys, _ = self.numbers.pull()
-        few = ~are_in(keys >> FEATURE_BITS, many, self.problem.dim)
+        few = ~is_member(keys >> FEATURE_BITS, many, self.problem.dim)
         if len(keys):
             self.numbers.push(np.where(few, np.cumsum(few), 0), keys)
 
@@ -198,7 +198,7 @@ class Quantiles:
         """Find the features that have more values than bins."""
         self._set_many(*self._values(np.empty(0, np.int64)))
 
-    def _set_many(self, values: Distinct, absent: Int64s) -> Int64s:
+    def _set_many(self, values: DistinctValues, absent: Int64s) -> Int64s:
         """Mark the features with more values than bins, and return them; for the args, see ``value_counts``."""
         many = np.flatnonzero((self.many.pull() > 0) | (value_counts(values, absent) > self.bins))
         self.many.zero()
@@ -217,22 +217,22 @@ class Quantiles:
         heavy = 0
         if len(many) and (turn == 1 or self.heavy.pull()[0]):
             for _, cells in self._cells(many, turn):
-                heavy += int((np.diff(Refinement.of(cells, self.bins, turn).cell_begin) > 0).sum())
+                heavy += int((np.diff(Refinement.of(cells, self.bins, turn).cell_offsets) > 0).sum())
         self.heavy.push(np.array([heavy]))
 
     def cut(self) -> Bins:
         """Return the bins, after the last turn."""
         return self._cut(*self._values(np.flatnonzero(self.many.pull())))
 
-    def _cut(self, few: Distinct, absent: Int64s) -> Bins:
-        """Return the bins; for the args, see ``cuts_of_few``."""
+    def _cut(self, few: DistinctValues, absent: Int64s) -> Bins:
+        """Return the bins; for the args, see ``cuts_between_values``."""
         many = np.flatnonzero(self.many.pull())
-        value_cuts, begins = cuts_of_few(few, absent)
+        value_cuts, begins = cuts_between_values(few, absent)
         categories, category_features = categories_of(self.problem)
         cuts = [value_cuts, categories]
         features = [np.repeat(np.arange(self.problem.dim), np.diff(begins)), category_features]
         for chunk, cells in self._cells(many, TURNS):
-            cell_cuts, sizes = cuts_of_many(cells, self.bins)
+            cell_cuts, sizes = cuts_of_cells(cells, self.bins)
             cuts.append(cell_cuts)
             features.append(np.repeat(chunk, sizes))
         feature = np.concatenate(features)
@@ -246,7 +246,7 @@ class Quantiles:
             return np.zeros(len(features), np.int64)
         return self.total.pull()[0] - self.missing.pull()[features] - stored
 
-    def _values(self, many: Int64s) -> tuple[Distinct, Int64s]:
+    def _values(self, many: Int64s) -> tuple[DistinctValues, Int64s]:
         """Return the values of all features except ``many``, and the weight of zeros that rows do not store."""
         keys, weights = self.values.pull()
         stored = np.bincount(keys >> FEATURE_BITS, weights, self.problem.dim).astype(np.int64)
@@ -266,7 +266,7 @@ class Quantiles:
             weights = np.concatenate([weights[is_single], low_keys[1]])
             order = np.lexsort((bits, features))
             features, bits, weights = features[order], bits[order], weights[order]
-        return Distinct(features, bits, weights, many).without(many, len(keys) + len(low_keys[0])), absent
+        return DistinctValues(features, bits, weights, many).without(many, len(keys) + len(low_keys[0])), absent
 
     def _cells(self, many: Int64s, turns: int) -> Iterator[tuple[Int64s, Cells]]:
         """Yield chunks of features, and their cells after a number of turns."""
@@ -274,9 +274,9 @@ class Quantiles:
         for begin in range(0, len(many), CHUNK):
             chunk = many[begin : begin + CHUNK]
             name = chunk.tobytes()
-            first, cells = self._cached.get(name, (0, Cells.whole(len(chunk))))
+            first, cells = self._cached.get(name, (0, Cells.uncut(len(chunk))))
             if first > turns:
-                first, cells = 0, Cells.whole(len(chunk))
+                first, cells = 0, Cells.uncut(len(chunk))
             for turn in range(first, turns):
                 if turn not in pulled:
                     pulled[turn] = self.turns[turn].pull()
@@ -284,7 +284,7 @@ class Quantiles:
                 refinement = Refinement.of(cells, self.bins, turn)
                 span = _span_of(keys, chunk)
                 index = np.searchsorted(chunk, keys[span] >> FEATURE_BITS)
-                children_of_cells = refinement.begin[index] + (keys[span] & LOW)
+                children_of_cells = refinement.child_offsets[index] + (keys[span] & LOW)
                 cells = cells.refine(refinement, children_of_cells, weights[span])
             self._cache(name, turns, cells)
             yield chunk, cells
@@ -314,7 +314,7 @@ class RowsByFeature:
         weights = np.empty(0, np.int64)
         if sums.weight_unit and rows.weights is not None:
             # Without ROW_COUNT, there would be no cut between rows of small weights.
-            weights = ROW_COUNT + whole(rows.weights, sums.weight_unit)
+            weights = ROW_COUNT + integer_weights(rows.weights, sums.weight_unit)
         dim = sums.problem.dim
         if is_dense(rows.x, dim):
             x = dense_of(rows, dim, sums.problem.absent)
@@ -322,7 +322,7 @@ class RowsByFeature:
         return RowsByFeature(sums, FeatureColumns.of_sparse(rows.x), rows.keys, readable(weights))
 
     def add_missing(self) -> None:
-        missing_weights = cut_points.missing(self.columns, self.weights)
+        missing_weights = cut_points.missing_weights(self.columns, self.weights)
         filled = np.flatnonzero(missing_weights)
         self.sums.missing.add(missing_weights[filled], self.features[filled])
 
@@ -340,16 +340,16 @@ class RowsByFeature:
         return self.columns if used is rows and self.columns.dense else None
 
     @cached_property
-    def numeric(self) -> Distinct:
+    def numeric(self) -> DistinctValues:
         """The values of numeric features that have few values in these rows; features have their global numbers."""
-        values = distinct(self.columns, self.sums.bins, self.weights)
+        values = distinct_values(self.columns, self.sums.bins, self.weights)
         categories = np.array(list(self.sums.problem.categories), np.int64)
         dim = self.sums.problem.dim
-        is_numeric = ~are_in(self.features[values.features], categories, dim)
+        is_numeric = ~is_member(self.features[values.features], categories, dim)
         many = self.features[values.many]
         numbers = self.features[values.features[is_numeric]]
-        return Distinct(
-            numbers, values.bits[is_numeric], values.weights[is_numeric], many[~are_in(many, categories, dim)]
+        return DistinctValues(
+            numbers, values.bits[is_numeric], values.weights[is_numeric], many[~is_member(many, categories, dim)]
         )
 
     def add_total(self) -> None:
@@ -364,14 +364,14 @@ class RowsByFeature:
             sums.many.add(np.ones(len(numeric.many), np.int32), numeric.many)
         keys = _keys(numeric.features, numeric.bits >> HALF_BITS)
         sums.values.add(numeric.weights, keys)
-        halves = distinct_of(keys[numeric.bits & np.uint64(LOW) != 0])
+        halves = unique_sorted(keys[numeric.bits & np.uint64(LOW) != 0])
         sums.numbers.add(np.ones(len(halves), np.int64), halves)
 
     def _add_lows(self) -> None:
         numeric, many = self.numeric, np.flatnonzero(self.sums.many.pull())
-        few = ~are_in(numeric.features, many, self.sums.problem.dim)
+        few = ~is_member(numeric.features, many, self.sums.problem.dim)
         each = _keys(numeric.features[few], numeric.bits[few] >> HALF_BITS)
-        begins = runs(each)
+        begins = run_starts(each)
         keys, key_index = each[begins], np.repeat(np.arange(len(begins)), np.diff(begins, append=len(each)))
         numbers = self.sums.numbers.pull(keys)[key_index]
         is_numbered = numbers > 0
@@ -385,10 +385,10 @@ class RowsByFeature:
         for features, cells in self.sums._cells(many, turn):
             refinement = Refinement.of(cells, self.sums.bins, turn)
             local_features = np.searchsorted(self.features, features)
-            sums = children(self.columns, local_features, cells, refinement, self.weights)
+            sums = child_weights(self.columns, local_features, cells, refinement, self.weights)
             filled = np.flatnonzero(sums)
-            parent = np.searchsorted(refinement.begin, filled, side="right") - 1
-            self.sums.turns[turn].add(sums[filled], _keys(features[parent], filled - refinement.begin[parent]))
+            parent = np.searchsorted(refinement.child_offsets, filled, side="right") - 1
+            self.sums.turns[turn].add(sums[filled], _keys(features[parent], filled - refinement.child_offsets[parent]))
 
 
 def _keys(high: Int64s, low: Array) -> Int64s:

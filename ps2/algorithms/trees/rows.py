@@ -26,7 +26,7 @@ from ps2.algorithms.trees.layout import (
     Array,
     Bools,
     UInt64s,
-    bins_left,
+    set_left_bins,
 )
 from ps2.algorithms.trees.predict import dense_rows
 from ps2.algorithms.trees.tree import Absent
@@ -54,12 +54,12 @@ class Split:
     default_left: bool
     words: Int64s
 
-    def lefts(self, bins: Bins) -> Bools:
+    def left_bins(self, bins: Bins) -> Bools:
         """Return for each bin of the feature whether it goes left."""
-        lefts = np.empty(int(bins.sizes[self.feature]), np.bool_)
-        where = np.array([self.feature, self.bin, self.default_left], np.int64)
-        bins_left(where, readable(self.words), bool(bins.missing[self.feature]), lefts)
-        return lefts
+        goes_left = np.empty(int(bins.num_bins[self.feature]), np.bool_)
+        condition = np.array([self.feature, self.bin, self.default_left], np.int64)
+        set_left_bins(condition, readable(self.words), bool(bins.has_missing[self.feature]), goes_left)
+        return goes_left
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,12 +95,12 @@ class DenseRows:
     @cached_property
     def _features(self) -> Int64s:
         """The numbers of the features that have columns of a histogram."""
-        return readable(np.flatnonzero(self.bins.columns))
+        return readable(np.flatnonzero(self.bins.num_columns))
 
     @cached_property
     def first(self) -> npt.NDArray[np.uint64]:
         """The first column of each of these features."""
-        return readable(self.bins.first[self._features].astype(np.uint64))
+        return readable(self.bins.first_columns[self._features].astype(np.uint64))
 
     @cached_property
     def blocks(self) -> Array:
@@ -112,9 +112,9 @@ class DenseRows:
         over_blocks(kernels.to_rows, (tiles,), readable(self.columns), features, out, cost=kernels.TILE * len(features))
         return readable(out)
 
-    def part(self, order: Int32s, split: Split, spare: Int32s) -> int:
+    def partition(self, order: Int32s, split: Split, spare: Int32s) -> int:
         """Move the rows of a node that go left to the front, in place; return their number."""
-        return int(kernels.part_dense(order, self.columns[split.feature], split.lefts(self.bins), spare))
+        return int(kernels.partition_dense(order, self.columns[split.feature], split.left_bins(self.bins), spare))
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,11 +137,11 @@ class SparseRows:
         kernels.take_touched(scratch.touched, scratch.sums, bins, sums)
         return bins, sums
 
-    def part(self, order: Int32s, split: Split, spare: Int32s) -> int:
+    def partition(self, order: Int32s, split: Split, spare: Int32s) -> int:
         """Move the rows of a node that go left to the front, in place; return their number."""
         begins, columns, f = readable(self.begins), readable(self.columns), split.feature
-        first, implied, lefts = int(self.bins.first[f]), int(self._implied[f]), split.lefts(self.bins)
-        return int(kernels.part_sparse(order, begins, columns, first, implied, lefts, spare))
+        first, implied, goes_left = int(self.bins.first_columns[f]), int(self._implied[f]), split.left_bins(self.bins)
+        return int(kernels.partition_sparse(order, begins, columns, first, implied, goes_left, spare))
 
     @cached_property
     def _implied(self) -> Int32s:
@@ -164,7 +164,7 @@ MIN_DENSE_SHARE, SMALL_BYTES = 0.25, 1 << 17
 
 # The costs of moving a row to a child, of adding a leaf's value to a row, and of hashing a value, in additions of array
 # elements.
-PART_COST, LEAF_COST, HASH_COST = 4, 4, 16
+PARTITION_COST, LEAF_COST, HASH_COST = 4, 4, 16
 
 Binned = DenseRows | SparseRows
 
@@ -199,9 +199,9 @@ def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: FeatureColumns 
     """Bin rows; columns: the columns of dense rows, if the caller has them."""
     if columns is not None:
         return DenseRows(bins, bins.bin_dense(columns))
-    if is_dense(rows.x, bins.features):
-        return DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(dense_of(rows, bins.features, absent))))
-    x = with_all_columns(rows, bins.features)
+    if is_dense(rows.x, bins.num_features):
+        return DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(dense_of(rows, bins.num_features, absent))))
+    x = with_all_columns(rows, bins.num_features)
     x.sort_indices()
     return SparseRows(bins, *bins.bin_sparse(x, absent), absent)
 
@@ -240,17 +240,17 @@ def _hash(indptr: Array, columns: Int64s, values: UInt64s, absent: np.uint64, la
 
 
 @kernel
-def draw(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
+def sample_rows(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
     """Return whether a tree samples each row: with probability ``fraction``, by key and row id."""
-    is_drawn = np.empty(len(ids), np.bool_)
+    is_sampled = np.empty(len(ids), np.bool_)
     for i in range(len(ids)):
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
-        is_drawn[i] = np.float64(state >> np.uint64(11)) * 2.0**-53 < fraction
-    return is_drawn
+        is_sampled[i] = np.float64(state >> np.uint64(11)) * 2.0**-53 < fraction
+    return is_sampled
 
 
 @kernel
-def whole_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
+def randomly_rounded_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
     """Round weights at random, by row id, to integer multiples of a unit."""
     units = np.empty(len(weights), np.int32)
     for i in range(len(weights)):
@@ -281,19 +281,19 @@ class NodeRows:
         """Set the intervals of the nodes' rows in ``arrays``, shape (nodes, 2), after a kernel has changed these."""
         self._nodes = {node: slice(begin, end) for node, (begin, end) in enumerate(bounds.tolist())}
 
-    def part(self, splits: Int64s) -> None:
+    def partition(self, splits: Int64s) -> None:
         """Move the rows of nodes to their children, by ``Moves.splits``; no node is a descendant of another one."""
         if len(splits):
             # Nodes share no rows, so threads may work on different nodes.
-            over_blocks(self.walk, (splits,), cost=PART_COST * len(self._order) // len(splits))
+            over_blocks(self.partition_one_by_one, (splits,), cost=PARTITION_COST * len(self._order) // len(splits))
 
-    def walk(self, splits: Int64s) -> None:
+    def partition_one_by_one(self, splits: Int64s) -> None:
         """Move the rows of nodes to their children, one node after the other."""
         for row in splits:
             span, left = self._nodes[int(row[messages.NODE])], int(row[messages.LEFT])
             feature, bin = int(row[messages.FEATURE]), int(row[messages.BIN])
             split = Split(feature, bin, bool(row[messages.DEFAULT_LEFT]), row[messages.FIELDS :])
-            middle = span.start + self._rows.part(self._order[span], split, self._spare[span])
+            middle = span.start + self._rows.partition(self._order[span], split, self._spare[span])
             self._nodes[left], self._nodes[left + 1] = slice(span.start, middle), slice(middle, span.stop)
 
     def add_leaf_values(self, nodes: FinalNodes, margins: Float64s) -> None:
@@ -317,7 +317,7 @@ class Histograms:
 
     def __init__(self, rows: Binned, channels: int) -> None:
         self._rows = rows
-        self._shape = int(rows.bins.first[-1]), channels
+        self._shape = int(rows.bins.first_columns[-1]), channels
         self._scratch = Scratch(self._shape[0] if isinstance(rows, SparseRows) else 0, channels)
 
     def of(self, order: Int32s, pairs: Array) -> tuple[Int64s | None, Array]:

@@ -32,7 +32,7 @@ ROUNDING = 8 * float(np.finfo(np.float64).eps)
 CHANCE = 100.0
 # The columns of verdicts on nodes: whether a node may be split, whether its best split gains enough, and, from CHILDREN
 # on, whether the left and the right child may be split.
-MAY, SPLITS, CHILDREN = range(3)
+CAN_SPLIT, IS_SPLIT, CHILD_CAN_SPLIT = range(3)
 
 
 class Rules(NamedTuple):
@@ -131,7 +131,7 @@ def score_by(h: int, g: int, bound: Float64s, rules: Rules) -> float:
 
 @inline
 def may_gain(
-    histogram: Array, feature: Feature, channels: int, total: Int64s, rules: Rules, whole: float, min_gain: float
+    histogram: Array, feature: Feature, channels: int, total: Int64s, rules: Rules, node_score: float, min_gain: float
 ) -> bool:
     """Return whether a split of a feature with an implied bin may gain more than ``min_gain``, without trying splits.
 
@@ -159,7 +159,7 @@ def may_gain(
     limit = min(g_side * g_side / min_h, separate_score) if min_h > 0.0 else separate_score
     limit += g_other * g_other / implied_h
     # The tolerance is much larger than rounding errors.
-    return limit - whole + 1e-9 * (limit + abs(whole)) > min_gain
+    return limit - node_score + 1e-9 * (limit + abs(node_score)) > min_gain
 
 
 @inline
@@ -233,9 +233,9 @@ def scan(
 ) -> BinSplit:
     """Return the best split by a feature; missing: the position of the missing values' bin; ``count``: none."""
     h_unit, min_h, reg_lambda = rules.hessian_unit, rules.min_hessian, rules.reg_lambda
-    whole = score_by(total[HESSIAN], total[GRADIENT], bound, rules)
+    node_score = score_by(total[HESSIAN], total[GRADIENT], bound, rules)
     left_h, left_g, left_n = 0, 0, 0
-    best, last, missing_left, bar = min_gain, -1, 0, _bar(min_gain + whole)
+    best, last, missing_left, min_score = min_gain, -1, 0, _slightly_below(min_gain + node_score)
     for i in range(missing):
         left_h += sums[order[i], HESSIAN]
         left_g += sums[order[i], GRADIENT]
@@ -248,11 +248,11 @@ def scan(
             if hr <= 0 or hl * h_unit < min_h or hr * h_unit < min_h or min(nl, nr) < rules.min_third:
                 continue
             gl_real, gr_real = gl * rules.gradient_unit, (total[GRADIENT] - gl) * rules.gradient_unit
-            if _is_less(gl_real, hl * h_unit + reg_lambda, gr_real, hr * h_unit + reg_lambda, bar):
+            if _is_less(gl_real, hl * h_unit + reg_lambda, gr_real, hr * h_unit + reg_lambda, min_score):
                 continue
-            gain = _gain_of(gl_real, hl * h_unit, gr_real, hr * h_unit, flags, bound, rules, whole)
+            gain = _gain_of(gl_real, hl * h_unit, gr_real, hr * h_unit, flags, bound, rules, node_score)
             if gain > best:
-                best, last, missing_left, bar = gain, i, side, _bar(gain + whole)
+                best, last, missing_left, min_score = gain, i, side, _slightly_below(gain + node_score)
     return BinSplit(best, last, missing_left)
 
 
@@ -264,13 +264,13 @@ def scan_full(
     total: Int64s,
     bound: Float64s,
     rules: Rules,
-    whole: float,
+    node_score: float,
     min_gain: float,
 ) -> BinSplit:
     """Do what ``scan`` does, for a numeric feature without missing values, if the histogram stores all bins."""
     h_unit, min_h, reg_lambda = rules.hessian_unit, rules.min_hessian, rules.reg_lambda
     left_h, left_g, left_n = np.int64(0), np.int64(0), np.int64(0)
-    best, last, bar = min_gain, -1, _bar(min_gain + whole)
+    best, last, min_score = min_gain, -1, _slightly_below(min_gain + node_score)
     for bin in range(feature.size):
         slot = (feature.column + bin) * channels
         h = np.int64(histogram[slot])
@@ -286,17 +286,17 @@ def scan_full(
         if hl < min_h or min(left_n, nr) < rules.min_third:
             continue
         gl, gr = left_g * rules.gradient_unit, (total[GRADIENT] - left_g) * rules.gradient_unit
-        if _is_less(gl, hl + reg_lambda, gr, hr + reg_lambda, bar):
+        if _is_less(gl, hl + reg_lambda, gr, hr + reg_lambda, min_score):
             continue
-        gain = _gain_of(gl, hl, gr, hr, feature.flags, bound, rules, whole)
+        gain = _gain_of(gl, hl, gr, hr, feature.flags, bound, rules, node_score)
         if gain > best:
-            best, last, bar = gain, bin, _bar(gain + whole)
+            best, last, min_score = gain, bin, _slightly_below(gain + node_score)
     return BinSplit(best, last, 0)
 
 
 @inline
 def _gain_of(
-    gl: float, hl: float, gr: float, hr: float, flags: int, bound: Float64s, rules: Rules, whole: float
+    gl: float, hl: float, gr: float, hr: float, flags: int, bound: Float64s, rules: Rules, node_score: float
 ) -> float:
     """Return the gain of a split, by the gradients and hessians of both sides; -inf if it breaks a constraint."""
     reg_lambda, reg_alpha = rules.reg_lambda, rules.reg_alpha
@@ -305,27 +305,27 @@ def _gain_of(
     if (flags & INCREASING and w_left > w_right) or (flags & DECREASING and w_left < w_right):
         return -np.inf
     right = score_of(gr, hr, w_right, reg_lambda, reg_alpha)
-    return score_of(gl, hl, w_left, reg_lambda, reg_alpha) + (right - whole)
+    return score_of(gl, hl, w_left, reg_lambda, reg_alpha) + (right - node_score)
 
 
 @inline
-def _bar(score: float) -> float:
+def _slightly_below(score: float) -> float:
     """Return a little less than the score that two sides must reach, so that rounding loses no split."""
     return score * (1.0 - 1e-9)
 
 
 @inline
-def _is_less(gl: float, hl: float, gr: float, hr: float, bar: float) -> bool:
+def _is_less(gl: float, hl: float, gr: float, hr: float, min_score: float) -> bool:
     """Return whether two sides certainly score below a bar: a score is at most gradient^2 / (hessian + penalty)."""
-    scaled_bar = bar * (hl * hr)
-    return scaled_bar > TINY and gl * gl * hr + gr * gr * hl < scaled_bar
+    scaled_min_score = min_score * (hl * hr)
+    return scaled_min_score > TINY and gl * gl * hr + gr * gr * hl < scaled_min_score
 
 
 @kernel
-def may_split(place: int, total: Int64s, max_depth: int, rules: Rules) -> bool:
+def may_split(heap_index: int, total: Int64s, max_depth: int, rules: Rules) -> bool:
     """Return whether a split of a node can have two heavy enough sides; place: see ``tree_kernels.Nodes``."""
     is_heavy = total[HESSIAN] > 1 and total[HESSIAN] * rules.hessian_unit >= 2 * rules.min_hessian
-    return bool(place < np.int64(1) << max_depth and is_heavy and total[THIRD] >= 2 * rules.min_third)
+    return bool(heap_index < np.int64(1) << max_depth and is_heavy and total[THIRD] >= 2 * rules.min_third)
 
 
 @kernel
@@ -346,20 +346,21 @@ def gains_enough(gain: float, total: Int64s, left: Int64s, bound: Float64s, rule
 
 
 @kernel
-def judge(
-    places: Int64s,
+def set_verdicts(
+    heap_indices: Int64s,
     totals: Int64s,
     bounds: Float64s,
     gains: Float64s,
-    lefts: Int64s,
+    left_sums: Int64s,
     rules: Rules,
     limits: Limits,
     out: Bools,
 ) -> None:
     """Set the verdicts on nodes that may be split, shape (n, 4); columns: MAY, SPLITS, CHILDREN; lefts: left sums."""
-    for i in range(len(places)):
-        out[i, MAY] = True
-        if gains_enough(gains[i], totals[i], lefts[i], bounds[i], rules, limits):
-            out[i, SPLITS] = True
-            out[i, CHILDREN] = may_split(2 * places[i], lefts[i], limits.max_depth, rules)
-            out[i, CHILDREN + 1] = may_split(2 * places[i] + 1, totals[i] - lefts[i], limits.max_depth, rules)
+    for i in range(len(heap_indices)):
+        out[i, CAN_SPLIT] = True
+        if gains_enough(gains[i], totals[i], left_sums[i], bounds[i], rules, limits):
+            out[i, IS_SPLIT] = True
+            left, right, max_depth = left_sums[i], totals[i] - left_sums[i], limits.max_depth
+            out[i, CHILD_CAN_SPLIT] = may_split(2 * heap_indices[i], left, max_depth, rules)
+            out[i, CHILD_CAN_SPLIT + 1] = may_split(2 * heap_indices[i] + 1, right, max_depth, rules)

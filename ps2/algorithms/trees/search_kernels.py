@@ -21,7 +21,7 @@ from ps2.algorithms.trees.layout import (
     WORD_BITS,
     Array,
 )
-from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
+from ps2.algorithms.trees.nonempty_bins import next_marked, row_marks
 from ps2.algorithms.trees.scan_kernels import (
     BinSplit,
     Feature,
@@ -61,9 +61,9 @@ def permuted(number: int, count: int, key: int) -> int:
 
 
 @inline
-def is_drawn(feature: int, features: int, drawn: int, key: int) -> bool:
-    """Return whether a key selects a feature. Exactly ``drawn`` are selected, the same on every server."""
-    return bool(permuted(feature, features, key) < drawn)
+def is_sampled(feature: int, features: int, num_sampled: int, key: int) -> bool:
+    """Return whether a key selects a feature. Exactly ``num_sampled`` are selected, the same on every server."""
+    return bool(permuted(feature, features, key) < num_sampled)
 
 
 class OpenNodes(NamedTuple):
@@ -87,14 +87,14 @@ class Splits(NamedTuple):
 
     Attributes:
         gains: the gain of each split, shape (n,); a better split must gain more.
-        where: shape (n, 3); columns: ``layout.FEATURE``, BIN and MISSING_LEFT.
+        conditions: shape (n, 3); columns: ``layout.FEATURE``, BIN and MISSING_LEFT.
         lefts: the sums of the left side, shape (n, channels).
         sets: the categories that go left, as bits, shape (n, words).
     """
 
     gains: Float64s
-    where: Int64s
-    lefts: Int64s
+    conditions: Int64s
+    left_sums: Int64s
     sets: Int64s
 
 
@@ -119,7 +119,7 @@ def search(
     nodes: OpenNodes,
     rules: Rules,
     features: int,
-    drawn: int,
+    num_sampled: int,
     is_full: bool,
     out: Splits,
 ) -> None:
@@ -127,13 +127,13 @@ def search(
     layout, scratch = m[layout_row], scratch_of(3)
     for tile in tiles:
         # A slice counts references to its array, for which threads would wait, so no slices are made in the loop.
-        best = Splits(out.gains[tile], out.where[tile], out.lefts[tile], out.sets[tile])
+        best = Splits(out.gains[tile], out.conditions[tile], out.left_sums[tile], out.sets[tile])
         begin, end = _start(layout, ends[tile], channels), _start(layout, ends[tile + 1], channels)
         for node in range(len(rows)):
-            marks = marks_of(m, channels, rows[node]) if has_marks else layout[:0]
+            marks = row_marks(m, channels, rows[node]) if has_marks else layout[:0]
             histogram = m[rows[node]]
             search_node(
-                histogram, marks, layout, begin, end, channels, node, nodes, rules, features, drawn, is_full,
+                histogram, marks, layout, begin, end, channels, node, nodes, rules, features, num_sampled, is_full,
                 scratch, best,
             )  # fmt: skip
 
@@ -166,14 +166,14 @@ def search_node(
     nodes: OpenNodes,
     rules: Rules,
     features: int,
-    drawn: int,
+    num_sampled: int,
     is_full: bool,
     scratch: Scratch,
     best: Splits,
 ) -> None:
     """Search the features in columns ``begin`` to ``end`` of a node's histogram; drawn: see ``ops.best_splits``."""
     total, bound = nodes.totals[node], nodes.bounds[node]
-    whole = score_by(total[HESSIAN], total[GRADIENT], bound, rules)
+    node_score = score_by(total[HESSIAN], total[GRADIENT], bound, rules)
     column = begin
     while True:
         column = _next_filled(histogram, marks, column, end, channels)
@@ -181,15 +181,15 @@ def search_node(
             break
         feature = feature_at(layout, column, channels)
         is_tried = nodes.allowed.shape[1] == 0 or _is_in(feature.number, nodes.allowed, node)
-        if is_tried and (drawn == 0 or is_drawn(feature.number, features, drawn, nodes.keys[node])):
+        if is_tried and (num_sampled == 0 or is_sampled(feature.number, features, num_sampled, nodes.keys[node])):
             last_bin = (feature.column + feature.size - 1) * channels
             if is_full and not (feature.flags & CATEGORICAL or (feature.flags & HAS_MISSING and histogram[last_bin])):
-                split = scan_full(histogram, feature, channels, total, bound, rules, whole, best.gains[node])
+                split = scan_full(histogram, feature, channels, total, bound, rules, node_score, best.gains[node])
                 if split.last >= 0:
                     best.gains[node] = split.gain
                     _set_full(node, feature, channels, split.last, histogram, total, best)
             else:
-                _search_bins(histogram, feature, channels, node, total, bound, rules, whole, scratch, best)
+                _search_bins(histogram, feature, channels, node, total, bound, rules, node_score, scratch, best)
         column = feature.column + feature.size
 
 
@@ -202,13 +202,13 @@ def _search_bins(
     total: Int64s,
     bound: Float64s,
     rules: Rules,
-    whole: float,
+    node_score: float,
     scratch: Scratch,
     best: Splits,
 ) -> None:
     """Search the splits of a feature between its filled bins."""
     bins, sums, order = scratch.bins, scratch.sums, scratch.order
-    if feature.implied >= 0 and not may_gain(histogram, feature, channels, total, rules, whole, best.gains[node]):
+    if feature.implied >= 0 and not may_gain(histogram, feature, channels, total, rules, node_score, best.gains[node]):
         return
     count = collect(histogram, feature, channels, total, bins, sums)
     if count < 2:
@@ -219,7 +219,7 @@ def _search_bins(
     if split.last >= 0:
         best.gains[node] = split.gain
         sum_left(node, missing, split, scratch, best)
-        is_heavy = best.lefts[node, HESSIAN] >= total[HESSIAN] - best.lefts[node, HESSIAN]
+        is_heavy = best.left_sums[node, HESSIAN] >= total[HESSIAN] - best.left_sums[node, HESSIAN]
         set_sides(node, feature, count, missing, split, is_heavy, scratch, best)
 
 
@@ -234,17 +234,18 @@ def _set_full(
     node: int, feature: Feature, channels: int, last: int, histogram: Array, total: Int64s, best: Splits
 ) -> None:
     """Set the best split of a node to one from ``scan_full``."""
-    lefts, where = best.lefts, best.where
-    lefts[node, HESSIAN] = lefts[node, GRADIENT] = lefts[node, THIRD] = 0
+    left_sums, conditions = best.left_sums, best.conditions
+    left_sums[node, HESSIAN] = left_sums[node, GRADIENT] = left_sums[node, THIRD] = 0
     for bin in range(last + 1):
         slot = (feature.column + bin) * channels
         if histogram[slot] != 0:
             for c in range(channels):
-                lefts[node, c] += histogram[slot + c]
-    missing_left = lefts[node, HESSIAN] >= total[HESSIAN] - lefts[node, HESSIAN]
+                left_sums[node, c] += histogram[slot + c]
+    missing_left = left_sums[node, HESSIAN] >= total[HESSIAN] - left_sums[node, HESSIAN]
     if feature.implied >= 0 and not feature.flags & HAS_MISSING:
         missing_left = feature.implied <= last
-    where[node, FEATURE], where[node, BIN], where[node, MISSING_LEFT] = feature.number, last, missing_left
+    conditions[node, FEATURE], conditions[node, BIN] = feature.number, last
+    conditions[node, MISSING_LEFT] = missing_left
 
 
 @inline
@@ -284,10 +285,10 @@ def _next_filled(histogram: Array, marks: Array, column: int, end: int, channels
 @inline
 def sum_left(node: int, missing: int, split: BinSplit, scratch: Scratch, best: Splits) -> None:
     """Set the sums of the left side of a node's split."""
-    for c in range(best.lefts.shape[1]):
-        best.lefts[node, c] = scratch.sums[missing, c] if split.missing_left else 0
+    for c in range(best.left_sums.shape[1]):
+        best.left_sums[node, c] = scratch.sums[missing, c] if split.missing_left else 0
         for i in range(split.last + 1):
-            best.lefts[node, c] += scratch.sums[scratch.order[i], c]
+            best.left_sums[node, c] += scratch.sums[scratch.order[i], c]
 
 
 @inline
@@ -315,8 +316,8 @@ def set_sides(
                 for i in range(count):
                     if bins[order[i]] == feature.implied:
                         missing_left = i <= last
-    best.where[node, FEATURE], best.where[node, MISSING_LEFT] = feature.number, missing_left
-    best.where[node, BIN] = -1 if is_categorical else bins[last]
+    best.conditions[node, FEATURE], best.conditions[node, MISSING_LEFT] = feature.number, missing_left
+    best.conditions[node, BIN] = -1 if is_categorical else bins[last]
     if is_categorical:
         # Categories without rows in the node go with the missing values.
         for word in range(sets.shape[1]):

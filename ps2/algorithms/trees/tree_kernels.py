@@ -12,8 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ps2.algorithms.trees.growing_kernels import add_blocks, part_dense, part_sparse
-from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HAS_MISSING, HESSIAN, LOWER, UPPER, Array, UInt64s, bins_left
+from ps2.algorithms.trees.growing_kernels import add_blocks, partition_dense, partition_sparse
+from ps2.algorithms.trees.layout import (
+    FEATURE,
+    GRADIENT,
+    HAS_MISSING,
+    HESSIAN,
+    LOWER,
+    UPPER,
+    Array,
+    UInt64s,
+    set_left_bins,
+)
 from ps2.algorithms.trees.scan_kernels import Limits, Rules, gains_enough, may_split, weight_by
 from ps2.algorithms.trees.search_kernels import OpenNodes, Scratch, Splits, search_node
 from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
@@ -48,13 +58,13 @@ class BinColumns(NamedTuple):
         features: the feature of each column.
     """
 
-    first: Int64s
-    sizes: Int64s
+    first_columns: Int64s
+    num_bins: Int64s
     implied: Int32s
     flags: Int64s
     usable: Int64s
     usable_first: UInt64s
-    features: Int32s
+    column_features: Int32s
 
 
 class Nodes(NamedTuple):
@@ -70,7 +80,7 @@ class Nodes(NamedTuple):
         children: the left child's number; the right child has the next one; -1: a leaf.
     """
 
-    places: Int64s
+    heap_indices: Int64s
     totals: Int64s
     bounds: Float64s
     best: Splits
@@ -107,11 +117,11 @@ def grow(
 ) -> int:
     """Grow a tree; return its number of nodes; open_root, open_children: search the best splits of these nodes."""
     bins, nodes = tree.bins, tree.nodes
-    queue, waiting, chosen = np.empty(len(nodes.places), np.int64), 0, 0
+    queue, waiting, chosen = np.empty(len(nodes.heap_indices), np.int64), 0, 0
     largest = 0
-    for size in bins.sizes:
+    for size in bins.num_bins:
         largest = max(largest, size)
-    lefts = np.empty(largest, np.bool_)
+    goes_left = np.empty(largest, np.bool_)
     nodes.children[0] = -1
     if max_splits > 0:
         open_root(search, tree)
@@ -122,7 +132,7 @@ def grow(
         waiting = _pop(queue, waiting, nodes.best.gains, by_gain)
         left = 2 * chosen + 1
         chosen += 1
-        _split(node, left, lefts, tree)
+        _split(node, left, goes_left, tree)
         open_children(search, node, left, chosen == max_splits, tree)
         for child in (left, left + 1):
             if nodes.is_ready[child]:
@@ -131,27 +141,27 @@ def grow(
 
 
 @inline
-def _split(node: int, left: int, lefts: Array, tree: GrowingTree) -> None:
+def _split(node: int, left: int, goes_left: Array, tree: GrowingTree) -> None:
     """Move the rows of a node to its children, and set their sums; lefts: memory for a feature's bins."""
     rows, bins, nodes = tree.rows, tree.bins, tree.nodes
     best, totals, ends = nodes.best, nodes.totals, nodes.ends
-    feature = best.where[node, FEATURE]
-    is_left = lefts[: bins.sizes[feature]]
-    bins_left(best.where[node], best.sets[node], (bins.flags[feature] & HAS_MISSING) != 0, is_left)
+    feature = best.conditions[node, FEATURE]
+    is_left_bin = goes_left[: bins.num_bins[feature]]
+    set_left_bins(best.conditions[node], best.sets[node], (bins.flags[feature] & HAS_MISSING) != 0, is_left_bin)
     begin, end = ends[node, 0], ends[node, 1]
     node_rows, spare = tree.order[begin:end], tree.spare[begin:end]
     if len(rows.columns):
-        middle = begin + part_dense(node_rows, rows.columns[feature], is_left, spare)
+        middle = begin + partition_dense(node_rows, rows.columns[feature], is_left_bin, spare)
     else:
-        first, implied = int(bins.first[feature]), int(bins.implied[feature])
-        middle = begin + part_sparse(node_rows, rows.begins, rows.entries, first, implied, is_left, spare)
+        first, implied = int(bins.first_columns[feature]), int(bins.implied[feature])
+        middle = begin + partition_sparse(node_rows, rows.begins, rows.entries, first, implied, is_left_bin, spare)
     nodes.children[node] = left
     ends[left, 0], ends[left, 1], ends[left + 1, 0], ends[left + 1, 1] = begin, middle, middle, end
     for c in range(totals.shape[1]):
-        totals[left, c] = best.lefts[node, c]
-        totals[left + 1, c] = totals[node, c] - best.lefts[node, c]
+        totals[left, c] = best.left_sums[node, c]
+        totals[left + 1, c] = totals[node, c] - best.left_sums[node, c]
     for child in (left, left + 1):
-        nodes.places[child] = 2 * nodes.places[node] + child - left
+        nodes.heap_indices[child] = 2 * nodes.heap_indices[node] + child - left
         nodes.children[child], nodes.is_ready[child] = -1, False
 
 
@@ -202,7 +212,7 @@ def grow_boosted(search: BoostedSearch, tree: GrowingTree) -> int:
 
 @inline
 def _open_root(search: BoostedSearch, tree: GrowingTree) -> None:
-    if may_split(tree.nodes.places[0], tree.nodes.totals[0], search.limits.max_depth, search.rules):
+    if may_split(tree.nodes.heap_indices[0], tree.nodes.totals[0], search.limits.max_depth, search.rules):
         _build(0, search, tree)
         _search(0, search, tree)
 
@@ -211,7 +221,7 @@ def _open_root(search: BoostedSearch, tree: GrowingTree) -> None:
 def _open_children(search: BoostedSearch, node: int, left: int, is_last: bool, tree: GrowingTree) -> None:
     """Search the children that may be split: build the smaller child's histogram, and subtract it for the other."""
     nodes = tree.nodes
-    feature = nodes.best.where[node, FEATURE]
+    feature = nodes.best.conditions[node, FEATURE]
     _bound(nodes, node, left, search.constraints[feature] if len(search.constraints) else 0, search.rules)
     if is_last:
         return
@@ -219,15 +229,15 @@ def _open_children(search: BoostedSearch, node: int, left: int, is_last: bool, t
     slots, parent = histograms.slots, histograms.slots[node]
     small = left if ends[left, 1] - ends[left, 0] <= ends[left + 1, 1] - ends[left + 1, 0] else left + 1
     large = 2 * left + 1 - small
-    is_small_open = may_split(nodes.places[small], nodes.totals[small], max_depth, search.rules)
-    is_large_open = may_split(nodes.places[large], nodes.totals[large], max_depth, search.rules)
+    is_small_open = may_split(nodes.heap_indices[small], nodes.totals[small], max_depth, search.rules)
+    is_large_open = may_split(nodes.heap_indices[large], nodes.totals[large], max_depth, search.rules)
     if is_small_open or is_large_open:
         _build(small, search, tree)
     if is_large_open:
         slots[large] = parent
-        whole, part = histograms.flat[parent], histograms.flat[slots[small]]
-        for i in range(len(whole)):
-            whole[i] -= part[i]
+        parent_sums, child_sums = histograms.flat[parent], histograms.flat[slots[small]]
+        for i in range(len(parent_sums)):
+            parent_sums[i] -= child_sums[i]
     else:
         _release(parent, histograms)
     if is_large_open and not is_small_open:
@@ -270,16 +280,16 @@ def _search(node: int, search: BoostedSearch, tree: GrowingTree) -> None:
     nodes, histograms, layout, rules = tree.nodes, search.histograms, search.layout, search.rules
     best = nodes.best
     slot, columns = histograms.slots[node], histograms.sums.shape[1]
-    histogram, end = histograms.flat[slot], int(tree.bins.first[-1])
+    histogram, end = histograms.flat[slot], int(tree.bins.first_columns[-1])
     # Nodes do not sample features, so their keys are not used.
-    open_nodes = OpenNodes(nodes.totals, nodes.bounds, nodes.places, np.empty((0, 0), np.int64))
+    open_nodes = OpenNodes(nodes.totals, nodes.bounds, nodes.heap_indices, np.empty((0, 0), np.int64))
     best.gains[node] = -np.inf
     is_full = len(tree.rows.columns) > 0
     search_node(
         histogram, layout[:0], layout, 0, end, len(histogram) // columns, node, open_nodes, rules, 0, 0, is_full,
         search.scratch, best,
     )  # fmt: skip
-    total, left, bound = nodes.totals[node], best.lefts[node], nodes.bounds[node]
+    total, left, bound = nodes.totals[node], best.left_sums[node], nodes.bounds[node]
     nodes.is_ready[node] = gains_enough(best.gains[node], total, left, bound, rules, search.limits)
     if not nodes.is_ready[node]:
         _release(slot, histograms)

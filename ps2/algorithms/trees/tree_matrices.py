@@ -1,4 +1,4 @@
-"""The matrices of a training on the servers: histograms of open nodes, cut points, and ``bin_shapes``."""
+"""The matrices of a training on the servers: histograms of open nodes, cut points, and ``bin_codes``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ps2.algorithms.frame.memory import MORE_SERVERS, check_servers, fitting_servers
-from ps2.algorithms.trees.binning import Bins, bin_shapes, bins_by_shapes
+from ps2.algorithms.trees.binning import Bins, bin_codes, bins_from_codes
 from ps2.algorithms.trees.growth import LAYOUT, Growth
 from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, SUM_BYTES, Array, layout_of
 from ps2.algorithms.trees.nonempty_bins import marked_rows, rows_with_marks
@@ -24,7 +24,7 @@ from ps2.client.matrix import DCVMatrix
 
 # The maximum initial number of histograms.
 FIRST_ROWS = 16
-# The bytes of each feature: ``stored``, ``missing`` and ``many`` of ``Quantiles``, and its ``bin_shapes``.
+# The bytes of each feature: ``stored``, ``missing`` and ``many`` of ``Quantiles``, and its ``bin_codes``.
 FEATURE_BYTES = 8 + 8 + 4 + 4
 MORE_MEMORY = f"{MORE_SERVERS}, or let trees have less depth or leaves"
 
@@ -36,7 +36,7 @@ class HistogramMatrices:
     Attributes:
         bins: the bins of all features.
         histograms: a row for the layout of bins, a row for each open node, and the marks of ``nonempty_bins``.
-        cuts: the cut points; sizes: ``bin_shapes`` of the bins.
+        cuts: the cut points; sizes: ``bin_codes`` of the bins.
         channels: the number of sums in a bin.
         words: the number of int64s that hold a set of categories.
     """
@@ -53,15 +53,15 @@ class HistogramMatrices:
         bins: Bins, problem: TreeProblem, channels: int, rows: int, monotone: Sequence[int] = ()
     ) -> HistogramMatrices:
         """Make the matrices, with the layout of the bins; rows: the number of rows for histograms and their marks."""
-        first = DCV.dense(columns_of(bins, channels), rows, "int64", align=bins.block * channels)
+        first = DCV.dense(columns_of(bins, channels), rows, "int64", align=bins.block_width * channels)
         histograms, row = first.matrix(), np.zeros((1, first.dim), np.int64)
         layout = layout_row(bins, problem.absent, channels, monotone)
         row[0, : len(layout)] = layout
         histograms.push([LAYOUT], row)
-        cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1, "float64"), DCV.dense(bins.features, 1, "int32")
+        cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1, "float64"), DCV.dense(bins.num_features, 1, "int32")
         if len(bins.cuts):
             cuts.push(bins.cuts)
-        sizes.push(bin_shapes(bins))
+        sizes.push(bin_codes(bins))
         return HistogramMatrices(bins, histograms, cuts, sizes, channels, problem.words)
 
     @staticmethod
@@ -87,8 +87,9 @@ class HistogramMatrices:
         operands = growth.operands()
         with batch():
             if growth.subtract:
-                whole, part = np.array(growth.subtract).T
-                self.histograms.apply("trees.subtract", rows=whole, others=part, marks=True, channels=self.channels)
+                parents, children = np.array(growth.subtract).T
+                operation, channels = "trees.subtract", self.channels
+                self.histograms.apply(operation, rows=parents, others=children, marks=True, channels=channels)
             splits = self.histograms.apply(growth.operation, **operands, layout=LAYOUT, words=self.words)
             if not growth.keeps_histograms:
                 self._clear(operands["rows"])
@@ -122,16 +123,17 @@ def boosting_matrices(bins: Bins, problem: TreeProblem, plan: BoostingPlan, rows
 
 def columns_of(bins: Bins, channels: int) -> int:
     """Return the number of columns of a matrix of histograms: whole blocks."""
-    return max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * channels
+    return max(-(-int(bins.first_columns[-1]) // bins.block_width), 1) * bins.block_width * channels
 
 
 def layout_row(bins: Bins, absent: Absent | None, channels: int, monotone: Sequence[int] = ()) -> Int64s:
     """Return the layout row of a matrix of histograms; absent None: rows store all values."""
-    flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.missing.astype(np.int64)
+    flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.has_missing.astype(np.int64)
     if len(monotone):
         signs = np.array(monotone)
         flags |= np.where(signs > 0, INCREASING, 0) | np.where(signs < 0, DECREASING, 0)
-    return layout_of(bins.columns, bins.first, None if absent is None else bins.implied(absent), flags, channels)
+    implied = None if absent is None else bins.implied(absent)
+    return layout_of(bins.num_columns, bins.first_columns, implied, flags, channels)
 
 
 def read_bins(problem: TreeProblem, numbers: Sequence[int]) -> Bins:
@@ -139,7 +141,7 @@ def read_bins(problem: TreeProblem, numbers: Sequence[int]) -> Bins:
     cuts, sizes = (existing_handle(DCV, number) for number in numbers[1:])
     with batch():
         cut_points, shapes = cuts.pull(), sizes.pull()
-    return bins_by_shapes(problem, cut_points.result(), shapes.result())
+    return bins_from_codes(problem, cut_points.result(), shapes.result())
 
 
 def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, Array]]) -> int:
@@ -162,8 +164,11 @@ def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, 
 
 def _fitting(bins: Bins, rows: int, size: int) -> AbstractContextManager[None]:
     """Explain a LimitError; rows: the number of histograms; size: the bytes of each."""
-    what = f"{bins.features:,} features have {bins.columns.sum():,} bins that can split rows: a tree that grows needs"
-    return fitting_servers(f"{what} {rows:,} histograms of {size:,} bytes at a time, and they", advice=MORE_MEMORY)
+    num_bins = bins.num_columns.sum()
+    what = f"{bins.num_features:,} features have {num_bins:,} bins that can split rows: a tree that grows"
+    return fitting_servers(
+        f"{what} needs {rows:,} histograms of {size:,} bytes at a time, and they", advice=MORE_MEMORY
+    )
 
 
 def check_memory(problem: TreeProblem, plan: BoostingPlan, rows: int, servers: Sequence[tuple[int, int]]) -> None:

@@ -20,7 +20,7 @@ from ps2.algorithms.trees.forests.plan import ForestPlan
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.forests.worker import ForestGrower, ForestRows, NodeHistograms
 from ps2.algorithms.trees.gradients import NO_WEIGHTS as NO_FLOATS
-from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, scales_of, sums_below
+from ps2.algorithms.trees.gradients import Objective, exponent_counts, integer_scales, quantise_pairs, sum_bounds
 from ps2.algorithms.trees.growth import GrownTree, tree_of
 from ps2.algorithms.trees.local_worker import LocalGrower
 from ps2.algorithms.trees.metrics import Metric
@@ -30,7 +30,15 @@ from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.ranking import RowGroups
-from ps2.algorithms.trees.rows import DenseRows, Scratch, SparseRows, Split, draw, row_ids, whole_weights
+from ps2.algorithms.trees.rows import (
+    DenseRows,
+    Scratch,
+    SparseRows,
+    Split,
+    randomly_rounded_weights,
+    row_ids,
+    sample_rows,
+)
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.settings import BoostingSettings, ForestSettings
 from ps2.algorithms.trees.tree import Forest
@@ -82,15 +90,15 @@ def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
     features = np.zeros(1, np.int64)
     for columns in (FeatureColumns.of_dense(x), FeatureColumns.of_sparse(sparse)):
         for weights in (NO_WEIGHTS, readable(np.ones(1, np.int64))):
-            cut_points.distinct(columns, 2, weights)
-            cells = Cells.whole(1)
+            cut_points.distinct_values(columns, 2, weights)
+            cells = Cells.uncut(1)
             for turn in range(2):
                 refinement = Refinement.of(cells, 2, turn)
-                sums = cut_points.children(columns, features, cells, refinement, weights)
+                sums = cut_points.child_weights(columns, features, cells, refinement, weights)
                 filled = np.flatnonzero(sums)
                 cells = cells.refine(refinement, filled, sums[filled])
-            cut_points.cuts_of_many(cells, 2)
-            cut_points.missing(columns, weights)
+            cut_points.cuts_of_cells(cells, 2)
+            cut_points.missing_weights(columns, weights)
     _bins().bin_dense(FeatureColumns.of_dense(x))
     _bins().bin_sparse(sparse, "zero")
 
@@ -101,25 +109,25 @@ def _grow() -> None:
         objective.losses(margins, y)
         pairs, _ = objective.gradients(margins, y)
     _rank()
-    exponents_of(pairs, np.ones(1))
-    FeatureSets(1, weights=(1.0,), drawn=1).words([frozenset()], np.zeros(1, np.int64))
+    exponent_counts(pairs, np.ones(1))
+    FeatureSets(1, weights=(1.0,), num_sampled=1).words([frozenset()], np.zeros(1, np.int64))
     Metric("auc").sums(Objective("logistic"), np.zeros((1, 1)), np.zeros(1), NO_FLOATS, (0.0, 0.0))
     row = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1))), np.zeros(1))
-    draw(row_ids(row, "zero"), 0, 0.5)
+    sample_rows(row_ids(row, "zero"), 0, 0.5)
     binning_kernels.count_values(readable(row.x.indices), readable(row.x.data), np.zeros(1, np.int64))
-    whole_weights(readable(np.ones(1)), readable(np.zeros(1, np.int64)), 1.0)
+    randomly_rounded_weights(readable(np.ones(1)), readable(np.zeros(1, np.int64)), 1.0)
     growing_kernels.add_to_rows(ORDER, np.zeros((1, 1))[:, 0], 0.0)
     split = Split(0, 0, False, np.empty(0, np.int64))
-    growing_kernels.sum_pairs(ORDER, quantised(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0)))
+    growing_kernels.sum_pairs(ORDER, quantise_pairs(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0)))
     for channels in (2, 3):
         pairs_of_row = np.ones((1, channels), np.int64)
         for unsigned in (np.uint8, np.uint16):
             dense = DenseRows(_bins(), np.zeros((1, 1), unsigned))
             dense.add_histogram(ORDER, pairs_of_row, np.zeros((2, channels), np.int64))
-            dense.part(ORDER.copy(), split, ORDER.copy())
+            dense.partition(ORDER.copy(), split, ORDER.copy())
         sparse = SparseRows(_bins(), *_bins().bin_sparse(sp.csr_array(np.ones((1, 1))), "zero"), "zero")
         sparse.histogram(ORDER, pairs_of_row, Scratch(2, channels))
-        sparse.part(ORDER.copy(), split, ORDER.copy())
+        sparse.partition(ORDER.copy(), split, ORDER.copy())
 
 
 def grow_here(plan: BoostingPlan) -> None:
@@ -128,7 +136,7 @@ def grow_here(plan: BoostingPlan) -> None:
     rows = LocalRows(np.zeros(1, np.int64), sp.csr_array(1 + y[:, None]), y)
     bins, columns = Quantiles.in_process(problem, plan.settings.maxBins, None).find_bins(rows)
     boosted_rows = BoostedRows(problem, plan, bins, (rows, rows), columns)
-    scales = scales_of(*sums_below(boosted_rows.compute_gradients()["exponents"])[:2])
+    scales = integer_scales(*sum_bounds(boosted_rows.compute_gradients()["exponents"])[:2])
     LocalGrower(problem, plan, bins, boosted_rows, 0.0).grow(0, scales)
 
 
@@ -137,8 +145,8 @@ def warm_whole_trees() -> None:
     rows = DenseRows(_bins(), np.zeros((1, 1), np.uint8))
     problem, plan = TreeProblem(Objective("logistic"), 1, (0.0,)), BoostingPlan(settings=BoostingSettings(maxIter=1))
     planted: Any = SimpleNamespace(
-        grown=SimpleNamespace(arrays=(ORDER.copy(), ORDER.copy()), set_bounds=lambda bounds: None),
-        summed=np.zeros((1, 2), np.int64),
+        tree_rows=SimpleNamespace(arrays=(ORDER.copy(), ORDER.copy()), set_bounds=lambda bounds: None),
+        channel_values=np.zeros((1, 2), np.int64),
     )
     CompiledGrower(problem, plan, rows).grow(planted, (1.0, 1.0), np.zeros(3, np.int64), 1.0)
 
@@ -163,8 +171,8 @@ def warm_forests() -> None:
     one, m = np.zeros(1, np.int64), np.zeros((3, 64), np.int64)
     purest_splits(m, one, np.zeros((1, 2), np.int64), np.array(rules[:4]), np.array(rules[4:]))
     growth = ForestGrowth(CLASSES, (1.0, 1.0), np.full((2, 2), 2), [2, 3], 1)
-    lefts, words = np.array([[2, 0], [2, 0]]), np.zeros((2, 0), np.int64)
-    growth.advance(Splits(np.ones(2), np.zeros((2, 3), np.int64), lefts, words))
+    left_sums, words = np.array([[2, 0], [2, 0]]), np.zeros((2, 0), np.int64)
+    growth.advance(Splits(np.ones(2), np.zeros((2, 3), np.int64), left_sums, words))
 
 
 def warm_whole_forest_trees() -> None:
@@ -173,7 +181,7 @@ def warm_whole_forest_trees() -> None:
     dense = DenseRows(bins, np.zeros((1, 1), np.uint8))
     rows: Any = SimpleNamespace(
         sample=lambda tree, rules: (np.zeros(1, np.int32), np.ones(1, np.uint8), np.ones(CLASSES.channels, np.int64)),
-        whole=readable(np.zeros((1, 2), np.int64)),
+        integer_pairs=readable(np.zeros((1, 2), np.int64)),
         arrays=rows_of(dense, has_blocks=False),
     )
     ForestGrower(CLASSES, bin_columns(bins, "zero"), rows, (1.0, 1.0), 0).grow([0])
@@ -194,7 +202,7 @@ def _prepared(rows: LocalRows, plan: ForestPlan) -> tuple[Bins, ForestRows, tupl
     mean = None if rows.weights is None else float(rows.weights.mean())
     bins, columns = Quantiles.in_process(problem, plan.settings.maxBins, mean).find_bins(rows)
     forest_rows = ForestRows(problem, plan, rows)
-    scales = plan.scales(sums_below(forest_rows.exponents()))
+    scales = plan.scales(sum_bounds(forest_rows.exponents()))
     forest_rows.begin(bins, columns, scales)
     return bins, forest_rows, scales, problem
 

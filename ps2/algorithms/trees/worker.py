@@ -128,19 +128,19 @@ class TreeWorker(FleetWorker):
 
     def _do(self, task: GrowTask) -> dict[str, Any]:
         if isinstance(task, AddResiduals):
-            moved = self._move(task)
-            assert moved.grown is not None
+            moved_rows = self._move(task)
+            assert moved_rows.tree_rows is not None
             assert self._leaf_quantiles is not None
-            leaves = [moved.grown.rows_of(leaf) for leaf in task.nodes.leaves.tolist()]
-            self._leaf_quantiles.add(leaves, moved.residuals, moved.training.weights, task.cells)
+            leaves = [moved_rows.tree_rows.rows_of(leaf) for leaf in task.nodes.leaves.tolist()]
+            self._leaf_quantiles.add(leaves, moved_rows.residuals, moved_rows.training.weights, task.cells)
             return {}
         report = self._grow(task)
         rows = self._rows
         assert rows is not None
-        nodes = [] if rows.grown is None else [rows.grown.rows_of(node) for node in task.opened[:, NODE].tolist()]
-        histograms: list[Histogram | None] = [
-            self._histograms.of(order, rows.summed) if len(order) else None for order in nodes
-        ]
+        histograms: list[Histogram | None] = []
+        if rows.tree_rows is not None:
+            for order in map(rows.tree_rows.rows_of, task.opened[:, NODE].tolist()):
+                histograms.append(self._histograms.of(order, rows.channel_values) if len(order) else None)
         self._sent_bytes += self._add_histograms(task.opened, histograms)
         return report
 
@@ -157,16 +157,16 @@ class TreeWorker(FleetWorker):
             bins, columns = self._open_matrices(task)
             self._rows = BoostedRows(self._problem, self._plan, bins, self._unbinned, columns, self._ids)
             self._histograms = Histograms(self._rows.training.rows, self._plan.channels)
-        for moving, _ in self._rows.moving:
-            moving.part(task.splits)
+        for rows, _ in self._rows.moving_rows:
+            rows.partition(task.splits)
         return self._rows
 
     def _grow(self, task: GrowTask) -> dict[str, Any]:
         """Move rows, end a finished tree, and begin the next tree; return the report."""
         rows, nodes, report = self._move(task), task.nodes, dict[str, Any]()
         if len(nodes.numbers):
-            assert rows.grown is not None
-            report["counts"] = rows.grown.counts(nodes)
+            assert rows.tree_rows is not None
+            report["counts"] = rows.tree_rows.counts(nodes)
             rows.end(nodes)
         if isinstance(task, SumGradients) or (isinstance(task, PlantTrees) and task.begins_round):
             sent_bytes, self._sent_bytes = self._sent_bytes, 0

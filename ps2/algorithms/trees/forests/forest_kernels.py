@@ -41,26 +41,26 @@ def count_draws(ids: Int64s, key: int, below: Float64s, out: UInt8s) -> int:
 
 
 @kernel
-def draw_features(usable: Int64s, key: int, place: int, turn: int, drawn: int, out: Int64s) -> int:
+def sample_features(usable: Int64s, key: int, heap_index: int, turn: int, num_sampled: int, out: Int64s) -> int:
     """Set the features that a node samples, ascending, others in each turn; return their number; drawn 0: all."""
-    if drawn == 0:
+    if num_sampled == 0:
         for i in range(len(usable)):
             out[i] = usable[i]
         return len(usable) if turn == 0 else 0
-    node_key = int(scrambled(np.uint64(key) + GOLDEN * np.uint64(place)) >> np.uint64(1))
-    begin = turn * drawn
-    count = max(min(drawn, len(usable) - begin), 0)
+    node_key = int(scrambled(np.uint64(key) + GOLDEN * np.uint64(heap_index)) >> np.uint64(1))
+    begin = turn * num_sampled
+    count = max(min(num_sampled, len(usable) - begin), 0)
     for i in range(count):
         out[i] = usable[permuted(begin + i, len(usable), node_key)]
     out[:count].sort()
     return count
 
 
-class FeatureDraws(NamedTuple):
+class FeatureSampling(NamedTuple):
     """How nodes sample features; features: their number, 0: all; turns: the maximum number of samples of a node."""
 
     key: int
-    features: int
+    num_features: int
     turns: int
 
 
@@ -79,37 +79,38 @@ class ForestSearch(NamedTuple):
     """
 
     draws: UInt8s
-    whole: Array
-    feature_draws: FeatureDraws
+    integer_pairs: Array
+    feature_sampling: FeatureSampling
     rules: ForestRules
     histogram: Array
     entries: Array
     features: Int64s
-    is_drawn: Array
+    is_sampled: Array
     scratch: Scratch
     sides: Int64s
 
 
 def forest_search(
-    tree: GrowingTree, draws: UInt8s, whole: Array, feature_draws: FeatureDraws, rules: ForestRules
+    tree: GrowingTree, draws: UInt8s, integer_pairs: Array, feature_sampling: FeatureSampling, rules: ForestRules
 ) -> ForestSearch:
     """Return the search for the splits of a tree, with its memory."""
     bins, channels = tree.bins, tree.nodes.totals.shape[1]
-    histogram, is_drawn = np.zeros(len(bins.features) * channels, np.int64), np.zeros(len(bins.sizes), np.bool_)
+    histogram = np.zeros(len(bins.column_features) * channels, np.int64)
+    is_sampled = np.zeros(len(bins.num_bins), np.bool_)
     entries, features = np.empty((len(tree.order), 3), np.int64), np.empty(len(bins.usable), np.int64)
-    memory = histogram, entries, features, is_drawn, scratch_of(channels), np.empty((3, channels), np.int64)
-    return ForestSearch(draws, whole, feature_draws, rules, *memory)
+    memory = histogram, entries, features, is_sampled, scratch_of(channels), np.empty((3, channels), np.int64)
+    return ForestSearch(draws, integer_pairs, feature_sampling, rules, *memory)
 
 
 @kernel
-def gather(order: Int32s, draws: UInt8s, whole: Array, rules: ForestRules, out: Array) -> None:
+def gather(order: Int32s, draws: UInt8s, integer_pairs: Array, rules: ForestRules, out: Array) -> None:
     """Set ``out`` to what each row of a node adds to a histogram: weight, class or label, draws."""
     has_labels = rules.impurity == VARIANCE
     for i in range(len(order)):
         row = order[i]
         count = np.int64(draws[row])
-        out[i, 0] = whole[row, 0] * count
-        out[i, 1] = whole[row, 1] * count if has_labels else whole[row, 1]
+        out[i, 0] = integer_pairs[row, 0] * count
+        out[i, 1] = integer_pairs[row, 1] * count if has_labels else integer_pairs[row, 1]
         out[i, 2] = count
 
 
@@ -141,7 +142,7 @@ def add_entries(
     order: Int32s,
     rows: Rows,
     bins: BinColumns,
-    is_drawn: Array,
+    is_sampled: Array,
     entries: Array,
     rules: ForestRules,
     channels: int,
@@ -155,7 +156,7 @@ def add_entries(
         row = order[i]
         for position in range(begins[row], begins[row + 1]):
             column = columns[position]
-            if not is_drawn[bins.features[column]]:
+            if not is_sampled[bins.column_features[column]]:
                 continue
             slot = column * channels
             if has_labels:
@@ -173,7 +174,7 @@ def build(
     rows: Rows,
     bins: BinColumns,
     features: Int64s,
-    is_drawn: Array,
+    is_sampled: Array,
     entries: Array,
     rules: ForestRules,
     channels: int,
@@ -182,13 +183,13 @@ def build(
     """Add the rows of a node to the bins of its sampled features; is_drawn: False before and after."""
     if len(rows.columns):
         for feature in features:
-            add_column(order, rows.columns[feature], bins.first[feature], entries, rules, channels, histogram)
+            add_column(order, rows.columns[feature], bins.first_columns[feature], entries, rules, channels, histogram)
         return
     for feature in features:
-        is_drawn[feature] = True
-    add_entries(order, rows, bins, is_drawn, entries, rules, channels, histogram)
+        is_sampled[feature] = True
+    add_entries(order, rows, bins, is_sampled, entries, rules, channels, histogram)
     for feature in features:
-        is_drawn[feature] = False
+        is_sampled[feature] = False
 
 
 @kernel
@@ -196,7 +197,7 @@ def take_filled(features: Int64s, bins: BinColumns, histogram: Array, columns: I
     """Copy the filled bins of features to ``columns``, ascending, and ``sums``; clear them; return their number."""
     channels, count = sums.shape[1], 0
     for feature in features:
-        for column in range(bins.first[feature], bins.first[feature] + bins.sizes[feature]):
+        for column in range(bins.first_columns[feature], bins.first_columns[feature] + bins.num_bins[feature]):
             is_filled = False
             for c in range(channels):
                 value = histogram[column * channels + c]
@@ -226,7 +227,7 @@ def sum_rows(entries: Array, rules: ForestRules, out: Int64s) -> None:
 @kernel
 def grow_forest_tree(search: ForestSearch, tree: GrowingTree) -> int:
     """Grow a tree, level by level; return the number of its nodes."""
-    return grow(_open_root, _open_children, search, len(tree.nodes.places) // 2, False, tree)
+    return grow(_open_root, _open_children, search, len(tree.nodes.heap_indices) // 2, False, tree)
 
 
 @inline
@@ -245,25 +246,26 @@ def _open_children(search: ForestSearch, node: int, left: int, is_last: bool, tr
 def _search(node: int, search: ForestSearch, tree: GrowingTree) -> None:
     """Search the best split of a node among the features that it samples."""
     bins, nodes = tree.bins, tree.nodes
-    best, total, rules, drawing = nodes.best, nodes.totals[node], search.rules, search.feature_draws
+    best, total, rules, sampling = nodes.best, nodes.totals[node], search.rules, search.feature_sampling
     best.gains[node] = 0.0
-    if not may_split(nodes.places[node], total, rules):
+    if not may_split(nodes.heap_indices[node], total, rules):
         return
     begin, end, channels, histogram = nodes.ends[node, 0], nodes.ends[node, 1], len(total), search.histogram
     node_rows, entries = tree.order[begin:end], search.entries[: end - begin]
-    gather(node_rows, search.draws, search.whole, rules, entries)
-    for turn in range(drawing.turns):
-        count = draw_features(bins.usable, drawing.key, nodes.places[node], turn, drawing.features, search.features)
+    gather(node_rows, search.draws, search.integer_pairs, rules, entries)
+    for turn in range(sampling.turns):
+        heap_index, features = nodes.heap_indices[node], search.features
+        count = sample_features(bins.usable, sampling.key, heap_index, turn, sampling.num_features, features)
         if count == 0:
             break
-        features = search.features[:count]
+        features = features[:count]
         best.gains[node] = 0.0
-        build(node_rows, tree.rows, bins, features, search.is_drawn, entries, rules, channels, histogram)
+        build(node_rows, tree.rows, bins, features, search.is_sampled, entries, rules, channels, histogram)
         for number in features:
-            column, size = int(bins.first[number]), int(bins.sizes[number])
+            column, size = int(bins.first_columns[number]), int(bins.num_bins[number])
             feature = Feature(int(number), column, size, int(bins.implied[number]), int(bins.flags[number]))
             search_feature(histogram, feature, node, total, rules, search.scratch, search.sides, best)
             histogram[column * channels : (column + size) * channels] = 0
-        nodes.is_ready[node] = gains_enough(best.gains[node], total, best.lefts[node], rules)
+        nodes.is_ready[node] = gains_enough(best.gains[node], total, best.left_sums[node], rules)
         if nodes.is_ready[node]:
             break

@@ -17,7 +17,7 @@ import numpy as np
 from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, Trained
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.forests.impurity_kernels import judge
+from ps2.algorithms.trees.forests.impurity_kernels import set_verdicts
 from ps2.algorithms.trees.forests.plan import ForestPlan, impurity_of
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.growth import GrownTree, Growth, Node, grown_tree, tree_of
@@ -81,10 +81,10 @@ def random_forest(
 def without_unused(tree: ForestTree) -> ForestTree:
     """Remove the splits of leaves, which gain too little, and the sets of numeric splits."""
     leaf = tree.children < 0
-    where, sets, gains = tree.where.copy(), tree.sets.copy(), tree.gains.copy()
-    where[leaf], sets[leaf], gains[leaf] = -1, 0, 0.0
-    sets[where[:, BIN] >= 0] = 0
-    return replace(tree, where=where, sets=sets, gains=gains)
+    conditions, sets, gains = tree.conditions.copy(), tree.sets.copy(), tree.gains.copy()
+    conditions[leaf], sets[leaf], gains[leaf] = -1, 0, 0.0
+    sets[conditions[:, BIN] >= 0] = 0
+    return replace(tree, conditions=conditions, sets=sets, gains=gains)
 
 
 class ForestRecord:
@@ -145,7 +145,7 @@ class ForestGrowth(Growth):
     def trees(self) -> list[ForestTree]:
         """The finished trees."""
         grown = (
-            grown_tree(root, sorted(inner, key=lambda node: node.place))
+            grown_tree(root, sorted(inner, key=lambda node: node.heap_index))
             for root, inner in zip(self._roots, self._inner, strict=True)
         )
         return [ForestTree(**vars(tree)) for tree in grown]
@@ -155,9 +155,10 @@ class ForestGrowth(Growth):
         kinds = np.array(self._rules[:4], np.int64)
         return {"rows": rows, "totals": totals, "kinds": kinds, "rules": np.array(self._rules[4:])}
 
-    def _judge(self, best: Splits, verdicts: Bools) -> None:
-        _, totals, places = self._arrays()
-        judge(readable(places), readable(totals), readable(best.gains), readable(best.lefts), self._rules, verdicts)
+    def _set_verdicts(self, best: Splits, verdicts: Bools) -> None:
+        _, totals, heap_indices = self._arrays()
+        arrays = readable(heap_indices), readable(totals), readable(best.gains), readable(best.left_sums)
+        set_verdicts(*arrays, self._rules, verdicts)
 
     def _choose(self) -> list[Node]:
         """Return the nodes whose best splits gain enough; the others may sample further features."""

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ps2.algorithms.trees.layout import CATEGORICAL, Array, Bools
-from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
+from ps2.algorithms.trees.nonempty_bins import next_marked, row_marks
 from ps2.algorithms.trees.scan_kernels import (
+    CAN_SPLIT,
     CHANCE,
-    CHILDREN,
-    MAY,
+    CHILD_CAN_SPLIT,
+    IS_SPLIT,
     ROUNDING,
-    SPLITS,
     BinSplit,
     Feature,
     drop_bin,
@@ -98,10 +98,10 @@ def purity_of(sums: Int64s, weight: int, rules: ForestRules) -> float:
 
 
 @inline
-def may_split(place: int, sums: Int64s, rules: ForestRules) -> bool:
+def may_split(heap_index: int, sums: Int64s, rules: ForestRules) -> bool:
     """Return whether a node may be split, by its weight, depth, draws and classes."""
     weight = weight_of(sums, rules)
-    if place >= np.int64(1) << rules.max_depth or weight * rules.weight_unit < 2 * rules.min_weight:
+    if heap_index >= np.int64(1) << rules.max_depth or weight * rules.weight_unit < 2 * rules.min_weight:
         return False
     if draws_of(sums, rules) < 2 * rules.min_draws:
         return False
@@ -133,15 +133,17 @@ def gains_enough(gain: float, total: Int64s, left: Int64s, rules: ForestRules) -
 
 
 @kernel
-def judge(places: Int64s, totals: Int64s, gains: Float64s, lefts: Int64s, rules: ForestRules, out: Bools) -> None:
+def set_verdicts(
+    heap_indices: Int64s, totals: Int64s, gains: Float64s, left_sums: Int64s, rules: ForestRules, out: Bools
+) -> None:
     """Set the verdicts on nodes, shape (n, 4): see ``scan_kernels.MAY``; lefts: the sums of the left sides."""
-    for i in range(len(places)):
+    for i in range(len(heap_indices)):
         out[i, :] = False
-        out[i, MAY] = may_split(places[i], totals[i], rules)
-        if out[i, MAY] and gains_enough(gains[i], totals[i], lefts[i], rules):
-            out[i, SPLITS] = True
-            out[i, CHILDREN] = may_split(2 * places[i], lefts[i], rules)
-            out[i, CHILDREN + 1] = may_split(2 * places[i] + 1, totals[i] - lefts[i], rules)
+        out[i, CAN_SPLIT] = may_split(heap_indices[i], totals[i], rules)
+        if out[i, CAN_SPLIT] and gains_enough(gains[i], totals[i], left_sums[i], rules):
+            out[i, IS_SPLIT] = True
+            out[i, CHILD_CAN_SPLIT] = may_split(2 * heap_indices[i], left_sums[i], rules)
+            out[i, CHILD_CAN_SPLIT + 1] = may_split(2 * heap_indices[i] + 1, totals[i] - left_sums[i], rules)
 
 
 @inline
@@ -209,7 +211,7 @@ def search_feature(
     missing = missing_position(feature, count, bins)
     _sort(feature.flags, missing, sums, total, rules, scratch.ratios, order)
     channels, weight = len(total), weight_of(total, rules)
-    whole = purity_of(total, weight, rules)
+    node_purity = purity_of(total, weight, rules)
     gain, last, missing_left = best.gains[node], -1, 0
     left[:] = 0
     for i in range(missing):
@@ -227,7 +229,7 @@ def search_feature(
                 continue
             if min(draws_of(tried, rules), draws_of(right, rules)) < rules.min_draws:
                 continue
-            purity = purity_of(tried, left_weight, rules) + purity_of(right, right_weight, rules) - whole
+            purity = purity_of(tried, left_weight, rules) + purity_of(right, right_weight, rules) - node_purity
             if purity > gain:
                 gain, last, missing_left = purity, i, side
     if last < 0:
@@ -235,7 +237,7 @@ def search_feature(
     best.gains[node] = gain
     split = BinSplit(gain, last, missing_left)
     sum_left(node, missing, split, scratch, best)
-    left_weight = weight_of(best.lefts[node], rules)
+    left_weight = weight_of(best.left_sums[node], rules)
     set_sides(node, feature, count, missing, split, left_weight >= weight - left_weight, scratch, best)
 
 
@@ -248,7 +250,7 @@ def search_forest(
     layout, scratch, sides = m[layout_row], scratch_of(channels), np.empty((3, channels), np.int64)
     columns = m.shape[1] // channels
     for node in nodes:
-        marks, histogram = marks_of(m, channels, rows[node]), m[rows[node]]
+        marks, histogram = row_marks(m, channels, rows[node]), m[rows[node]]
         column = next_marked(marks, 0, columns)
         while column < columns:
             feature = feature_at(layout, column, channels)

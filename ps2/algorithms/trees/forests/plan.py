@@ -10,7 +10,7 @@ import numpy as np
 from ps2.algorithms.frame.settings import Plan
 from ps2.algorithms.training.record import Via
 from ps2.algorithms.trees.forests.impurity_kernels import ENTROPY, GINI, VARIANCE, ForestRules
-from ps2.algorithms.trees.gradients import scales_of
+from ps2.algorithms.trees.gradients import integer_scales
 from ps2.algorithms.trees.problem import key_of
 from ps2.algorithms.trees.settings import ForestSettings, ImpurityName, num_features_of
 from ps2.array_types import Float64s
@@ -73,11 +73,11 @@ class ForestPlan(Plan[ForestSettings]):
         return ForestRules(*kinds, 1 / scales[0], 1 / scales[1], *limits)
 
     def scales(self, below: Float64s) -> tuple[float, float]:
-        """Return factors that make weights and labels integers whose sums fit int64; below: see ``sums_below``."""
+        """Return factors that make weights and labels integers whose sums fit int64; below: see ``sum_bounds``."""
         if self.counts_alone:
             return 1.0, 1.0
         # A tree may draw each row MAX_DRAWS times.
-        weight_scale, label_scale = scales_of(MAX_DRAWS * below[0], MAX_DRAWS * below[1])
+        weight_scale, label_scale = integer_scales(MAX_DRAWS * below[0], MAX_DRAWS * below[1])
         return (weight_scale if self.is_weighted else 1.0), label_scale
 
     @property

@@ -18,13 +18,13 @@ from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, Trained, Words
 from ps2.algorithms.training.table import Facts, Table
-from ps2.algorithms.trees.binning import Bins, bins_by_shapes
+from ps2.algorithms.trees.binning import Bins, bins_from_codes
 from ps2.algorithms.trees.driver_messages import Moves, PlantTrees, SumRows
 from ps2.algorithms.trees.forests.growth import ForestGrowth, ForestRecord, ForestTree
 from ps2.algorithms.trees.forests.plan import ForestPlan, min_rows_to_split
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.forests.worker import ForestWorker, GrowTrees, LocalForestWorker
-from ps2.algorithms.trees.gradients import sums_below
+from ps2.algorithms.trees.gradients import sum_bounds
 from ps2.algorithms.trees.growth import opened_roots
 from ps2.algorithms.trees.layout import SUM_BYTES
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
@@ -76,10 +76,10 @@ class ForestProgram(FleetProgram[RandomForest]):
         plan = self.plan
         matrices = yield from self.prepare_histograms(ask)
         report = yield SumRows()
-        scales, num_rows = plan.scales(sums_below(report.exponents)), int(report.rows)
+        scales, num_rows = plan.scales(sum_bounds(report.exponents)), int(report.rows)
         forest = ForestRecord(self._problem, plan, self.record)
         forest.begin(matrices.bins, scales)
-        num_features = int((matrices.bins.columns > 0).sum())  # features that can split nodes
+        num_features = int((matrices.bins.num_columns > 0).sum())  # features that can split nodes
         while (first := len(forest.trees)) < plan.settings.numTrees:
             # Several trees grow at once. Workers sample their rows, and add the roots' histograms to rows of a matrix.
             slots = matrices.rows[: min(plan.trees_at_once, plan.settings.numTrees - first)]
@@ -104,10 +104,8 @@ class ForestProgram(FleetProgram[RandomForest]):
         size = columns_of(bins, plan.channels) * SUM_BYTES
         max_useful = plan.trees_at_once << min(max(plan.settings.maxDepth - 1, 0), 10)  # the nodes of a level
         rows = max(min(max_useful, MAX_HISTOGRAMS, left_on(self._memory) // MEMORY_DIVISOR // size), 1)
-        what = (
-            f"{bins.features:,} features have {bins.columns.sum():,} bins that can split rows: histograms of {size:,}"
-        )
-        with fitting_servers(f"{what} bytes", advice=f"{MORE_SERVERS}, or let features have fewer bins"):
+        what = f"{bins.num_features:,} features have {bins.num_columns.sum():,} bins that can split rows: histograms"
+        with fitting_servers(f"{what} of {size:,} bytes", advice=f"{MORE_SERVERS}, or let features have fewer bins"):
             return HistogramMatrices.make(bins, self._problem, plan.channels, rows_with_marks(1 + rows))
 
 
@@ -122,7 +120,7 @@ class LocalForestProgram(LocalProgram[RandomForest]):
             (reply,) = report.replies
             if "scales" in reply:  # the first one
                 weight_scale, label_scale = reply["scales"].tolist()
-                bins = bins_by_shapes(self._problem, reply["cuts"], reply["shapes"])
+                bins = bins_from_codes(self._problem, reply["cuts"], reply["shapes"])
                 forest.begin(bins, (weight_scale, label_scale))
             forest.add(ask, [ForestTree(*data) for data in reply["trees"]], reply["rows"], reply["tree_s"])
         return forest

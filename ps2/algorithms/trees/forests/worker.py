@@ -14,19 +14,20 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.trees.binning import Bins, bin_shapes
+from ps2.algorithms.trees.binning import Bins, bin_codes
 from ps2.algorithms.trees.compiled_growing import bin_columns, node_memory, rows_of
 from ps2.algorithms.trees.cut_points import FeatureColumns
-from ps2.algorithms.trees.driver_messages import NODE, PLACE, TREE, TURN, GrowTask, PlantTrees, SumRows
+from ps2.algorithms.trees.driver_messages import HEAP_INDEX, NODE, TREE, TURN, GrowTask, PlantTrees, SumRows
 from ps2.algorithms.trees.forests import forest_kernels as kernels
 from ps2.algorithms.trees.forests.growth import ForestTree, without_unused
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
 from ps2.algorithms.trees.forests.plan import ForestPlan, min_rows_to_split
-from ps2.algorithms.trees.gradients import exponents_of, quantised, sums_below
+from ps2.algorithms.trees.gradients import exponent_counts, quantise_pairs, sum_bounds
 from ps2.algorithms.trees.layout import Array, UInt8s
 from ps2.algorithms.trees.problem import TreeProblem, key_of
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import Binned, NodeRows, binned, row_ids, rows_with_weight
+from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree_kernels import BinColumns, GrowingTree, Rows
 from ps2.algorithms.trees.worker import FleetWorker, Histogram
 from ps2.array_types import Float64s, Int32s, Int64s
@@ -46,7 +47,7 @@ class ForestRows:
         self._problem, self._plan, self._unbinned = problem, plan, unbinned
         self.ids = row_ids(unbinned, problem.absent)
         self.rows: Binned | None = None
-        self.whole: Array = np.empty((0, 2), np.int64)
+        self.integer_pairs: Array = np.empty((0, 2), np.int64)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -60,8 +61,8 @@ class ForestRows:
         return np.column_stack([weights, labels * weights])
 
     def exponents(self) -> Int64s:
-        """Return ``exponents_of`` the weights and labels."""
-        return exponents_of(self._pairs[None], self._pairs[:, 0])
+        """Return ``exponent_counts`` the weights and labels."""
+        return exponent_counts(self._pairs[None], self._pairs[:, 0])
 
     def begin(self, bins: Bins, columns: FeatureColumns | None, scales: tuple[float, float]) -> None:
         """Bin the rows, and convert weights and labels to integers, after multiplication by ``scales``."""
@@ -69,12 +70,12 @@ class ForestRows:
         assert self._unbinned.y is not None
         plan = self._plan
         if plan.counts_alone:
-            whole = np.column_stack([np.ones(len(self)), self._unbinned.y])
+            integer_pairs = np.column_stack([np.ones(len(self)), self._unbinned.y])
         else:
-            whole = quantised(self._pairs, self.ids, key_of(plan.seed, ROUNDING % 2**63), scales)
+            integer_pairs = quantise_pairs(self._pairs, self.ids, key_of(plan.seed, ROUNDING % 2**63), scales)
             if plan.classes:
-                whole[:, 1] = self._unbinned.y
-        self.whole = readable(whole.astype(np.int64))
+                integer_pairs[:, 1] = self._unbinned.y
+        self.integer_pairs = readable(integer_pairs.astype(np.int64))
         self.__dict__.pop("_pairs", None)  # as large as the rows
 
     @cached_property
@@ -93,7 +94,7 @@ class ForestRows:
             kernels.count_draws(readable(self.ids), plan.keys(tree)[0], plan.draws_below, draws)
         order = np.flatnonzero(draws).astype(np.int32)
         entries, totals = np.empty((len(order), 3), np.int64), np.zeros(plan.channels, np.int64)
-        kernels.gather(readable(order), draws, self.whole, rules, entries)
+        kernels.gather(readable(order), draws, self.integer_pairs, rules, entries)
         kernels.sum_rows(entries, rules, totals)
         return order, draws, totals
 
@@ -133,7 +134,7 @@ class ForestWorker(FleetWorker):
             return {"totals": self._plant(task)}
         splits = task.splits
         for tree in np.unique(splits[:, TREE]).tolist():
-            self._growing[tree][0].part(splits[splits[:, TREE] == tree])
+            self._growing[tree][0].partition(splits[splits[:, TREE] == tree])
         return {}
 
     def _plant(self, task: PlantTrees) -> Int64s:
@@ -157,7 +158,7 @@ class ForestWorker(FleetWorker):
         """Return the histogram of a node, None without rows; node: a row of ``Moves.opened``."""
         rows, draws = self._growing[int(node[TREE])]
         order, key = readable(rows.rows_of(int(node[NODE]))), self._plan.keys(self._first + int(node[TREE]))[1]
-        return self._histograms.of(order, draws, key, int(node[PLACE]), int(node[TURN])) if len(order) else None
+        return self._histograms.of(order, draws, key, int(node[HEAP_INDEX]), int(node[TURN])) if len(order) else None
 
 
 class NodeHistograms:
@@ -167,27 +168,27 @@ class NodeHistograms:
         self._plan, self._rules, self._bins, self._rows = plan, rules, bins, rows
         self._scratch: SimpleQueue[tuple[Array, Array]] = SimpleQueue()
 
-    def of(self, order: Int32s, draws: UInt8s, key: int, place: int, turn: int) -> tuple[Int64s, Array]:
+    def of(self, order: Int32s, draws: UInt8s, key: int, heap_index: int, turn: int) -> tuple[Int64s, Array]:
         """Return the bins of a node's sampled features that have rows, and their sums; place, turn: see ``Moves``."""
         bins, channels = self._bins, self._plan.channels
-        histogram, is_drawn = self._take_scratch()
+        histogram, is_sampled = self._take_scratch()
         features = np.empty(len(bins.usable), np.int64)
-        count = kernels.draw_features(bins.usable, key, place, turn, self._plan.node_features, features)
+        count = kernels.sample_features(bins.usable, key, heap_index, turn, self._plan.node_features, features)
         features, entries = features[:count], np.empty((len(order), 3), np.int64)
-        kernels.gather(order, draws, self._rows.whole, self._rules, entries)
-        kernels.build(order, self._rows.arrays, bins, features, is_drawn, entries, self._rules, channels, histogram)
-        size = int(bins.sizes[features].sum())
+        kernels.gather(order, draws, self._rows.integer_pairs, self._rules, entries)
+        kernels.build(order, self._rows.arrays, bins, features, is_sampled, entries, self._rules, channels, histogram)
+        size = int(bins.num_bins[features].sum())
         columns, sums = np.empty(size, np.int64), np.empty((size, channels), np.int64)
         count = kernels.take_filled(features, bins, histogram, columns, sums)
-        self._scratch.put((histogram, is_drawn))
+        self._scratch.put((histogram, is_sampled))
         return columns[:count], sums[:count]
 
     def _take_scratch(self) -> tuple[Array, Array]:
         """Return a flat histogram of zeros, and a flag for each feature; no other thread uses them."""
         with suppress(Empty):
             return self._scratch.get_nowait()
-        zeros = np.zeros(len(self._bins.features) * self._plan.channels, np.int64)
-        return zeros, np.zeros(len(self._bins.sizes), np.bool_)
+        zeros = np.zeros(len(self._bins.column_features) * self._plan.channels, np.int64)
+        return zeros, np.zeros(len(self._bins.num_bins), np.bool_)
 
 
 # A clock grows trees until this time has passed, or its report has this size: a report has at most 64 MB.
@@ -209,7 +210,7 @@ class LocalForestWorker:
         quantiles = Quantiles.in_process(problem, plan.settings.maxBins, mean_weight, min_rows_to_split(plan))
         bins, columns = quantiles.find_bins(rows)
         forest_rows = ForestRows(problem, plan, rows)
-        self._scales = plan.scales(sums_below(forest_rows.exponents()))
+        self._scales = plan.scales(sum_bounds(forest_rows.exponents()))
         forest_rows.begin(bins, columns, self._scales)
         columns_histogram_columns = bin_columns(bins, problem.absent)
         self._grower = ForestGrower(plan, columns_histogram_columns, forest_rows, self._scales, problem.words)
@@ -234,7 +235,7 @@ class LocalForestWorker:
         reply: dict[str, Any] = {"trees": [tree.as_data() for tree in trees], "rows": len(self._rows)}
         reply["tree_s"] = (time.monotonic() - began_s) / max(len(trees), 1)
         if first == 0:
-            reply |= {"scales": np.array(self._scales), "cuts": self._bins.cuts, "shapes": bin_shapes(self._bins)}
+            reply |= {"scales": np.array(self._scales), "cuts": self._bins.cuts, "shapes": bin_codes(self._bins)}
         return reply
 
 
@@ -263,8 +264,9 @@ class ForestGrower:
         nodes = node_memory(2 * min(1 << plan.settings.maxDepth, max(len(order), 1)) - 1, plan.channels, self._words)
         nodes.ends[0, 1], nodes.totals[0] = len(order), totals
         growing = GrowingTree(order, np.empty_like(order), self._rows.arrays, self._bins, nodes)
-        feature_draws = kernels.FeatureDraws(plan.keys(tree)[1], plan.node_features, plan.turns)
-        search = kernels.forest_search(growing, draws, self._rows.whole, feature_draws, self._rules)
+        feature_sampling = kernels.FeatureSampling(plan.keys(tree)[1], plan.node_features, plan.turns)
+        search = kernels.forest_search(growing, draws, self._rows.integer_pairs, feature_sampling, self._rules)
         count = kernels.grow_forest_tree(search, growing)
-        best, children, sums = nodes.best, nodes.children[:count].copy(), nodes.totals[:count].copy()
-        return without_unused(ForestTree(children, best.where[:count], best.sets[:count], best.gains[:count], sums))
+        best = Splits._make(array[:count] for array in nodes.best)
+        children, sums = nodes.children[:count].copy(), nodes.totals[:count].copy()
+        return without_unused(ForestTree(children, best.conditions, best.sets, best.gains, sums))
