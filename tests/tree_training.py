@@ -43,7 +43,7 @@ def bins_of(x, recipe):
     sparse = sp.issparse(x)
     columns = FeatureColumns.of_sparse(x) if sparse else FeatureColumns.of_dense(x)
     result = distinct_values(columns, 5000)
-    assert not len(result.many)
+    assert not len(result.many_valued)
     cuts, missing = [], np.zeros(x.shape[1], bool)
     for f in range(x.shape[1]):
         mine = result.features == f

@@ -38,13 +38,13 @@ def summed_up(parts, bins):
     values, position = np.unique(held, axis=0, return_inverse=True)
     summed = np.zeros(len(values), np.int64)
     np.add.at(summed, position.reshape(-1), np.concatenate([d.weights for d in result]))
-    many = np.unique(np.concatenate([d.many for d in result]))
+    many = np.unique(np.concatenate([d.many_valued for d in result]))
     few = DistinctValues(values[:, 0].astype(np.int64), values[:, 1], summed, many).without(many, bins)
-    cells = cells_after(list(zip(columns, weights, strict=True)), few.many, bins)
+    cells = cells_after(list(zip(columns, weights, strict=True)), few.many_valued, bins)
     cuts = []
-    for feature in range(columns[0].features):
-        if feature in few.many:
-            cuts.append(cuts_from(*cells_of(cells, int(np.searchsorted(few.many, feature))), bins))
+    for feature in range(columns[0].num_features):
+        if feature in few.many_valued:
+            cuts.append(cuts_from(*cells_of(cells, int(np.searchsorted(few.many_valued, feature))), bins))
         else:
             mine = few.features == feature
             cuts.append(cuts_from(few.bits[mine], few.bits[mine], few.weights[mine], bins))
@@ -210,14 +210,14 @@ def test_cuts_of_few_when_cut_at_once_then_match_each_feature():
     for feature in range(300):
         mine = result.features == feature
         bits, one = result.bits[mine], cuts[begins[feature] : begins[feature + 1]]
-        if feature in result.many:
+        if feature in result.many_valued:
             assert not len(one)
         else:
             np.testing.assert_array_equal(one, cuts_from(bits, bits, result.weights[mine], 9, int(absent[feature])))
 
 
 def columns_of(columns):
-    return np.repeat(np.arange(columns.features), np.diff(columns.begin))
+    return np.repeat(np.arange(columns.num_features), np.diff(columns.begin))
 
 
 def test_cuts_from_when_nothing_is_there_then_there_is_none():
@@ -242,7 +242,7 @@ def test_distinct_when_columns_are_sparse_then_match_entries():
         mine = entries.col == feature
         values, position = np.unique(entries.data[mine], return_inverse=True)
         if len(values) > 3:
-            assert feature in result.many
+            assert feature in result.many_valued
         else:
             got = result.features == feature
             np.testing.assert_array_equal(from_bits(result.bits[got]), values)

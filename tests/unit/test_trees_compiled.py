@@ -100,4 +100,4 @@ def test_histograms_when_memory_is_short_then_limit_error(monkeypatch):
     created = LocalHistograms(problem, options, bins, of.training.rows)
     monkeypatch.setattr(local_worker, "_free_bytes", lambda: 1000)
     with pytest.raises(LimitError, match=r"needs 1,000 histograms of .* bytes, and 1,000 are left on its machine"):
-        created.make_room(1000)
+        created.reserve_rows(1000)

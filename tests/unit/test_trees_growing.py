@@ -48,7 +48,7 @@ def expected(order, places, held, pairs):
 @pytest.mark.parametrize("channels", [2, 3])
 @pytest.mark.parametrize("share", [0.0, 0.003, 0.1, 0.3, 1.0])
 def test_histogram_when_rows_are_dense_then_sums_by_bin(channels, share, monkeypatch):
-    monkeypatch.setattr(rows_module, "MIN_PIECE", 500)  # pieces of few rows
+    monkeypatch.setattr(rows_module, "MIN_PART_ADDITIONS", 500)  # pieces of few rows
     rows, positions, held = rows_of(sparse=False)
     order = np.flatnonzero(np.random.default_rng(2).random(ROWS) < share).astype(np.int32)
     pairs, out = pairs_of(channels), np.ones((FEATURES * VALUES, channels), np.int64)

@@ -37,13 +37,13 @@ def data(rows=400, seed=0):
     return x, x[:, 0] * x[:, 1] - x[:, 2] + rng.normal(size=rows)
 
 
-def grown(x, y, recipe, batch=growth.BATCH, share=growth.BATCH_SHARE):
+def grown(x, y, recipe, batch=growth.BATCH, share=growth.BATCH_DIVISOR):
     """Grow the first tree for squared losses."""
     pairs, _ = Objective("squared").gradients(np.zeros((len(y), 1)), y)
     scales = integer_scales(*sum_bounds(exponent_counts(pairs, np.empty(0)))[:2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growth, "BATCH", batch)
-        patch.setattr(growth, "BATCH_SHARE", share)
+        patch.setattr(growth, "BATCH_DIVISOR", share)
         rows = tree_training.binned(x, tree_training.Recipe())
         return grow(rows, quantise_pairs(pairs[0], np.arange(len(y)), 0, scales), scales, recipe)
 
@@ -132,7 +132,7 @@ def test_trees_when_255_leaves_then_clocks_and_rows_are_few():
     assert created.clocks <= created.tree.depth + 6
     assert created.parted < 1.25 * 254
     # The layout, half of the leaves, and the other children of those that a clock looks into.
-    assert created.room <= 1 + 128 + 254 // growth.BATCH_SHARE + 1
+    assert created.room <= 1 + 128 + 254 // growth.BATCH_DIVISOR + 1
 
 
 def node(gain, *children):

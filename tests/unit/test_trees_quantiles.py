@@ -109,13 +109,13 @@ def test_cuts_when_rows_lie_otherwise_then_are_the_same(weighted, sparse):
 
 def do_as_servers_go_back(sums, works, task):
     """Do a task while the sums of earlier turns are gone; then the servers are as they were before it."""
-    earlier = [turn.pull() for turn in sums.turns[: task.turn]]
-    for turn in sums.turns:
+    earlier = [turn.pull() for turn in sums.cell_weights[: task.turn]]
+    for turn in sums.cell_weights:
         turn.zero()
     for work in works:
         work(task)
-    sums.turns[task.turn].zero()
-    for turn, (keys, weights) in zip(sums.turns, earlier, strict=False):
+    sums.cell_weights[task.turn].zero()
+    for turn, (keys, weights) in zip(sums.cell_weights, earlier, strict=False):
         turn.push(weights, keys)
 
 

@@ -64,8 +64,8 @@ def test_best_splits_when_on_servers_then_match_one_histogram(ps):
 
 def test_features_when_rows_exceed_int32_then_are_not_too_rare(ps):
     quantiles = Quantiles.make(TreeProblem(Objective("logistic"), 2, (0.0,)), 16, None, min_rows=4)
-    quantiles.stored.add(np.array([2**31 - 1, 3]))
-    quantiles.stored.add(np.array([2**31 - 1, 0]))
+    quantiles.stored_rows.add(np.array([2**31 - 1, 3]))
+    quantiles.stored_rows.add(np.array([2**31 - 1, 0]))
     rows = LocalRows(np.arange(2), sp.csr_array(np.ones((1, 2))), np.zeros(1))
     assert quantiles.common(rows).keys.tolist() == [0]
     quantiles.free()
@@ -113,9 +113,9 @@ def test_histograms_when_too_many_then_names_count_and_size():
         fleet = boosting_matrices(bins, problem, recipe, 10**5)
         assert fleet.histograms.rows == 18
         layout = fleet.histograms.pull([LAYOUT])
-        fleet.make_room(40)
+        fleet.reserve_rows(40)
         with pytest.raises(LimitError, match="growing to 200 rows") as raised:
-            fleet.make_room(200)
+            fleet.reserve_rows(200)
         message = (
             "4,992 features have 9,984 bins that can split rows: a tree that grows needs 200 histograms of 159,744"
         )

@@ -65,7 +65,7 @@ def compiled():
 def test_training_and_prediction_when_warm_then_compile_nothing():
     warm.warm()
     # What the driver asks of single numbers.
-    scan_kernels.weight_of(1.0, 1.0, 1.0, 0.0, -np.inf, np.inf)
+    scan_kernels.best_leaf_value(1.0, 1.0, 1.0, 0.0, -np.inf, np.inf)
     before = compiled()
     x = np.random.default_rng(0).integers(0, 5, (100, 3)).astype(np.float64)
     for inputs in (x, sp.csr_array(x), x.astype(np.float32)):
@@ -85,5 +85,5 @@ def test_training_and_prediction_when_warm_then_compile_nothing():
     groups, ranks = RowGroups.of(np.arange(100) // 9, np.arange(100), np.empty(0)), Objective("lambdarank")
     ranks.gradients(x[:, :1], x[:, 0], groups=groups)
     for metric in ("ndcg@3", "map"):
-        Metric.parsed(metric).sums(ranks, x[:, :1], x[:, 0], np.empty(0), (0.0, 1.0), groups)
+        Metric.parse(metric).sums(ranks, x[:, :1], x[:, 0], np.empty(0), (0.0, 1.0), groups)
     assert compiled() == before

@@ -1,9 +1,9 @@
-"""The driver's engine that grows trees on servers: from the servers' best splits, it makes tasks of workers. Pure.
+"""The driver's engine that grows trees on servers: it makes tasks for workers from the servers' best splits. Pure.
 
-One or many trees grow at once. In each clock, workers move the rows of some nodes to the nodes' children, and add up
-the children's histograms, in which the servers search the best splits. ``Growth`` is this loop. Its subclasses judge
-splits, choose the next nodes, and place histograms: ``BoostedGrowth`` for one boosted tree, and
-``forests.growth.ForestGrowth`` for several trees of a random forest.
+One or many trees grow at once. In each clock, workers move the rows of some nodes to the nodes' children, and build the
+children's histograms, in which the servers search the best splits. ``Growth`` is this loop. Its subclasses decide which
+splits gain enough, which nodes come next, and which matrix rows have their histograms: ``BoostedGrowth`` for one
+boosted tree, and ``forests.growth.ForestGrowth`` for several trees of a random forest.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ps2.array_types import Float64s, Int64s
 
 NO_WORDS = np.empty(0, np.int64)
 
-# Entries of a queue: a sort key, the node's number in the tree, and the node.
-Queue = list[tuple[float, int, "Node"]]
+# A heap of nodes; an entry is a sort key, the node's number in the tree, and the node.
+NodeQueue = list[tuple[float, int, "Node"]]
 
-# The row of a matrix of histograms that has the layout of bins.
+# The row of a matrix of histograms that contains the layout of bins.
 LAYOUT = 0
 
 
 @dataclass(frozen=True, eq=False)
 class GrownTree:
-    """A tree with splits by bins, and sums as integers.
+    """A grown tree, whose splits are by bins and whose sums are integers.
 
     Attributes:
         children: the left child of each node, int64, shape (n,); the right child has the next number; -1: a leaf.
@@ -54,7 +54,7 @@ class GrownTree:
 
 
 def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> Tree:
-    """Return the tree with values and covers of nodes, and ``count`` 0. The gains and splits of leaves are ignored."""
+    """Return a ``Tree`` with these values and covers, and ``count`` 0; gains and conditions of leaves are ignored."""
     children, conditions = grown.children, grown.conditions
     is_inner = children >= 0
     feature = np.where(is_inner, conditions[:, FEATURE], LEAF).astype(np.int32)
@@ -84,7 +84,7 @@ def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> T
 
 
 def boosted_tree(bins: Bins, grown: GrownTree, bounds: Float64s, rules: Rules, rate: float) -> Tree:
-    """Return a boosted tree with ``count`` 0; bounds: the bounds of each node's value; rate: the learning rate."""
+    """Return a boosted tree with ``count`` 0; bounds: of each node's value, shape (n, 2); rate: the learning rate."""
     values = np.empty(len(grown.children))
     weigh_nodes(grown.sums, bounds, rules, values)
     cover = np.float64(rules.hessian_unit) * grown.sums[:, HESSIAN]
@@ -96,20 +96,20 @@ class Node:
     """A node that may be part of the tree.
 
     Attributes:
-        place: the node's position: 1 for the root; 2p and 2p + 1 for the children of position p.
+        heap_index: 1 for the root; 2i and 2i + 1 for the children of a node with index i.
         totals: the sums of the node's rows, int64, one for each channel.
         bounds: the smallest and the largest value of leaves below the node; only for boosted trees.
-        may_split: whether both sides of a split can be heavy enough; else the best split is not searched.
+        may_split: whether both sides of a split can be heavy enough; if not, the best split is not searched.
         path: the features of the splits above the node, if there are interaction constraints.
         tree: the index of the node's tree among those that grow at once.
-        number: the number of the node at workers, once they have moved its parent's rows.
-        row: the matrix row of the node's histogram, while there is one.
+        number: the workers' number of the node; NONE: they have not yet moved its parent's rows.
+        row: the matrix row of the node's histogram; NONE: there is none.
         turn: the number of times that the node has sampled features before.
-        conditions: the best split, once it is known: feature, bin and side of missing values (``layout.FEATURE``, ...).
-        words: the categories that go left in the best split, as bits.
+        condition: the best split: ``layout.FEATURE``, BIN and MISSING_LEFT; empty: it is not known.
+        words: the categories that go left by the best split, as bits.
         gain: the gain of the best split.
-        children: the two children by the best split; empty: no split gains enough, or none is known.
-        is_known: whether the best splits of the children are known, as far as these may be split.
+        children: the two children by the best split; empty: the best split is not known, or gains too little.
+        is_known: whether the best splits of all children that may be split are known.
     """
 
     heap_index: int
@@ -129,7 +129,7 @@ class Node:
 
     @property
     def rows_are_moved(self) -> bool:
-        """Whether workers have been told to move the node's rows to its children."""
+        """Whether workers have got the task to move the node's rows to its children."""
         return bool(self.children) and self.children[0].number != NONE
 
 
@@ -138,7 +138,7 @@ class SplitOrder:
 
     Args:
         max_splits: the maximum number of splits.
-        by_gain: whether the node with the largest gain comes first; else the oldest node.
+        by_gain: whether the node with the largest gain comes first; if not, the oldest node does.
 
     Attributes:
         chosen: the nodes that are certain to be split, in order.
@@ -146,7 +146,7 @@ class SplitOrder:
 
     def __init__(self, max_splits: int, by_gain: bool) -> None:
         self._max_splits, self._by_gain = max_splits, by_gain
-        self._queue: Queue = []
+        self._queue: NodeQueue = []
         self.chosen: list[Node] = []
 
     @property
@@ -159,7 +159,7 @@ class SplitOrder:
         self._put(self._queue, root, 0)
 
     def choose(self) -> None:
-        """Choose nodes from the queue while their children's splits are known; the last node needs none."""
+        """Choose nodes from the queue while their children's splits are known; the last split does not need that."""
         while self._queue and self.remaining:
             if not self._queue[0][-1].is_known and self.remaining > 1:
                 break
@@ -180,12 +180,12 @@ class SplitOrder:
                 unexplored.append(node)
         return unexplored
 
-    def _put_children(self, queue: Queue, node: Node, split: int) -> None:
+    def _put_children(self, queue: NodeQueue, node: Node, split: int) -> None:
         """Queue the children of a node; split: the number of the node's split in the tree, from 1."""
         for number, child in enumerate(node.children, 2 * split - 1):
             self._put(queue, child, number)
 
-    def _put(self, queue: Queue, node: Node, number: int) -> None:
+    def _put(self, queue: NodeQueue, node: Node, number: int) -> None:
         if node.children:
             heappush(queue, (-node.gain if self._by_gain else 0.0, number, node))
 
@@ -197,7 +197,7 @@ class Growth(ABC):
         roots: the trees' roots; workers add the histograms of those that may be split before the first search.
 
     Attributes:
-        keeps_histograms: whether a node's histogram is kept for its children; else it is cleared after the search.
+        keeps_histograms: whether a node's histogram is kept for its children; if not, it is cleared after the search.
         operation: the name of the operation that searches the best splits.
         open: the nodes whose best splits the servers search next.
         subtract: pairs of matrix rows: the second histogram is subtracted from the first before the search.
@@ -224,7 +224,7 @@ class Growth(ABC):
         """Return the operands of the operation that searches the open nodes."""
 
     def advance(self, best: Splits | None) -> Moves:
-        """Record the open nodes' best splits (None: no node is open), and open the next nodes; return the moves."""
+        """Record the open nodes' best splits (None: no node is open), open the next nodes, and return the moves."""
         if best is not None:
             self._record(best)
         split_nodes = self._choose()
@@ -243,22 +243,22 @@ class Growth(ABC):
 
     @abstractmethod
     def _set_verdicts(self, best: Splits, verdicts: Bools) -> None:
-        """Judge the best splits of the open nodes; verdicts: see ``scan_kernels.MAY``."""
+        """Set the verdicts on the open nodes, shape (n, 4), from their best splits; see ``scan_kernels.CAN_SPLIT``."""
 
     @abstractmethod
     def _choose(self) -> list[Node]:
-        """Return the nodes whose rows workers move to their children next."""
+        """Return the nodes whose rows workers move next, to the nodes' children."""
 
     @abstractmethod
     def _open(self, split_nodes: list[Node]) -> tuple[list[Node], list[Node]]:
-        """Return the nodes to open, which have matrix rows, and the nodes whose histograms workers add."""
+        """Return the nodes to open, and the nodes whose histograms workers build; both have matrix rows."""
 
     def _final_nodes(self) -> FinalNodes:
         """Return the nodes of the finished tree; none if workers do not need them."""
         return NO_NODES
 
     def _children(self, node: Node, sums: tuple[Int64s, Int64s], may_split: Sequence[bool]) -> tuple[Node, ...]:
-        """Return the children of a node by its best split; sums: those of the left and the right side."""
+        """Return the children of a node by its best split; sums: over the rows of the left and of the right child."""
         return tuple(
             Node(2 * node.heap_index + side, sums[side], node.bounds, may_split[side], node.path, node.tree)
             for side in range(2)
@@ -278,7 +278,7 @@ class Growth(ABC):
                 node.is_known = not any(children_can_split)
 
     def _number_children(self, nodes: list[Node]) -> Int64s:
-        """Number the children of nodes; return ``Moves.splits``."""
+        """Give the children of nodes their workers' numbers; return ``Moves.splits``."""
         splits = np.empty((len(nodes), FIELDS + self._words), np.int64)
         for node, row in zip(nodes, splits, strict=True):
             left = self._counts[node.tree]
@@ -296,7 +296,7 @@ def opened_roots(rows: Sequence[int]) -> Int64s:
 
 
 def grown_tree(root: Node, inner: Sequence[Node]) -> GrownTree:
-    """Return a tree as arrays; inner: the nodes that are split, in the order of their children's numbers."""
+    """Return a tree as arrays; inner: the nodes that are split, in the order in which their children are numbered."""
     nodes, words = nodes_of(root, inner), len(root.words)
     numbers = {node: number for number, node in enumerate(nodes)}
     split = np.array([numbers[node] for node in inner], np.int64)

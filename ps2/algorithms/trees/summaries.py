@@ -19,7 +19,7 @@ from ps2.algorithms.trees.boosted_rows import starting_margins
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.ranking import ALL, LABELS, RowGroups, sum_of_ndcg, sum_of_precisions
+from ps2.algorithms.trees.ranking import ALL_ROWS, LABELS, RowGroups, sum_of_ndcg, sum_of_precisions
 from ps2.algorithms.trees.rows import with_all_columns
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s
@@ -65,7 +65,7 @@ def _sums(batches: Any, columns: ColumnNames, model: GBTModel, loss_name: LossNa
     weights = NO_WEIGHTS if rows.weights is None else rows.weights
     groups = None
     if rows.groups is not None:
-        groups = RowGroups.in_order(rows.groups)
+        groups = RowGroups.in_row_order(rows.groups)
     targets = (rows.y, weights, groups)
     nodes = model.nodes(with_all_columns(rows, model.dim))
     margins = starting_margins(rows, tuple(forest.base.tolist()), None)
@@ -98,7 +98,7 @@ class RankingSummary(Summary):
     @property
     def meanAveragePrecision(self) -> float:
         """Mean average precision; rows with a label above 0 are relevant."""
-        return self._mean(Metric("map", ALL))
+        return self._mean(Metric("map", ALL_ROWS))
 
     def meanAveragePrecisionAt(self, k: int) -> float:
         """Return the mean average precision of the first k rows of each group."""
@@ -133,8 +133,8 @@ def sum_of_groups(batches: Iterable[pa.RecordBatch], metric: Metric) -> tuple[fl
     if not parts:
         return 0.0, 0.0
     g, y, p = (np.concatenate(column) for column in zip(*parts, strict=True))
-    groups = RowGroups.in_order(g)
-    total = (sum_of_ndcg if metric.name == "ndcg" else sum_of_precisions)(p, y, groups, metric.at)
+    groups = RowGroups.in_row_order(g)
+    total = (sum_of_ndcg if metric.name == "ndcg" else sum_of_precisions)(p, y, groups, metric.depth)
     return total, float(len(groups))
 
 

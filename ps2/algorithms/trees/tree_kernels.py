@@ -24,7 +24,7 @@ from ps2.algorithms.trees.layout import (
     UInt64s,
     set_left_bins,
 )
-from ps2.algorithms.trees.scan_kernels import Limits, Rules, gains_enough, may_split, weight_by
+from ps2.algorithms.trees.scan_kernels import Limits, Rules, gains_enough, leaf_value_of_sums, may_split
 from ps2.algorithms.trees.search_kernels import OpenNodes, Scratch, Splits, search_node
 from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
 
@@ -302,8 +302,10 @@ def _bound(nodes: Nodes, node: int, left: int, sign: int, rules: Rules) -> None:
     for child in (left, left + 1):
         bounds[child, LOWER], bounds[child, UPPER] = bounds[node, LOWER], bounds[node, UPPER]
     if sign != 0:
-        middle = weight_by(totals[left, HESSIAN], totals[left, GRADIENT], bounds[node], rules)
-        middle = (middle + weight_by(totals[left + 1, HESSIAN], totals[left + 1, GRADIENT], bounds[node], rules)) / 2
+        middle = leaf_value_of_sums(totals[left, HESSIAN], totals[left, GRADIENT], bounds[node], rules)
+        middle = (
+            middle + leaf_value_of_sums(totals[left + 1, HESSIAN], totals[left + 1, GRADIENT], bounds[node], rules)
+        ) / 2
         upper, lower = (left, left + 1) if sign > 0 else (left + 1, left)
         bounds[upper, UPPER] = bounds[lower, LOWER] = middle
 
@@ -347,4 +349,4 @@ def _pop(queue: Int64s, count: int, gains: Float64s, by_gain: bool) -> int:
 def weigh_nodes(totals: Int64s, bounds: Float64s, rules: Rules, out: Float64s) -> None:
     """Set ``out`` to the best value of each node as a leaf."""
     for node in range(len(out)):
-        out[node] = weight_by(totals[node, HESSIAN], totals[node, GRADIENT], bounds[node], rules)
+        out[node] = leaf_value_of_sums(totals[node, HESSIAN], totals[node, GRADIENT], bounds[node], rules)

@@ -97,11 +97,11 @@ class HistogramMatrices:
 
     def prepare(self, growth: Growth) -> None:
         """Add rows for the histograms that workers add next, and clear rows; LimitError if the servers lack memory."""
-        self.make_room(growth.num_rows)
+        self.reserve_rows(growth.num_rows)
         if growth.clear:
             self._clear(growth.clear)
 
-    def make_room(self, rows: int) -> None:
+    def reserve_rows(self, rows: int) -> None:
         """Grow the matrix of histograms to this number of rows."""
         with _fitting(self.bins, rows, self.histograms.dim * SUM_BYTES):
             self.histograms.grow(rows)

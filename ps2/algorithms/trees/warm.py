@@ -13,7 +13,7 @@ from ps2.algorithms.trees import binning_kernels, cut_points, growing_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import FeatureSets
 from ps2.algorithms.trees.boosted_rows import BoostedRows
-from ps2.algorithms.trees.compiled_growing import CompiledGrower, bin_columns, rows_of
+from ps2.algorithms.trees.compiled_growing import CompiledGrower, bin_columns, kernel_rows
 from ps2.algorithms.trees.cut_points import NO_WEIGHTS, Cells, FeatureColumns, Refinement
 from ps2.algorithms.trees.forests.growth import ForestGrowth, random_forest
 from ps2.algorithms.trees.forests.plan import ForestPlan
@@ -182,7 +182,7 @@ def warm_whole_forest_trees() -> None:
     rows: Any = SimpleNamespace(
         sample=lambda tree, rules: (np.zeros(1, np.int32), np.ones(1, np.uint8), np.ones(CLASSES.channels, np.int64)),
         integer_pairs=readable(np.zeros((1, 2), np.int64)),
-        arrays=rows_of(dense, has_blocks=False),
+        arrays=kernel_rows(dense, has_blocks=False),
     )
     ForestGrower(CLASSES, bin_columns(bins, "zero"), rows, (1.0, 1.0), 0).grow([0])
 

@@ -1,4 +1,4 @@
-"""The work of a worker while trees grow on servers: cut points, gradients, histograms, residuals of leaves."""
+"""Workers while trees grow on servers: they do tasks for cut points, gradients, histograms and residuals of leaves."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from ps2.client.batch import batch
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
 
-# The bins of a histogram that have rows (None: all bins), and their sums.
+# The bins of a histogram that are in it (None: all bins), and their sums, shape (bins, channels).
 Histogram = tuple[Int64s | None, npt.NDArray[Any]]
 
 
 class CutPointWork:
-    """The work of a worker while cut points are found."""
+    """Does a worker's tasks in the clocks that find cut points."""
 
     def __init__(self, quantiles: Quantiles, rows: LocalRows) -> None:
         self._quantiles, self._rows = quantiles, rows
@@ -55,7 +55,7 @@ class CutPointWork:
 
     @property
     def columns(self) -> FeatureColumns | None:
-        """The columns of dense rows, if they were made for all features."""
+        """The columns of dense rows, if they have all features; None: sparse rows, or rows without rare features."""
         return None if self._by_feature is None else self._by_feature.dense_columns(self._rows, self._used)
 
     def _do(self, task: CutPointTask) -> None:
@@ -84,11 +84,11 @@ class FleetWorker(ABC):
 
     @abstractmethod
     def _do(self, task: Any) -> dict[str, Any]:
-        """Do a task after the cut points are known; return the report."""
+        """Do a task other than a ``CutPointTask``; return the report."""
 
     @abstractmethod
     def catch_up(self, tasks: Sequence[Task]) -> None:
-        """Redo the tasks of an earlier attempt of this worker, whose reports and histograms count already."""
+        """Redo the tasks of an earlier attempt, but send no reports and histograms: those of the attempt count."""
 
     def _open_matrices(self, task: GrowTask) -> tuple[Bins, FeatureColumns | None]:
         """Return the bins that the driver has made, and the columns of dense rows, if the worker has them."""
@@ -108,7 +108,7 @@ class FleetWorker(ABC):
 
 
 class TreeWorker(FleetWorker):
-    """A worker while boosted trees grow; leaf_quantiles: None unless leaf values are quantiles of residuals."""
+    """A worker of boosted trees; leaf_quantiles: None unless leaf values are quantiles of residuals."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class TreeWorker(FleetWorker):
                 self._grow(task)
 
     def _move(self, task: GrowTask) -> BoostedRows:
-        """Move the rows of nodes to their children."""
+        """Move the rows of nodes to their children, after binning the rows for the first task."""
         if self._rows is None:
             bins, columns = self._open_matrices(task)
             self._rows = BoostedRows(self._problem, self._plan, bins, self._unbinned, columns, self._ids)

@@ -14,10 +14,10 @@ from ps2.algorithms.trees.layout import CATEGORICAL, Array, Bools
 from ps2.algorithms.trees.nonempty_bins import next_marked, row_marks
 from ps2.algorithms.trees.scan_kernels import (
     CAN_SPLIT,
-    CHANCE,
     CHILD_CAN_SPLIT,
     IS_SPLIT,
     ROUNDING,
+    ROUNDING_GAIN,
     BinSplit,
     Feature,
     drop_bin,
@@ -124,12 +124,12 @@ def gains_enough(gain: float, total: Int64s, left: Int64s, rules: ForestRules) -
     right = total - left
     scores = abs(purity_of(total, weight, rules)) + abs(purity_of(left, left_weight, rules))
     scores += abs(purity_of(right, weight - left_weight, rules))
-    chance = 0.0
+    rounding_gain = 0.0
     if rules.impurity == VARIANCE:
         # All draws of a row have the same rounding error.
         draws = draws_of(total, rules)
-        chance = 4 * CHANCE * rules.label_unit * rules.label_unit * draws / (weight * rules.weight_unit)
-    return gain > max(chance, ROUNDING * scores)
+        rounding_gain = 4 * ROUNDING_GAIN * rules.label_unit * rules.label_unit * draws / (weight * rules.weight_unit)
+    return gain > max(rounding_gain, ROUNDING * scores)
 
 
 @kernel
@@ -147,11 +147,11 @@ def set_verdicts(
 
 
 @inline
-def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, sums: Array, rest: Int64s) -> int:
+def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, sums: Array, implied_sums: Int64s) -> int:
     """Collect the filled bins of a feature; return their number. The implied bin has the total minus the others."""
     channels = len(total)
     count, implied_position = 0, -1
-    rest[:] = total
+    implied_sums[:] = total
     for bin in range(feature.size):
         begin = (feature.column + bin) * channels
         is_implied = bin == feature.implied
@@ -164,7 +164,7 @@ def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, su
             implied_position = count
         elif is_filled:
             for c in range(channels):
-                rest[c] -= sums[count, c]
+                implied_sums[c] -= sums[count, c]
         if is_filled:
             bins[count] = bin
             count += 1
@@ -172,8 +172,8 @@ def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, su
         return count
     is_filled = False
     for c in range(channels):
-        sums[implied_position, c] = rest[c]
-        is_filled |= rest[c] != 0
+        sums[implied_position, c] = implied_sums[c]
+        is_filled |= implied_sums[c] != 0
     return count if is_filled else drop_bin(implied_position, count, bins, sums)
 
 

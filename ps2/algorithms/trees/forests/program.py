@@ -126,4 +126,4 @@ class LocalForestProgram(LocalProgram[RandomForest]):
         return forest
 
     def worker(self) -> Callable[[Reading], LocalForestWorker]:
-        return partial(LocalForestWorker, self._problem, self.plan, self._run.mean_weight)
+        return partial(LocalForestWorker, self._problem, self.plan, self._training_run.mean_weight)

@@ -15,7 +15,7 @@ import numpy as np
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.trees.binning import Bins, bin_codes
-from ps2.algorithms.trees.compiled_growing import bin_columns, node_memory, rows_of
+from ps2.algorithms.trees.compiled_growing import allocate_nodes, bin_columns, kernel_rows
 from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import HEAP_INDEX, NODE, TREE, TURN, GrowTask, PlantTrees, SumRows
 from ps2.algorithms.trees.forests import forest_kernels as kernels
@@ -82,7 +82,7 @@ class ForestRows:
     def arrays(self) -> Rows:
         """The binned rows as the kernels take them."""
         assert self.rows is not None
-        return rows_of(self.rows, has_blocks=False)
+        return kernel_rows(self.rows, has_blocks=False)
 
     def sample(self, tree: int, rules: ForestRules) -> tuple[Int32s, UInt8s, Int64s]:
         """Sample the rows of a tree; return their numbers, ascending, all rows' draws, and the root's sums."""
@@ -192,7 +192,7 @@ class NodeHistograms:
 
 
 # A clock grows trees until this time has passed, or its report has this size: a report has at most 64 MB.
-BUDGET_S, BUDGET_BYTES = 0.5, 1 << 24
+CLOCK_TIME_S, MAX_REPLY_BYTES = 0.5, 1 << 24
 
 
 @dataclass(frozen=True)
@@ -224,13 +224,13 @@ class LocalForestWorker:
         trees: list[ForestTree] = []
         began_s, threads, size = time.monotonic(), parallel.cores(), 0
         num_trees, at_once = self._plan.settings.numTrees, threads
-        while first + len(trees) < num_trees and time.monotonic() < began_s + BUDGET_S and size < BUDGET_BYTES:
+        while first + len(trees) < num_trees and time.monotonic() < began_s + CLOCK_TIME_S and size < MAX_REPLY_BYTES:
             begin = first + len(trees)
             trees += self._grower.grow(range(begin, min(begin + at_once, num_trees)))
             size = sum(tree.gains.nbytes * 10 for tree in trees)
             # The next trees should take half of the remaining time, so that threads seldom wait for each other.
             each_s = (time.monotonic() - began_s) / len(trees)
-            remaining_s = began_s + BUDGET_S - time.monotonic()
+            remaining_s = began_s + CLOCK_TIME_S - time.monotonic()
             at_once = int(min(max(remaining_s / 2 / each_s, threads), parallel.MAX_BLOCKS))
         reply: dict[str, Any] = {"trees": [tree.as_data() for tree in trees], "rows": len(self._rows)}
         reply["tree_s"] = (time.monotonic() - began_s) / max(len(trees), 1)
@@ -261,7 +261,7 @@ class ForestGrower:
     def _grow_tree(self, tree: int) -> ForestTree:
         plan = self._plan
         order, draws, totals = self._rows.sample(tree, self._rules)
-        nodes = node_memory(2 * min(1 << plan.settings.maxDepth, max(len(order), 1)) - 1, plan.channels, self._words)
+        nodes = allocate_nodes(2 * min(1 << plan.settings.maxDepth, max(len(order), 1)) - 1, plan.channels, self._words)
         nodes.ends[0, 1], nodes.totals[0] = len(order), totals
         growing = GrowingTree(order, np.empty_like(order), self._rows.arrays, self._bins, nodes)
         feature_sampling = kernels.FeatureSampling(plan.keys(tree)[1], plan.node_features, plan.turns)
