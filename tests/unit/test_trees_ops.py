@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.trees import layout, ops, search_kernels
-from ps2.algorithms.trees.nonempty_bins import has_marks, marked_rows, rows_with_marks
+from ps2.algorithms.trees.nonempty_bins import is_marks_row, marked_rows, rows_with_marks
 from ps2.errors import LimitError, OutOfRangeError, ShapeError
 from ps2.ops.all import lookup
 from ps2.ops.kernels import kernel
@@ -295,7 +295,7 @@ def marked(case, rng):
     """Return a matrix with marks that holds the case's histograms, each added in two parts, and their rows."""
     channels, bins = case.channels, -(-case.first[-1] // 32) * 32
     count = rows_with_marks(len(case.m))
-    rows = np.array([row for row in range(count) if not has_marks(row)])
+    rows = np.array([row for row in range(count) if not is_marks_row(row)])
     m = np.zeros((count, bins * channels), case.m.dtype)
     m[0, : case.m.shape[1]] = case.m[0]
     for row, histogram in zip(rows[1:], case.m[1:], strict=True):
@@ -352,7 +352,7 @@ def test_clear_when_rows_have_no_marks_then_the_error_says_so(shape, row):
 @pytest.mark.parametrize("count", [2, 63, 64, 65, 66, 128, 129, 1000])
 def test_rows_with_marks_when_counted_then_others_have_room(count):
     rows = rows_with_marks(count)
-    others = [row for row in range(rows) if not has_marks(row)]
+    others = [row for row in range(rows) if not is_marks_row(row)]
     assert len(others) == count
     assert all(row // 65 * 65 + 1 < rows for row in others[:-1])
 

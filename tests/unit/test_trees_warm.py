@@ -80,7 +80,7 @@ def test_training_and_prediction_when_warm_then_compile_nothing():
         {"minInstancesPerNode": 2},
         {"node_features": 1, "maxDepth": 2},
     ):
-        warm.grow_here(plans.boosting(maxIter=1, **options))
+        warm.grow_in_process(plans.boosting(maxIter=1, **options))
     warm.warm_whole_trees()
     groups, ranks = RowGroups.of(np.arange(100) // 9, np.arange(100), np.empty(0)), Objective("lambdarank")
     ranks.gradients(x[:, :1], x[:, 0], groups=groups)

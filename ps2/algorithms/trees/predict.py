@@ -23,8 +23,8 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import inline, kernel
 from ps2.ops.parallel import over_blocks
 
-# ``packed_split``: feature << 2, + 2 if the split is by a set of categories, + 1 if NaN goes left. ``threshold`` is also
-# the index of a set. Integers are unsigned: for a signed index, numba would check whether it counts from the end.
+# ``packed_split``: feature << 2, + 2 if the split is by a set of categories, + 1 if NaN goes left. A set's index is in
+# ``threshold``. Integers are unsigned: for a signed index, numba would check whether it counts from the end.
 NODE = np.dtype([("threshold", np.float64), ("value", np.float64), ("packed_split", np.uint32), ("left", np.uint32)])
 # The number of rows of a block, of rows that go down a tree together, and of values in a dense block of sparse rows.
 BLOCK = 256

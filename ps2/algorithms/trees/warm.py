@@ -1,4 +1,4 @@
-"""Compile all kernels of trees (``python -m ps2.algorithms.trees.warm``); otherwise first use compiles them."""
+"""Compile all kernels of trees (``python -m ps2.algorithms.trees.warm``), so that trainings need not wait for it."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from ps2.ops.guards import readable
 ORDER = np.zeros(1, np.int32)
 
 SETTINGS = ForestSettings(numTrees=2, maxDepth=2, maxBins=8)
-CLASSES = ForestPlan(settings=SETTINGS, impurity="gini", classes=2, rows=4, node_features=1)
-NUMBERS = replace(CLASSES, impurity="variance", classes=0)
+CLASSIFICATION = ForestPlan(settings=SETTINGS, impurity="gini", classes=2, rows=4, node_features=1)
+REGRESSION = replace(CLASSIFICATION, impurity="variance", classes=0)
 
 
 def warm() -> None:
     """Call every kernel on one row, with the types of arguments that workers and servers use."""
     x = np.ones((1, 1))
-    _bin(x, sp.csr_array(x))
+    _warm_binning(x, sp.csr_array(x))
     nodes = np.array([1, -1, -1]), np.zeros((3, 3), np.int64), np.zeros((3, 0), np.int64), np.zeros(3)
     grown = GrownTree(*nodes, np.ones((3, 2), np.int64))
     forest = Forest((tree_of(_bins(), grown, np.zeros(3), np.ones(3)),), np.zeros(1), 1)
@@ -64,29 +64,29 @@ def warm() -> None:
         predictor.margins(rows)
         predictor.leaves(rows)
         Explainer(forest).contributions(rows)
-    one, other, m = np.zeros(1, np.int64), np.full(1, 2), np.zeros((3, 64), np.int64)
-    add(m, one, np.zeros((1, 2), np.int64), row=0, marks=True)
-    add_rows(m, one, np.zeros((1, 64), np.int64))
-    clear(m, one)
+    first_row, third_row, m = np.zeros(1, np.int64), np.full(1, 2), np.zeros((3, 64), np.int64)
+    add(m, first_row, np.zeros((1, 2), np.int64), row=0, marks=True)
+    add_rows(m, first_row, np.zeros((1, 64), np.int64))
+    clear(m, first_row)
     mark(m)
     for marks in (False, True):
-        subtract(m, one, other, marks=marks)
+        subtract(m, first_row, third_row, marks=marks)
     keys, allowed = np.zeros(1, np.int64), np.zeros((1, 0), np.int64)
     operands = np.zeros((1, 3), np.int64), np.zeros((1, 2)), keys, np.zeros(5), allowed
     best_splits(np.zeros((1, 2), np.int64), np.zeros(1, np.int64), *operands)
-    _grow()
+    _warm_growing()
     warm_forests()
     for min_rows in (1, 2):
-        for drawn in (0, 1):  # by the kernel; by steps
+        for num_sampled in (0, 1):  # the compiled engine; the engine in steps
             settings = BoostingSettings(maxIter=1, minChildWeight=1.0, regLambda=1.0, minInstancesPerNode=min_rows)
-            grow_here(BoostingPlan(settings=settings, node_features=drawn))
+            grow_in_process(BoostingPlan(settings=settings, node_features=num_sampled))
 
 
 def _bins() -> Bins:
     return Bins(np.zeros(1), np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.bool_))
 
 
-def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
+def _warm_binning(x: np.ndarray, sparse: sp.csr_array) -> None:
     features = np.zeros(1, np.int64)
     for columns in (FeatureColumns.of_dense(x), FeatureColumns.of_sparse(sparse)):
         for weights in (NO_WEIGHTS, readable(np.ones(1, np.int64))):
@@ -103,12 +103,12 @@ def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
     _bins().bin_sparse(sparse, "zero")
 
 
-def _grow() -> None:
+def _warm_growing() -> None:
     for objective in (Objective("logistic"), Objective("softmax", 2)):
         margins, y = np.zeros((1, objective.width)), np.zeros(1)
         objective.losses(margins, y)
         pairs, _ = objective.gradients(margins, y)
-    _rank()
+    _warm_ranking()
     exponent_counts(pairs, np.ones(1))
     FeatureSets(1, weights=(1.0,), num_sampled=1).words([frozenset()], np.zeros(1, np.int64))
     Metric("auc").sums(Objective("logistic"), np.zeros((1, 1)), np.zeros(1), NO_FLOATS, (0.0, 0.0))
@@ -130,7 +130,7 @@ def _grow() -> None:
         sparse.partition(ORDER.copy(), split, ORDER.copy())
 
 
-def grow_here(plan: BoostingPlan) -> None:
+def grow_in_process(plan: BoostingPlan) -> None:
     """Grow a tree of four rows in this process."""
     problem, y = TreeProblem(Objective("logistic"), 1, (0.0,)), np.array([0.0, 0.0, 1.0, 1.0])
     rows = LocalRows(np.zeros(1, np.int64), sp.csr_array(1 + y[:, None]), y)
@@ -141,7 +141,7 @@ def grow_here(plan: BoostingPlan) -> None:
 
 
 def warm_whole_trees() -> None:
-    """Compile the kernel that grows a whole tree, which takes as long as all kernels that a worker needs earlier."""
+    """Compile the kernel that grows a whole tree, which takes as long as all kernels that a worker calls earlier."""
     rows = DenseRows(_bins(), np.zeros((1, 1), np.uint8))
     problem, plan = TreeProblem(Objective("logistic"), 1, (0.0,)), BoostingPlan(settings=BoostingSettings(maxIter=1))
     planted: Any = SimpleNamespace(
@@ -151,7 +151,7 @@ def warm_whole_trees() -> None:
     CompiledGrower(problem, plan, rows).grow(planted, (1.0, 1.0), np.zeros(3, np.int64), 1.0)
 
 
-def _rank() -> None:
+def _warm_ranking() -> None:
     objective, groups = Objective("lambdarank"), RowGroups.of(np.zeros(1, np.int64), np.zeros(1, np.int64), NO_FLOATS)
     objective.gradients(np.zeros((1, 1)), np.zeros(1), groups=groups)
     for metric in (Metric("ndcg"), Metric("map")):
@@ -162,15 +162,15 @@ def warm_forests() -> None:
     """Call every kernel of random forests on four rows, with the types that workers and servers use."""
     y = np.array([0.0, 0.0, 1.0, 1.0])
     for x in (sp.csr_array(1 + y[:, None]), sp.csr_array(np.column_stack([y, *np.zeros((9, 4))]))):
-        for plan in (CLASSES, NUMBERS):
-            forest, _ = forest_here(LocalRows(np.arange(x.shape[1]), x, y), plan)
+        for plan in (CLASSIFICATION, REGRESSION):
+            forest, _ = forest_in_process(LocalRows(np.arange(x.shape[1]), x, y), plan)
             forest.margins(x)
             forest.votes(x, np.ones((4, plan.settings.numTrees), np.bool_))
-            _add(LocalRows(np.arange(x.shape[1]), x, y), plan)
-    rules = CLASSES.rules((1.0, 1.0))
-    one, m = np.zeros(1, np.int64), np.zeros((3, 64), np.int64)
-    purest_splits(m, one, np.zeros((1, 2), np.int64), np.array(rules[:4]), np.array(rules[4:]))
-    growth = ForestGrowth(CLASSES, (1.0, 1.0), np.full((2, 2), 2), [2, 3], 1)
+            _build_histogram(LocalRows(np.arange(x.shape[1]), x, y), plan)
+    rules = CLASSIFICATION.rules((1.0, 1.0))
+    first_row, m = np.zeros(1, np.int64), np.zeros((3, 64), np.int64)
+    purest_splits(m, first_row, np.zeros((1, 2), np.int64), np.array(rules[:4]), np.array(rules[4:]))
+    growth = ForestGrowth(CLASSIFICATION, (1.0, 1.0), np.full((2, 2), 2), [2, 3], 1)
     left_sums, words = np.array([[2, 0], [2, 0]]), np.zeros((2, 0), np.int64)
     growth.advance(Splits(np.ones(2), np.zeros((2, 3), np.int64), left_sums, words))
 
@@ -180,14 +180,18 @@ def warm_whole_forest_trees() -> None:
     bins = _bins()
     dense = DenseRows(bins, np.zeros((1, 1), np.uint8))
     rows: Any = SimpleNamespace(
-        sample=lambda tree, rules: (np.zeros(1, np.int32), np.ones(1, np.uint8), np.ones(CLASSES.channels, np.int64)),
+        sample=lambda tree, rules: (
+            np.zeros(1, np.int32),
+            np.ones(1, np.uint8),
+            np.ones(CLASSIFICATION.channels, np.int64),
+        ),
         integer_pairs=readable(np.zeros((1, 2), np.int64)),
         arrays=kernel_rows(dense, has_blocks=False),
     )
-    ForestGrower(CLASSES, bin_columns(bins, "zero"), rows, (1.0, 1.0), 0).grow([0])
+    ForestGrower(CLASSIFICATION, bin_columns(bins, "zero"), rows, (1.0, 1.0), 0).grow([0])
 
 
-def forest_here(rows: LocalRows, plan: ForestPlan) -> tuple[RandomForest, Bins]:
+def forest_in_process(rows: LocalRows, plan: ForestPlan) -> tuple[RandomForest, Bins]:
     """Grow a random forest in this process."""
     assert rows.y is not None
     bins, forest_rows, scales, problem = _prepared(rows, plan)
@@ -207,7 +211,7 @@ def _prepared(rows: LocalRows, plan: ForestPlan) -> tuple[Bins, ForestRows, tupl
     return bins, forest_rows, scales, problem
 
 
-def _add(rows: LocalRows, plan: ForestPlan) -> None:
+def _build_histogram(rows: LocalRows, plan: ForestPlan) -> None:
     """Build a histogram as workers do."""
     bins, forest_rows, scales, problem = _prepared(rows, plan)
     rules = plan.rules(scales)

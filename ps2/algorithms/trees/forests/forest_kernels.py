@@ -1,7 +1,8 @@
-"""Compiled loops over rows of random forests: histograms of the features that a node draws, and whole trees.
+"""Compiled loops over rows of random forests: histograms of the features that a node samples, and whole trees.
 
-``whole`` has the integer weight of each row, and its class or, for numbers, (label minus base) times weight. ``draws``
-is the number of times that the tree draws each row. If rows have weights, histograms have a channel for draws, too.
+``integer_pairs`` has the integer weight of each row, and its class or, in regression, (label minus base) times weight.
+``draws`` is the number of times that a tree draws each row. If rows have weights, histograms also have a channel for
+draws.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
 
 
 @kernel
-def count_draws(ids: Int64s, key: int, below: Float64s, out: UInt8s) -> int:
-    """Set the number of draws of each row; return the number of drawn rows. below: P(at most 0, 1, ... draws)."""
+def count_draws(ids: Int64s, key: int, cumulative_probabilities: Float64s, out: UInt8s) -> int:
+    """Set the number of draws of each row; return the number of rows with draws; see ``draw_probabilities``."""
     num_rows = 0
     for i in range(len(ids)):
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
         unit = np.float64(state >> np.uint64(11)) * TO_UNIT
         count = 0
-        while count < len(below) and unit >= below[count]:
+        while count < len(cumulative_probabilities) and unit >= cumulative_probabilities[count]:
             count += 1
         out[i] = count
         num_rows += count > 0
@@ -42,7 +43,10 @@ def count_draws(ids: Int64s, key: int, below: Float64s, out: UInt8s) -> int:
 
 @kernel
 def sample_features(usable: Int64s, key: int, heap_index: int, turn: int, num_sampled: int, out: Int64s) -> int:
-    """Set the features that a node samples, ascending, others in each turn; return their number; drawn 0: all."""
+    """Set the features that a node samples in a turn, ascending; return their number; num_sampled 0: all features.
+
+    Different turns of a node sample different features.
+    """
     if num_sampled == 0:
         for i in range(len(usable)):
             out[i] = usable[i]
@@ -57,7 +61,7 @@ def sample_features(usable: Int64s, key: int, heap_index: int, turn: int, num_sa
 
 
 class FeatureSampling(NamedTuple):
-    """How nodes sample features; features: their number, 0: all; turns: the maximum number of samples of a node."""
+    """How nodes sample features: num_features at a time (0: all), at most ``turns`` times."""
 
     key: int
     num_features: int
@@ -68,14 +72,14 @@ class ForestSearch(NamedTuple):
     """The search for splits of a tree of a random forest.
 
     Attributes:
-        draws, whole: see the module.
-        feature_draws: how nodes sample features; rules: the rules of splits.
-        histogram: a histogram of all columns, with zeros before and after each node.
+        draws, integer_pairs: see the module.
+        feature_sampling: how nodes sample features; rules: the rules of splits.
+        histogram: memory for a histogram of all columns; zeros before and after each node.
         entries: memory for ``gather``.
         features: memory for the numbers of sampled features.
-        is_drawn: a flag for each feature, False before and after each node.
+        is_sampled: memory for a flag for each feature; False before and after each node.
         scratch: memory for the bins of a feature.
-        sides: memory for three sums.
+        side_sums: memory for three sums, shape (3, channels).
     """
 
     draws: UInt8s
@@ -87,7 +91,7 @@ class ForestSearch(NamedTuple):
     features: Int64s
     is_sampled: Array
     scratch: Scratch
-    sides: Int64s
+    side_sums: Int64s
 
 
 def forest_search(
@@ -104,7 +108,7 @@ def forest_search(
 
 @kernel
 def gather(order: Int32s, draws: UInt8s, integer_pairs: Array, rules: ForestRules, out: Array) -> None:
-    """Set ``out`` to what each row of a node adds to a histogram: weight, class or label, draws."""
+    """Set ``out``, shape (n, 3), to what each row of a node adds to a histogram: weight, class or label, draws."""
     has_labels = rules.impurity == VARIANCE
     for i in range(len(order)):
         row = order[i]
@@ -180,7 +184,7 @@ def build(
     channels: int,
     histogram: Array,
 ) -> None:
-    """Add the rows of a node to the bins of its sampled features; is_drawn: False before and after."""
+    """Add the rows of a node to the bins of its sampled features; is_sampled: memory, False before and after."""
     if len(rows.columns):
         for feature in features:
             add_column(order, rows.columns[feature], bins.first_columns[feature], entries, rules, channels, histogram)
@@ -193,8 +197,8 @@ def build(
 
 
 @kernel
-def take_filled(features: Int64s, bins: BinColumns, histogram: Array, columns: Int64s, sums: Array) -> int:
-    """Copy the filled bins of features to ``columns``, ascending, and ``sums``; clear them; return their number."""
+def extract_filled(features: Int64s, bins: BinColumns, histogram: Array, columns: Int64s, sums: Array) -> int:
+    """Copy the filled bins of features to ``columns``, ascending, and ``sums``, and clear them; return their number."""
     channels, count = sums.shape[1], 0
     for feature in features:
         for column in range(bins.first_columns[feature], bins.first_columns[feature] + bins.num_bins[feature]):
@@ -212,7 +216,7 @@ def take_filled(features: Int64s, bins: BinColumns, histogram: Array, columns: I
 
 @kernel
 def sum_rows(entries: Array, rules: ForestRules, out: Int64s) -> None:
-    """Add the sums of a node's rows to ``out``, which has a number for each channel."""
+    """Add the sums over a node's rows to ``out``, shape (channels,)."""
     width = rules.width
     for i in range(len(entries)):
         if rules.impurity == VARIANCE:
@@ -264,8 +268,8 @@ def _search(node: int, search: ForestSearch, tree: GrowingTree) -> None:
         for number in features:
             column, size = int(bins.first_columns[number]), int(bins.num_bins[number])
             feature = Feature(int(number), column, size, int(bins.implied[number]), int(bins.flags[number]))
-            search_feature(histogram, feature, node, total, rules, search.scratch, search.sides, best)
+            search_feature(histogram, feature, node, total, rules, search.scratch, search.side_sums, best)
             histogram[column * channels : (column + size) * channels] = 0
-        nodes.is_ready[node] = gains_enough(best.gains[node], total, best.left_sums[node], rules)
-        if nodes.is_ready[node]:
+        nodes.is_splittable[node] = gains_enough(best.gains[node], total, best.left_sums[node], rules)
+        if nodes.is_splittable[node]:
             break
