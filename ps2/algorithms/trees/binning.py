@@ -98,21 +98,16 @@ class Bins:
         dtype = np.uint8 if self.num_bins.max(initial=0) <= 1 << 8 else np.uint16
         out = np.empty((self.num_features, columns.num_rows), dtype)
         bits = columns.bits.reshape(out.shape)
-        features = np.arange(self.num_features)
-        faulty_features = over_blocks(
-            kernels.bin_columns, (features,), bits, self._cut_points, out, cost=2 * columns.cost
-        )
-        self._check(max(faulty_features, default=-1))
+        features, operands = np.arange(self.num_features), (bits, self._cut_points, out)
+        self._check(max(over_blocks(kernels.bin_columns, (features,), *operands, cost=2 * columns.cost), default=-1))
         return out
 
     def bin_sparse(self, x: sp.csr_array, absent: Absent) -> tuple[Int64s, Int32s]:
         """Return row offsets and histogram columns, without implied bins; the indices of ``x`` are sorted."""
         begins, out = np.empty(x.shape[0] + 1, np.int64), np.empty(x.nnz, np.int32)
         rows = readable(x.indptr), readable(x.indices), ordered_bits(x.data)
-        faulty_feature: int = kernels.bin_rows(
-            *rows, self._cut_points, self.first_columns, self.implied(absent), begins, out
-        )
-        self._check(faulty_feature)
+        bins = self._cut_points, self.first_columns, self.implied(absent)
+        self._check(kernels.bin_rows(*rows, *bins, begins, out))
         return begins, out[: begins[-1]].copy()
 
     def _check(self, feature: int) -> None:

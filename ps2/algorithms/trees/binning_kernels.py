@@ -129,20 +129,14 @@ def _weight(position: int, begin: int, columns: Columns) -> int:
 def count_distinct(
     features: Int64s, columns: Columns, limit: int, start: Int64s, values: UInt64s, counts: Int64s, sizes: Int64s
 ) -> None:
-    """Set each feature's distinct values, ascending, and their weights, from index ``start[f]`` on.
-
-    ``sizes`` gets the number of a feature's distinct values; -1: more than ``limit``.
-    """
+    """Set each feature's values and weights from ``start[f]`` on; sizes: the number of values, -1: over ``limit``."""
     bits, begin, hash_table = columns.bits, columns.begin, np.empty(4 * limit + 4, np.int64)
     for f in features:
         num_slots = 4
         while num_slots < 2 * (start[f + 1] - start[f]):
             num_slots *= 2
-        slots, feature_values, feature_weights = (
-            hash_table[:num_slots],
-            values[start[f] : start[f + 1]],
-            counts[start[f] : start[f + 1]],
-        )
+        slots, first, end = hash_table[:num_slots], start[f], start[f + 1]
+        feature_values, feature_weights = values[first:end], counts[first:end]
         slots[:] = -1
         count = 0
         for position in range(begin[f], begin[f + 1]):
@@ -248,18 +242,12 @@ def choose_ends(counts: Int64s, bins: int, ends: Int64s) -> int:
 
 @kernel
 def choose_num_children(
-    begin: Int64s,
-    log_width: UInt64s,
-    weights: Int64s,
-    denominator: int,
-    numerator: int,
-    num_children: int,
-    log_children: UInt64s,
+    begin: Int64s, log_width: UInt64s, weights: Int64s, denominator: int, numerator: int, goal: int, out: UInt64s
 ) -> None:
     """Set the logarithm of each cell's number of children: 0, unless the cell is heavy.
 
     A cell is heavy if it has more than ``numerator / denominator`` of its feature's weight. The heavy cells of a
-    feature together get about ``num_children`` children, in proportion to their weights.
+    feature together get about ``goal`` children, in proportion to their weights.
     """
     for f in range(len(begin) - 1):
         total = weights[begin[f] : begin[f + 1]].sum()
@@ -270,9 +258,9 @@ def choose_num_children(
         for cell in range(begin[f], begin[f + 1]):
             if log_width[cell] > 0 and weights[cell] * denominator > numerator * total:
                 num_halvings = MIN_DEPTH
-                while num_halvings < MAX_DEPTH and heavy_weight << num_halvings < num_children * weights[cell]:
+                while num_halvings < MAX_DEPTH and heavy_weight << num_halvings < goal * weights[cell]:
                     num_halvings += 1
-                log_children[cell] = min(np.uint64(num_halvings), log_width[cell])
+                out[cell] = min(np.uint64(num_halvings), log_width[cell])
 
 
 @kernel

@@ -94,7 +94,7 @@ class BoostedRows:
         self.moving_rows: list[tuple[NodeRows, Float64s]] = []
         self.integer_pairs: Array | None = None
         self.channel_values: Array = np.empty((0, 2), np.int64)
-        self._float_pairs: Float64s | None = None  # hessians and gradients of a round, shape (width, n, 2)
+        self._pairs: Float64s | None = None  # hessians and gradients of a round, shape (width, n, 2)
         self._integer_weights: Array | None = None  # integer weights of rows, if they are the third channel
         if plan.third_channel == "weights":
             ids = readable(self._ids)
@@ -103,22 +103,18 @@ class BoostedRows:
     def compute_gradients(self) -> dict[str, Any]:
         """Compute a round's gradients; return losses, the held-out rows' report, and ``exponent_counts``."""
         rows, objective = self.training, self._problem.objective
-        self._float_pairs, (loss, weight) = objective.gradients(
-            rows.margins, rows.y, rows.weights, self._float_pairs, rows.groups
-        )
+        self._pairs, (loss, weight) = objective.gradients(rows.margins, rows.y, rows.weights, self._pairs, rows.groups)
         sums: dict[str, Any] = {"loss": loss, "weight": weight}
         if (group := self.held_out) is not None:
             sums["held"] = self.metric.sums(objective, group.margins, group.y, group.weights, self._span, group.groups)
-        return {**sums, "rows": len(rows.y), "exponents": exponent_counts(self._float_pairs, rows.weights)}
+        return {**sums, "rows": len(rows.y), "exponents": exponent_counts(self._pairs, rows.weights)}
 
     def plant(self, tree: int, scales: tuple[float, float]) -> Int64s:
-        """Begin tree number ``tree``, with its rows in the root; return the root's totals, int64, shape (3,).
-
-        For ``scales``, see ``PlantTrees``."""
+        """Begin tree number ``tree``; return its root's totals, int64, shape (3,); scales: see ``PlantTrees``."""
         plan, output = self._plan, tree % self._problem.objective.width
-        assert self._float_pairs is not None
+        assert self._pairs is not None
         key = key_of(plan.seed, tree)
-        self.integer_pairs = quantise_pairs(self._float_pairs[output], self._ids, key, scales, self.integer_pairs)
+        self.integer_pairs = quantise_pairs(self._pairs[output], self._ids, key, scales, self.integer_pairs)
         self.channel_values = self.integer_pairs
         if plan.third_channel is not None:
             third_values = self._integer_weights

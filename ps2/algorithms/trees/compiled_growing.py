@@ -113,9 +113,8 @@ class CompiledGrower:
         self._problem, self._plan, self._bins = problem, plan, rows.bins
         count = rows.columns.shape[1] if isinstance(rows, DenseRows) else len(rows.begins) - 1
         self._rows, self._columns = kernel_rows(rows, has_blocks=True), bin_columns(rows.bins, problem.absent)
-        self._flat = np.zeros(
-            (_max_histograms(plan, count), int(rows.bins.first_columns[-1]) * plan.channels), np.int64
-        )
+        histogram_size = int(rows.bins.first_columns[-1]) * plan.channels
+        self._flat = np.zeros((_max_histograms(plan, count), histogram_size), np.int64)
         self._layout = layout_row(rows.bins, problem.absent, plan.channels, plan.monotone)
         self._constraints = readable(np.array(plan.monotone, np.int64))
         self._max_splits, self._scratch = min(plan.max_leaves, max(count, 1)) - 1, scratch_of(3)
@@ -134,9 +133,8 @@ class CompiledGrower:
         limits = limits_of(plan, rules, totals, self._max_splits)
         search_rules = self._layout, self._constraints, rules, limits, self._scratch
         search = kernels.BoostedSearch(readable(rows.channel_values), histograms, *search_rules)
-        count = kernels.grow_boosted(
-            search, kernels.GrowingTree(order, scratch_order, self._rows, self._columns, nodes)
-        )
+        growing_tree = kernels.GrowingTree(order, scratch_order, self._rows, self._columns, nodes)
+        count = kernels.grow_boosted(search, growing_tree)
         children, ends, best = nodes.children[:count], nodes.ends[:count], nodes.best
         conditions, sets = best.conditions[:count], best.sets[:count]
         grown = GrownTree(children, conditions, sets, best.gains[:count], nodes.totals[:count])

@@ -48,25 +48,18 @@ class FeatureColumns:
         """Make columns of dense rows, float32 or float64, shape (n, features)."""
         num_rows, num_features = x.shape
         bits = np.empty((num_features, num_rows), np.uint64)
-        over_blocks(
-            kernels.to_columns,
-            (np.arange(num_features),),
-            readable(x.astype(np.float64, copy=False)),
-            bits,
-            cost=COST * num_rows,
-        )
-        return FeatureColumns(
-            readable(bits.reshape(-1)), readable(np.arange(num_features + 1) * num_rows), NO_ROWS, num_rows
-        )
+        values = readable(x.astype(np.float64, copy=False))
+        over_blocks(kernels.to_columns, (np.arange(num_features),), values, bits, cost=COST * num_rows)
+        begin = readable(np.arange(num_features + 1) * num_rows)
+        return FeatureColumns(readable(bits.reshape(-1)), begin, NO_ROWS, num_rows)
 
     @staticmethod
     def of_sparse(x: sp.csr_array) -> FeatureColumns:
         """Make columns of the stored values of sparse rows."""
         columns = sp.csc_array(x)
         bits = ordered_bits(columns.data)
-        return FeatureColumns(
-            bits, readable(columns.indptr.astype(np.int64)), readable(columns.indices.astype(np.int32)), x.shape[0]
-        )
+        begin, rows = readable(columns.indptr.astype(np.int64)), readable(columns.indices.astype(np.int32))
+        return FeatureColumns(bits, begin, rows, x.shape[0])
 
     @property
     def num_features(self) -> int:
@@ -106,9 +99,8 @@ class DistinctValues:
         begins = run_starts(self.features)
         counts = np.diff(begins, append=len(self.features))
         many_valued = union_sorted(many_valued, self.features[begins][counts > limit])
-        keep = ~is_member(
-            self.features, many_valued, 1 + max(map(int, (*self.features[-1:], *many_valued[-1:])), default=0)
-        )
+        largest = max(map(int, (*self.features[-1:], *many_valued[-1:])), default=0)
+        keep = ~is_member(self.features, many_valued, 1 + largest)
         return DistinctValues(self.features[keep], self.bits[keep], self.weights[keep], many_valued)
 
 
@@ -130,10 +122,8 @@ def distinct_values(columns: FeatureColumns, limit: int, weights: Int64s = NO_WE
     start = np.append(0, np.cumsum(np.minimum(np.diff(columns.begin), limit)))
     values, counts = np.empty(start[-1], np.uint64), np.empty(start[-1], np.int64)
     sizes, arrays = np.empty(columns.num_features, np.int64), columns.arrays(weights)
-    indices = (np.arange(columns.num_features),)
-    over_blocks(
-        kernels.count_distinct, indices, arrays, limit, readable(start), values, counts, sizes, cost=columns.cost
-    )
+    operands = arrays, limit, readable(start), values, counts, sizes
+    over_blocks(kernels.count_distinct, (np.arange(columns.num_features),), *operands, cost=columns.cost)
     many_valued = np.flatnonzero(sizes < 0)
     sizes[many_valued] = 0
     features = np.repeat(np.arange(columns.num_features), sizes)
@@ -144,9 +134,8 @@ def distinct_values(columns: FeatureColumns, limit: int, weights: Int64s = NO_WE
 def missing_weights(columns: FeatureColumns, weights: Int64s = NO_WEIGHTS) -> Int64s:
     """Return the weight of each feature's stored missing values, int64."""
     out = np.empty(columns.num_features, np.int64)
-    over_blocks(
-        kernels.count_missing, (np.arange(columns.num_features),), columns.arrays(weights), out, cost=columns.cost
-    )
+    features = np.arange(columns.num_features)
+    over_blocks(kernels.count_missing, (features,), columns.arrays(weights), out, cost=columns.cost)
     return out
 
 
@@ -177,12 +166,8 @@ class Cells:
     @staticmethod
     def uncut(features: int) -> Cells:
         """Return one cell for each feature, which contains all values and has weight 1."""
-        return Cells(
-            np.arange(features + 1),
-            np.zeros(features, np.uint64),
-            np.full(features, BITS, np.uint64),
-            np.ones(features, np.int64),
-        )
+        lowest_bits, log_width = np.zeros(features, np.uint64), np.full(features, BITS, np.uint64)
+        return Cells(np.arange(features + 1), lowest_bits, log_width, np.ones(features, np.int64))
 
     @property
     def features(self) -> Int64s:
@@ -330,17 +315,12 @@ def cuts_of_cells(cells: Cells, bins: int) -> tuple[Float64s, Int64s]:
     # Between adjacent float64 values there is no float32 number. The nearest float32 number below both moves only a few
     # values to the right of the cut, and lets the model be saved for xgboost.
     with np.errstate(over="ignore", under="ignore"):
-        float32_above = above.astype(np.float32)
-        float32_cuts = np.nextafter(float32_above, np.float32(-np.inf)).astype(np.float64)
+        above32 = above.astype(np.float32)
+        cuts32 = np.nextafter(above32, np.float32(-np.inf)).astype(np.float64)
     first_cut = np.diff(np.repeat(np.arange(features), sizes), prepend=-1) > 0
     min_cut = np.where(first_cut, -np.inf, np.roll(above, 1))
-    uses_float32 = (
-        (high[:count] - low[:count] == 1)
-        & (float32_above == above)
-        & (float32_cuts >= min_cut)
-        & np.isfinite(float32_cuts)
-    )
-    return np.where(uses_float32, float32_cuts, cuts_between(below, above)), sizes
+    is_float32 = (high[:count] - low[:count] == 1) & (above32 == above) & (cuts32 >= min_cut) & np.isfinite(cuts32)
+    return np.where(is_float32, cuts32, cuts_between(below, above)), sizes
 
 
 def cuts_between(below: Float64s, above: Float64s) -> Float64s:
@@ -349,18 +329,14 @@ def cuts_between(below: Float64s, above: Float64s) -> Float64s:
     low, high = np.clip(below, -largest, largest), np.clip(above, -largest, largest)
     middle = low / 2 + high / 2
     with np.errstate(over="ignore", under="ignore"):
-        float32_cuts = middle.astype(np.float32)
-        float32_cuts = np.where(float32_cuts > middle, np.nextafter(float32_cuts, np.float32(-np.inf)), float32_cuts)
-        uses_float32 = (
-            (below.astype(np.float32) <= float32_cuts)
-            & (float32_cuts < above.astype(np.float32))
-            & (below <= float32_cuts)
-        )
+        cuts32 = middle.astype(np.float32)
+        cuts32 = np.where(cuts32 > middle, np.nextafter(cuts32, np.float32(-np.inf)), cuts32)
+        is_float32 = (below.astype(np.float32) <= cuts32) & (cuts32 < above.astype(np.float32)) & (below <= cuts32)
         middle = np.where(middle < above, np.maximum(middle, low), below)
         higher, lower = np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf)
         neighbour = np.where(higher < above, higher, np.maximum(lower, below))
         middle = np.where(middle.astype(np.float32) == middle, neighbour, middle)
-    return np.where(uses_float32 & np.isfinite(float32_cuts), float32_cuts.astype(np.float64), middle)
+    return np.where(is_float32 & np.isfinite(cuts32), cuts32.astype(np.float64), middle)
 
 
 def unit_of(mean_weight: float, bits: int) -> float:

@@ -329,10 +329,7 @@ class Objective:
     ) -> Float64s:
         """Return the best margins without trees, shape (width,).
 
-        Args:
-            label_mean: the mean label; class_weights: the weight of each class.
-            quantile: the labels' quantile at ``label_quantile_level``.
-            row_weight: the mean weight of a row, which stands for the weight of a class without rows.
+        ``quantile`` is the labels' quantile at ``label_quantile_level``; row_weight: of a class without rows.
         """
         if self.loss in ("logistic", "softmax"):
             log_weights = np.log(np.where(class_weights > 0, class_weights, row_weight))

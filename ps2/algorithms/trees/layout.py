@@ -55,8 +55,7 @@ def layout_of(
     Args:
         num_columns, first_columns: see ``Bins``.
         implied: the bin of each feature that sparse rows do not store; None: rows store all bins.
-        flags: the flags of each feature, such as CATEGORICAL.
-        channels: the number of int64s of a bin.
+        flags: the flags of each feature, such as CATEGORICAL; channels: the number of int64s of a bin.
 
     Raises:
         LimitError: a feature has too many bins.

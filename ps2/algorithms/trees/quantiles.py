@@ -354,12 +354,8 @@ class RowsByFeature:
         is_numeric = ~is_member(self.features[values.features], categories, dim)
         many_valued = self.features[values.many_valued]
         numbers = self.features[values.features[is_numeric]]
-        return DistinctValues(
-            numbers,
-            values.bits[is_numeric],
-            values.weights[is_numeric],
-            many_valued[~is_member(many_valued, categories, dim)],
-        )
+        many_valued = many_valued[~is_member(many_valued, categories, dim)]
+        return DistinctValues(numbers, values.bits[is_numeric], values.weights[is_numeric], many_valued)
 
     def add_total(self) -> None:
         """Add the weight of all rows."""

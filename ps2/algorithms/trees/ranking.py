@@ -135,12 +135,12 @@ def lambdas(
     total_loss, margins, y = 0.0, ranked_rows.margins, ranked_rows.y
     for group in range(len(begins)):
         rows = rank_rows(margins, ranked_rows.order[begins[group] : ends[group]])
-        count, max_dcg_of_group = len(rows), max_dcg(y, rows, truncation)
+        count, ideal_dcg = len(rows), max_dcg(y, rows, truncation)
         for row in rows:
             out[row, 0] = out[row, 1] = 0.0
-        if max_dcg_of_group <= 0.0:
+        if ideal_dcg <= 0.0:
             continue
-        total_loss += 1.0 - _dcg(y, rows, truncation) / max_dcg_of_group
+        total_loss += 1.0 - _dcg(y, rows, truncation) / ideal_dcg
         total_change, all_equal = 0.0, margins[rows[0]] == margins[rows[count - 1]]
         for i in range(min(truncation, count - 1)):
             for j in range(i + 1, count):
@@ -148,11 +148,8 @@ def lambdas(
                     continue
                 upper, lower = (rows[i], rows[j]) if y[rows[i]] > y[rows[j]] else (rows[j], rows[i])
                 difference = margins[upper] - margins[lower]
-                ndcg_change = (
-                    (2.0 ** y[upper] - 2.0 ** y[lower])
-                    * (1.0 / np.log2(i + 2.0) - 1.0 / np.log2(j + 2.0))
-                    / max_dcg_of_group
-                )
+                discount = 1.0 / np.log2(i + 2.0) - 1.0 / np.log2(j + 2.0)
+                ndcg_change = (2.0 ** y[upper] - 2.0 ** y[lower]) * discount / ideal_dcg
                 if not all_equal:
                     ndcg_change /= MARGIN_TERM + abs(difference)
                 odds = np.exp(-abs(difference))
@@ -185,10 +182,8 @@ def ndcgs(begins: Int64s, ends: Int64s, ranked_rows: RankedRows, depth: int) -> 
     total, y = 0.0, ranked_rows.y
     for group in range(len(begins)):
         rows = ranked_rows.order[begins[group] : ends[group]]
-        max_dcg_of_group = max_dcg(y, rows, depth)
-        total += (
-            _dcg(y, rank_rows(ranked_rows.margins, rows), depth) / max_dcg_of_group if max_dcg_of_group > 0.0 else 1.0
-        )
+        ideal_dcg = max_dcg(y, rows, depth)
+        total += _dcg(y, rank_rows(ranked_rows.margins, rows), depth) / ideal_dcg if ideal_dcg > 0.0 else 1.0
     return total
 
 

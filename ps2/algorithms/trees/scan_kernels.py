@@ -138,10 +138,6 @@ def may_gain(
     One side of a split has only rows of stored bins. Its hessians are at most the sum of these bins; its gradients are
     at most the sum of those of one sign; its score is at most the sum of the scores of its bins. The hessians of the
     other side are at least those of the implied bin. ``node_score`` is the score of the node.
-
-    One side of a split has only rows of stored bins. Its hessians are at most the sum of these bins; its gradients are
-    at most the sum of those of one sign; its score is at most the sum of the scores of its bins. The hessians of the
-    other side are at least those of the implied bin. ``node_score`` is the score of the node.
     """
     g_unit, h_unit, reg_lambda = rules.gradient_unit, rules.hessian_unit, rules.reg_lambda
     stored, positive, negative, sum_of_bin_scores = np.int64(0), np.int64(0), np.int64(0), 0.0
@@ -247,27 +243,20 @@ def scan(
         for side in range(1 if missing == count else 2):
             h_left, g_left, n_left = sum_h, sum_g, sum_n
             if side == 1:
-                h_left, g_left, n_left = (
-                    h_left + sums[missing, HESSIAN],
-                    g_left + sums[missing, GRADIENT],
-                    n_left + sums[missing, THIRD],
-                )
-            h_right, n_right = total[HESSIAN] - h_left, total[THIRD] - n_left
-            if (
-                h_right <= 0
-                or h_left * h_unit < min_h
-                or h_right * h_unit < min_h
-                or min(n_left, n_right) < rules.min_third
-            ):
+                h_left, g_left = h_left + sums[missing, HESSIAN], g_left + sums[missing, GRADIENT]
+                n_left += sums[missing, THIRD]
+            h_right, g_right, n_right = total[HESSIAN] - h_left, total[GRADIENT] - g_left, total[THIRD] - n_left
+            if h_right <= 0 or min(h_left * h_unit, h_right * h_unit) < min_h or min(n_left, n_right) < rules.min_third:
                 continue
-            g_left_real, g_right_real = g_left * rules.gradient_unit, (total[GRADIENT] - g_left) * rules.gradient_unit
-            if _scores_below(
-                g_left_real, h_left * h_unit + reg_lambda, g_right_real, h_right * h_unit + reg_lambda, min_score
-            ):
-                continue
-            gain = _gain_of(
-                g_left_real, h_left * h_unit, g_right_real, h_right * h_unit, flags, bound, rules, node_score
+            gl, gr, hl, hr = (
+                g_left * rules.gradient_unit,
+                g_right * rules.gradient_unit,
+                h_left * h_unit,
+                h_right * h_unit,
             )
+            if _scores_below(gl, hl + reg_lambda, gr, hr + reg_lambda, min_score):
+                continue
+            gain = _gain_of(gl, hl, gr, hr, flags, bound, rules, node_score)
             if gain > best:
                 best, last_position, missing_left, min_score = gain, i, side, _slightly_below(gain + node_score)
     return BinSplit(best, last_position, missing_left)

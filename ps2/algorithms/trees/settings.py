@@ -81,7 +81,7 @@ def _to_groups(value: Any) -> list[list[int]]:
 
 STRATEGY: Check = (
     _is_strategy,
-    f"one of {', '.join(STRATEGIES)}, a share such as '0.5', or a number of features",
+    f"one of {', '.join(STRATEGIES)}, a fraction such as '0.5', or a number of features",
 )
 
 
@@ -275,8 +275,8 @@ class BoostingSettings(EnsembleSettings):
     )
     contribCol: Setting[str | None] = param(
         None,
-        "the column for SHAP values: each feature's contribution to a row's margin, then the mean margin; with more than "
-        "two classes, one class after the other; not set: no column",
+        "the column for SHAP values: each feature's contribution to a row's margin, then the mean margin; with more "
+        "than two classes, one class after the other; not set: no column",
         type=str,
         option=None,
         in_model=True,

@@ -120,10 +120,7 @@ class RankingSummary(Summary):
         with plain_job_errors():
             ordered = shuffled_in_order(with_python(ranked), "g")
             partition_rows = ordered.mapInArrow(sum_partition, "total double, groups double").collect()
-        return float(
-            sum(partition_row["total"] for partition_row in partition_rows)
-            / sum(partition_row["groups"] for partition_row in partition_rows)
-        )
+        return float(sum(row["total"] for row in partition_rows) / sum(row["groups"] for row in partition_rows))
 
 
 class RankingTrainingSummary(TrainingSummary, RankingSummary):

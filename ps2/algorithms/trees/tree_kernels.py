@@ -302,10 +302,10 @@ def _set_child_bounds(nodes: Nodes, node: int, left: int, sign: int, rules: Rule
     for child in (left, left + 1):
         bounds[child, LOWER], bounds[child, UPPER] = bounds[node, LOWER], bounds[node, UPPER]
     if sign != 0:
-        middle = leaf_value_of_sums(totals[left, HESSIAN], totals[left, GRADIENT], bounds[node], rules)
-        middle = (
-            middle + leaf_value_of_sums(totals[left + 1, HESSIAN], totals[left + 1, GRADIENT], bounds[node], rules)
-        ) / 2
+        right = left + 1
+        left_value = leaf_value_of_sums(totals[left, HESSIAN], totals[left, GRADIENT], bounds[node], rules)
+        right_value = leaf_value_of_sums(totals[right, HESSIAN], totals[right, GRADIENT], bounds[node], rules)
+        middle = (left_value + right_value) / 2
         upper, lower = (left, left + 1) if sign > 0 else (left + 1, left)
         bounds[upper, UPPER] = bounds[lower, LOWER] = middle
 

@@ -178,13 +178,9 @@ def warm_forests() -> None:
 def warm_whole_forest_trees() -> None:
     """Compile the kernel that grows a whole tree of a random forest."""
     bins = _bins()
-    dense = DenseRows(bins, np.zeros((1, 1), np.uint8))
+    dense, sums = DenseRows(bins, np.zeros((1, 1), np.uint8)), np.ones(CLASSIFICATION.channels, np.int64)
     rows: Any = SimpleNamespace(
-        sample=lambda tree, rules: (
-            np.zeros(1, np.int32),
-            np.ones(1, np.uint8),
-            np.ones(CLASSIFICATION.channels, np.int64),
-        ),
+        sample=lambda tree, rules: (np.zeros(1, np.int32), np.ones(1, np.uint8), sums),
         integer_pairs=readable(np.zeros((1, 2), np.int64)),
         arrays=kernel_rows(dense, has_blocks=False),
     )

@@ -229,11 +229,8 @@ def search_feature(
                 continue
             if min(draws_of(left_with_missing, rules), draws_of(right, rules)) < rules.min_draws:
                 continue
-            decrease = (
-                weighted_purity(left_with_missing, left_weight, rules)
-                + weighted_purity(right, right_weight, rules)
-                - node_purity
-            )
+            decrease = weighted_purity(left_with_missing, left_weight, rules)
+            decrease = decrease + weighted_purity(right, right_weight, rules) - node_purity
             if decrease > gain:
                 gain, last_position, missing_left = decrease, i, side
     if last_position < 0:

@@ -224,17 +224,13 @@ class LocalForestWorker:
         trees: list[ForestTree] = []
         start_s, threads, reply_bytes = time.monotonic(), parallel.cores(), 0
         num_trees, num_next_trees = self._plan.settings.numTrees, threads
-        while (
-            first + len(trees) < num_trees
-            and time.monotonic() < start_s + CLOCK_TIME_S
-            and reply_bytes < MAX_REPLY_BYTES
-        ):
-            begin = first + len(trees)
+        end_s = start_s + CLOCK_TIME_S
+        while (begin := first + len(trees)) < num_trees and time.monotonic() < end_s and reply_bytes < MAX_REPLY_BYTES:
             trees += self._grower.grow(range(begin, min(begin + num_next_trees, num_trees)))
             reply_bytes = sum(tree.gains.nbytes * 10 for tree in trees)
             # Threads wait for each other after each call, so a call grows as many trees as half of the time allows.
             tree_s = (time.monotonic() - start_s) / len(trees)
-            remaining_s = start_s + CLOCK_TIME_S - time.monotonic()
+            remaining_s = end_s - time.monotonic()
             num_next_trees = int(min(max(remaining_s / 2 / tree_s, threads), parallel.MAX_BLOCKS))
         reply: dict[str, Any] = {"trees": [tree.as_data() for tree in trees], "rows": len(self._rows)}
         reply["tree_s"] = (time.monotonic() - start_s) / max(len(trees), 1)
