@@ -67,7 +67,7 @@ def test_features_when_rows_exceed_int32_then_are_not_too_rare(ps):
     quantiles.stored_rows.add(np.array([2**31 - 1, 3]))
     quantiles.stored_rows.add(np.array([2**31 - 1, 0]))
     rows = LocalRows(np.arange(2), sp.csr_array(np.ones((1, 2))), np.zeros(1))
-    assert quantiles.common(rows).keys.tolist() == [0]
+    assert quantiles.without_rare_features(rows).keys.tolist() == [0]
     quantiles.free()
 
 

@@ -40,9 +40,8 @@ class FeatureSets:
 
     Attributes:
         features: the number of features.
-        groups: groups of features that may interact, as in xgboost's ``interaction_constraints``: a node uses the
-            features of its path, and by those of each group that contains it. The root may use all features.
-            Empty: no constraints.
+        groups: groups of features, as xgboost's ``interaction_constraints``: a node may use the features of its path,
+            and those of each group that contains the path; the root may use all features. Empty: no constraints.
         weights: the weight of each feature when nodes sample features; empty: nodes do not sample.
         num_sampled: the number of features that each node samples, without replacement.
     """

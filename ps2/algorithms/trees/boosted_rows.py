@@ -17,15 +17,7 @@ from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem, key_of
 from ps2.algorithms.trees.ranking import RowGroups
-from ps2.algorithms.trees.rows import (
-    Binned,
-    NodeRows,
-    binned,
-    randomly_rounded_weights,
-    row_ids,
-    sample_rows,
-    with_all_columns,
-)
+from ps2.algorithms.trees.rows import Binned, NodeRows, binned, rounded_weights, row_ids, sample_rows, with_all_columns
 from ps2.algorithms.trees.tree import Forest
 from ps2.array_types import Float64s, Int64s
 from ps2.data.rows import LocalRows
@@ -97,8 +89,7 @@ class BoostedRows:
         self._pairs: Float64s | None = None  # hessians and gradients of a round, shape (width, n, 2)
         self._integer_weights: Array | None = None  # integer weights of rows, if they are the third channel
         if plan.third_channel == "weights":
-            ids = readable(self._ids)
-            self._integer_weights = randomly_rounded_weights(self.training.weights, ids, plan.weight_unit)
+            self._integer_weights = rounded_weights(self.training.weights, readable(self._ids), plan.weight_unit)
 
     def compute_gradients(self) -> dict[str, Any]:
         """Compute a round's gradients; return losses, the held-out rows' report, and ``exponent_counts``."""

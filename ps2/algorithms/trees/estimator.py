@@ -28,12 +28,7 @@ from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.label_statistics import label_quantile, label_sums
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.models import (
-    BoostedModel,
-    GBTClassificationModel,
-    GBTRankerModel,
-    GBTRegressionModel,
-)
+from ps2.algorithms.trees.models import BoostedModel, GBTClassificationModel, GBTRankerModel, GBTRegressionModel
 from ps2.algorithms.trees.problem import (
     BoostingPlan,
     TreeProblem,

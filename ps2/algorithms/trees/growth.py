@@ -194,7 +194,7 @@ class Growth(ABC):
     """One or several trees that grow at once.
 
     Args:
-        roots: the trees' roots; workers add the histograms of those that may be split before the first search.
+        roots: the trees' roots; workers have already sent the histograms of those that may be split.
 
     Attributes:
         keeps_histograms: whether a node's histogram is kept for its children; if not, it is cleared after the search.
@@ -236,7 +236,7 @@ class Growth(ABC):
         return Moves(splits, nodes, np.array(opened, np.int64).reshape(-1, OPENED_FIELDS))
 
     def _arrays(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Return the open nodes' matrix rows, totals, shape (n, channels), and positions."""
+        """Return the open nodes' matrix rows, totals, shape (n, channels), and heap indices."""
         rows, heap_indices = [node.row for node in self.open], [node.heap_index for node in self.open]
         totals = [node.totals for node in self.open]
         return np.array(rows, np.int64), np.array(totals, np.int64), np.array(heap_indices, np.int64)

@@ -33,16 +33,7 @@ from ps2.algorithms.trees.nonempty_bins import check_rows, rows_with_marks
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.rows import (
-    ADD_COST as ROW_COST,
-)
-from ps2.algorithms.trees.rows import (
-    Binned,
-    DenseRows,
-    SparseRows,
-    rows_with_weight,
-    with_all_columns,
-)
+from ps2.algorithms.trees.rows import BIN_COST, Binned, DenseRows, SparseRows, rows_with_weight, with_all_columns
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
 from ps2.algorithms.trees.tree_matrices import columns_of, layout_row
@@ -274,7 +265,7 @@ class LocalHistograms:
                 rows.add_histogram(order, pairs, out[: self._count])
 
         if nodes:
-            cost = ROW_COST * len(rows.first) * sum(len(order) for _, order in nodes) // len(nodes)
+            cost = BIN_COST * len(rows.first) * sum(len(order) for _, order in nodes) // len(nodes)
             over_blocks(add, (np.arange(len(nodes)),), cost=cost)
 
     def _add_sparse(self, sparse: SparseRows, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:

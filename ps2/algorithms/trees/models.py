@@ -33,12 +33,7 @@ from ps2.algorithms.trees.settings import (
     RandomForestClassifierSettings,
     RandomForestRegressorSettings,
 )
-from ps2.algorithms.trees.summaries import (
-    RankingSummary,
-    RankingTrainingSummary,
-    check_relevance,
-    losses_by_round,
-)
+from ps2.algorithms.trees.summaries import RankingSummary, RankingTrainingSummary, check_relevance, losses_by_round
 from ps2.algorithms.trees.tree import Forest, LossName, ScoreName
 from ps2.algorithms.trees.tree_models import AnyTrees, Ensemble, OneTree, as_sparse
 from ps2.array_types import Float64s

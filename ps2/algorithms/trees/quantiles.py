@@ -57,7 +57,7 @@ TURNS = 6
 # half; or a feature and the index of a cell among the feature's child cells.
 FEATURE_BITS = 32
 HALF_BITS = np.uint64(32)
-LOW = (1 << FEATURE_BITS) - 1
+LOW_MASK = (1 << FEATURE_BITS) - 1
 # The number of features whose cells are handled together; each has 4,096 in the first turn.
 CHUNK = 256
 # The maximum bytes of cells that are cached between turns; cells that are not cached are computed again.
@@ -79,7 +79,7 @@ class Quantiles:
     Attributes:
         problem: the description of the features.
         max_bins: the maximum number of bins of a numeric feature, without the bin of missing values.
-        weight_unit: the weight that 1 of an integer weight stands for; 0: each row counts 1.
+        weight_unit: the weight that 1 in an integer weight stands for; 0: each row counts 1.
         min_rows: a feature gets cut points if at least this many rows store it.
         stored_rows: the number of rows that store each feature, int64.
         total_weight: the weight of all rows, int64, shape (1,).
@@ -145,8 +145,8 @@ class Quantiles:
     def find_bins(self, rows: LocalRows) -> tuple[Bins, FeatureColumns | None]:
         """Find the bins where this process has all rows; return them, and the columns of dense rows."""
         self.count(rows)
-        used = self.common(rows)
-        by_feature = RowsByFeature.of(self, used)
+        common_rows = self.without_rare_features(rows)
+        by_feature = RowsByFeature.of(self, common_rows)
         by_feature.add_total()
         values = by_feature.numeric_values
         stored = np.bincount(values.features, values.weights, self.problem.dim).astype(np.int64)
@@ -158,7 +158,7 @@ class Quantiles:
             if turn < TURNS - 1:
                 self.find_heavy(turn + 1)
         bins = self._cut(values.without(many_valued, len(values.features)), unstored_zeros)
-        return bins, by_feature.dense_columns(rows, used)
+        return bins, by_feature.dense_columns(rows, common_rows)
 
     def count(self, rows: LocalRows) -> None:
         """Count the rows that store each feature, and add the weight of missing values, also of rare features."""
@@ -168,7 +168,7 @@ class Quantiles:
         if has_missing:
             RowsByFeature.of(self, rows).add_missing()
 
-    def common(self, rows: LocalRows) -> LocalRows:
+    def without_rare_features(self, rows: LocalRows) -> LocalRows:
         """Return the rows without the features that fewer than ``min_rows`` rows store."""
         common = np.flatnonzero(self.stored_rows.pull(rows.keys) >= self.min_rows)
         if len(common) == len(rows.keys):
@@ -256,7 +256,7 @@ class Quantiles:
         keys, weights = self.upper_halves.pull()
         stored = np.bincount(keys >> FEATURE_BITS, weights, self.problem.dim).astype(np.int64)
         unstored_zeros = self._unstored_zeros(np.arange(self.problem.dim), stored)
-        bits = (keys & LOW).astype(np.uint64) << HALF_BITS
+        bits = (keys & LOW_MASK).astype(np.uint64) << HALF_BITS
         features, low_keys = keys >> FEATURE_BITS, self.lower_halves.pull()
         if len(low_keys[0]):
             # Replace each numbered upper half by the values that share it.
@@ -265,7 +265,7 @@ class Quantiles:
             is_single = np.ones(len(keys), np.bool_)
             is_single[np.searchsorted(keys, numbered)] = False
             upper = numbered[(low_keys[0] >> FEATURE_BITS) - 1]
-            lows = (upper & LOW).astype(np.uint64) << HALF_BITS | (low_keys[0] & LOW).astype(np.uint64)
+            lows = (upper & LOW_MASK).astype(np.uint64) << HALF_BITS | (low_keys[0] & LOW_MASK).astype(np.uint64)
             features = np.concatenate([features[is_single], upper >> FEATURE_BITS])
             bits = np.concatenate([bits[is_single], lows])
             weights = np.concatenate([weights[is_single], low_keys[1]])
@@ -279,8 +279,8 @@ class Quantiles:
         pulled: dict[int, tuple[Int64s, Int64s]] = {}
         for begin in range(0, len(many_valued), CHUNK):
             chunk = many_valued[begin : begin + CHUNK]
-            name = chunk.tobytes()
-            first_turn, cells = self._cached.get(name, (0, Cells.uncut(len(chunk))))
+            cache_key = chunk.tobytes()
+            first_turn, cells = self._cached.get(cache_key, (0, Cells.uncut(len(chunk))))
             if first_turn > num_turns:
                 first_turn, cells = 0, Cells.uncut(len(chunk))
             for turn in range(first_turn, num_turns):
@@ -290,20 +290,20 @@ class Quantiles:
                 refinement = Refinement.of(cells, self.max_bins, turn)
                 span = _span_of(keys, chunk)
                 index = np.searchsorted(chunk, keys[span] >> FEATURE_BITS)
-                children_of_cells = refinement.child_offsets[index] + (keys[span] & LOW)
+                children_of_cells = refinement.child_offsets[index] + (keys[span] & LOW_MASK)
                 cells = cells.refine(refinement, children_of_cells, weights[span])
-            self._cache(name, num_turns, cells)
+            self._cache(cache_key, num_turns, cells)
             yield chunk, cells
 
     def forget_cells(self) -> None:
         """Clear the cache: the sums of earlier turns may have been read while the fleet rolled back."""
         self._cached.clear()
 
-    def _cache(self, name: bytes, num_turns: int, cells: Cells) -> None:
+    def _cache(self, cache_key: bytes, num_turns: int, cells: Cells) -> None:
         """Cache a chunk's cells after a number of turns, unless the cache would exceed MAX_CACHE_BYTES."""
-        self._cached.pop(name, None)
+        self._cached.pop(cache_key, None)
         if cells.nbytes + sum(cached.nbytes for _, cached in self._cached.values()) <= MAX_CACHE_BYTES:
-            self._cached[name] = num_turns, cells
+            self._cached[cache_key] = num_turns, cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,9 +341,9 @@ class RowsByFeature:
         else:
             self._add_lower_halves()
 
-    def dense_columns(self, rows: LocalRows, used: LocalRows) -> FeatureColumns | None:
-        """Return the columns if they are dense and have all features of the rows; used: the rows in the columns."""
-        return self.columns if used is rows and self.columns.is_dense else None
+    def dense_columns(self, rows: LocalRows, common_rows: LocalRows) -> FeatureColumns | None:
+        """Return the columns if they are dense and have all features; common_rows: see ``without_rare_features``."""
+        return self.columns if common_rows is rows and self.columns.is_dense else None
 
     @cached_property
     def numeric_values(self) -> DistinctValues:
@@ -369,7 +369,7 @@ class RowsByFeature:
             sums.many_valued.add(np.ones(len(values.many_valued), np.int32), values.many_valued)
         keys = _keys(values.features, values.bits >> HALF_BITS)
         sums.upper_halves.add(values.weights, keys)
-        halves = unique_sorted(keys[values.bits & np.uint64(LOW) != 0])
+        halves = unique_sorted(keys[values.bits & np.uint64(LOW_MASK) != 0])
         sums.half_numbers.add(np.ones(len(halves), np.int64), halves)
 
     def _add_lower_halves(self) -> None:
@@ -380,7 +380,7 @@ class RowsByFeature:
         keys, key_index = value_keys[begins], np.repeat(np.arange(len(begins)), np.diff(begins, append=len(value_keys)))
         numbers = self.sums.half_numbers.pull(keys)[key_index]
         is_numbered = numbers > 0
-        lows = _keys(numbers[is_numbered], values.bits[is_few][is_numbered] & np.uint64(LOW))
+        lows = _keys(numbers[is_numbered], values.bits[is_few][is_numbered] & np.uint64(LOW_MASK))
         self.sums.lower_halves.add(values.weights[is_few][is_numbered], lows)
 
     def add_cells(self, turn: int) -> None:
@@ -411,5 +411,5 @@ def _span_of(keys: Int64s, features: Int64s) -> slice:
 def _sums_of(keys: Int64s, weights: Int64s, features: Int64s) -> Int64s:
     """Return the weight of each feature; keys: sorted; features: ascending."""
     ends = np.append(0, np.cumsum(weights))
-    begin, end = (np.searchsorted(keys, (features + more) << FEATURE_BITS) for more in (0, 1))
+    begin, end = (np.searchsorted(keys, (features + offset) << FEATURE_BITS) for offset in (0, 1))
     return ends[end] - ends[begin]

@@ -20,14 +20,7 @@ from ps2.algorithms.trees import growing_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import FinalNodes
-from ps2.algorithms.trees.layout import (
-    DENSE_FROM,
-    WORD_BITS,
-    Array,
-    Bools,
-    UInt64s,
-    set_left_bins,
-)
+from ps2.algorithms.trees.layout import DENSE_FROM, WORD_BITS, Array, Bools, UInt64s, set_left_bins
 from ps2.algorithms.trees.predict import dense_rows
 from ps2.algorithms.trees.tree import Absent
 from ps2.array_types import Float64s, Int32s, Int64s
@@ -38,7 +31,7 @@ from ps2.ops.kernels import kernel
 from ps2.ops.parallel import over_blocks
 
 # The cost of adding to a bin, in additions of array elements.
-ADD_COST = 4
+BIN_COST = 4
 # The maximum number of features in a block: their histogram stays in the L2 cache.
 BLOCK_FEATURES = 32
 # Threads divide the rows of a node into at most MAX_ROW_PARTS parts, each with at least MIN_PART_ADDITIONS additions.
@@ -88,7 +81,7 @@ class DenseRows:
                 kernels.add_dense(readable(part_rows), blocks[block], first, pairs, parts[part_number])
 
         if len(blocks):
-            over_blocks(add, (np.arange(num_parts * len(blocks)),), cost=ADD_COST * width * len(order) // num_parts)
+            over_blocks(add, (np.arange(num_parts * len(blocks)),), cost=BIN_COST * width * len(order) // num_parts)
         for part in parts[1:]:
             out += part
 
@@ -250,7 +243,7 @@ def sample_rows(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]
 
 
 @kernel
-def randomly_rounded_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
+def rounded_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
     """Round weights at random, by row id, to integer multiples of a unit."""
     units = np.empty(len(weights), np.int32)
     for i in range(len(weights)):

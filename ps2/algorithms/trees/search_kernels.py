@@ -88,7 +88,7 @@ class Splits(NamedTuple):
     Attributes:
         gains: the gain of each split, shape (n,); a better split must gain more.
         conditions: shape (n, 3); columns: ``layout.FEATURE``, BIN and MISSING_LEFT.
-        lefts: the sums of the left side, shape (n, channels).
+        left_sums: the sums of the left side, shape (n, channels).
         sets: the categories that go left, as bits, shape (n, words).
     """
 
@@ -126,12 +126,10 @@ def search(
     """Search the features that begin in these tiles; the first axis of the arrays in ``out`` is the tile."""
     layout, scratch = m[layout_row], scratch_of(3)
     for tile in tiles:
-        # No slices are made in the loop over nodes: threads would wait for each other to count array references.
+        # ``out`` is sliced before the loop over nodes: threads would wait for each other to count array references.
         best = Splits(out.gains[tile], out.conditions[tile], out.left_sums[tile], out.sets[tile])
-        begin, end = (
-            _next_feature(layout, tile_ends[tile], channels),
-            _next_feature(layout, tile_ends[tile + 1], channels),
-        )
+        begin = _next_feature(layout, tile_ends[tile], channels)
+        end = _next_feature(layout, tile_ends[tile + 1], channels)
         for node in range(len(rows)):
             marks = row_marks(m, channels, rows[node]) if has_marks else layout[:0]
             histogram = m[rows[node]]
@@ -174,7 +172,7 @@ def search_node(
     scratch: Scratch,
     best: Splits,
 ) -> None:
-    """Search the features in columns ``begin`` to ``end`` of a node's histogram; drawn: see ``ops.best_splits``."""
+    """Search the features in columns ``begin`` to ``end`` of a node's histogram; num_sampled 0: no sampling."""
     total, bound = nodes.totals[node], nodes.bounds[node]
     node_score = score_of_sums(total[HESSIAN], total[GRADIENT], bound, rules)
     column = begin

@@ -30,15 +30,7 @@ from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.ranking import RowGroups
-from ps2.algorithms.trees.rows import (
-    DenseRows,
-    Scratch,
-    SparseRows,
-    Split,
-    randomly_rounded_weights,
-    row_ids,
-    sample_rows,
-)
+from ps2.algorithms.trees.rows import DenseRows, Scratch, SparseRows, Split, rounded_weights, row_ids, sample_rows
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.settings import BoostingSettings, ForestSettings
 from ps2.algorithms.trees.tree import Forest
@@ -115,7 +107,7 @@ def _warm_growing() -> None:
     row = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1))), np.zeros(1))
     sample_rows(row_ids(row, "zero"), 0, 0.5)
     binning_kernels.count_values(readable(row.x.indices), readable(row.x.data), np.zeros(1, np.int64))
-    randomly_rounded_weights(readable(np.ones(1)), readable(np.zeros(1, np.int64)), 1.0)
+    rounded_weights(readable(np.ones(1)), readable(np.zeros(1, np.int64)), 1.0)
     growing_kernels.add_to_rows(ORDER, np.zeros((1, 1))[:, 0], 0.0)
     split = Split(0, 0, False, np.empty(0, np.int64))
     growing_kernels.sum_pairs(ORDER, quantise_pairs(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0)))

@@ -63,7 +63,7 @@ class CutPointWork:
             self._quantiles.count(self._rows)
             return
         if self._by_feature is None:
-            self._used = self._quantiles.common(self._rows)
+            self._used = self._quantiles.without_rare_features(self._rows)
             self._by_feature = RowsByFeature.of(self._quantiles, self._used)
         self._by_feature.do(task)
 

@@ -11,13 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ps2.algorithms.trees.forests.impurity_kernels import (
-    VARIANCE,
-    ForestRules,
-    gains_enough,
-    may_split,
-    search_feature,
-)
+from ps2.algorithms.trees.forests.impurity_kernels import VARIANCE, ForestRules, gains_enough, may_split, search_feature
 from ps2.algorithms.trees.layout import Array, UInt8s
 from ps2.algorithms.trees.scan_kernels import Feature
 from ps2.algorithms.trees.search_kernels import Scratch, permuted, scratch_of

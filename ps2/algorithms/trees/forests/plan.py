@@ -73,7 +73,7 @@ class ForestPlan(Plan[ForestSettings]):
         return ForestRules(*kinds, 1 / scales[0], 1 / scales[1], *limits)
 
     def scales(self, bounds: Float64s) -> tuple[float, float]:
-        """Return factors that make weights and labels integers whose sums fit int64; below: see ``sum_bounds``."""
+        """Return factors that make weights and labels integers whose sums fit int64; bounds: see ``sum_bounds``."""
         if self.sums_are_counts:
             return 1.0, 1.0
         # A tree may draw each row MAX_DRAWS times.

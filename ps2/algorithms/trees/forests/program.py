@@ -29,14 +29,7 @@ from ps2.algorithms.trees.growth import opened_roots
 from ps2.algorithms.trees.layout import SUM_BYTES
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.program import (
-    FleetProgram,
-    LocalProgram,
-    TreeRun,
-    grow_trees,
-    mean_weight_of,
-    settings_of,
-)
+from ps2.algorithms.trees.program import FleetProgram, LocalProgram, TreeRun, grow_trees, mean_weight_of, settings_of
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices, columns_of
 
 # The maximum number of histograms. They take at most the servers' free memory divided by MEMORY_DIVISOR.
