@@ -97,7 +97,7 @@ def test_forest_when_it_has_grown_then_importances_sum_to_1():
 def test_draws_when_bootstrap_then_poisson():
     options = plans.changed(ONE_TREE, bootstrap=True, subsamplingRate=0.8)
     draws = np.empty(200_000, np.uint8)
-    forest_kernels.count_draws(np.arange(len(draws)), options.keys(0)[0], options.draws_below, draws)
+    forest_kernels.count_draws(np.arange(len(draws)), options.keys(0)[0], options.draw_probabilities, draws)
     assert draws.max() < MAX_DRAWS
     assert (draws.mean(), draws.var()) == (pytest.approx(0.8, abs=0.01), pytest.approx(0.8, abs=0.01))
 

@@ -153,7 +153,7 @@ def test_order_when_gains_are_equal_then_oldest_node_is_first():
     order.choose()
     assert [chosen.gain for chosen in order.chosen] == [1.0, 2.0, 3.0, 2.0, 2.0]
     assert order.chosen[3:] == [right, left.children[0]]
-    assert order.ahead() == []
+    assert order.nodes_to_explore() == []
 
 
 def test_order_when_node_is_too_far_back_then_is_not_expanded():
@@ -163,7 +163,7 @@ def test_order_when_node_is_too_far_back_then_is_not_expanded():
         order = SplitOrder(splits, by_gain=True)
         order.begin(node(1.0, node(9.0, known, far), unknown))
         order.choose()
-        assert order.ahead() == ahead
+        assert order.nodes_to_explore() == ahead
         assert len(order.chosen) == chosen
 
 
