@@ -106,7 +106,7 @@ def grow(rows, pairs, scales, margins, recipe):
     words = -(-max(recipe.categories.values(), default=0) // 64) + bool(recipe.categories)
 
     def weight(total, bounds):
-        return scan_kernels.weight_of(total[1] * units[0], total[0] * units[1], *rules[2:4], *bounds)
+        return scan_kernels.best_leaf_value(total[1] * units[0], total[0] * units[1], *rules[2:4], *bounds)
 
     def filled(node):
         build(rows, order[node.begin : node.end], pairs, m[node.row])

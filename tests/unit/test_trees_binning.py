@@ -228,7 +228,7 @@ def test_cuts_from_when_nothing_is_there_then_there_is_none():
 
 @pytest.mark.parametrize("shape", [(2, 1), (2, 3), (2, 0)])
 def test_columns_when_sparse_rows_are_empty_then_are_not_dense(shape):
-    assert not FeatureColumns.of_sparse(sp.csr_array(shape)).dense
+    assert not FeatureColumns.of_sparse(sp.csr_array(shape)).is_dense
 
 
 def test_distinct_when_columns_are_sparse_then_match_entries():

@@ -98,7 +98,7 @@ def test_part_when_node_is_split_then_both_sides_keep_order(sparse, bin):
     rows, positions, _ = rows_of(sparse)
     order = np.flatnonzero(np.random.default_rng(4).random(ROWS) < 0.4).astype(np.int32)
     before = order.copy()
-    left = rows.part(order, Split(3, bin, False, NO_SET), np.empty_like(order))
+    left = rows.partition(order, Split(3, bin, False, NO_SET), np.empty_like(order))
     goes = positions[before, 3] - 3 * VALUES <= bin
     np.testing.assert_array_equal(order[:left], before[goes])
     np.testing.assert_array_equal(order[left:], before[~goes])
@@ -118,7 +118,7 @@ def test_part_when_missing_or_categorical_then_follows_split(default):
     for rows in (dense, sparse):
         for split, plain, lost in ((some, [0, 2], 3), (numeric, [3, 4], 1)):
             order = np.arange(5, dtype=np.int32)
-            left = rows.part(order, split, np.empty_like(order))
+            left = rows.partition(order, split, np.empty_like(order))
             assert order[:left].tolist() == sorted(plain + [lost] * default)
 
 

@@ -345,7 +345,7 @@ def test_add_when_a_bin_is_outside_then_nothing_is_added(columns):
 
 @pytest.mark.parametrize(("shape", "row"), [((3, 62), 0), ((3, 64), 1), ((1, 64), 0), ((66, 64), 65)])
 def test_clear_when_rows_have_no_marks_then_the_error_says_so(shape, row):
-    with pytest.raises(ShapeError, match="rows that have marks"):
+    with pytest.raises(ShapeError, match="and rows with marks"):
         ops.clear(np.zeros(shape, np.int32), np.array([row]))
 
 

@@ -101,7 +101,7 @@ def test_cuts_when_rows_lie_otherwise_then_are_the_same(weighted, sparse):
     one = cut(x, 1, weights, sparse)
     three = cut(x[order], 3, None if weights is None else weights[order], sparse)
     np.testing.assert_array_equal(one.cuts, three.cuts)
-    np.testing.assert_array_equal(one.offsets, three.offsets)
+    np.testing.assert_array_equal(one.cut_offsets, three.cut_offsets)
     if sparse:
         dense = cut(x, 2, weights)
         np.testing.assert_array_equal(one.cuts, dense.cuts)

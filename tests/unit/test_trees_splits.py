@@ -37,7 +37,7 @@ def test_best_splits_when_on_servers_then_match_one_histogram(ps):
     sizes = rng.integers(2, 9, FEATURES)
     cuts = np.concatenate([np.arange(size - 1.0) for size in sizes])
     none = np.zeros(FEATURES, np.int32)
-    bins = Bins(cuts, np.append(0, np.cumsum(sizes - 1)), none, none > 0, block=8)
+    bins = Bins(cuts, np.append(0, np.cumsum(sizes - 1)), none, none > 0, block_width=8)
     layout = layout_of(bins.num_bins, bins.first_columns, None, np.zeros(FEATURES, np.int64), 2)
     m = DCV.dense(len(layout), NODES + 1, dtype="int64", align=16).matrix()
     m.push([0], layout[None])
@@ -79,7 +79,7 @@ def test_add_histograms_when_bins_are_mixed_then_marks_are_kept(ps, channels):
     none = np.zeros(features, np.int32)
     cuts, offsets = np.tile(np.arange(size - 1.0), features), np.arange(features + 1) * (size - 1)
     rows = DenseRows(
-        Bins(cuts, offsets, none, none > 0, block=size), rng.integers(0, size, (features, count), np.uint8)
+        Bins(cuts, offsets, none, none > 0, block_width=size), rng.integers(0, size, (features, count), np.uint8)
     )
     assert features * size * channels * 8 > SMALL_BYTES
     order = np.arange(count, dtype=np.int32)
@@ -107,7 +107,7 @@ def test_add_histograms_when_bins_are_mixed_then_marks_are_kept(ps, channels):
 def test_histograms_when_too_many_then_names_count_and_size():
     features = 4_992  # of two bins, of which 32 lie together: 159,744 bytes are a histogram
     none = np.zeros(features, np.int32)
-    bins = Bins(np.zeros(features), np.arange(features + 1), none, none > 0, block=32)
+    bins = Bins(np.zeros(features), np.arange(features + 1), none, none > 0, block_width=32)
     problem, recipe = TreeProblem(Objective("logistic"), features, (0.0,)), plans.boosting(maxDepth=12)
     with training_context(2, 8 << 20):
         fleet = boosting_matrices(bins, problem, recipe, 10**5)
