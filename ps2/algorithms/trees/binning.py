@@ -31,8 +31,8 @@ class Bins:
     """The bins of all features, as columns of a histogram, in the order of the features.
 
     A numeric feature with c cuts has c + 1 bins: a value is in bin b if b cuts are below it. A feature of k categories
-    has k bins. If ``has_missing`` is set, the feature has one more bin, the last, for
-    missing values and for values that are not a category.
+    has k bins. With ``has_missing``, a feature has one more bin, its last: for missing values, and for values that are
+    not a category.
 
     Attributes:
         cuts: the cut points, float64, ascending within each feature; of a categorical feature, its categories.
@@ -51,9 +51,8 @@ class Bins:
 
     def __post_init__(self) -> None:
         if self.block_width and self.num_bins.max(initial=0) > self.block_width:
-            raise ConfigError(
-                f"block: expected at least {self.num_bins.max()}, the bins of a feature, got {self.block_width}"
-            )
+            limit = self.num_bins.max()
+            raise ConfigError(f"block: expected at least {limit}, the bins of a feature, got {self.block_width}")
 
     @property
     def num_features(self) -> int:

@@ -43,10 +43,8 @@ def label_sums(table: Table, of_classes: bool) -> LabelSums:
     exact: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
     for label, kind, exponent, high, low in _sums_by_exponent(labelled_rows(table), of_classes):
         exact[label, kind] += ((high << LOW_BITS) + low) * Fraction(2) ** (exponent - BITS)
-    weight, weighted = (
-        sum(value for (_, kind), value in exact.items() if kind == requested_kind)
-        for requested_kind in (WEIGHT, WEIGHTED)
-    )
+    weight = sum(value for (_, kind), value in exact.items() if kind == WEIGHT)
+    weighted = sum(value for (_, kind), value in exact.items() if kind == WEIGHTED)
     by_class = {label: float(value) for (label, kind), value in exact.items() if kind == WEIGHT}
     return LabelSums(float(weight), float(weighted / weight), by_class if of_classes else {})
 
@@ -69,13 +67,13 @@ def _sums_by_exponent(rows: DataFrame, of_classes: bool) -> Any:
             y, w = (batch[name].to_numpy(zero_copy_only=False) for name in ("y", "w"))
             labels = y.astype(np.int64) if of_classes else np.zeros(len(y), np.int64)
             for kind, values in ((WEIGHT, w), (WEIGHTED, w * y)):
-                yield _summed(labels, kind, values)
+                yield _sum_batch(labels, kind, values)
 
     parts = with_python(rows).mapInArrow(summed, "label long, kind long, exponent long, high long, low long")
     return parts.groupBy("label", "kind", "exponent").agg(F.sum("high"), F.sum("low")).collect()
 
 
-def _summed(labels: np.ndarray, kind: int, values: np.ndarray) -> pa.RecordBatch:
+def _sum_batch(labels: np.ndarray, kind: int, values: np.ndarray) -> pa.RecordBatch:
     """Return the sums of a batch; see ``_sums_by_exponent``."""
     fractions, exponents = np.frexp(values)
     mantissas = np.ldexp(fractions, BITS).astype(np.int64)
@@ -104,9 +102,7 @@ def label_quantile(table: Table, level: float, facts: Facts) -> float:
 
 
 def _weights_by_prefix(table: Table, unit: float, prefix: int, shift: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the next ``bits`` bits, distinct and ascending, of labels that have a prefix, and their weights.
-
-    ``shift`` is the number of bits after these; unit: the unit of weights, 0: each row counts 1."""
+    """Return the ``bits`` bits after a prefix of labels, distinct and ascending, and weights; ``shift`` bits follow."""
 
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

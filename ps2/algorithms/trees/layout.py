@@ -1,6 +1,7 @@
 """The layout of a histogram's bins.
 
-One row of the matrix of histograms holds, for each bin, its feature and how servers search that feature for splits.
+One row of the matrix of histograms has each bin's feature and position, and each feature's number of bins, implied bin
+and flags, which servers need for the search.
 """
 
 from __future__ import annotations
@@ -47,32 +48,30 @@ FEATURE, BIN, MISSING_LEFT = range(3)
 WORD_BITS = 64
 
 
-def layout_of(
-    num_columns: Int64s, first_columns: Int64s, implied: Int32s | None, flags: Int64s, channels: int
-) -> Int64s:
+def layout_of(counts: Int64s, first: Int64s, implied: Int32s | None, flags: Int64s, channels: int) -> Int64s:
     """Return the layout row of a histogram, int64.
 
     Args:
-        num_columns, first_columns: see ``Bins``.
+        counts, first: see ``Bins.num_columns`` and ``Bins.first_columns``.
         implied: the bin of each feature that sparse rows do not store; None: rows store all bins.
         flags: the flags of each feature, such as CATEGORICAL; channels: the number of int64s of a bin.
 
     Raises:
         LimitError: a feature has too many bins.
     """
-    if len(num_columns) and num_columns.max() > MAX_BINS:
-        worst = int(np.argmax(num_columns))
-        raise LimitError(f"feature {worst}: expected at most {MAX_BINS:,} bins, got {num_columns[worst]:,}")
-    positions = np.arange(int(num_columns.sum())) - np.repeat(np.cumsum(num_columns) - num_columns, num_columns)
-    columns = np.repeat(first_columns[:-1], num_columns) + positions
-    layout = np.zeros((int(first_columns[-1]), channels), np.int64)
-    layout[columns, 0] = np.repeat(np.arange(len(num_columns)), num_columns)
+    if len(counts) and counts.max() > MAX_BINS:
+        worst = int(np.argmax(counts))
+        raise LimitError(f"feature {worst}: expected at most {MAX_BINS:,} bins, got {counts[worst]:,}")
+    positions = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    columns = np.repeat(first[:-1], counts) + positions
+    layout = np.zeros((int(first[-1]), channels), np.int64)
+    layout[columns, 0] = np.repeat(np.arange(len(counts)), counts)
     layout[columns, 1] = positions
-    implied_codes = np.zeros(len(num_columns), np.int64) if implied is None else implied.astype(np.int64) + 1
-    has_bins = num_columns > 0
-    layout[first_columns[:-1][has_bins], 1] = -(
-        implied_codes | num_columns << POSITION_BITS | flags << (2 * POSITION_BITS)
-    )[has_bins]
+    implied_codes = np.zeros(len(counts), np.int64) if implied is None else implied.astype(np.int64) + 1
+    has_bins = counts > 0
+    layout[first[:-1][has_bins], 1] = -(implied_codes | counts << POSITION_BITS | flags << (2 * POSITION_BITS))[
+        has_bins
+    ]
     return layout.reshape(-1)
 
 

@@ -21,15 +21,15 @@ from ps2.ops.kernels import Int64s, inline, kernel
 MARKS_PER_WORD = 32
 # A row has at least two int64s for each bin, so it has room for the marks of this many histograms. These rows and the
 # row of their marks are a group.
-HISTOGRAMS_PER_GROUP = 2 * MARKS_PER_WORD
-GROUP_ROWS = HISTOGRAMS_PER_GROUP + 1
+GROUP_HISTOGRAMS = 2 * MARKS_PER_WORD
+GROUP_ROWS = GROUP_HISTOGRAMS + 1
 ONE = np.uint64(1)
 ALL = np.uint64(0xFFFFFFFF)
 
 
 def rows_with_marks(count: int) -> int:
     """Return the number of rows of a matrix that has ``count`` rows and the rows of their marks."""
-    groups, remainder = divmod(count, HISTOGRAMS_PER_GROUP)
+    groups, remainder = divmod(count, GROUP_HISTOGRAMS)
     return groups * GROUP_ROWS + remainder + (remainder > 0)
 
 
@@ -47,10 +47,8 @@ def check_rows(m: Array, channels: int, *rows: Int64s) -> None:
     """Raise ShapeError unless the bins of these rows have marks; a shard without bins needs none."""
     bins = m.shape[1] // channels
     for ids in rows:
-        if bins and (
-            bins % MARKS_PER_WORD
-            or ((ids % GROUP_ROWS == 1) | (ids // GROUP_ROWS * GROUP_ROWS + 1 >= m.shape[0])).any()
-        ):
+        lack_marks = (ids % GROUP_ROWS == 1) | (ids // GROUP_ROWS * GROUP_ROWS + 1 >= m.shape[0])
+        if bins and (bins % MARKS_PER_WORD or lack_marks.any()):
             raise ShapeError(
                 f"marks: expected a multiple of {MARKS_PER_WORD} bins, and rows with marks, got {bins} bins and "
                 f"rows {ids} of {m.shape[0]}"

@@ -67,18 +67,16 @@ class DenseRows:
         pairs = readable(pairs)
         blocks, width = self.blocks, self.blocks.shape[2]
         num_parts = min(MAX_ROW_PARTS // max(len(blocks), 1), len(order) * len(self.first) // MIN_PART_ADDITIONS) or 1
-        # Sums are integers, so they do not depend on the number of num_parts.
+        # Sums are integers, so they do not depend on the number of parts.
         parts = [out, *np.zeros((num_parts - 1, *out.shape), np.int64)]
         ends = [len(order) * i // num_parts for i in range(num_parts + 1)]
 
         def add(tasks: Int64s) -> None:
             for task in tasks.tolist():
                 part_number, block = divmod(task, len(blocks))
-                part_rows, first = (
-                    order[ends[part_number] : ends[part_number + 1]],
-                    self.first[block * width : (block + 1) * width],
-                )
-                kernels.add_dense(readable(part_rows), blocks[block], first, pairs, parts[part_number])
+                part_rows = readable(order[ends[part_number] : ends[part_number + 1]])
+                first = self.first[block * width : (block + 1) * width]
+                kernels.add_dense(part_rows, blocks[block], first, pairs, parts[part_number])
 
         if len(blocks):
             over_blocks(add, (np.arange(num_parts * len(blocks)),), cost=BIN_COST * width * len(order) // num_parts)
@@ -122,9 +120,8 @@ class SparseRows:
     def histogram(self, order: Int32s, pairs: Array, scratch: Scratch) -> tuple[Int64s, Array]:
         """Return the filled bins of a node's histogram, ascending, without implied bins, and their sums."""
         pairs = readable(pairs)
-        kernels.add_sparse(
-            readable(order), readable(self.begins), readable(self.columns), pairs, scratch.sums, scratch.touched
-        )
+        rows = readable(order), readable(self.begins), readable(self.columns)
+        kernels.add_sparse(*rows, pairs, scratch.sums, scratch.touched)
         count = kernels.count_touched(scratch.touched)
         bins, sums = np.empty(count, np.int64), np.empty((count, scratch.sums.shape[1]), np.int64)
         kernels.take_touched(scratch.touched, scratch.sums, bins, sums)

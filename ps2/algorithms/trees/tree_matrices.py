@@ -103,7 +103,7 @@ class HistogramMatrices:
             self._clear(growth.clear)
 
     def reserve_rows(self, rows: int) -> None:
-        """Grow the matrix of histograms to this number of rows."""
+        """Grow the matrix of histograms to at least this number of rows."""
         with _explain_memory(self.bins, rows, self.histograms.dim * SUM_BYTES):
             self.histograms.grow(rows)
 
@@ -141,8 +141,8 @@ def read_bins(problem: TreeProblem, numbers: Sequence[int]) -> Bins:
     """Read the bins that the driver has made; numbers: see ``HistogramMatrices.numbers``."""
     cuts, codes = (existing_handle(DCV, number) for number in numbers[1:])
     with batch():
-        cut_points, shapes = cuts.pull(), codes.pull()
-    return bins_from_codes(problem, cut_points.result(), shapes.result())
+        cut_points, all_codes = cuts.pull(), codes.pull()
+    return bins_from_codes(problem, cut_points.result(), all_codes.result())
 
 
 def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, Array]]) -> int:
@@ -167,9 +167,8 @@ def _explain_memory(bins: Bins, rows: int, histogram_bytes: int) -> AbstractCont
     """Return a context that explains a LimitError; rows: the number of histograms of a tree."""
     num_bins = bins.num_columns.sum()
     what = f"{bins.num_features:,} features have {num_bins:,} bins that can split rows: a tree that grows"
-    return fitting_servers(
-        f"{what} needs {rows:,} histograms of {histogram_bytes:,} bytes at a time, and they", advice=MORE_MEMORY
-    )
+    need = f"{rows:,} histograms of {histogram_bytes:,} bytes at a time"
+    return fitting_servers(f"{what} needs {need}, and they", advice=MORE_MEMORY)
 
 
 def check_memory(problem: TreeProblem, plan: BoostingPlan, rows: int, servers: Sequence[tuple[int, int]]) -> None:

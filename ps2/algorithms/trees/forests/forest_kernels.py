@@ -22,7 +22,7 @@ from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
 
 @kernel
 def count_draws(ids: Int64s, key: int, cumulative_probabilities: Float64s, out: UInt8s) -> int:
-    """Set the number of draws of each row; return the number of rows with draws; see ``draw_probabilities``."""
+    """Set each row's number of draws, by ``ForestPlan.draw_probabilities``; return the number of rows with draws."""
     num_rows = 0
     for i in range(len(ids)):
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
@@ -55,7 +55,7 @@ def sample_features(usable: Int64s, key: int, heap_index: int, turn: int, num_sa
 
 
 class FeatureSampling(NamedTuple):
-    """How nodes sample features: num_features at a time (0: all), at most ``turns`` times."""
+    """How nodes sample features, by a random key: ``num_features`` at a time (0: all), at most ``turns`` times."""
 
     key: int
     num_features: int

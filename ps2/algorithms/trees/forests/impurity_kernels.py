@@ -126,7 +126,7 @@ def gains_enough(gain: float, total: Int64s, left: Int64s, rules: ForestRules) -
     scores += abs(weighted_purity(right, weight - left_weight, rules))
     rounding_gain = 0.0
     if rules.impurity == VARIANCE:
-        # All draws of a row have the same rounding error.
+        # All draws of a row have the same rounding error, so the bound is larger than for distinct rows.
         draws = draws_of(total, rules)
         rounding_gain = 4 * ROUNDING_GAIN * rules.label_unit * rules.label_unit * draws / (weight * rules.weight_unit)
     return gain > max(rounding_gain, ROUNDING * scores)
@@ -246,7 +246,7 @@ def search_feature(
 def search_forest(
     nodes: Int64s, m: Array, rows: Int64s, layout_row: int, totals: Int64s, rules: ForestRules, best: Splits
 ) -> None:
-    """Search the features that are in the marked histograms of nodes."""
+    """Search the features that have marked bins in the histograms of nodes."""
     channels = totals.shape[1]
     layout, scratch, side_sums = m[layout_row], scratch_of(channels), np.empty((3, channels), np.int64)
     columns = m.shape[1] // channels
