@@ -333,11 +333,8 @@ class Objective:
         """
         if self.loss in ("logistic", "softmax"):
             log_weights = np.log(np.where(class_weights > 0, class_weights, row_weight))
-            return (
-                np.array([log_weights[1] - log_weights[0]])
-                if self.loss == "logistic"
-                else log_weights - log_weights.mean()
-            )
+            log_odds = np.array([log_weights[1] - log_weights[0]])
+            return log_odds if self.loss == "logistic" else log_weights - log_weights.mean()
         if self.loss == "poisson":
             return np.array([math.log(label_mean) if label_mean > 0 else 0.0])
         return np.array([label_mean if self.label_quantile_level is None else quantile])
@@ -390,11 +387,7 @@ def integer_scales(bound_h: float, bound_g: float) -> tuple[float, float]:
 
 
 def quantise_pairs(
-    pairs: Float64s,
-    ids: Int64s,
-    key: int,
-    scales: tuple[float, float],
-    out: Array | None = None,
+    pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float], out: Array | None = None
 ) -> Array:
     """Scale hessians and gradients, and round them at random by key and row id, to int64, shape (n, 2)."""
     out = np.empty(pairs.shape, np.int64) if out is None else out

@@ -66,12 +66,7 @@ class LocalTreeWorker:
     """A worker that grows boosted trees on all rows; min_rows: see ``Quantiles``."""
 
     def __init__(
-        self,
-        problem: TreeProblem,
-        plan: BoostingPlan,
-        min_rows: int,
-        mean_weight: float | None,
-        reading: Reading,
+        self, problem: TreeProblem, plan: BoostingPlan, min_rows: int, mean_weight: float | None, reading: Reading
     ) -> None:
         self._problem, self._plan = problem, plan
         rows = rows_with_weight(reading.training)
