@@ -18,7 +18,7 @@ FIELDS = 6
 # The columns of ``Moves.opened`` after TREE and NODE.
 HEAP_INDEX, TURN, ROW = range(2, 5)
 OPENED_FIELDS = 5
-# The number of a node, or of a matrix row, that there is not.
+# Stands for the number of a node, or of a matrix row, that does not exist.
 NONE = -1
 
 

@@ -124,7 +124,7 @@ class Metric:
 def count_cells(
     margins: Float64s, y: Float64s, weights: Float64s, lowest: float, cell_width: float, out: Float64s
 ) -> None:
-    """Add the weights of rows to ``out``, shape (2, cells), by class and cell; cell_width: of the cells of margins."""
+    """Add the weights of rows to ``out``, shape (2, cells), by class and cell; lowest: where the first cell begins."""
     cells = out.shape[1]
     for i in range(len(margins)):
         position = (margins[i] - lowest) / cell_width if cell_width > 0.0 else 0.0

@@ -44,7 +44,7 @@ class RowGroups:
 
     @staticmethod
     def of(groups: Int64s, ids: Int64s, weights: Float64s) -> RowGroups:
-        """Order rows by group and, within it, by ``row_ids`` and weight, whatever the order of the rows is."""
+        """Order rows by group and, within it, by ``row_ids`` and weight, which do not depend on the rows' order."""
         keys = (weights, ids, groups) if len(weights) else (ids, groups)
         order = np.lexsort(keys).astype(np.int64)
         ordered = groups[order]

@@ -284,7 +284,7 @@ def as_float32_if_exact(threshold: np.float64) -> np.generic:
 
 def java_number(value: float | np.generic) -> str:
     """Format a number as Java formats a double."""
-    number = float(str(value))  # str() gives the shortest decimals of a float32
+    number = float(str(value))  # str() gives a float32 its shortest decimals, float() alone does not
     magnitude = abs(number)
     if number != number or magnitude == float("inf"):
         return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"

@@ -219,7 +219,7 @@ def _open_root(search: BoostedSearch, tree: GrowingTree) -> None:
 
 @inline
 def _open_children(search: BoostedSearch, node: int, left: int, is_last: bool, tree: GrowingTree) -> None:
-    """Search the children that can be split. The heavy child's histogram is the parent's minus the light child's."""
+    """Search the children that can be split. The histogram of the larger one is the parent's minus the other's."""
     nodes = tree.nodes
     feature = nodes.best.conditions[node, FEATURE]
     _set_child_bounds(nodes, node, left, search.constraints[feature] if len(search.constraints) else 0, search.rules)
@@ -227,22 +227,22 @@ def _open_children(search: BoostedSearch, node: int, left: int, is_last: bool, t
         return
     histograms, ends, max_depth = search.histograms, nodes.ends, search.limits.max_depth
     slots, parent = histograms.slots, histograms.slots[node]
-    light = left if ends[left, 1] - ends[left, 0] <= ends[left + 1, 1] - ends[left + 1, 0] else left + 1
-    heavy = 2 * left + 1 - light
-    is_light_open = may_split(nodes.heap_indices[light], nodes.totals[light], max_depth, search.rules)
-    is_heavy_open = may_split(nodes.heap_indices[heavy], nodes.totals[heavy], max_depth, search.rules)
-    if is_light_open or is_heavy_open:
-        _build(light, search, tree)
-    if is_heavy_open:
-        slots[heavy] = parent
-        parent_sums, child_sums = histograms.flat[parent], histograms.flat[slots[light]]
+    small = left if ends[left, 1] - ends[left, 0] <= ends[left + 1, 1] - ends[left + 1, 0] else left + 1
+    large = 2 * left + 1 - small
+    is_small_open = may_split(nodes.heap_indices[small], nodes.totals[small], max_depth, search.rules)
+    is_large_open = may_split(nodes.heap_indices[large], nodes.totals[large], max_depth, search.rules)
+    if is_small_open or is_large_open:
+        _build(small, search, tree)
+    if is_large_open:
+        slots[large] = parent
+        parent_sums, child_sums = histograms.flat[parent], histograms.flat[slots[small]]
         for i in range(len(parent_sums)):
             parent_sums[i] -= child_sums[i]
     else:
         _release(parent, histograms)
-    if is_heavy_open and not is_light_open:
-        _release(slots[light], histograms)
-        slots[light] = -1
+    if is_large_open and not is_small_open:
+        _release(slots[small], histograms)
+        slots[small] = -1
     for child in (left, left + 1):
         if slots[child] >= 0:
             _search(child, search, tree)

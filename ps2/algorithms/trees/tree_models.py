@@ -90,7 +90,7 @@ class Ensemble(AnyTrees):
 
     @property
     def getNumTrees(self) -> int:
-        """Number of trees; boosted trees for more than two classes: of all classes together."""
+        """Number of trees; of boosted trees with more than two classes, the trees of all classes."""
         return len(self._forest.trees)
 
     @property

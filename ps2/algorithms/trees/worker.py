@@ -34,7 +34,7 @@ from ps2.client.batch import batch
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
 
-# The bins of a histogram that are in it (None: all bins), and their sums, shape (bins, channels).
+# Bins of a node's histogram (None: all bins), and their sums, shape (bins, channels).
 Histogram = tuple[Int64s | None, npt.NDArray[Any]]
 
 

@@ -174,9 +174,9 @@ class RandomForestRegressor(RandomForestRegressorSettings, ForestEstimator, Regr
 
 log = logging.getLogger(__name__)
 
-# Columns of the sums for the score: the number of all rows; the number of scored rows, which at least one tree has not
-# drawn; and sums over scored rows: of weights; of the weights of correct predictions, or of weighted squared errors; of
-# weighted labels minus the base; of their weighted squares.
+# The elements of the sums for the score: the number of all rows; the number of scored rows, which at least one tree has
+# not drawn; and sums over scored rows: of weights; of the weights of correct predictions, or of weighted squared errors;
+# of weighted labels minus the base; of their weighted squares.
 ALL_ROWS, SCORED_ROWS, WEIGHT, FIT, LABELS, SQUARES = range(6)
 
 

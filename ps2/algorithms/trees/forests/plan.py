@@ -95,7 +95,7 @@ class ForestPlan(Plan[ForestSettings]):
 
     @property
     def trees_at_once(self) -> int:
-        """The number of trees that grow at once on servers, so few that a worker's memory fits their row numbers."""
+        """The number of trees that grow at once on servers, so few that their row numbers fit in a worker's memory."""
         return max(1, min(64, self.settings.numTrees, (1 << 26) // max(self.rows, 1)))
 
 

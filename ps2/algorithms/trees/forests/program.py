@@ -95,9 +95,8 @@ class ForestProgram(FleetProgram[RandomForest]):
         """Make the matrices of histograms; LimitError if they cannot fit."""
         plan = self.plan
         size = columns_of(bins, plan.channels) * SUM_BYTES
-        max_useful = plan.trees_at_once << min(
-            max(plan.settings.maxDepth - 1, 0), 10
-        )  # all nodes of a level may be open
+        # All nodes of a level may be open.
+        max_useful = plan.trees_at_once << min(max(plan.settings.maxDepth - 1, 0), 10)
         rows = max(min(max_useful, MAX_HISTOGRAMS, left_on(self._memory) // MEMORY_DIVISOR // size), 1)
         what = f"{bins.num_features:,} features have {bins.num_columns.sum():,} bins that can split rows: histograms"
         with fitting_servers(f"{what} of {size:,} bytes", advice=f"{MORE_SERVERS}, or let features have fewer bins"):
