@@ -358,10 +358,7 @@ def exponent_counts(pairs: Float64s, weights: Float64s) -> Int64s:
 
 
 def sum_bounds(counts: Int64s) -> Float64s:
-    """Return upper bounds, at most twice as large, of the sums of hessians, absolute gradients and weights.
-
-    ``counts`` is the result of ``exponent_counts``, perhaps summed over workers.
-    """
+    """Return bounds of the sums of hessians, absolute gradients and weights, at most twice as large as these."""
     bounds = np.zeros(KINDS)
     for kind, exponent in zip(*np.nonzero(counts), strict=True):
         # Terms are added in the order of exponents, so not even the last bit depends on the order of the rows.

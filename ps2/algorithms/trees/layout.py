@@ -43,7 +43,6 @@ LOWER, UPPER = range(2)
 # whether missing values go left.
 FEATURE, BIN, MISSING_LEFT = range(3)
 
-
 # The bits of an int64 in a set of categories or features, which has one bit for each.
 WORD_BITS = 64
 

@@ -43,8 +43,6 @@ SPLIT = np.dtype(
 PATH = np.dtype([("players", np.int64), ("end", np.int64), ("value", np.float64), ("output", np.int64)])
 # A player: its feature's column, the fraction of training rows that pass its splits, and the interval of its steps.
 PLAYER = np.dtype([("column", np.int32), ("fraction", np.float64), ("steps", np.int64), ("end", np.int64)])
-
-
 # The maximum number of values in a dense block of rows.
 MAX_BLOCK_VALUES = 1 << 22
 

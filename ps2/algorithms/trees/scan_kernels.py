@@ -23,8 +23,6 @@ from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 
 # A product of scores and hessians below this limit may have lost digits.
 MIN_PRODUCT = 1e-200
-
-
 # The rounding error of a difference of nodes' scores, as a fraction of these scores.
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
 # An upper bound, in squared gradient units per row, of the gain that a split of equal rows seems to have because
@@ -302,23 +300,16 @@ def scan_full(
 
 @inline
 def _gain_of(
-    g_left: float,
-    h_left: float,
-    g_right: float,
-    h_right: float,
-    flags: int,
-    bound: Float64s,
-    rules: Rules,
-    node_score: float,
+    gl: float, hl: float, gr: float, hr: float, flags: int, bound: Float64s, rules: Rules, node_score: float
 ) -> float:
-    """Return the gain of a split from the gradients and hessians of both sides; -inf if it breaks a constraint."""
+    """Return the gain of a split from the gradients g and hessians h of both sides; -inf if it breaks a constraint."""
     reg_lambda, reg_alpha = rules.reg_lambda, rules.reg_alpha
-    w_left = best_leaf_value(g_left, h_left, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
-    w_right = best_leaf_value(g_right, h_right, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
+    w_left = best_leaf_value(gl, hl, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
+    w_right = best_leaf_value(gr, hr, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
     if (flags & INCREASING and w_left > w_right) or (flags & DECREASING and w_left < w_right):
         return -np.inf
-    right = leaf_score(g_right, h_right, w_right, reg_lambda, reg_alpha)
-    return leaf_score(g_left, h_left, w_left, reg_lambda, reg_alpha) + (right - node_score)
+    right = leaf_score(gr, hr, w_right, reg_lambda, reg_alpha)
+    return leaf_score(gl, hl, w_left, reg_lambda, reg_alpha) + (right - node_score)
 
 
 @inline

@@ -172,21 +172,16 @@ class RandomForestRegressor(RandomForestRegressorSettings, ForestEstimator, Regr
         return Objective("squared")
 
 
-log = logging.getLogger(__name__)
-
 # The elements of the sums for the score: the number of all rows; the number of scored rows, which at least one tree has
-# not drawn; and sums over scored rows: of weights; of the weights of correct predictions, or of weighted squared errors;
-# of weighted labels minus the base; of their weighted squares.
+# not drawn; and sums over scored rows: of weights; of weights of correct predictions, or of weighted squared errors; of
+# weighted labels minus the base; of their weighted squares.
 ALL_ROWS, SCORED_ROWS, WEIGHT, FIT, LABELS, SQUARES = range(6)
 
 
 def out_of_bag_score(
     table: Table, problem: TreeProblem, plan: ForestPlan, get_forest: Callable[[], RandomForest]
 ) -> float:
-    """Return the accuracy or R2, with each row predicted by the trees that have not drawn it; NaN: no row is scored.
-
-    ``get_forest`` returns the forest in a task.
-    """
+    """Return the accuracy or R2, with each row predicted by the trees that have not drawn it; NaN: no row is scored."""
     columns, form = table.columns, Form(problem.dim, problem.classes, missing=True)
 
     def score_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

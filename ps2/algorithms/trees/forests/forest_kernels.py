@@ -37,10 +37,7 @@ def count_draws(ids: Int64s, key: int, cumulative_probabilities: Float64s, out: 
 
 @kernel
 def sample_features(usable: Int64s, key: int, heap_index: int, turn: int, num_sampled: int, out: Int64s) -> int:
-    """Set the features that a node samples in a turn, ascending; return their number; num_sampled 0: all features.
-
-    Different turns of a node sample different features.
-    """
+    """Set the features, ascending, that a node samples in a turn; return their number; num_sampled 0: all features."""
     if num_sampled == 0:
         for i in range(len(usable)):
             out[i] = usable[i]
