@@ -96,8 +96,10 @@ class BoostedRows:
         rows, objective = self.training, self._problem.objective
         self._pairs, (loss, weight) = objective.gradients(rows.margins, rows.y, rows.weights, self._pairs, rows.groups)
         sums: dict[str, Any] = {"loss": loss, "weight": weight}
-        if (group := self.held_out) is not None:
-            sums["held"] = self.metric.sums(objective, group.margins, group.y, group.weights, self._span, group.groups)
+        if (held_out := self.held_out) is not None:
+            sums["held"] = self.metric.sums(
+                objective, held_out.margins, held_out.y, held_out.weights, self._span, held_out.groups
+            )
         return {**sums, "rows": len(rows.y), "exponents": exponent_counts(self._pairs, rows.weights)}
 
     def plant(self, tree: int, scales: tuple[float, float]) -> Int64s:

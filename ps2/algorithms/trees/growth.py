@@ -217,7 +217,7 @@ class Growth(ABC):
         self.num_rows, self.is_over = 0, False
         for root in roots:
             root.number = 0
-        self._counts = [1] * len(roots)  # the number of nodes at workers, by tree
+        self._counts = [1] * len(roots)  # by tree: how many nodes have a workers' number
 
     @abstractmethod
     def operands(self) -> dict[str, Any]:
@@ -229,9 +229,9 @@ class Growth(ABC):
             self._record(best)
         split_nodes = self._choose()
         splits = self._number_children(split_nodes)
-        self.open, added = self._open(split_nodes)
+        self.open, nodes_to_build = self._open(split_nodes)
         self.is_over = not self.open
-        opened = [[node.tree, node.number, node.heap_index, node.turn, node.row] for node in added]
+        opened = [[node.tree, node.number, node.heap_index, node.turn, node.row] for node in nodes_to_build]
         nodes = self._final_nodes() if self.is_over else NO_NODES
         return Moves(splits, nodes, np.array(opened, np.int64).reshape(-1, OPENED_FIELDS))
 

@@ -99,12 +99,12 @@ class LocalTreeWorker:
         """Add trees to the margins of all rows."""
         problem, width = self._problem, self._problem.objective.width
         forest = Forest(tuple(trees), np.zeros(1), problem.dim, absent=problem.absent)
-        for rows, group in zip(self._unbinned, (self._rows.training, self._rows.held_out), strict=True):
-            if rows is None or group is None or not len(rows):
+        for rows, row_set in zip(self._unbinned, (self._rows.training, self._rows.held_out), strict=True):
+            if rows is None or row_set is None or not len(rows):
                 continue
             leaves = Predictor(forest).leaves(with_all_columns(rows, problem.dim))
             for number, tree in enumerate(trees, self._num_trees):
-                group.margins[:, number % width] += tree.value[leaves[:, number - self._num_trees]]
+                row_set.margins[:, number % width] += tree.value[leaves[:, number - self._num_trees]]
         for tree in trees:
             self._rows.widen_span(tree.value[tree.leaves])
         self._num_trees += len(trees)
@@ -161,13 +161,13 @@ class LocalGrower:
         if self._compiled is not None:
             tree, moves = self._compiled.grow(rows, scales, totals, rate)
             nodes = moves.nodes
-            for group, _ in rows.moving_rows:
-                if group is not rows.tree_rows:
-                    group.partition_one_by_one(moves.splits)
+            for node_rows, _ in rows.moving_rows:
+                if node_rows is not rows.tree_rows:
+                    node_rows.partition_one_by_one(moves.splits)
         else:
             growth = BoostedGrowth(plan, self._bins, scales, totals, number, rate)
             growth.nodes_per_clock = 1
-            nodes = self._explore(growth)
+            nodes = self._grow_in_steps(growth)
             tree = growth.tree
         assert rows.tree_rows is not None
         tree.count[:] = rows.tree_rows.counts(nodes)
@@ -181,7 +181,7 @@ class LocalGrower:
         rows.end(nodes)
         return tree
 
-    def _explore(self, growth: BoostedGrowth) -> FinalNodes:
+    def _grow_in_steps(self, growth: BoostedGrowth) -> FinalNodes:
         """Grow a tree by ``BoostedGrowth``, and move rows to the leaves; return the tree's nodes."""
         rows, histograms, opened = self._rows, self._histograms, opened_roots([ROOT])
         assert rows.tree_rows is not None
@@ -195,8 +195,8 @@ class LocalGrower:
             histograms.reserve_rows(growth.num_rows)
             if growth.clear:
                 histograms.clear(growth.clear)
-            for group, _ in rows.moving_rows:
-                group.partition(moves.splits)
+            for node_rows, _ in rows.moving_rows:
+                node_rows.partition(moves.splits)
             if growth.is_over:
                 return moves.nodes
             opened = moves.opened

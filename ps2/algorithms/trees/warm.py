@@ -136,11 +136,11 @@ def warm_whole_trees() -> None:
     """Compile the kernel that grows a whole tree, which takes as long as all kernels that a worker calls earlier."""
     rows = DenseRows(_bins(), np.zeros((1, 1), np.uint8))
     problem, plan = TreeProblem(Objective("logistic"), 1, (0.0,)), BoostingPlan(settings=BoostingSettings(maxIter=1))
-    planted: Any = SimpleNamespace(
+    boosted_rows: Any = SimpleNamespace(
         tree_rows=SimpleNamespace(arrays=(ORDER.copy(), ORDER.copy()), set_bounds=lambda bounds: None),
         channel_values=np.zeros((1, 2), np.int64),
     )
-    CompiledGrower(problem, plan, rows).grow(planted, (1.0, 1.0), np.zeros(3, np.int64), 1.0)
+    CompiledGrower(problem, plan, rows).grow(boosted_rows, (1.0, 1.0), np.zeros(3, np.int64), 1.0)
 
 
 def _warm_ranking() -> None:
