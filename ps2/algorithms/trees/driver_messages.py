@@ -38,7 +38,7 @@ class AddValues(CutPointTask):
 
 @dataclass(frozen=True)
 class AddLowerHalves(CutPointTask):
-    """Add the weights of values whose upper half other values share, by the lower half of their bits."""
+    """Add the weights of values that share their upper half, by the lower half of their bits."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ E = TypeVar("E", bound="BoostingEstimator")
 
 # The largest absolute label: leaves may be as large as the range of the labels, and xgboost's are float32.
 MAX_LABEL = 1e38
-# A number of features of which each ``featureSubsetStrategy`` except "all" samples fewer.
+# A number of features so large that every ``featureSubsetStrategy`` except "all" samples fewer.
 MANY_FEATURES = 2**31
 
 

@@ -36,7 +36,7 @@ LAYOUT = 0
 
 @dataclass(frozen=True, eq=False)
 class GrownTree:
-    """A grown tree, whose splits are by bins and whose sums are integers.
+    """A grown tree, with splits by bins and integer sums.
 
     Attributes:
         children: the left child of each node, int64, shape (n,); the right child has the next number; -1: a leaf.
@@ -247,7 +247,7 @@ class Growth(ABC):
 
     @abstractmethod
     def _choose(self) -> list[Node]:
-        """Return the nodes whose rows workers move next, to the nodes' children."""
+        """Return the nodes that workers split next."""
 
     @abstractmethod
     def _open(self, split_nodes: list[Node]) -> tuple[list[Node], list[Node]]:

@@ -189,8 +189,7 @@ def purest_splits(
 ]:
     """Return the best splits of nodes of a random forest, by the decrease of impurity.
 
-    Args and Returns: see ``best_splits``, and ``ForestRules``, whose integer fields are ``kinds``, and whose others are
-    ``rules``.
+    ``kinds`` has the integer fields of ``ForestRules``, ``rules`` the other ones; for the rest, see ``best_splits``.
     """
     rows = check_row_ids(rows, m.shape[0])
     channels = totals.shape[1]

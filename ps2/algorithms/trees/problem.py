@@ -38,7 +38,7 @@ WeightSource = Literal["hessians", "rows", "weights"]
 # Seconds of one core, for ``work_of``: to read and bin a stored value; to add it to a histogram; to compute a row's
 # gradient, round it and move the row to a leaf; to search a bin of a node.
 READ_S, ADD_S, ROW_S, BIN_S = 100e-9, 0.75e-9, 40e-9, 5e-9
-# Seconds for sparse rows, whose bins are far apart in memory: to add a value, and to send its bin.
+# Seconds for a value of sparse rows: to add it to a bin, which is rarely in a cache, and to send its bin.
 ADD_SPARSE_S, SEND_SPARSE_S = 40e-9, 16e-9
 # Seconds of the overhead of a clock with servers.
 CLOCK_S = 10e-3
@@ -79,7 +79,7 @@ class TreeProblem:
 
     @property
     def words(self) -> int:
-        """The number of int64s that hold a bit for each category of a feature."""
+        """The number of int64s in a set of categories, which has a bit for each category of a feature."""
         return -(-max(self.categories.values(), default=0) // WORD_BITS)
 
     @property

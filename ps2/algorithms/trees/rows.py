@@ -40,7 +40,7 @@ MAX_ROW_PARTS, MIN_PART_ADDITIONS = 8, 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The split of a node; bin: the last bin on the left; -1: the categories whose bits ``words`` has go left."""
+    """The split of a node; bin: the last bin on the left; -1: ``words`` has a bit for each category that goes left."""
 
     feature: int
     bin: int

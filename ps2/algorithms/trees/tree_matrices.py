@@ -67,7 +67,7 @@ class HistogramMatrices:
 
     @staticmethod
     def existing(bins: Bins, problem: TreeProblem, channels: int, numbers: Sequence[int]) -> HistogramMatrices:
-        """Return the matrices of the driver that this one resumes, whose number of servers may have been another."""
+        """Return the matrices that an earlier driver has made, perhaps on another number of servers."""
         first, cuts, codes = (existing_handle(DCV, number) for number in numbers)
         matrices = HistogramMatrices(bins, first.matrix(), cuts, codes, channels, problem.words)
         matrices.histograms.apply("trees.mark", layout=LAYOUT, channels=channels)

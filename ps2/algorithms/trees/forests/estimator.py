@@ -133,7 +133,9 @@ def check_empty_trees(forest: RandomForest, plan: ForestPlan) -> None:
     empty, trees = sum(not tree.count[0] for tree in forest.forest.trees), plan.settings.numTrees
     sample = f"subsamplingRate={plan.settings.subsamplingRate:g} of {plan.rows:,} rows"
     if empty == trees:
-        raise InputError(f"{sample}: none of the {empty:,} trees has drawn a row with a weight; use a larger share")
+        raise InputError(
+            f"{sample}: none of the {empty:,} trees has drawn a row with a weight; use a larger subsamplingRate"
+        )
     if empty:
         log.warning("%s: %d of %d trees have drawn no row, and predict nothing", sample, empty, trees)
 
