@@ -363,6 +363,7 @@ class RowsByFeature:
         self.sums.total_weight.add(np.array([weight], np.int64))
 
     def _add_values(self) -> None:
+        """Add the weights of values by upper half, and mark the halves that are not a whole value."""
         sums, values = self.sums, self.numeric_values
         self.add_total()
         if len(values.many_valued):
@@ -373,6 +374,7 @@ class RowsByFeature:
         sums.half_numbers.add(np.ones(len(halves), np.int64), halves)
 
     def _add_lower_halves(self) -> None:
+        """Add the weights of the values whose upper half has a number, by number and lower half."""
         values, many_valued = self.numeric_values, np.flatnonzero(self.sums.many_valued.pull())
         is_few = ~is_member(values.features, many_valued, self.sums.problem.dim)
         value_keys = _keys(values.features[is_few], values.bits[is_few] >> HALF_BITS)
@@ -384,6 +386,7 @@ class RowsByFeature:
         self.sums.lower_halves.add(values.weights[is_few][is_numbered], lows)
 
     def add_cells(self, turn: int) -> None:
+        """Add the weights of features with many values, by the child cells of a turn."""
         if turn and not self.sums.num_heavy.pull()[0]:
             return
         many_valued = self.features[self.sums.many_valued.pull(self.features) > 0]

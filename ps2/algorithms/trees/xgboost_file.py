@@ -131,6 +131,7 @@ def _with_base(forest: Forest) -> list[Tree]:
 
 
 def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
+    """Return a tree as the data of xgboost's JSON."""
     leaf, sizes = tree.feature == LEAF, np.diff(tree.set_begin)
     parents = np.full(len(tree), NO_PARENT)
     parents[tree.left[~leaf]] = parents[tree.right[~leaf]] = np.flatnonzero(~leaf)

@@ -218,6 +218,7 @@ def _read_rows(batch: pa.RecordBatch, columns: ColumnNames, form: Form) -> Local
 
 
 def _out_of_bag_sums(rows: LocalRows, forest: RandomForest, problem: TreeProblem, plan: ForestPlan) -> Float64s:
+    """Return the sums of a batch for ``out_of_bag_score``, shape (SQUARES + 1,)."""
     assert rows.y is not None
     ids, draws = readable(row_ids(rows, problem.absent)), np.empty((plan.settings.numTrees, len(rows)), np.uint8)
     for tree in range(plan.settings.numTrees):
