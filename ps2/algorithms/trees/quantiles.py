@@ -363,7 +363,7 @@ class RowsByFeature:
         self.sums.total_weight.add(np.array([weight], np.int64))
 
     def _add_values(self) -> None:
-        """Add the weights of values by upper half, and mark the halves that are not a whole value."""
+        """Add the weights of values by upper half, and mark the upper halves of values with a lower half above 0."""
         sums, values = self.sums, self.numeric_values
         self.add_total()
         if len(values.many_valued):
