@@ -11,8 +11,8 @@ from ps2.algorithms.trees.cut_points import ZERO, cuts_between, from_bits
 def cells_of(cells, place):
     """Return the first and the last ordered bits of each cell of a feature, and their weights."""
     mine = slice(cells.begin[place], cells.begin[place + 1])
-    last = cells.first[mine] + ((np.uint64(1) << cells.width[mine]) - np.uint64(1))
-    return cells.first[mine], last, cells.weights[mine]
+    last = cells.lowest_bits[mine] + ((np.uint64(1) << cells.log_width[mine]) - np.uint64(1))
+    return cells.lowest_bits[mine], last, cells.weights[mine]
 
 
 def cuts_from(first, last, weights, bins, absent=0):

@@ -89,8 +89,8 @@ class TreeBuilder:
 
 def threshold(bins: Bins, feature: int, bin: int) -> float:
     """Return the upper limit of the values in a bin; infinity for the last bin."""
-    cut = bins.offsets[feature] + bin
-    return float(bins.cuts[cut]) if cut < bins.offsets[feature + 1] else float("inf")
+    cut = bins.cut_offsets[feature] + bin
+    return float(bins.cuts[cut]) if cut < bins.cut_offsets[feature + 1] else float("inf")
 
 
 def split_test(split: Split, bins: Bins) -> float | Bools:

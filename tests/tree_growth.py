@@ -45,7 +45,7 @@ def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Boosting
     rows_of_nodes = NodeRows(rows, np.arange(len(pairs), dtype=np.int32))
     totals = np.array([*growing_kernels.sum_pairs(rows_of_nodes.rows_of(0), pairs), len(pairs)])
     growing = BoostedGrowth(recipe, rows.bins, scales, totals, number)
-    m = np.zeros((growing.num_rows, int(rows.bins.first[-1]) * 2), np.int64)
+    m = np.zeros((growing.num_rows, int(rows.bins.first_columns[-1]) * 2), np.int64)
     m[LAYOUT] = layout_row(rows.bins, getattr(rows, "absent", None), 2, recipe.monotone)
     histograms, margins = Histograms(rows, 2), np.zeros(len(pairs))
     added = [(ROOT, rows_of_nodes.rows_of(0))]
@@ -58,7 +58,7 @@ def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Boosting
         moves = growing.advance(_found(growing, m) if growing.open else None)
         m = np.vstack([m, np.zeros((growing.num_rows - len(m), m.shape[1]), np.int64)])
         m[growing.clear] = 0
-        rows_of_nodes.part(moves.splits)
+        rows_of_nodes.partition(moves.splits)
         rows_of_nodes.add_leaf_values(moves.nodes, margins)
         added = [(message[messages.ROW], rows_of_nodes.rows_of(message[messages.NODE])) for message in moves.opened]
         clocks, parted = clocks + 1, parted + len(moves.splits)

@@ -12,8 +12,8 @@ from tree_builder import TreeBuilder, split_test
 from ps2.algorithms.trees import growing_kernels, ops, scan_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import child_bounds
-from ps2.algorithms.trees.cut_points import FeatureColumns, distinct
-from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, scales_of, sums_below
+from ps2.algorithms.trees.cut_points import FeatureColumns, distinct_values
+from ps2.algorithms.trees.gradients import Objective, exponent_counts, integer_scales, quantise_pairs, sum_bounds
 from ps2.algorithms.trees.rows import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.tree import Forest
 from ps2.algorithms.trees.tree_matrices import layout_row
@@ -42,8 +42,8 @@ def bins_of(x, recipe):
     """Return bins with a cut between each two values."""
     sparse = sp.issparse(x)
     columns = FeatureColumns.of_sparse(x) if sparse else FeatureColumns.of_dense(x)
-    result = distinct(columns, 5000)
-    assert not len(result.many)
+    result = distinct_values(columns, 5000)
+    assert not len(result.many_valued)
     cuts, missing = [], np.zeros(x.shape[1], bool)
     for f in range(x.shape[1]):
         mine = result.features == f
@@ -78,9 +78,9 @@ def train(x, y, recipe, weights=None, seed=0):
     objective = Objective(recipe.loss, width, recipe.shape)
     for _ in range(recipe.rounds):
         pairs, _ = objective.gradients(margins, y, weights)
-        scales = scales_of(*sums_below(exponents_of(pairs, weights))[:2])
+        scales = integer_scales(*sum_bounds(exponent_counts(pairs, weights))[:2])
         for c in range(width):
-            whole = quantised(pairs[c], np.arange(n), seed + len(trees), scales)
+            whole = quantise_pairs(pairs[c], np.arange(n), seed + len(trees), scales)
             trees.append(grow(rows, whole, scales, margins[:, c], recipe))
     return Forest(tuple(trees), np.array(recipe.base), x.shape[1], recipe.loss, recipe.shape, recipe.absent), margins
 
@@ -101,12 +101,12 @@ def grow(rows, pairs, scales, margins, recipe):
     rules = np.array([*units, recipe.reg_lambda, recipe.reg_alpha, recipe.min_child_weight])
     order = np.flatnonzero(pairs[:, 0]).astype(np.int32)
     aside = np.empty_like(order)
-    m = np.zeros((2 ** (recipe.depth + 1), rows.bins.first[-1] * 2), np.int64)
+    m = np.zeros((2 ** (recipe.depth + 1), rows.bins.first_columns[-1] * 2), np.int64)
     m[0] = layout_row(rows.bins, getattr(rows, "absent", None), 2, recipe.monotone)
     words = -(-max(recipe.categories.values(), default=0) // 64) + bool(recipe.categories)
 
     def weight(total, bounds):
-        return scan_kernels.weight_of(total[1] * units[0], total[0] * units[1], *rules[2:4], *bounds)
+        return scan_kernels.best_leaf_value(total[1] * units[0], total[0] * units[1], *rules[2:4], *bounds)
 
     def filled(node):
         build(rows, order[node.begin : node.end], pairs, m[node.row])
@@ -137,7 +137,7 @@ def grow(rows, pairs, scales, margins, recipe):
                 continue
             split = Split(int(where[i, 0]), int(where[i, 1]), bool(where[i, 2]), sets[i])
             mine = slice(node.begin, node.end)
-            middle = node.begin + rows.part(order[mine], split, aside[mine])
+            middle = node.begin + rows.partition(order[mine], split, aside[mine])
             draft.split(node.number, split.feature, split_test(split, rows.bins), split.default_left, float(gains[i]))
             sign = recipe.monotone[split.feature] if recipe.monotone else 0
             totals = [(*map(int, left_sums[i][:2]), middle - node.begin)]

@@ -16,7 +16,7 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees import local_worker, program
 from ps2.algorithms.trees.boosting_record import BoostingRecord
-from ps2.algorithms.trees.program import begun_via, train
+from ps2.algorithms.trees.program import train, via_of_resumed
 from ps2.errors import ConfigError
 from tests import plans
 
@@ -41,7 +41,7 @@ class DyingWorker:
 
 def one_round_worker(folder, *given):
     """Return a worker that grows one round a clock, and dies in some if there is a folder to note it in."""
-    local_worker.BUDGET_S = 0.0
+    local_worker.CLOCK_TIME_S = 0.0
     return DyingWorker(local_worker.LocalTreeWorker(*given), folder)
 
 
@@ -85,7 +85,7 @@ def test_local_when_driver_is_lost_then_next_one_goes_on(spark, tmp_path, monkey
             named(ps, spark)
         monkeypatch.setattr(BoostingRecord, "end_round", end_round)
     with PS2Context.getOrCreate(spark, servers=1, restore=str(tmp_path)) as ps:
-        assert begun_via(ps, "trees") == "local"
+        assert via_of_resumed(ps, "trees") == "local"
         with pytest.raises(ConfigError, match="via was 'local', and is 'servers'"):
             named(ps, spark, plans.changed(NAMED, via="servers"))
         created = named(ps, spark)

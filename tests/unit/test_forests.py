@@ -62,7 +62,7 @@ def leaves_of(x, y, w, kind, depth):
 def test_tree_when_all_features_then_best_of_all_splits(kind, weighted):
     rows = rows_of(0 if kind == "variance" else 3, weighted)
     recipe = plans.changed(ONE_TREE, impurity=kind, classes=0 if kind == "variance" else 3, is_weighted=weighted)
-    forest, _ = warm.forest_here(rows, recipe)
+    forest, _ = warm.forest_in_process(rows, recipe)
     weights = rows.weights if weighted else np.ones(200)
     expected = leaves_of(rows.x.toarray(), rows.y, weights, kind, 3)
     assert np.allclose(forest.margins(rows.x), expected, rtol=0, atol=1e-9)
@@ -73,14 +73,14 @@ def test_forest_when_rows_move_then_same_trees():
     recipe = plans.changed(ONE_TREE, numTrees=4, maxDepth=8, bootstrap=True, node_features=2)
     order = np.random.default_rng(0).permutation(200)
     moved = LocalRows(rows.keys, sp.csr_array(rows.x[order]), rows.y[order])
-    one, other = (warm.forest_here(some, recipe)[0].margins(rows.x) for some in (rows, moved))
+    one, other = (warm.forest_in_process(some, recipe)[0].margins(rows.x) for some in (rows, moved))
     assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("classes", [0, 3])
 def test_votes_when_trees_do_not_count_then_those_of_the_rest(classes):
     rows, kind = rows_of(classes), {"classes": classes, "impurity": "gini" if classes else "variance"}
-    forest, _ = warm.forest_here(rows, plans.changed(ONE_TREE, numTrees=3, bootstrap=True, **kind))
+    forest, _ = warm.forest_in_process(rows, plans.changed(ONE_TREE, numTrees=3, bootstrap=True, **kind))
     counts = np.random.default_rng(0).random((200, 3)) < 0.5
     votes, trees = forest.votes(rows.x, counts)
     parts = [forest.part(tree).margins(rows.x) * counts[:, [tree]] for tree in range(3)]
@@ -89,7 +89,7 @@ def test_votes_when_trees_do_not_count_then_those_of_the_rest(classes):
 
 
 def test_forest_when_it_has_grown_then_importances_sum_to_1():
-    forest, _ = warm.forest_here(rows_of(3), plans.changed(ONE_TREE, numTrees=5, bootstrap=True, node_features=2))
+    forest, _ = warm.forest_in_process(rows_of(3), plans.changed(ONE_TREE, numTrees=5, bootstrap=True, node_features=2))
     assert forest.importances().sum() == pytest.approx(1)
     assert (forest.importances() > 0).all()
 
@@ -97,7 +97,7 @@ def test_forest_when_it_has_grown_then_importances_sum_to_1():
 def test_draws_when_bootstrap_then_poisson():
     options = plans.changed(ONE_TREE, bootstrap=True, subsamplingRate=0.8)
     draws = np.empty(200_000, np.uint8)
-    forest_kernels.count_draws(np.arange(len(draws)), options.keys(0)[0], options.draws_below, draws)
+    forest_kernels.count_draws(np.arange(len(draws)), options.keys(0)[0], options.draw_probabilities, draws)
     assert draws.max() < MAX_DRAWS
     assert (draws.mean(), draws.var()) == (pytest.approx(0.8, abs=0.01), pytest.approx(0.8, abs=0.01))
 
@@ -105,7 +105,7 @@ def test_draws_when_bootstrap_then_poisson():
 def test_features_when_drawn_by_turns_then_each_once():
     usable, out, result = np.arange(3, 14), np.empty(11, np.int64), []
     for turn in range(4):
-        result += out[: forest_kernels.draw_features(usable, 7, 5, turn, 4, out)].tolist()
+        result += out[: forest_kernels.sample_features(usable, 7, 5, turn, 4, out)].tolist()
     assert result[:4] == sorted(result[:4])
     assert sorted(result) == usable.tolist()
 
@@ -133,7 +133,7 @@ def test_forest_when_warm_then_compiles_nothing():
             kind = {"impurity": "entropy" if classes else "variance", "classes": classes, "is_weighted": weighted}
             for empty in (0, 20):
                 rows = rows_of(classes, weighted, empty)
-                forest = warm.forest_here(rows, plans.changed(ONE_TREE, node_features=2, **kind))[0]
+                forest = warm.forest_in_process(rows, plans.changed(ONE_TREE, node_features=2, **kind))[0]
                 forest.margins(rows.x)
                 forest.votes(rows.x, np.ones((200, 1), np.bool_))
     warm.warm_whole_forest_trees()

@@ -10,7 +10,7 @@ import pytest
 from ps2.algorithms.frame.placement import MAX_LOCAL_WEIGHTS, Cores, Request, Work, place
 from ps2.algorithms.topics.plan import MAX_BYTES, SamplingPlan
 from ps2.algorithms.topics.settings import LDASettings
-from ps2.algorithms.trees.problem import MAX_VALUES
+from ps2.algorithms.trees.problem import MAX_LOCAL_VALUES
 from ps2.algorithms.trees.problem import work_of as trees_work
 from ps2.errors import ConfigError
 from tests import plans
@@ -92,7 +92,7 @@ def test_place_when_local_is_impossible_then_error_says_why(request_):
 
 
 def test_trees_when_values_are_too_many_then_auto_takes_servers():
-    work = trees_work(table(10, MAX_VALUES + 1, 9), TREES, 1)
+    work = trees_work(table(10, MAX_LOCAL_VALUES + 1, 9), TREES, 1)
     assert place(work, TWO_CORES, Request("local")).via == "local"
     placement = place(work, TWO_CORES, Request())
     assert placement.via == "servers"

@@ -15,7 +15,7 @@ from tree_builder import threshold
 from ps2.algorithms.trees import cut_points
 from ps2.algorithms.trees.ascending import sort_pairs
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.cut_points import Cells, Distinct, FeatureColumns, Refinement, cuts_between, from_bits
+from ps2.algorithms.trees.cut_points import Cells, DistinctValues, FeatureColumns, Refinement, cuts_between, from_bits
 from ps2.errors import ConfigError, InputError
 
 floats = st.floats(allow_nan=False)
@@ -33,18 +33,18 @@ def summed_up(parts, bins):
     """Return the cuts of all features by the way that workers and servers go."""
     columns = [FeatureColumns.of_dense(x) for x, _ in parts]
     weights = [w for _, w in parts]
-    result = [cut_points.distinct(c, bins, w) for c, w in zip(columns, weights, strict=True)]
+    result = [cut_points.distinct_values(c, bins, w) for c, w in zip(columns, weights, strict=True)]
     held = np.concatenate([np.column_stack([d.features.astype(np.uint64), d.bits]) for d in result])
     values, position = np.unique(held, axis=0, return_inverse=True)
     summed = np.zeros(len(values), np.int64)
     np.add.at(summed, position.reshape(-1), np.concatenate([d.weights for d in result]))
-    many = np.unique(np.concatenate([d.many for d in result]))
-    few = Distinct(values[:, 0].astype(np.int64), values[:, 1], summed, many).without(many, bins)
-    cells = cells_after(list(zip(columns, weights, strict=True)), few.many, bins)
+    many = np.unique(np.concatenate([d.many_valued for d in result]))
+    few = DistinctValues(values[:, 0].astype(np.int64), values[:, 1], summed, many).without(many, bins)
+    cells = cells_after(list(zip(columns, weights, strict=True)), few.many_valued, bins)
     cuts = []
-    for feature in range(columns[0].features):
-        if feature in few.many:
-            cuts.append(cuts_from(*cells_of(cells, int(np.searchsorted(few.many, feature))), bins))
+    for feature in range(columns[0].num_features):
+        if feature in few.many_valued:
+            cuts.append(cuts_from(*cells_of(cells, int(np.searchsorted(few.many_valued, feature))), bins))
         else:
             mine = few.features == feature
             cuts.append(cuts_from(few.bits[mine], few.bits[mine], few.weights[mine], bins))
@@ -53,12 +53,12 @@ def summed_up(parts, bins):
 
 def cells_after(parts, features, bins, absent=None, turns=TURNS):
     """Return the cells of some features of (columns, weights) of several workers, all turns taken."""
-    cells = Cells.whole(len(features))
+    cells = Cells.uncut(len(features))
     for turn in range(turns):
         refinement = Refinement.of(cells, bins, turn)
-        sums = sum(cut_points.children(c, features, cells, refinement, w) for c, w in parts)
+        sums = sum(cut_points.child_weights(c, features, cells, refinement, w) for c, w in parts)
         if absent is not None and not turn:
-            sums[refinement.begin[:-1] + (int(cut_points.ZERO) >> 52)] += absent
+            sums[refinement.child_offsets[:-1] + (int(cut_points.ZERO) >> 52)] += absent
         held = np.flatnonzero(sums)
         cells = cells.refine(refinement, held, sums[held])
     return cells
@@ -73,7 +73,7 @@ def test_cuts_of_many_when_cut_at_once_then_match_each_feature(bins, zeros):
     absent = zeros * np.arange(1, 6)
     cells = cells_after([(FeatureColumns.of_dense(x), np.ones(60, np.int64))], np.arange(5), bins, absent)
     assert [int(cells_of(cells, position)[2].sum()) for position in range(5)] == (60 + absent).tolist()
-    cuts, sizes = cut_points.cuts_of_many(cells, bins)
+    cuts, sizes = cut_points.cuts_of_cells(cells, bins)
     for position, result in enumerate(np.split(cuts, np.cumsum(sizes)[:-1])):
         np.testing.assert_allclose(result, cuts_from(*cells_of(cells, position), bins), rtol=2.0**-22, atol=1e-40)
         assert (np.diff(result) > 0).all()
@@ -82,7 +82,7 @@ def test_cuts_of_many_when_cut_at_once_then_match_each_feature(bins, zeros):
 def test_cuts_of_many_when_values_are_spread_then_are_float32():
     x = np.random.default_rng(0).normal(size=(20_000, 1))
     cells = cells_after([(FeatureColumns.of_dense(x), np.ones(len(x), np.int64))], np.arange(1), 64)
-    cuts, _ = cut_points.cuts_of_many(cells, 64)
+    cuts, _ = cut_points.cuts_of_cells(cells, 64)
     assert len(cuts) == 63
     np.testing.assert_array_equal(cuts, cuts.astype(np.float32))
 
@@ -92,7 +92,7 @@ def test_cells_when_values_are_close_then_bins_are_as_even(base):
     step = np.spacing(base)
     x = base + np.append(np.arange(5000) * step, [1e300, -1e300])
     cells = cells_after([(FeatureColumns.of_dense(x[:, None]), np.ones(len(x), np.int64))], np.arange(1), 32)
-    cuts, _ = cut_points.cuts_of_many(cells, 32)
+    cuts, _ = cut_points.cuts_of_cells(cells, 32)
     held = np.bincount(np.searchsorted(cuts, x))
     assert len(held) >= 30
     assert held.max() < 1.5 * len(x) / 32
@@ -100,7 +100,7 @@ def test_cells_when_values_are_close_then_bins_are_as_even(base):
 
 def test_value_counts_when_zeros_are_absent_then_zero_is_a_value():
     values = cut_points.ordered_bits(np.array([0.0, 2.0, 2.0, 3.0]))
-    result = Distinct(np.array([0, 0, 2, 2]), values, np.array([1, 1, 1, 0]), np.empty(0, np.int64))
+    result = DistinctValues(np.array([0, 0, 2, 2]), values, np.array([1, 1, 1, 0]), np.empty(0, np.int64))
     assert cut_points.value_counts(result, np.array([3, 1, 1, 0])).tolist() == [2, 1, 2, 0]
 
 
@@ -201,23 +201,23 @@ def test_cuts_of_few_when_cut_at_once_then_match_each_feature():
     x = sp.random_array((40, 300), density=0.1, rng=rng, format="csr")
     x.data = np.round(x.data * 8 - 4)
     columns, weights = FeatureColumns.of_sparse(x), rng.integers(0, 2, 40)
-    result = cut_points.distinct(columns, 5, weights)
+    result = cut_points.distinct_values(columns, 5, weights)
     held = np.bincount(columns_of(columns), weights[columns.rows], minlength=300)
     absent = (weights.sum() - held).astype(np.int64)
     absent[::10] = 0
-    cuts, begins = cut_points.cuts_of_few(result, absent)
+    cuts, begins = cut_points.cuts_between_values(result, absent)
     assert len(begins) == 301
     for feature in range(300):
         mine = result.features == feature
         bits, one = result.bits[mine], cuts[begins[feature] : begins[feature + 1]]
-        if feature in result.many:
+        if feature in result.many_valued:
             assert not len(one)
         else:
             np.testing.assert_array_equal(one, cuts_from(bits, bits, result.weights[mine], 9, int(absent[feature])))
 
 
 def columns_of(columns):
-    return np.repeat(np.arange(columns.features), np.diff(columns.begin))
+    return np.repeat(np.arange(columns.num_features), np.diff(columns.begin))
 
 
 def test_cuts_from_when_nothing_is_there_then_there_is_none():
@@ -228,7 +228,7 @@ def test_cuts_from_when_nothing_is_there_then_there_is_none():
 
 @pytest.mark.parametrize("shape", [(2, 1), (2, 3), (2, 0)])
 def test_columns_when_sparse_rows_are_empty_then_are_not_dense(shape):
-    assert not FeatureColumns.of_sparse(sp.csr_array(shape)).dense
+    assert not FeatureColumns.of_sparse(sp.csr_array(shape)).is_dense
 
 
 def test_distinct_when_columns_are_sparse_then_match_entries():
@@ -236,13 +236,13 @@ def test_distinct_when_columns_are_sparse_then_match_entries():
     x = sp.random_array((200, 300), density=0.1, rng=rng, format="csr")
     x.data = np.round(x.data * 4)  # zeros among them
     weights = rng.integers(0, 4, 200)
-    result = cut_points.distinct(FeatureColumns.of_sparse(x), 3, weights)
+    result = cut_points.distinct_values(FeatureColumns.of_sparse(x), 3, weights)
     entries = x.tocoo()
     for feature in range(300):
         mine = entries.col == feature
         values, position = np.unique(entries.data[mine], return_inverse=True)
         if len(values) > 3:
-            assert feature in result.many
+            assert feature in result.many_valued
         else:
             got = result.features == feature
             np.testing.assert_array_equal(from_bits(result.bits[got]), values)
@@ -268,8 +268,8 @@ def sample(rows=500, seed=4):
 
 def expected_bins(x, bins):
     out = np.empty(x.T.shape, np.int64)
-    for f in range(bins.features):
-        cuts, values = bins.cuts[bins.offsets[f] : bins.offsets[f + 1]], x[:, f]
+    for f in range(bins.num_features):
+        cuts, values = bins.cuts[bins.cut_offsets[f] : bins.cut_offsets[f + 1]], x[:, f]
         out[f] = np.searchsorted(cuts, values)
         lost = np.isnan(values) | (~np.isin(values, cuts) if bins.categories[f] else False)
         out[f][lost] = bins.missing_bin[f]
@@ -281,7 +281,7 @@ def expected_bins(x, bins):
 def test_bin_dense_when_binned_then_matches_searchsorted(dtype, rows):
     x, bins = sample()
     x = x[:rows].astype(dtype)
-    assert bins.sizes.tolist() == [4, 3, 4, 1]
+    assert bins.num_bins.tolist() == [4, 3, 4, 1]
     result = bins.bin_dense(FeatureColumns.of_dense(x))
     assert result.dtype == np.uint8
     np.testing.assert_array_equal(result, expected_bins(x.astype(np.float64), bins))
@@ -310,7 +310,7 @@ def test_bin_sparse_when_binned_then_implied_bins_are_left_out(absent):
     begins, columns = bins.bin_sparse(held, absent)
     expected = expected_bins(x, bins)
     for row in range(len(x)):
-        mine = [bins.first[f] + expected[f, row] for f in range(4) if expected[f, row] != implied[f]]
+        mine = [bins.first_columns[f] + expected[f, row] for f in range(4) if expected[f, row] != implied[f]]
         assert columns[begins[row] : begins[row + 1]].tolist() == mine
 
 
@@ -345,12 +345,12 @@ def test_threshold_then_is_cut_and_infinity_at_end():
 def test_first_when_columns_are_in_blocks_then_features_fit_one():
     cuts = [np.arange(size) for size in (3, 2, 0, 4, 3, 3)]
     bins = bins_of(cuts, [0] * 6, [False, False, True, False, False, False])
-    assert bins.first.tolist() == [0, 4, 7, 9, 14, 18, 22]
-    blocks = replace(bins, block=8)
-    assert blocks.first.tolist() == [0, 4, 8, 10, 16, 20, 24]
-    assert (blocks.first[:-1] // 8 == (blocks.first[:-1] + blocks.sizes - 1) // 8).all()
+    assert bins.first_columns.tolist() == [0, 4, 7, 9, 14, 18, 22]
+    blocks = replace(bins, block_width=8)
+    assert blocks.first_columns.tolist() == [0, 4, 8, 10, 16, 20, 24]
+    assert (blocks.first_columns[:-1] // 8 == (blocks.first_columns[:-1] + blocks.num_bins - 1) // 8).all()
     with pytest.raises(ConfigError, match="expected at least 5"):
-        replace(bins, block=4)
+        replace(bins, block_width=4)
 
 
 @pytest.mark.parametrize("count", [0, 1, 16, 17, 33, 100])

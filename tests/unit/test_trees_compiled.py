@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from ps2.algorithms.trees import local_worker
 from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.boosting_record import next_scales
-from ps2.algorithms.trees.gradients import Objective, scales_of, sums_below
+from ps2.algorithms.trees.gradients import Objective, integer_scales, sum_bounds
 from ps2.algorithms.trees.local_worker import LocalGrower, LocalHistograms
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
@@ -73,8 +73,8 @@ def grown(kind, by_kernel, monkeypatch):
         monkeypatch.setattr(local_worker, "is_compiled", lambda *_: False)
     grower, trees, before = LocalGrower(problem, options, bins, of, 2.0**-6 if weighted else 0.0), [], np.zeros(3)
     for number in range(3):
-        below = sums_below(of.compute_gradients()["exponents"])
-        scales = next_scales(problem, options, before, trees[-1:]) if trees else scales_of(*below[:2])
+        below = sum_bounds(of.compute_gradients()["exponents"])
+        scales = next_scales(problem, options, before, trees[-1:]) if trees else integer_scales(*below[:2])
         before = below
         trees.append(grower.grow(number, scales))
     return trees, of.training.margins, of.held_out.margins
@@ -100,4 +100,4 @@ def test_histograms_when_memory_is_short_then_limit_error(monkeypatch):
     created = LocalHistograms(problem, options, bins, of.training.rows)
     monkeypatch.setattr(local_worker, "_free_bytes", lambda: 1000)
     with pytest.raises(LimitError, match=r"needs 1,000 histograms of .* bytes, and 1,000 are left on its machine"):
-        created.make_room(1000)
+        created.reserve_rows(1000)

@@ -11,7 +11,7 @@ from ps2.algorithms.trees.driver_messages import FIELDS, NO_NODES, AddResiduals,
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import TreeProblem, key_of
 from ps2.algorithms.trees.program import min_rows_to_split
-from ps2.algorithms.trees.rows import draw, row_ids
+from ps2.algorithms.trees.rows import row_ids, sample_rows
 from ps2.data.rows import LocalRows
 from ps2.protocol.plain_data import decode
 from ps2.run.message import Message
@@ -66,10 +66,10 @@ def test_row_ids_when_absent_is_missing_then_only_zeros_count():
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
 def test_draw_when_rows_are_many_then_each_tree_takes_its_share(fraction):
     ids = np.arange(20_000)
-    first, second = (draw(ids, key_of(5, tree), fraction) for tree in (0, 1))
+    first, second = (sample_rows(ids, key_of(5, tree), fraction) for tree in (0, 1))
     assert first.mean() == pytest.approx(fraction, abs=0.02)
     assert (first & second).mean() == pytest.approx(fraction**2, abs=0.02)
-    np.testing.assert_array_equal(draw(ids[::2], key_of(5, 0), fraction), first[::2])
+    np.testing.assert_array_equal(sample_rows(ids[::2], key_of(5, 0), fraction), first[::2])
 
 
 @pytest.mark.parametrize(

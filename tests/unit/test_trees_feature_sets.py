@@ -64,10 +64,10 @@ def test_sets_when_there_are_no_rules_then_no_words():
 def test_draws_when_features_have_weights_then_follow_them():
     weights = (0.0, 1.0, 1.0, 2.0, 4.0)
     keys = np.arange(4000)
-    result = flags(FeatureSets(5, weights=weights, drawn=1).words([frozenset()] * 4000, keys), 5)
+    result = flags(FeatureSets(5, weights=weights, num_sampled=1).words([frozenset()] * 4000, keys), 5)
     assert (result.sum(axis=1) == 1).all()
     np.testing.assert_allclose(result.mean(axis=0), np.array(weights) / 8, atol=0.03)
-    all_of_them = flags(FeatureSets(5, weights=weights, drawn=5).words([frozenset()], keys[:1]), 5)
+    all_of_them = flags(FeatureSets(5, weights=weights, num_sampled=5).words([frozenset()], keys[:1]), 5)
     assert all_of_them.tolist() == [[False, True, True, True, True]]
 
 

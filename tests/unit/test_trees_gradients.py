@@ -7,7 +7,7 @@ import pytest
 import xgboost
 
 from ps2.algorithms.trees import gradients as kernels
-from ps2.algorithms.trees.gradients import CODES, Objective, exponents_of, sums_below
+from ps2.algorithms.trees.gradients import CODES, Objective, exponent_counts, sum_bounds
 
 SHAPE, STEP = 0.7, 1e-5
 NONE = np.empty(0)
@@ -90,16 +90,16 @@ def test_sums_below_when_summed_by_exponent_then_at_most_twice(size):
     pairs = size * rng.normal(size=(2, 300, 2)) * np.exp(3 * rng.normal(size=(2, 300, 2)))
     pairs[:, ::3] = 0.0
     weights = size * rng.random(300)
-    result = sums_below(exponents_of(pairs, weights))
+    result = sum_bounds(exponent_counts(pairs, weights))
     exact = np.append(sums_of(pairs), weights.sum())
     assert (exact <= result).all()
     assert (result <= 2 * exact * (1 + 1e-12)).all()
-    parts = [exponents_of(pairs[:, part], weights[part]) for part in (slice(0, 70), slice(70, None))]
-    assert sums_below(sum(parts)).tolist() == result.tolist()
+    parts = [exponent_counts(pairs[:, part], weights[part]) for part in (slice(0, 70), slice(70, None))]
+    assert sum_bounds(sum(parts)).tolist() == result.tolist()
 
 
 def test_sums_below_when_gradient_is_infinite_then_is_infinite():
-    assert sums_below(exponents_of(np.array([[[0.25, np.inf], [0.5, 1.0]]]), NONE)).tolist() == [1.5, np.inf, 2.0]
+    assert sum_bounds(exponent_counts(np.array([[[0.25, np.inf], [0.5, 1.0]]]), NONE)).tolist() == [1.5, np.inf, 2.0]
 
 
 @pytest.mark.parametrize("step", [0.0, 0.3, 4.0])
@@ -156,7 +156,7 @@ def test_base_when_there_are_no_trees_then_is_best_margin(name):
     width = 3 if name == "softmax" else 1
     y = rng.integers(0, 3, 201).astype(float) if width == 3 else sample(name, 201)[1]
     objective = Objective(name, width, SHAPE)
-    quantile = np.quantile(y, objective.label_share or 0.5, method="inverted_cdf")
+    quantile = np.quantile(y, objective.label_quantile_level or 0.5, method="inverted_cdf")
     base = objective.base(y.mean(), np.bincount(y.astype(int)).astype(float), quantile)
     assert base.shape == (width,)
     best = objective.losses(np.tile(base, (201, 1)), y)[0]

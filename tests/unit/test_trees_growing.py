@@ -11,7 +11,7 @@ from ps2.algorithms.trees import rows as rows_module
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import child_bounds
 from ps2.algorithms.trees.cut_points import FeatureColumns
-from ps2.algorithms.trees.gradients import quantised, scales_of
+from ps2.algorithms.trees.gradients import integer_scales, quantise_pairs
 from ps2.algorithms.trees.rows import DenseRows, Scratch, SparseRows, Split
 from ps2.errors import ConfigError
 from tests.tree_builder import split_test
@@ -48,7 +48,7 @@ def expected(order, places, held, pairs):
 @pytest.mark.parametrize("channels", [2, 3])
 @pytest.mark.parametrize("share", [0.0, 0.003, 0.1, 0.3, 1.0])
 def test_histogram_when_rows_are_dense_then_sums_by_bin(channels, share, monkeypatch):
-    monkeypatch.setattr(rows_module, "MIN_PIECE", 500)  # pieces of few rows
+    monkeypatch.setattr(rows_module, "MIN_PART_ADDITIONS", 500)  # pieces of few rows
     rows, positions, held = rows_of(sparse=False)
     order = np.flatnonzero(np.random.default_rng(2).random(ROWS) < share).astype(np.int32)
     pairs, out = pairs_of(channels), np.ones((FEATURES * VALUES, channels), np.int64)
@@ -70,10 +70,10 @@ def test_histogram_when_features_are_many_then_skips_binless(most, channels):
     assert dense.columns.itemsize == (1 if most < 256 else 2)
     order = np.flatnonzero(rng.random(rows) < 0.8).astype(np.int32)
     pairs = rng.integers(1, 1000, (rows, channels))
-    out, requested = (np.zeros((int(bins.first[-1]), channels), np.int64) for _ in range(2))
+    out, requested = (np.zeros((int(bins.first_columns[-1]), channels), np.int64) for _ in range(2))
     dense.add_histogram(order, pairs, out)
     for f in np.flatnonzero(sizes > 1):
-        np.add.at(requested, bins.first[f] + positions[order, f], pairs[order])
+        np.add.at(requested, bins.first_columns[f] + positions[order, f], pairs[order])
     np.testing.assert_array_equal(out, requested)
 
 
@@ -98,7 +98,7 @@ def test_part_when_node_is_split_then_both_sides_keep_order(sparse, bin):
     rows, positions, _ = rows_of(sparse)
     order = np.flatnonzero(np.random.default_rng(4).random(ROWS) < 0.4).astype(np.int32)
     before = order.copy()
-    left = rows.part(order, Split(3, bin, False, NO_SET), np.empty_like(order))
+    left = rows.partition(order, Split(3, bin, False, NO_SET), np.empty_like(order))
     goes = positions[before, 3] - 3 * VALUES <= bin
     np.testing.assert_array_equal(order[:left], before[goes])
     np.testing.assert_array_equal(order[left:], before[~goes])
@@ -118,7 +118,7 @@ def test_part_when_missing_or_categorical_then_follows_split(default):
     for rows in (dense, sparse):
         for split, plain, lost in ((some, [0, 2], 3), (numeric, [3, 4], 1)):
             order = np.arange(5, dtype=np.int32)
-            left = rows.part(order, split, np.empty_like(order))
+            left = rows.partition(order, split, np.empty_like(order))
             assert order[:left].tolist() == sorted(plain + [lost] * default)
 
 
@@ -136,25 +136,25 @@ def test_add_to_rows_when_leaf_has_value_then_changes_its_rows():
 @pytest.mark.parametrize("rows", [1, 1000, 10**6, 2**24])
 def test_scales_when_all_rows_are_rounded_up_then_sums_still_fit(rows):
     for below in (1e-9, 0.25, 1.0, 3.7, 1e12):
-        scales = scales_of(below, 2 * below)
+        scales = integer_scales(below, 2 * below)
         assert scales[0] == 2.0 ** round(np.log2(scales[0])) == 2 * scales[1]
         assert below * scales[0] >= 2.0**60
         assert below * scales[0] + rows <= np.iinfo(np.int64).max
 
 
 def test_scales_when_gradients_are_zero_then_are_1():
-    assert scales_of(0.0, 0.0) == (1.0, 1.0)
+    assert integer_scales(0.0, 0.0) == (1.0, 1.0)
     with pytest.raises(ConfigError, match="finite"):
-        scales_of(1.0, np.inf)
+        integer_scales(1.0, np.inf)
 
 
 def test_scales_when_gradients_are_subnormal_then_are_finite():
-    scales = scales_of(5e-324, 1e-310)
+    scales = integer_scales(5e-324, 1e-310)
     assert np.isfinite([*scales, 1 / scales[0], 1 / scales[1]]).all()
 
 
 def whole(pairs, ids, key=5, scales=(8.0, 4.0)):
-    return quantised(pairs, ids, key, scales)
+    return quantise_pairs(pairs, ids, key, scales)
 
 
 def test_quantise_when_numbers_are_integers_then_keeps_them():

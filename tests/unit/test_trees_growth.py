@@ -10,7 +10,7 @@ import pytest
 import xgboost
 
 from ps2.algorithms.trees import boosted_growth as growth
-from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, scales_of, sums_below
+from ps2.algorithms.trees.gradients import Objective, exponent_counts, integer_scales, quantise_pairs, sum_bounds
 from ps2.algorithms.trees.growth import Node, SplitOrder
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.tree import LEAF, Forest
@@ -37,15 +37,15 @@ def data(rows=400, seed=0):
     return x, x[:, 0] * x[:, 1] - x[:, 2] + rng.normal(size=rows)
 
 
-def grown(x, y, recipe, batch=growth.BATCH, share=growth.BATCH_SHARE):
+def grown(x, y, recipe, batch=growth.BATCH, share=growth.BATCH_DIVISOR):
     """Grow the first tree for squared losses."""
     pairs, _ = Objective("squared").gradients(np.zeros((len(y), 1)), y)
-    scales = scales_of(*sums_below(exponents_of(pairs, np.empty(0)))[:2])
+    scales = integer_scales(*sum_bounds(exponent_counts(pairs, np.empty(0)))[:2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growth, "BATCH", batch)
-        patch.setattr(growth, "BATCH_SHARE", share)
+        patch.setattr(growth, "BATCH_DIVISOR", share)
         rows = tree_training.binned(x, tree_training.Recipe())
-        return grow(rows, quantised(pairs[0], np.arange(len(y)), 0, scales), scales, recipe)
+        return grow(rows, quantise_pairs(pairs[0], np.arange(len(y)), 0, scales), scales, recipe)
 
 
 def one_by_one(x, y, recipe, batch=1):
@@ -132,7 +132,7 @@ def test_trees_when_255_leaves_then_clocks_and_rows_are_few():
     assert created.clocks <= created.tree.depth + 6
     assert created.parted < 1.25 * 254
     # The layout, half of the leaves, and the other children of those that a clock looks into.
-    assert created.room <= 1 + 128 + 254 // growth.BATCH_SHARE + 1
+    assert created.room <= 1 + 128 + 254 // growth.BATCH_DIVISOR + 1
 
 
 def node(gain, *children):
@@ -153,7 +153,7 @@ def test_order_when_gains_are_equal_then_oldest_node_is_first():
     order.choose()
     assert [chosen.gain for chosen in order.chosen] == [1.0, 2.0, 3.0, 2.0, 2.0]
     assert order.chosen[3:] == [right, left.children[0]]
-    assert order.ahead() == []
+    assert order.nodes_to_explore() == []
 
 
 def test_order_when_node_is_too_far_back_then_is_not_expanded():
@@ -163,7 +163,7 @@ def test_order_when_node_is_too_far_back_then_is_not_expanded():
         order = SplitOrder(splits, by_gain=True)
         order.begin(node(1.0, node(9.0, known, far), unknown))
         order.choose()
-        assert order.ahead() == ahead
+        assert order.nodes_to_explore() == ahead
         assert len(order.chosen) == chosen
 
 

@@ -107,7 +107,7 @@ def history(run):
 @pytest.fixture
 def by_round(monkeypatch):
     """One round a clock."""
-    monkeypatch.setattr(local_worker, "BUDGET_S", 0.0)
+    monkeypatch.setattr(local_worker, "CLOCK_TIME_S", 0.0)
 
 
 @pytest.fixture(scope="module")

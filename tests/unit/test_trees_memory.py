@@ -7,7 +7,7 @@ import pytest
 
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.quantiles import unit_of, whole
+from ps2.algorithms.trees.quantiles import integer_weights, unit_of
 from ps2.algorithms.trees.tree_matrices import check_memory
 from ps2.errors import LimitError
 from tests import plans
@@ -50,7 +50,7 @@ def test_room_when_features_have_categories_then_counts_as_bins():
 def test_weights_when_made_integers_then_ignore_rounding_of_mean(mean):
     unit = unit_of(mean, 8)
     assert unit == unit_of(np.nextafter(mean, 0), 8) == unit_of(np.nextafter(mean, np.inf), 8)
-    weights = whole(np.array([mean, mean / 2, mean / 1e9]), unit)
+    weights = integer_weights(np.array([mean, mean / 2, mean / 1e9]), unit)
     assert 255 <= weights[0] < 512
     assert abs(weights[0] - 2 * weights[1]) <= 1
     assert weights[2] == 1

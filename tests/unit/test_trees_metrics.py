@@ -27,7 +27,7 @@ def test_auc_when_workers_add_cells_then_near_pairs_of_rows(weighted):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 2000).astype(float)
     margins, w = y - 7 + 0.3 * rng.normal(size=2000), rng.random(2000) + 0.1 if weighted else NONE
-    metric, objective = Metric.parsed("AUC"), Objective("logistic")
+    metric, objective = Metric.parse("AUC"), Objective("logistic")
     parts = [(s, w[s] if weighted else NONE) for s in (slice(0, 700), slice(700, 2000))]
     sums = sum(metric.sums(objective, margins[s][:, None], y[s], some, (-12.0, 3.0)) for s, some in parts)
     assert sums.shape == (2, CELLS)
@@ -63,7 +63,7 @@ def test_means_when_weighted_then_are_those_of_numpy():
 @pytest.mark.parametrize(("name", "loss"), [("auc", "softmax"), ("rmse", "logistic"), ("error", "poisson")])
 def test_metric_when_loss_has_no_such_then_error(name, loss):
     with pytest.raises(ConfigError, match=f"evalMetric: expected one of .* for loss '{loss}', got '{name}'"):
-        Metric.parsed(name).check(loss)
+        Metric.parse(name).check(loss)
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.trees import layout, ops, search_kernels
-from ps2.algorithms.trees.nonempty_bins import has_marks, marked_rows, rows_with_marks
+from ps2.algorithms.trees.nonempty_bins import is_marks_row, marked_rows, rows_with_marks
 from ps2.errors import LimitError, OutOfRangeError, ShapeError
 from ps2.ops.all import lookup
 from ps2.ops.kernels import kernel
 from ps2.ops.warm import _compile
 
 FREE = (-np.inf, np.inf)
-is_drawn = kernel(search_kernels.is_drawn)
+is_sampled = kernel(search_kernels.is_sampled)
 
 
 class Case:
@@ -229,10 +229,10 @@ def test_best_splits_when_shard_is_wide_then_threads_match_one():
 def test_is_drawn_when_sampling_then_has_requested_number():
     for features, sample in ((1, 1), (28, 5), (1000, 333), (4097, 4096)):
         for key in (0, 7, -3):
-            assert sum(is_drawn(f, features, sample, key) for f in range(features)) == sample
-    chosen = {tuple(f for f in range(28) if is_drawn(f, 28, 5, key)) for key in range(50)}
+            assert sum(is_sampled(f, features, sample, key) for f in range(features)) == sample
+    chosen = {tuple(f for f in range(28) if is_sampled(f, 28, 5, key)) for key in range(50)}
     assert len(chosen) > 45
-    counts = np.bincount([f for key in range(2000) for f in range(28) if is_drawn(f, 28, 5, key)])
+    counts = np.bincount([f for key in range(2000) for f in range(28) if is_sampled(f, 28, 5, key)])
     assert counts.min() > 250
     assert counts.max() < 470
 
@@ -242,7 +242,7 @@ def test_best_splits_when_features_are_drawn_then_differ_by_node():
     keys = np.arange(4) * 1000
     gain, where, _, _ = case.found(keys=keys, features=20, drawn=3)
     for node, key in enumerate(keys):
-        mine = [f for f in range(20) if is_drawn(f, 20, 3, key)]
+        mine = [f for f in range(20) if is_sampled(f, 20, 3, key)]
         expected = case.expected(node, features=mine)
         np.testing.assert_allclose(gain[node], expected[0])
         assert tuple(where[node, :2]) == expected[1:]
@@ -295,7 +295,7 @@ def marked(case, rng):
     """Return a matrix with marks that holds the case's histograms, each added in two parts, and their rows."""
     channels, bins = case.channels, -(-case.first[-1] // 32) * 32
     count = rows_with_marks(len(case.m))
-    rows = np.array([row for row in range(count) if not has_marks(row)])
+    rows = np.array([row for row in range(count) if not is_marks_row(row)])
     m = np.zeros((count, bins * channels), case.m.dtype)
     m[0, : case.m.shape[1]] = case.m[0]
     for row, histogram in zip(rows[1:], case.m[1:], strict=True):
@@ -345,14 +345,14 @@ def test_add_when_a_bin_is_outside_then_nothing_is_added(columns):
 
 @pytest.mark.parametrize(("shape", "row"), [((3, 62), 0), ((3, 64), 1), ((1, 64), 0), ((66, 64), 65)])
 def test_clear_when_rows_have_no_marks_then_the_error_says_so(shape, row):
-    with pytest.raises(ShapeError, match="rows that have marks"):
+    with pytest.raises(ShapeError, match="and rows with marks"):
         ops.clear(np.zeros(shape, np.int32), np.array([row]))
 
 
 @pytest.mark.parametrize("count", [2, 63, 64, 65, 66, 128, 129, 1000])
 def test_rows_with_marks_when_counted_then_others_have_room(count):
     rows = rows_with_marks(count)
-    others = [row for row in range(rows) if not has_marks(row)]
+    others = [row for row in range(rows) if not is_marks_row(row)]
     assert len(others) == count
     assert all(row // 65 * 65 + 1 < rows for row in others[:-1])
 

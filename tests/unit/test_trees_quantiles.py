@@ -67,7 +67,7 @@ def full(x):
 
 
 def cuts_of(bins, feature):
-    return bins.cuts[bins.offsets[feature] : bins.offsets[feature + 1]]
+    return bins.cuts[bins.cut_offsets[feature] : bins.cut_offsets[feature + 1]]
 
 
 def test_cuts_when_values_are_few_then_each_two_are_parted():
@@ -101,7 +101,7 @@ def test_cuts_when_rows_lie_otherwise_then_are_the_same(weighted, sparse):
     one = cut(x, 1, weights, sparse)
     three = cut(x[order], 3, None if weights is None else weights[order], sparse)
     np.testing.assert_array_equal(one.cuts, three.cuts)
-    np.testing.assert_array_equal(one.offsets, three.offsets)
+    np.testing.assert_array_equal(one.cut_offsets, three.cut_offsets)
     if sparse:
         dense = cut(x, 2, weights)
         np.testing.assert_array_equal(one.cuts, dense.cuts)
@@ -109,13 +109,13 @@ def test_cuts_when_rows_lie_otherwise_then_are_the_same(weighted, sparse):
 
 def do_as_servers_go_back(sums, works, task):
     """Do a task while the sums of earlier turns are gone; then the servers are as they were before it."""
-    earlier = [turn.pull() for turn in sums.turns[: task.turn]]
-    for turn in sums.turns:
+    earlier = [turn.pull() for turn in sums.cell_weights[: task.turn]]
+    for turn in sums.cell_weights:
         turn.zero()
     for work in works:
         work(task)
-    sums.turns[task.turn].zero()
-    for turn, (keys, weights) in zip(sums.turns, earlier, strict=False):
+    sums.cell_weights[task.turn].zero()
+    for turn, (keys, weights) in zip(sums.cell_weights, earlier, strict=False):
         turn.push(weights, keys)
 
 

@@ -98,7 +98,7 @@ def test_metrics_when_rows_are_ranked_then_they_are_xgboosts(name):
     rows = xgboost.DMatrix(np.zeros((200, 1)), y, qid=group, base_margin=margins)
     booster = xgboost.train({"objective": "rank:ndcg", "eval_metric": name, "eta": 0.0}, rows, 1)
     expected = float(booster.eval(rows).split(":")[-1])
-    metric = Metric.parsed(name)
+    metric = Metric.parse(name)
     groups = RowGroups.of(group, np.arange(200), NONE)
     parts = metric.sums(Objective("lambdarank"), margins[:, None], y, NONE, SPAN, groups)
     assert metric.value(parts) == pytest.approx(expected, abs=2e-6)
@@ -107,7 +107,7 @@ def test_metrics_when_rows_are_ranked_then_they_are_xgboosts(name):
 def test_precision_when_few_rows_are_looked_at_then_of_these():
     groups = RowGroups.of(np.zeros(5, np.int64), np.arange(5), NONE)
     margins, y = np.array([[5.0], [4.0], [3.0], [2.0], [1.0]]), np.array([1.0, 0.0, 3.0, 1.0, 0.0])
-    metric = Metric.parsed("map@3")
+    metric = Metric.parse("map@3")
     assert metric.value(metric.sums(Objective("lambdarank"), margins, y, NONE, SPAN, groups)) == pytest.approx(
         (1 + 2 / 3) / 3
     )
@@ -116,4 +116,4 @@ def test_precision_when_few_rows_are_looked_at_then_of_these():
 @pytest.mark.parametrize("name", ["ndcg@0", "ndcg@x", "auc@3", "ndcg@3@4"])
 def test_metric_when_rank_is_wrong_then_error(name):
     with pytest.raises(ConfigError, match=f"evalMetric: expected one of .* got '{name}'"):
-        Metric.parsed(name)
+        Metric.parse(name)

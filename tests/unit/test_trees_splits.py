@@ -37,12 +37,13 @@ def test_best_splits_when_on_servers_then_match_one_histogram(ps):
     sizes = rng.integers(2, 9, FEATURES)
     cuts = np.concatenate([np.arange(size - 1.0) for size in sizes])
     none = np.zeros(FEATURES, np.int32)
-    bins = Bins(cuts, np.append(0, np.cumsum(sizes - 1)), none, none > 0, block=8)
-    layout = layout_of(bins.sizes, bins.first, None, np.zeros(FEATURES, np.int64), 2)
+    bins = Bins(cuts, np.append(0, np.cumsum(sizes - 1)), none, none > 0, block_width=8)
+    layout = layout_of(bins.num_bins, bins.first_columns, None, np.zeros(FEATURES, np.int64), 2)
     m = DCV.dense(len(layout), NODES + 1, dtype="int64", align=16).matrix()
     m.push([0], layout[None])
     histograms = np.zeros((NODES, len(layout)), np.int64)
-    filled = np.repeat(bins.first[:-1], sizes) + np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    begins = bins.first_columns[:-1] - (np.cumsum(sizes) - sizes)
+    filled = np.repeat(begins, sizes) + np.arange(sizes.sum())
     histograms.reshape(NODES, -1, 2)[:, filled] = rng.integers(1, 50, (NODES, len(filled), 2))
     for part in (histograms // 2, histograms - histograms // 2):
         m.add(np.arange(1, NODES + 1), part)
@@ -63,10 +64,10 @@ def test_best_splits_when_on_servers_then_match_one_histogram(ps):
 
 def test_features_when_rows_exceed_int32_then_are_not_too_rare(ps):
     quantiles = Quantiles.make(TreeProblem(Objective("logistic"), 2, (0.0,)), 16, None, min_rows=4)
-    quantiles.stored.add(np.array([2**31 - 1, 3]))
-    quantiles.stored.add(np.array([2**31 - 1, 0]))
+    quantiles.stored_rows.add(np.array([2**31 - 1, 3]))
+    quantiles.stored_rows.add(np.array([2**31 - 1, 0]))
     rows = LocalRows(np.arange(2), sp.csr_array(np.ones((1, 2))), np.zeros(1))
-    assert quantiles.common(rows).keys.tolist() == [0]
+    assert quantiles.without_rare_features(rows).keys.tolist() == [0]
     quantiles.free()
 
 
@@ -78,7 +79,7 @@ def test_add_histograms_when_bins_are_mixed_then_marks_are_kept(ps, channels):
     none = np.zeros(features, np.int32)
     cuts, offsets = np.tile(np.arange(size - 1.0), features), np.arange(features + 1) * (size - 1)
     rows = DenseRows(
-        Bins(cuts, offsets, none, none > 0, block=size), rng.integers(0, size, (features, count), np.uint8)
+        Bins(cuts, offsets, none, none > 0, block_width=size), rng.integers(0, size, (features, count), np.uint8)
     )
     assert features * size * channels * 8 > SMALL_BYTES
     order = np.arange(count, dtype=np.int32)
@@ -90,7 +91,7 @@ def test_add_histograms_when_bins_are_mixed_then_marks_are_kept(ps, channels):
             part[row] = histograms.of(some, pairs)
     assert {row for row, (bins, _) in parts[0].items() if bins is None} == {3, 4}
     m = DCV.dense(features * size * channels, rows_with_marks(6), "int64", align=size * channels).matrix()
-    m.push([0], layout_of(rows.bins.sizes, rows.bins.first, None, none.astype(np.int64), channels)[None])
+    m.push([0], layout_of(rows.bins.num_bins, rows.bins.first_columns, None, none.astype(np.int64), channels)[None])
     for part in parts:
         with batch():
             moved = add_histograms(m, [(row, *result) for row, result in part.items()])
@@ -106,15 +107,15 @@ def test_add_histograms_when_bins_are_mixed_then_marks_are_kept(ps, channels):
 def test_histograms_when_too_many_then_names_count_and_size():
     features = 4_992  # of two bins, of which 32 lie together: 159,744 bytes are a histogram
     none = np.zeros(features, np.int32)
-    bins = Bins(np.zeros(features), np.arange(features + 1), none, none > 0, block=32)
+    bins = Bins(np.zeros(features), np.arange(features + 1), none, none > 0, block_width=32)
     problem, recipe = TreeProblem(Objective("logistic"), features, (0.0,)), plans.boosting(maxDepth=12)
     with training_context(2, 8 << 20):
         fleet = boosting_matrices(bins, problem, recipe, 10**5)
         assert fleet.histograms.rows == 18
         layout = fleet.histograms.pull([LAYOUT])
-        fleet.make_room(40)
+        fleet.reserve_rows(40)
         with pytest.raises(LimitError, match="growing to 200 rows") as raised:
-            fleet.make_room(200)
+            fleet.reserve_rows(200)
         message = (
             "4,992 features have 9,984 bins that can split rows: a tree that grows needs 200 histograms of 159,744"
         )

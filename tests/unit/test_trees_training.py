@@ -14,7 +14,7 @@ from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.program import train
-from ps2.algorithms.trees.tree_matrices import FIRST_ROWS
+from ps2.algorithms.trees.tree_matrices import MAX_INITIAL_HISTOGRAMS
 from ps2.coordinator.in_process import InProcessServers
 from tests import plans
 from tests.boosting import BY_LEAF, MEDIAN, PROBLEM, RECIPE, SHORT, SOFTMAX, digest, facts_of, table
@@ -76,7 +76,7 @@ def test_training_when_rows_and_bins_move_then_bit_identical(kind):
 def test_leaves_when_grown_by_leaf_then_are_many_and_deep(ps):
     trees = trained(ps, recipe=BY_LEAF).model.trees
     assert len(trees) == RECIPE.settings.maxIter
-    assert all(FIRST_ROWS < len(tree.leaves) <= BY_LEAF.settings.maxLeaves for tree in trees)
+    assert all(MAX_INITIAL_HISTOGRAMS < len(tree.leaves) <= BY_LEAF.settings.maxLeaves for tree in trees)
     assert max(tree.depth for tree in trees) > 6
 
 

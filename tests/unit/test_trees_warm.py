@@ -65,7 +65,7 @@ def compiled():
 def test_training_and_prediction_when_warm_then_compile_nothing():
     warm.warm()
     # What the driver asks of single numbers.
-    scan_kernels.weight_of(1.0, 1.0, 1.0, 0.0, -np.inf, np.inf)
+    scan_kernels.best_leaf_value(1.0, 1.0, 1.0, 0.0, -np.inf, np.inf)
     before = compiled()
     x = np.random.default_rng(0).integers(0, 5, (100, 3)).astype(np.float64)
     for inputs in (x, sp.csr_array(x), x.astype(np.float32)):
@@ -74,16 +74,16 @@ def test_training_and_prediction_when_warm_then_compile_nothing():
         Predictor(forest).leaves(inputs)
         Explainer(forest).contributions(inputs)
     Metric("auc").sums(Objective("logistic"), x[:, :1], x[:, 0], np.empty(0), (0.0, 1.0))
-    FeatureSets(3, weights=(1.0, 1.0, 1.0), drawn=1).words([frozenset()], np.zeros(1, np.int64))
+    FeatureSets(3, weights=(1.0, 1.0, 1.0), num_sampled=1).words([frozenset()], np.zeros(1, np.int64))
     for options in (
         {"growth": "leaf", "maxLeaves": 4},
         {"minInstancesPerNode": 2},
         {"node_features": 1, "maxDepth": 2},
     ):
-        warm.grow_here(plans.boosting(maxIter=1, **options))
+        warm.grow_in_process(plans.boosting(maxIter=1, **options))
     warm.warm_whole_trees()
     groups, ranks = RowGroups.of(np.arange(100) // 9, np.arange(100), np.empty(0)), Objective("lambdarank")
     ranks.gradients(x[:, :1], x[:, 0], groups=groups)
     for metric in ("ndcg@3", "map"):
-        Metric.parsed(metric).sums(ranks, x[:, :1], x[:, 0], np.empty(0), (0.0, 1.0), groups)
+        Metric.parse(metric).sums(ranks, x[:, :1], x[:, 0], np.empty(0), (0.0, 1.0), groups)
     assert compiled() == before

@@ -1,4 +1,4 @@
-"""Operations on sorted integers, faster than NumPy's ``unique`` and ``isin``, which would hash or sort them again."""
+"""Operations on ascending integers. NumPy's ``unique`` and ``isin`` would hash or sort them again, which is slower."""
 
 from __future__ import annotations
 
@@ -10,66 +10,66 @@ from ps2.algorithms.trees.layout import Array, Bools
 from ps2.array_types import Int64s
 from ps2.ops.kernels import inline
 
-# The length of the runs that ``sort_pairs`` sorts by insertion; then it merges them.
+# ``sort_pairs`` sorts runs of this many keys by insertion, and then merges the runs.
 RUN_LENGTH = 16
 
 
-def runs(numbers: Array) -> Int64s:
-    """Return the index of the first number of each run of equal numbers, int64."""
-    return np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1])[: len(numbers)])
+def run_starts(values: Array) -> Int64s:
+    """Return the index of the first value of each run of equal values, int64."""
+    return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
 
 
-def distinct_of(numbers: Array) -> Array:
-    """Return ascending numbers without their duplicates."""
-    return numbers[runs(numbers)]
+def unique_sorted(values: Array) -> Array:
+    """Return ascending values without duplicates."""
+    return values[run_starts(values)]
 
 
-def merged(numbers: Array, others: Array) -> Array:
-    """Return the union of two sets of ascending numbers, ascending."""
+def union_sorted(first: Array, second: Array) -> Array:
+    """Return the ascending union of two arrays of ascending integers."""
     # A stable sort merges two ascending runs in one pass.
-    return distinct_of(np.sort(np.concatenate([numbers, others]), kind="stable"))
+    return unique_sorted(np.sort(np.concatenate([first, second]), kind="stable"))
 
 
-def are_in(numbers: Int64s, members: Int64s, size: int) -> Bools:
-    """Return for each number whether it is a member. Members are in any order; all numbers are in [0, size)."""
-    flags = np.zeros(size, np.bool_)
+def is_member(values: Int64s, members: Int64s, upper_bound: int) -> Bools:
+    """Return for each value whether it is in ``members``, in any order; all integers are in [0, upper_bound)."""
+    flags = np.zeros(upper_bound, np.bool_)
     flags[members] = True
-    return flags[numbers]
+    return flags[values]
 
 
 @inline
-def sort_pairs(values: Array, numbers: Int64s) -> None:
-    """Sort values in place, NaN last, and move their numbers with them; ``numbers`` may be longer. The sort is stable.
+def sort_pairs(keys: Array, values: Int64s) -> None:
+    """Sort keys in place, NaN last, and move their values with them; ``values`` may be longer. The sort is stable.
 
-    Numba takes seconds to compile NumPy's own sorts.
+    NumPy's own sorts would take numba seconds to compile.
     """
-    count, size = len(values), RUN_LENGTH
-    for begin in range(0, count, size):
-        for i in range(begin + 1, min(begin + size, count)):
-            value, number, slot = values[i], numbers[i], i
-            while slot > begin and _comes_before(value, values[slot - 1]):
-                values[slot], numbers[slot] = values[slot - 1], numbers[slot - 1]
-                slot -= 1
-            values[slot], numbers[slot] = value, number
-    if count <= size:
+    count, run_length = len(keys), RUN_LENGTH
+    for begin in range(0, count, run_length):
+        for i in range(begin + 1, min(begin + run_length, count)):
+            key, value, position = keys[i], values[i], i
+            while position > begin and _comes_before(key, keys[position - 1]):
+                keys[position], values[position] = keys[position - 1], values[position - 1]
+                position -= 1
+            keys[position], values[position] = key, value
+    if count <= run_length:
         return
-    left_values, left_numbers = np.empty(count, values.dtype), np.empty(count, np.int64)
-    while size < count:  # merge runs of this size
-        for begin in range(0, count - size, 2 * size):
-            for i in range(size):
-                left_values[i], left_numbers[i] = values[begin + i], numbers[begin + i]
-            left, right, end = 0, begin + size, min(begin + 2 * size, count)
-            while left < size:
-                slot = right - size + left
-                if right < end and _comes_before(values[right], left_values[left]):
-                    values[slot], numbers[slot] = values[right], numbers[right]
+    left_keys, left_values = np.empty(count, keys.dtype), np.empty(count, np.int64)
+    while run_length < count:  # merge pairs of runs of this length
+        for begin in range(0, count - run_length, 2 * run_length):
+            for i in range(run_length):
+                left_keys[i], left_values[i] = keys[begin + i], values[begin + i]
+            left, right, end = 0, begin + run_length, min(begin + 2 * run_length, count)
+            while left < run_length:
+                position = right - run_length + left
+                if right < end and _comes_before(keys[right], left_keys[left]):
+                    keys[position], values[position] = keys[right], values[right]
                     right += 1
                 else:
-                    values[slot], numbers[slot] = left_values[left], left_numbers[left]
+                    keys[position], values[position] = left_keys[left], left_values[left]
                     left += 1
-        size *= 2
+        run_length *= 2
 
 
 @inline
-def _comes_before(one: Any, other: Any) -> bool:
-    return one < other or (other != other and one == one)
+def _comes_before(key: Any, other_key: Any) -> bool:
+    return key < other_key or (other_key != other_key and key == key)

@@ -1,8 +1,9 @@
-"""A boosted tree that grows on servers, or by steps in the only worker. Pure.
+"""The growth of one boosted tree, on servers or in the process of the only worker. Pure.
 
-Splits are chosen one after the other (``SplitOrder``). To explore a node is to search the best splits of its children.
-Explored nodes that are not chosen are dropped, so the tree does not depend on how many nodes a clock explores. Workers
-add the histogram of the lighter child; the servers subtract it from the parent's, which gives the heavier child's.
+Splits are chosen one after the other (``SplitOrder``). To explore a node means to search the best splits of its
+children. Explored nodes that are not chosen are dropped, so the tree does not depend on the number of nodes that a
+clock explores. Workers build the histogram of the lighter child. The servers subtract it from the parent's histogram,
+which gives the histogram of the heavier child.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.driver_messages import FinalNodes
 from ps2.algorithms.trees.growth import Growth, Node, SplitOrder, boosted_tree, grown_tree, nodes_of
 from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HESSIAN, LOWER, THIRD, UPPER, WORD_BITS, Bools
-from ps2.algorithms.trees.nonempty_bins import has_marks
+from ps2.algorithms.trees.nonempty_bins import is_marks_row
 from ps2.algorithms.trees.problem import BoostingPlan, key_of
-from ps2.algorithms.trees.scan_kernels import Limits, Rules, judge, may_split, weight_by
+from ps2.algorithms.trees.scan_kernels import Limits, Rules, leaf_value_of_sums, may_split, set_verdicts
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Tree
 from ps2.array_types import Float64s, Int64s
@@ -35,20 +36,20 @@ Path = frozenset[int]
 class FeatureSets:
     """The features that nodes may be split by: interaction constraints, and features sampled by their weights.
 
-    The driver makes a set of features for each open node, as bits, and the servers search no other features.
+    The driver sends a set of features, as bits, for each open node, and the servers search only these features.
 
     Attributes:
         features: the number of features.
-        groups: groups of features that interact, as xgboost's ``interaction_constraints``: a node may be split by the
-            features of its path, and by all groups that contain its path. A root may use all features. Empty: no rule.
-        weights: the weight of each feature in the sample; empty: features are not sampled.
-        drawn: the number of features that each node samples, without replacement.
+        groups: groups of features, as xgboost's ``interaction_constraints``: a node may use the features of its path,
+            and those of each group that contains the path; the root may use all features. Empty: no constraints.
+        weights: the weight of each feature when nodes sample features; empty: nodes do not sample.
+        num_sampled: the number of features that each node samples, without replacement.
     """
 
     features: int
     groups: tuple[tuple[int, ...], ...] = ()
     weights: tuple[float, ...] = ()
-    drawn: int = 0
+    num_sampled: int = 0
 
     def words(self, paths: Sequence[Path], keys: Int64s) -> Int64s:
         """Return each node's set of features as bits, int64, shape (n, words); 0 words: nodes use all features."""
@@ -57,32 +58,33 @@ class FeatureSets:
         words = -(-self.features // WORD_BITS)
         flags = np.zeros((len(paths), words * WORD_BITS), np.bool_)
         for row, path, key in zip(flags, paths, keys.tolist(), strict=True):
-            row[: self.features] = self._draw(key) if self.weights else True
+            row[: self.features] = self._sample(key) if self.weights else True
             if self.groups and path:
-                row[: self.features] &= self._related(path)
+                row[: self.features] &= self._allowed_after(path)
         return np.packbits(flags, axis=1, bitorder="little").view(np.int64)
 
-    def _related(self, path: Path) -> Bools:
-        is_related = np.zeros(self.features, np.bool_)
-        is_related[list(path)] = True
+    def _allowed_after(self, path: Path) -> Bools:
+        """Return for each feature whether the constraints allow it below a path."""
+        is_allowed = np.zeros(self.features, np.bool_)
+        is_allowed[list(path)] = True
         for group in self.groups:
             if path.issubset(group):
-                is_related[list(group)] = True
-        return is_related
+                is_allowed[list(group)] = True
+        return is_allowed
 
-    def _draw(self, key: int) -> Bools:
+    def _sample(self, key: int) -> Bools:
         """Sample features by their weights (P. Efraimidis and P. Spirakis, "Weighted random sampling", 2006)."""
         times = np.empty(self.features)
-        waiting_times(key, readable(np.array(self.weights, np.float64)), times)
-        is_drawn = np.isfinite(times)
-        if is_drawn.sum() > self.drawn:
-            is_drawn[np.argpartition(times, self.drawn)[self.drawn :]] = False
-        return is_drawn
+        sample_exponentials(key, readable(np.array(self.weights, np.float64)), times)
+        is_sampled = np.isfinite(times)
+        if is_sampled.sum() > self.num_sampled:
+            is_sampled[np.argpartition(times, self.num_sampled)[self.num_sampled :]] = False
+        return is_sampled
 
 
 @kernel
-def waiting_times(key: int, weights: Float64s, out: Float64s) -> None:
-    """Set ``out`` to random times, exponential with the features' weights as rates; infinite for rate 0."""
+def sample_exponentials(key: int, weights: Float64s, out: Float64s) -> None:
+    """Set ``out`` to exponential random variables, whose rates are the features' weights; infinite for rate 0."""
     for feature in range(len(weights)):
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(feature + 1))
         unit = (np.float64(state >> np.uint64(11)) + 1.0) * TO_UNIT
@@ -91,22 +93,22 @@ def waiting_times(key: int, weights: Float64s, out: Float64s) -> None:
 
 # The matrix row of a root's histogram: row 0 is the layout, and row 1 has the marks.
 ROOT = 2
-# A clock of leaf-wise growth explores BATCH nodes, or one BATCH_SHARE-th of the remaining splits if that is more
+# A clock of leaf-wise growth explores at least BATCH nodes, and at least the remaining splits divided by BATCH_DIVISOR
 # (decision 20).
-BATCH, BATCH_SHARE = 16, 8
+BATCH, BATCH_DIVISOR = 16, 8
 
 
 def rules_of(plan: BoostingPlan, scales: tuple[float, float]) -> Rules:
-    """Return the rules of splits; ``scales``: the factors that made hessians and gradients integers."""
+    """Return the rules of splits; scales: see ``PlantTrees``."""
     hessian_scale, gradient_scale = scales
     penalties = float(plan.settings.regLambda), float(plan.settings.regAlpha)
     return Rules(1 / gradient_scale, 1 / hessian_scale, *penalties, float(plan.min_hessian), plan.min_third)
 
 
 def limits_of(plan: BoostingPlan, rules: Rules, totals: Int64s, max_splits: int) -> Limits:
-    """Return the limits of a tree; totals: the sums of the root's rows."""
-    # The third total is the number of rows, unless it is their weight.
-    rows = 0 if plan.third == "weights" else int(totals[THIRD])
+    """Return the limits of a tree's growth; totals: the sums over the root's rows."""
+    # The third total is the number of rows (0 without a third channel), unless it is their weight.
+    rows = 0 if plan.third_channel == "weights" else int(totals[THIRD])
     rows_per_hessian = rows / max(int(totals[HESSIAN]) * rules.hessian_unit, rules.hessian_unit)
     min_gain = float(max(plan.min_gain, plan.settings.minSplitLoss))
     weight_unit = 0.0 if plan.weight_source == "hessians" else float(plan.weight_unit)
@@ -115,7 +117,14 @@ def limits_of(plan: BoostingPlan, rules: Rules, totals: Int64s, max_splits: int)
 
 
 class BoostedGrowth(Growth):
-    """A boosted tree that grows; scales: see ``PlantTrees``; rate: the learning rate of this tree, None: the plan's."""
+    """A boosted tree that grows.
+
+    Args:
+        scales: see ``PlantTrees``.
+        totals: the sums over the root's rows, int64.
+        tree_number: the number of the tree, from 0.
+        rate: the learning rate of the tree; None: the plan's.
+    """
 
     keeps_histograms, operation = True, "trees.best_splits"
 
@@ -125,35 +134,34 @@ class BoostedGrowth(Growth):
         bins: Bins,
         scales: tuple[float, float],
         totals: Int64s,
-        number: int = 0,
+        tree_number: int = 0,
         rate: float | None = None,
     ) -> None:
-        # The number of nodes that a clock of leaf-wise growth explores; None: many, so that there are few clocks. Trees
-        # do not depend on it.
-        self.explores: int | None = None
-        self._plan, self._bins, self._number = plan, bins, number
+        # The number of nodes that a clock of leaf-wise growth explores; None: see BATCH. Trees do not depend on it.
+        self.nodes_per_clock: int | None = None
+        self._plan, self._bins, self._tree_number = plan, bins, tree_number
         self._rate = plan.settings.stepSize if rate is None else rate
         self._rules = rules_of(plan, scales)
         self._limits = limits_of(plan, self._rules, totals, plan.max_leaves - 1)
-        may = bool(may_split(1, readable(totals), plan.settings.maxDepth, self._rules))
-        root = Node(1, totals, plan.bounds, may, row=ROOT)
+        root_may_split = bool(may_split(1, readable(totals), plan.settings.maxDepth, self._rules))
+        root = Node(1, totals, plan.bounds, root_may_split, row=ROOT)
         super().__init__([root])
         self.num_rows = ROOT + 1
-        drawn = plan.node_features if plan.settings.featureWeights else 0
+        num_sampled = plan.node_features if plan.settings.featureWeights else 0
         groups = tuple(map(tuple, plan.settings.interactionConstraints or ()))
-        self._sets = FeatureSets(bins.features, groups, tuple(plan.settings.featureWeights or ()), drawn)
+        self._sets = FeatureSets(bins.num_features, groups, tuple(plan.settings.featureWeights or ()), num_sampled)
         self._order = SplitOrder(plan.max_leaves - 1, plan.settings.growth == "leaf")
         self._explored: list[Node] = []
-        # Nodes that have a histogram and are not explored yet.
+        # Nodes that have a histogram and have not been explored.
         self._unexplored = [root]
-        # Rows of histograms that are needed until the next search only; free rows.
+        # Matrix rows whose histograms are not needed after the next search, and rows without a histogram.
         self._spent_rows, self._free_rows = list[int](), list[int]()
 
     def operands(self) -> dict[str, Any]:
         plan, (rows, totals, _) = self._plan, self._arrays()
-        keys = np.zeros(len(rows), np.int64)  # random keys by which nodes sample features
+        keys = np.zeros(len(rows), np.int64)  # of the random numbers by which nodes sample features
         if plan.node_features or plan.settings.featureWeights:
-            keys[:] = [key_of(plan.seed, self._number, node.place) for node in self.open]
+            keys[:] = [key_of(plan.seed, self._tree_number, node.heap_index) for node in self.open]
         return {
             "rows": rows,
             "totals": totals,
@@ -164,31 +172,32 @@ class BoostedGrowth(Growth):
             "channels": plan.channels,
             "marks": True,
             "min_third": plan.min_third,
-            "features": self._bins.features,
-            # ``allowed`` holds the features that are sampled by weights.
+            "features": self._bins.num_features,
+            # Features that are sampled by weights are in ``allowed``.
             "drawn": 0 if plan.settings.featureWeights else plan.node_features,
         }
 
     @cached_property
     def tree(self) -> Tree:
         """The finished tree; ``count`` is 0 everywhere."""
-        (root,), inner = self._roots, self._order.chosen
-        bounds = self._bounds(nodes_of(root, inner))
-        return boosted_tree(self._bins, grown_tree(root, inner), bounds, self._rules, self._rate)
+        (root,), split_nodes = self._roots, self._order.chosen
+        bounds = self._bounds(nodes_of(root, split_nodes))
+        return boosted_tree(self._bins, grown_tree(root, split_nodes), bounds, self._rules, self._rate)
 
     def _bounds(self, nodes: Sequence[Node]) -> Float64s:
         return np.array([node.bounds for node in nodes])
 
-    def _judge(self, best: Splits, verdicts: Bools) -> None:
-        _, totals, places = self._arrays()
-        sums = readable(totals), readable(self._bounds(self.open))
-        judge(readable(places), *sums, readable(best.gains), readable(best.lefts), self._rules, self._limits, verdicts)
+    def _set_verdicts(self, best: Splits, verdicts: Bools) -> None:
+        _, totals, heap_indices = self._arrays()
+        nodes = readable(heap_indices), readable(totals), readable(self._bounds(self.open))
+        splits = readable(best.gains), readable(best.left_sums)
+        set_verdicts(*nodes, *splits, self._rules, self._limits, verdicts)
 
     def _children(self, node: Node, sums: tuple[Int64s, Int64s], may_split: Sequence[bool]) -> tuple[Node, ...]:
-        children, plan, feature = super()._children(node, sums, may_split), self._plan, node.where[FEATURE]
+        children, plan, feature = super()._children(node, sums, may_split), self._plan, node.condition[FEATURE]
         if plan.monotone:
             left, right = (
-                float(weight_by(total[HESSIAN], total[GRADIENT], node.bounds, self._rules)) for total in sums
+                float(leaf_value_of_sums(total[HESSIAN], total[GRADIENT], node.bounds, self._rules)) for total in sums
             )
             bounds = child_bounds(left, right, plan.monotone[feature], node.bounds)
             children[0].bounds, children[1].bounds = bounds
@@ -197,64 +206,64 @@ class BoostedGrowth(Growth):
         return children
 
     def _choose(self) -> list[Node]:
-        """Choose the splits that are certain; return the nodes to explore next, or at the end those not split yet."""
+        """Choose the splits that are certain; return the nodes to explore, or at the end the chosen nodes to split."""
         for node in self._explored:
             node.is_known = True
         if not self._explored:
             self._order.begin(self._roots[0])
         self._order.choose()
-        ahead = self._order.ahead()
-        self._release_unneeded(ahead)
+        to_explore = self._order.nodes_to_explore()
+        self._release_unneeded(to_explore)
         count = self._order.remaining
         if self._plan.settings.growth == "leaf":
-            count = self.explores or max(BATCH, count // BATCH_SHARE)
-        self._explored, self._unexplored = ahead[:count], ahead[count:]
+            count = self.nodes_per_clock or max(BATCH, count // BATCH_DIVISOR)
+        self._explored, self._unexplored = to_explore[:count], to_explore[count:]
         return self._explored or [node for node in self._order.chosen if not node.rows_are_moved]
 
     def _open(self, split_nodes: list[Node]) -> tuple[list[Node], list[Node]]:
-        """Open the children of explored nodes that may be split; workers add the histograms of the lighter ones."""
-        lighter = [self._give_histograms(node) for node in self._explored]
+        """Open the children of explored nodes that may be split; workers build the lighter children's histograms."""
+        lighter = [self._assign_rows(node) for node in self._explored]
         opened = [child for node in self._explored for child in node.children if child.may_split]
         self._unexplored += opened
         return opened, lighter
 
     def _final_nodes(self) -> FinalNodes:
-        (root,), inner = self._roots, set(self._order.chosen)
+        (root,), split_nodes = self._roots, set(self._order.chosen)
         nodes = nodes_of(root, self._order.chosen)
-        is_leaf = np.array([node not in inner for node in nodes])
+        is_leaf = np.array([node not in split_nodes for node in nodes])
         return FinalNodes(np.array([node.number for node in nodes]), is_leaf, np.where(is_leaf, self.tree.value, 0.0))
 
-    def _give_histograms(self, node: Node) -> Node:
+    def _assign_rows(self, node: Node) -> Node:
         """Assign matrix rows to the children's histograms; return the lighter child."""
         left, right = node.children
-        small, large = (left, right) if left.totals[HESSIAN] <= right.totals[HESSIAN] else (right, left)
-        small.row = self._take_row()
-        if large.may_split:
-            self.subtract.append((node.row, small.row))
-            large.row = node.row
+        light, heavy = (left, right) if left.totals[HESSIAN] <= right.totals[HESSIAN] else (right, left)
+        light.row = self._new_row()
+        if heavy.may_split:
+            self.subtract.append((node.row, light.row))
+            heavy.row = node.row
         else:
             self._release(node.row)
-        if not small.may_split:
-            self._spent_rows.append(small.row)
-        return small
+        if not light.may_split:
+            self._spent_rows.append(light.row)
+        return light
 
-    def _release_unneeded(self, ahead: list[Node]) -> None:
+    def _release_unneeded(self, to_explore: list[Node]) -> None:
         """Release the histograms of nodes that will not be explored."""
         self.subtract, self.clear = [], []
         for row in self._spent_rows:
             self._release(row)
-        needed = set(ahead)
+        needed = set(to_explore)
         for node in self._unexplored:
             if node not in needed:
                 self._release(node.row)
         self._spent_rows, self._unexplored = [], []
 
-    def _take_row(self) -> int:
+    def _new_row(self) -> int:
         if self._free_rows:
             return self._free_rows.pop()
         row = self.num_rows
-        # If the next row has marks, the matrix needs it for this row.
-        self.num_rows += 2 if has_marks(row + 1) else 1
+        # If the next row is for marks, the matrix needs it, too: it has the marks of this row.
+        self.num_rows += 2 if is_marks_row(row + 1) else 1
         return row
 
     def _release(self, row: int) -> None:
@@ -262,10 +271,10 @@ class BoostedGrowth(Growth):
         self.clear.append(row)
 
 
-def child_bounds(w_left: float, w_right: float, sign: int, bounds: Float64s) -> tuple[Float64s, Float64s]:
-    """Return the bounds of leaf values below two children, by the constraint of their feature: 1, -1, or 0 for none."""
+def child_bounds(left_value: float, right_value: float, sign: int, bounds: Float64s) -> tuple[Float64s, Float64s]:
+    """Return the bounds of leaf values below two children; sign: the monotone constraint of the split's feature."""
     left, right = bounds.copy(), bounds.copy()
     if sign:
         upper, lower = (left, right) if sign > 0 else (right, left)
-        upper[UPPER] = lower[LOWER] = (w_left + w_right) / 2
+        upper[UPPER] = lower[LOWER] = (left_value + right_value) / 2
     return left, right

@@ -1,4 +1,4 @@
-"""A worker's rows while boosted trees grow: bins, margins, gradients, and the nodes of the growing tree."""
+"""A worker's rows while boosted trees grow: their bins, margins and gradients, and their nodes in the growing tree."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import FinalNodes
-from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponents_of, quantised
+from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponent_counts, quantise_pairs
 from ps2.algorithms.trees.layout import Array
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem, key_of
 from ps2.algorithms.trees.ranking import RowGroups
-from ps2.algorithms.trees.rows import Binned, NodeRows, binned, draw, row_ids, whole_weights, with_all_columns
+from ps2.algorithms.trees.rows import Binned, NodeRows, binned, rounded_weights, row_ids, sample_rows, with_all_columns
 from ps2.algorithms.trees.tree import Forest
 from ps2.array_types import Float64s, Int64s
 from ps2.data.rows import LocalRows
@@ -25,8 +25,8 @@ from ps2.ops.guards import readable
 
 
 @dataclass(frozen=True, eq=False)
-class RowGroup:
-    """Rows for training, or held-out rows; margins: shape (n, width); weights: empty if each row counts 1."""
+class RowSet:
+    """Training rows, or held-out rows; margins: shape (n, width); weights: empty if each row counts 1."""
 
     rows: Binned
     y: Float64s
@@ -35,15 +35,15 @@ class RowGroup:
     groups: RowGroups | None = None
 
     @staticmethod
-    def of(problem: TreeProblem, rows: LocalRows, bins: Bins, columns: FeatureColumns | None = None) -> RowGroup:
-        """Bin rows. The rows of a ranking group are ordered by content: trees do not depend on their order."""
+    def of(problem: TreeProblem, rows: LocalRows, bins: Bins, columns: FeatureColumns | None = None) -> RowSet:
+        """Bin rows, and order the rows of a ranking group by their content: trees do not depend on their order."""
         assert rows.y is not None
         weights = NO_WEIGHTS if rows.weights is None else rows.weights
         margins = starting_margins(rows, problem.base, problem.initial)
         groups = None
         if rows.groups is not None:
             groups = RowGroups.of(rows.groups, row_ids(rows, problem.absent), weights)
-        return RowGroup(binned(rows, bins, problem.absent, columns), rows.y, weights, margins, groups)
+        return RowSet(binned(rows, bins, problem.absent, columns), rows.y, weights, margins, groups)
 
 
 class BoostedRows:
@@ -53,10 +53,11 @@ class BoostedRows:
         metric: the metric of the held-out rows.
         training: the rows for training.
         held_out: the rows for validation; None: no rows are held out.
-        grown: the rows that the tree grows from; None: no tree grows.
-        moving: groups of rows that move through the tree, each with the margins to which the tree's leaves are added.
-        quantised: the hessians and gradients for the tree, as integers, shape (n, 2).
-        summed: the numbers that histograms sum: ``quantised``, and a third channel if the plan has one.
+        tree_rows: the rows from which the tree grows, by node; None: no tree grows.
+        moving_rows: all rows by node of the tree: ``tree_rows``, the training rows that the tree has not sampled, and
+            the held-out rows; each with the margins to which leaf values are added.
+        integer_pairs: the hessians and gradients for the tree, as integers, shape (n, 2).
+        channel_values: the values that histograms sum: ``integer_pairs``, and a third channel if the plan has one.
     """
 
     def __init__(
@@ -71,72 +72,75 @@ class BoostedRows:
         training, held_out = rows
         self._problem, self._plan = problem, plan
         self._ids = row_ids(training, problem.absent) if ids is None else ids
-        self.metric = Metric.parsed(plan.settings.evalMetric or "")
+        self.metric = Metric.parse(plan.settings.evalMetric or "")
         self._span = problem.span  # the range of the margins
-        self.training = RowGroup.of(problem, training, bins, columns)
-        # Held-out rows may lack values of features that no training row lacks.
-        lenient = replace(bins, missing=np.ones(bins.features, np.bool_), block=0)
-        self.held_out = None if held_out is None else RowGroup.of(problem, held_out, lenient)
+        self.training = RowSet.of(problem, training, bins, columns)
+        # In held-out rows, features may have missing values that have none in training rows.
+        held_out_bins = replace(bins, has_missing=np.ones(bins.num_features, np.bool_), block_width=0)
+        self.held_out = None if held_out is None else RowSet.of(problem, held_out, held_out_bins)
         if self.held_out is not None and self.held_out.groups is not None:
             assert held_out is not None
             assert held_out.groups is not None
-            self.held_out = replace(self.held_out, groups=RowGroups.in_order(held_out.groups))
-        self.grown: NodeRows | None = None
-        self.moving: list[tuple[NodeRows, Float64s]] = []
-        self.quantised: Array | None = None
-        self.summed: Array = np.empty((0, 2), np.int64)
-        self._pairs: Float64s | None = None  # hessians and gradients of a round
-        self._whole_weights: Array | None = None  # integer weights of rows, if they are the third channel
-        if plan.third == "weights":
-            self._whole_weights = whole_weights(self.training.weights, readable(self._ids), plan.weight_unit)
+            self.held_out = replace(self.held_out, groups=RowGroups.in_row_order(held_out.groups))
+        self.tree_rows: NodeRows | None = None
+        self.moving_rows: list[tuple[NodeRows, Float64s]] = []
+        self.integer_pairs: Array | None = None
+        self.channel_values: Array = np.empty((0, 2), np.int64)
+        self._pairs: Float64s | None = None  # hessians and gradients of a round, shape (width, n, 2)
+        self._integer_weights: Array | None = None  # integer weights of rows, if they are the third channel
+        if plan.third_channel == "weights":
+            self._integer_weights = rounded_weights(self.training.weights, readable(self._ids), plan.weight_unit)
 
     def compute_gradients(self) -> dict[str, Any]:
-        """Compute a round's gradients; return losses, the held-out rows' report, and ``exponents_of`` gradients."""
+        """Compute a round's gradients; return losses, the held-out rows' report, and ``exponent_counts``."""
         rows, objective = self.training, self._problem.objective
         self._pairs, (loss, weight) = objective.gradients(rows.margins, rows.y, rows.weights, self._pairs, rows.groups)
         sums: dict[str, Any] = {"loss": loss, "weight": weight}
-        if (group := self.held_out) is not None:
-            sums["held"] = self.metric.sums(objective, group.margins, group.y, group.weights, self._span, group.groups)
-        return {**sums, "rows": len(rows.y), "exponents": exponents_of(self._pairs, rows.weights)}
+        if (held_out := self.held_out) is not None:
+            sums["held"] = self.metric.sums(
+                objective, held_out.margins, held_out.y, held_out.weights, self._span, held_out.groups
+            )
+        return {**sums, "rows": len(rows.y), "exponents": exponent_counts(self._pairs, rows.weights)}
 
     def plant(self, tree: int, scales: tuple[float, float]) -> Int64s:
-        """Begin a tree with all rows in its root; return the root's totals, int64, shape (3,)."""
+        """Begin tree number ``tree``; return its root's totals, int64, shape (3,); scales: see ``PlantTrees``."""
         plan, output = self._plan, tree % self._problem.objective.width
         assert self._pairs is not None
         key = key_of(plan.seed, tree)
-        self.quantised = quantised(self._pairs[output], self._ids, key, scales, self.quantised)
-        self.summed = self.quantised
-        if plan.third is not None:
-            third = self._whole_weights
-            third = np.ones(len(self.quantised), np.int64) if third is None else third
-            self.summed = np.column_stack([self.quantised, third])
+        self.integer_pairs = quantise_pairs(self._pairs[output], self._ids, key, scales, self.integer_pairs)
+        self.channel_values = self.integer_pairs
+        if plan.third_channel is not None:
+            third_values = self._integer_weights
+            third_values = np.ones(len(self.integer_pairs), np.int64) if third_values is None else third_values
+            self.channel_values = np.column_stack([self.integer_pairs, third_values])
         margins = self.training.margins[:, output]
         if plan.settings.subsamplingRate < 1:
             # The trees of one round grow from the same rows.
-            is_sampled = draw(self._ids, key_of(plan.seed, tree - output), plan.settings.subsamplingRate)
-            self.grown = NodeRows(self.training.rows, np.flatnonzero(is_sampled).astype(np.int32))
-            self.moving = [(NodeRows(self.training.rows, np.flatnonzero(~is_sampled).astype(np.int32)), margins)]
+            is_sampled = sample_rows(self._ids, key_of(plan.seed, tree - output), plan.settings.subsamplingRate)
+            self.tree_rows = NodeRows(self.training.rows, np.flatnonzero(is_sampled).astype(np.int32))
+            self.moving_rows = [(NodeRows(self.training.rows, np.flatnonzero(~is_sampled).astype(np.int32)), margins)]
         else:
-            self.grown, self.moving = NodeRows(self.training.rows, np.arange(len(self._ids), dtype=np.int32)), []
-        self.moving.append((self.grown, margins))
+            self.tree_rows = NodeRows(self.training.rows, np.arange(len(self._ids), dtype=np.int32))
+            self.moving_rows = []
+        self.moving_rows.append((self.tree_rows, margins))
         if self.held_out is not None:
-            numbers = np.arange(len(self.held_out.y), dtype=np.int32)
-            self.moving.append((NodeRows(self.held_out.rows, numbers), self.held_out.margins[:, output]))
+            row_numbers = np.arange(len(self.held_out.y), dtype=np.int32)
+            self.moving_rows.append((NodeRows(self.held_out.rows, row_numbers), self.held_out.margins[:, output]))
         return self._totals()
 
     def _totals(self) -> Int64s:
-        """Return the sums of the rows from which the tree grows."""
-        assert self.grown is not None
-        assert self.quantised is not None
-        order = self.grown.rows_of(0)
-        third = len(order) if self._whole_weights is None else self._whole_weights[order].sum(dtype=np.int64)
-        return np.array([*growing_kernels.sum_pairs(order, self.quantised), third], np.int64)
+        """Return the sums over the tree's rows: of hessians, gradients and third channel (or number)."""
+        assert self.tree_rows is not None
+        assert self.integer_pairs is not None
+        order = self.tree_rows.rows_of(0)
+        third_total = len(order) if self._integer_weights is None else self._integer_weights[order].sum(dtype=np.int64)
+        return np.array([*growing_kernels.sum_pairs(order, self.integer_pairs), third_total], np.int64)
 
     def end(self, nodes: FinalNodes) -> None:
-        """Add the leaves of the tree to the margins of the rows in them."""
-        for rows, margins in self.moving:
+        """End the tree: add the value of each leaf to the margins of its rows."""
+        for rows, margins in self.moving_rows:
             rows.add_leaf_values(nodes, margins)
-        self.grown, self.moving = None, []
+        self.tree_rows, self.moving_rows = None, []
         self.widen_span(nodes.values[nodes.is_leaf])
 
     def widen_span(self, values: Float64s) -> None:

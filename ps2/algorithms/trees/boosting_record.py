@@ -1,4 +1,4 @@
-"""The driver's record of boosting: trees, losses of rounds, and the decision to stop. Pure, except for the time."""
+"""The driver's record of boosting: trees, losses of rounds, and the decision to stop. Pure, except for times."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, Trained
-from ps2.algorithms.trees.gradients import scales_of
+from ps2.algorithms.trees.gradients import integer_scales
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.array_types import Float64s
 
-# Tolerances are relative to the metric, or to this number if that is larger, as in pyspark.ml.
+# A tolerance is relative to the metric, or to this value if the metric is smaller, as in pyspark.ml.
 MIN_SCALE = 0.01
 
 
@@ -26,8 +26,8 @@ class EarlyStopping:
     """The rule by which the metric of the held-out rows ends a training.
 
     Attributes:
-        patience: the training ends after this many consecutive rounds that do not improve the metric; 0: pyspark.ml's
-            rule, which is the same as 1, but a metric that stays the same improves with a tolerance of 0.
+        patience: stop after this many consecutive rounds that do not improve the metric. 0: pyspark.ml's rule, which
+            stops after one such round; with a tolerance of 0, an unchanged metric counts as improved.
         tolerance: the minimum improvement, relative to the metric.
         is_larger_better: whether a larger value of the metric is better.
     """
@@ -38,19 +38,19 @@ class EarlyStopping:
 
     def is_over(self, values: Sequence[float]) -> bool:
         """Return whether the training ends; values: the metric after each round."""
-        best, rounds = np.inf, 0  # the rounds since the last improvement
-        for value in self._falling(values):
-            gain = best - value
+        best_value, num_stale_rounds = np.inf, 0
+        for value in self._with_smaller_better(values):
+            gain = best_value - value
             scale = max(abs(value) if self.is_larger_better else value, MIN_SCALE)
             is_better = gain >= self.tolerance * scale and (gain > 0 or not self.patience)
-            best, rounds = (value, 0) if is_better else (best, rounds + 1)
-        return rounds >= max(self.patience, 1)
+            best_value, num_stale_rounds = (value, 0) if is_better else (best_value, num_stale_rounds + 1)
+        return num_stale_rounds >= max(self.patience, 1)
 
     def best(self, values: Sequence[float]) -> int:
-        """Return the number of the best round, from 0; the first one of equals."""
-        return int(np.argmin(self._falling(values)))
+        """Return the number, from 0, of the best round; of equally good rounds, the first."""
+        return int(np.argmin(self._with_smaller_better(values)))
 
-    def _falling(self, values: Sequence[float]) -> list[float]:
+    def _with_smaller_better(self, values: Sequence[float]) -> list[float]:
         """Return the values, negated if a larger value is better."""
         return [-value if self.is_larger_better else value for value in values]
 
@@ -61,7 +61,7 @@ class BoostingRecord:
     def __init__(self, problem: TreeProblem, plan: BoostingPlan, record: Record) -> None:
         self._problem, self._plan = problem, plan
         self.record = record
-        self.metric = Metric.parsed(plan.settings.evalMetric or "")
+        self.metric = Metric.parse(plan.settings.evalMetric or "")
         self._stopping = EarlyStopping(
             plan.settings.earlyStoppingRounds or 0, plan.settings.validationTol, self.metric.is_larger_better
         )
@@ -74,12 +74,12 @@ class BoostingRecord:
         return len(self.trees) // self._problem.objective.width
 
     def begin(self, losses: Any) -> None:
-        """Record the losses before the first round; see ``end_round``."""
+        """Record the losses before the first round: a report of workers with the sums ``loss`` and ``weight``."""
         self.record.add(losses.rows, losses.bytes)
         self.record.objective.append(float(losses.loss / losses.weight))
 
     def end_round(self, ask: Ask, losses: Any, seconds: float | None = None) -> bool:
-        """Record the losses after a round; return whether the training ends. seconds: None: measure them."""
+        """Record the losses after a round; return whether the training ends; seconds None: measure the time."""
         self.record.add(losses.rows, losses.bytes)
         self._counters.append((self.record.rows, self.record.bytes))
         has_stopped = self._plan.settings.validationIndicatorCol is not None and self._has_stopped(losses.held)
@@ -89,8 +89,8 @@ class BoostingRecord:
             self.record.reason, has_stopped = "the callback has ended it", True
         return has_stopped
 
-    def cut(self, rounds: int) -> None:
-        """Drop the rounds after the first ``rounds``: another driver may ask for fewer rounds than have grown."""
+    def drop_rounds_after(self, rounds: int) -> None:
+        """Drop all but the first ``rounds`` rounds: a resumed training may want fewer rounds than have grown."""
         if rounds < self.rounds:
             del self.trees[rounds * self._problem.objective.width :]
             record = self.record
@@ -110,7 +110,7 @@ class BoostingRecord:
 
     def result(self) -> Trained[Forest]:
         """Return the forest of at most ``maxIter`` rounds; with held-out rows, up to the round of the best metric."""
-        self.cut(self._plan.settings.maxIter)
+        self.drop_rounds_after(self._plan.settings.maxIter)
         validation = self.record.validation
         objective, base = self._problem.objective, np.array(self._problem.base)
         trees = self.trees[: objective.width * (1 + self._stopping.best(validation))] if validation else self.trees
@@ -126,20 +126,22 @@ class BoostingRecord:
         return sum(tree.leaf_count for tree in self.trees[end - self._problem.objective.width : end])
 
 
-def next_scales(problem: TreeProblem, plan: BoostingPlan, below: Float64s, last: Sequence[Tree]) -> tuple[float, float]:
-    """Return the factors of hessians and gradients for the next round.
+def next_scales(
+    problem: TreeProblem, plan: BoostingPlan, bounds: Float64s, last_trees: Sequence[Tree]
+) -> tuple[float, float]:
+    """Return the factors that make hessians and gradients of the next round integers.
 
     Args:
-        below: ``sums_below`` of the last round's gradients.
-        last: the trees of the last round.
+        bounds: ``sum_bounds`` of the last round's gradients.
+        last_trees: the trees of the last round.
     """
-    return scales_of(*problem.objective.bounds_after(below, *_moves(problem, plan, last)))
+    return integer_scales(*problem.objective.bounds_after(bounds, *_margin_changes(problem, plan, last_trees)))
 
 
-def _moves(problem: TreeProblem, plan: BoostingPlan, last: Sequence[Tree]) -> tuple[float, float]:
-    """Return the largest change of a margin in a round, and the sum of changes times weights; infinity: unknown."""
-    leaves = [abs(tree.value[tree.leaves]) for tree in last]
-    step = max(float(values.max()) for values in leaves)
+def _margin_changes(problem: TreeProblem, plan: BoostingPlan, last_trees: Sequence[Tree]) -> tuple[float, float]:
+    """Return the largest change of a margin by a round's trees, and the weighted sum of changes; infinity: unknown."""
+    leaves = [abs(tree.value[tree.leaves]) for tree in last_trees]
+    largest_change = max(float(values.max()) for values in leaves)
     if problem.objective.loss != "squared" or plan.settings.subsamplingRate < 1:
-        return step, math.inf
-    return step, math.fsum(last[0].cover[last[0].leaves] * leaves[0])
+        return largest_change, math.inf
+    return largest_change, math.fsum(last_trees[0].cover[last_trees[0].leaves] * leaves[0])

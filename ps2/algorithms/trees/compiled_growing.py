@@ -1,4 +1,4 @@
-"""Trees that the only worker grows, each in one call of a kernel (``tree_kernels``)."""
+"""Boosted trees that the only worker grows, each in one call of a kernel (``tree_kernels``)."""
 
 from __future__ import annotations
 
@@ -34,15 +34,14 @@ from ps2.ops.guards import readable
 
 # The maximum bytes of the histograms of one tree.
 MAX_BYTES = 1 << 28
-# The number of stored values above which several threads are faster, which grow a tree level by level, or split by
-# split.
+# By growth: the number of stored values above which several threads grow a tree faster than one call of the kernel.
 MAX_VALUES: Mapping[str, int] = {"level": 1 << 22, "leaf": 1 << 23}
-# The arrays of sparse rows, where rows are dense.
+# The sparse arrays of ``kernels.Rows`` if rows are dense.
 NO_SPARSE = readable(np.empty(0, np.int64)), readable(np.empty(0, np.int32))
 
 
 def is_compiled(plan: BoostingPlan, rows: Binned) -> bool:
-    """Return whether the kernel grows the trees of these rows."""
+    """Return whether the kernel can grow trees on these rows, and is faster than several threads."""
     if plan.node_features or plan.settings.interactionConstraints:
         return False
     if isinstance(rows, DenseRows):
@@ -52,17 +51,17 @@ def is_compiled(plan: BoostingPlan, rows: Binned) -> bool:
             return False
     else:
         count, values = len(rows.begins) - 1, len(rows.columns)
-    row_bytes = int(rows.bins.first[-1]) * plan.channels * SUM_BYTES
-    return values <= MAX_VALUES[plan.settings.growth] and _histograms(plan, count) * row_bytes <= MAX_BYTES
+    row_bytes = int(rows.bins.first_columns[-1]) * plan.channels * SUM_BYTES
+    return values <= MAX_VALUES[plan.settings.growth] and _max_histograms(plan, count) * row_bytes <= MAX_BYTES
 
 
-def _histograms(plan: BoostingPlan, rows: int) -> int:
-    """Return the maximum number of histograms at a time: one for each leaf that may be split, and one more."""
+def _max_histograms(plan: BoostingPlan, rows: int) -> int:
+    """Return the maximum number of histograms at a time: one for each leaf that may be split, and one for a child."""
     return min(plan.max_leaves, max(rows, 1)) + 1
 
 
-def rows_of(rows: Binned, has_blocks: bool) -> kernels.Rows:
-    """Return binned rows as the kernels take them; has_blocks: whether dense rows are stored row by row, too."""
+def kernel_rows(rows: Binned, has_blocks: bool) -> kernels.Rows:
+    """Return binned rows as an argument of kernels; has_blocks: whether dense rows are stored row by row, too."""
     if isinstance(rows, DenseRows):
         columns = readable(rows.columns)
         return kernels.Rows(columns, rows.blocks if has_blocks else readable(columns[:0, :, None]), *NO_SPARSE)
@@ -71,25 +70,25 @@ def rows_of(rows: Binned, has_blocks: bool) -> kernels.Rows:
 
 
 def bin_columns(bins: Bins, absent: Absent) -> kernels.BinColumns:
-    """Return bins as the kernels take them; absent: how to read a value that sparse rows do not store."""
-    usable = np.flatnonzero(bins.columns)
-    flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.missing.astype(np.int64)
-    features = np.zeros(max(int(bins.first[-1]), 1), np.int32)
+    """Return bins as an argument of kernels; absent: how to read an entry that sparse rows do not store."""
+    usable = np.flatnonzero(bins.num_columns)
+    flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.has_missing.astype(np.int64)
+    features = np.zeros(max(int(bins.first_columns[-1]), 1), np.int32)
     for feature in usable.tolist():
-        features[bins.first[feature] : bins.first[feature] + bins.sizes[feature]] = feature
+        features[bins.first_columns[feature] : bins.first_columns[feature] + bins.num_bins[feature]] = feature
     return kernels.BinColumns(
-        bins.first,
-        readable(bins.sizes),
+        bins.first_columns,
+        readable(bins.num_bins),
         bins.implied(absent),
         readable(flags),
         readable(usable.astype(np.int64)),
-        readable(bins.first[usable].astype(np.uint64)),
+        readable(bins.first_columns[usable].astype(np.uint64)),
         readable(features),
     )
 
 
-def node_memory(max_nodes: int, channels: int, words: int) -> kernels.Nodes:
-    """Return arrays for the nodes of a tree. The operating system gives memory only to those that are written."""
+def allocate_nodes(max_nodes: int, channels: int, words: int) -> kernels.Nodes:
+    """Return arrays for the nodes of a tree. The operating system allocates only the pages that are written."""
     best = Splits(
         np.zeros(max_nodes),
         np.zeros((max_nodes, 3), np.int64),
@@ -113,37 +112,39 @@ class CompiledGrower:
     def __init__(self, problem: TreeProblem, plan: BoostingPlan, rows: Binned) -> None:
         self._problem, self._plan, self._bins = problem, plan, rows.bins
         count = rows.columns.shape[1] if isinstance(rows, DenseRows) else len(rows.begins) - 1
-        self._rows, self._columns = rows_of(rows, has_blocks=True), bin_columns(rows.bins, problem.absent)
-        self._flat = np.zeros((_histograms(plan, count), int(rows.bins.first[-1]) * plan.channels), np.int64)
+        self._rows, self._columns = kernel_rows(rows, has_blocks=True), bin_columns(rows.bins, problem.absent)
+        histogram_size = int(rows.bins.first_columns[-1]) * plan.channels
+        self._flat = np.zeros((_max_histograms(plan, count), histogram_size), np.int64)
         self._layout = layout_row(rows.bins, problem.absent, plan.channels, plan.monotone)
         self._constraints = readable(np.array(plan.monotone, np.int64))
         self._max_splits, self._scratch = min(plan.max_leaves, max(count, 1)) - 1, scratch_of(3)
 
     def grow(self, rows: BoostedRows, scales: tuple[float, float], totals: Int64s, rate: float) -> tuple[Tree, Moves]:
-        """Grow a tree from ``rows.grown``, and move these rows; return the tree, and the moves for the other rows."""
-        assert rows.grown is not None
+        """Grow a tree on ``rows.tree_rows``, and move them to its nodes; return the tree, and the other rows' moves."""
+        assert rows.tree_rows is not None
         plan, rules = self._plan, rules_of(self._plan, scales)
         max_nodes = 2 * self._max_splits + 1
-        nodes = node_memory(max_nodes, 3, self._problem.words)
-        order, spare = rows.grown.arrays
+        nodes = allocate_nodes(max_nodes, 3, self._problem.words)
+        order, scratch_order = rows.tree_rows.arrays
         nodes.totals[0], nodes.bounds[0], nodes.ends[0, 1] = totals, plan.bounds, len(order)
         sums = self._flat.reshape(len(self._flat), -1, plan.channels)
         slots, free = np.full(max_nodes, -1), np.arange(len(self._flat))
         histograms = kernels.Histograms(self._flat, sums, slots, free, np.zeros(1, np.int64))
         limits = limits_of(plan, rules, totals, self._max_splits)
-        judging = self._layout, self._constraints, rules, limits, self._scratch
-        search = kernels.BoostedSearch(readable(rows.summed), histograms, *judging)
-        count = kernels.grow_boosted(search, kernels.GrowingTree(order, spare, self._rows, self._columns, nodes))
+        search_rules = self._layout, self._constraints, rules, limits, self._scratch
+        search = kernels.BoostedSearch(readable(rows.channel_values), histograms, *search_rules)
+        growing_tree = kernels.GrowingTree(order, scratch_order, self._rows, self._columns, nodes)
+        count = kernels.grow_boosted(search, growing_tree)
         children, ends, best = nodes.children[:count], nodes.ends[:count], nodes.best
-        where, sets = best.where[:count], best.sets[:count]
-        grown = GrownTree(children, where, sets, best.gains[:count], nodes.totals[:count])
+        conditions, sets = best.conditions[:count], best.sets[:count]
+        grown = GrownTree(children, conditions, sets, best.gains[:count], nodes.totals[:count])
         tree = boosted_tree(self._bins, grown, nodes.bounds[:count], rules, rate)
         tree.count[:] = ends[:, 1] - ends[:, 0]
-        inner = np.flatnonzero(children >= 0)
-        splits = np.full((len(inner), FIELDS + self._problem.words), NONE, np.int64)
-        splits[:, TREE], splits[:, NODE], splits[:, LEFT] = 0, inner, children[inner]
-        splits[:, [FEATURE, BIN, DEFAULT_LEFT]], splits[:, FIELDS:] = where[inner], sets[inner]
+        split_nodes = np.flatnonzero(children >= 0)
+        splits = np.full((len(split_nodes), FIELDS + self._problem.words), NONE, np.int64)
+        splits[:, TREE], splits[:, NODE], splits[:, LEFT] = 0, split_nodes, children[split_nodes]
+        splits[:, [FEATURE, BIN, DEFAULT_LEFT]], splits[:, FIELDS:] = conditions[split_nodes], sets[split_nodes]
         splits = splits[np.argsort(splits[:, LEFT])]
-        leaf = children < 0
-        rows.grown.set_bounds(ends)
-        return tree, Moves(splits, FinalNodes(np.arange(count), leaf, np.where(leaf, tree.value, 0.0)))
+        is_leaf = children < 0
+        rows.tree_rows.set_bounds(ends)
+        return tree, Moves(splits, FinalNodes(np.arange(count), is_leaf, np.where(is_leaf, tree.value, 0.0)))

@@ -1,4 +1,4 @@
-"""The tasks of workers while trees grow on servers. A restarted worker catches up with all earlier tasks."""
+"""The tasks that workers get from the driver while trees grow on servers. A restarted worker redoes earlier tasks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ps2.algorithms.frame.program import Task
 from ps2.algorithms.trees.layout import Bools
 from ps2.array_types import Float64s, Int64s
 
-# Columns of ``Moves.splits``; the words of a set of categories follow.
+# The columns of ``Moves.splits``; the set of categories that go left follows, as bits.
 TREE, NODE, FEATURE, BIN, DEFAULT_LEFT, LEFT = range(6)
 FIELDS = 6
-# Columns of ``Moves.opened``, after TREE and NODE.
-PLACE, TURN, ROW = range(2, 5)
+# The columns of ``Moves.opened`` after TREE and NODE.
+HEAP_INDEX, TURN, ROW = range(2, 5)
 OPENED_FIELDS = 5
-# Stands for a missing number.
+# Stands for the number of a node, or of a matrix row, that does not exist.
 NONE = -1
 
 
 class CutPointTask(Task):
-    """A task of the clocks that find cut points."""
+    """A task of the clocks that find cut points; see ``quantiles``."""
 
 
 @dataclass(frozen=True)
@@ -33,24 +33,24 @@ class CountRows(CutPointTask):
 
 @dataclass(frozen=True)
 class AddValues(CutPointTask):
-    """Add the weights of values, by the upper halves of the values' bits."""
+    """Add the weights of values, by the upper half of their bits."""
 
 
 @dataclass(frozen=True)
 class AddLowerHalves(CutPointTask):
-    """Add the weights of values that share their upper half with others, by the lower halves."""
+    """Add the weights of values that share their upper half, by the lower half of their bits."""
 
 
 @dataclass(frozen=True)
 class AddCells(CutPointTask):
-    """Add weights by the cells of this turn."""
+    """Add the weights of values, by the cells of a turn."""
 
     turn: int
 
 
 @dataclass(frozen=True, eq=False)
 class FinalNodes:
-    """The nodes of a finished tree; numbers: their numbers at workers; values: the values of leaves, else 0."""
+    """The nodes of a finished tree; numbers: the workers' numbers of nodes; values: of leaves; inner nodes have 0."""
 
     numbers: Int64s
     is_leaf: Bools
@@ -58,7 +58,7 @@ class FinalNodes:
 
     @property
     def leaves(self) -> Int64s:
-        """The numbers of the leaves at workers."""
+        """The workers' numbers of the leaves."""
         return self.numbers[self.is_leaf]
 
 
@@ -69,16 +69,16 @@ NO_OPENED = np.empty((0, OPENED_FIELDS), np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """The moves of rows before a task.
+    """What workers do with their rows before a task.
 
     Attributes:
         splits: nodes whose rows move to their children, int64, shape (n, FIELDS + words). TREE is an index among the
-            trees that grow at once. LEFT is the left child's number; the right child has the next one. The finished
-            tree may lack these splits.
+            trees that grow at once. LEFT is the left child's number; the right child has the next number. Some of these
+            splits may not be in the finished tree.
         nodes: the nodes of the finished tree; empty: the tree still grows.
-        opened: nodes whose histograms workers add, int64, shape (n, OPENED_FIELDS). PLACE is the node's position (see
-            ``growth.Node``). ROW is the matrix row of the histogram. TURN is the number of times that the node has
-            sampled features before.
+        opened: nodes whose histograms workers build, int64, shape (n, OPENED_FIELDS). HEAP_INDEX: see ``growth.Node``.
+            ROW is the matrix row of the histogram. TURN is the number of times that the node has already sampled
+            features.
     """
 
     splits: Int64s = field(default_factory=lambda: NO_SPLITS)
@@ -86,16 +86,16 @@ class Moves:
     opened: Int64s = field(default_factory=lambda: NO_OPENED)
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of a ``GrowTask``."""
+        """Return these moves as keyword arguments of a ``GrowTask``."""
         return {"splits": self.splits, "opened": self.opened, **vars(self.nodes)}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GrowTask(Task):
-    """A task while trees grow: workers move their rows, do the task, and add the histograms of the opened nodes.
+    """A task while trees grow: workers move their rows, do the task, and send the histograms of the opened nodes.
 
     Attributes:
-        matrices: the numbers of three matrices on the servers: histograms, cut points, and ``bin_shapes``.
+        matrices: the ids of three matrices on the servers: histograms, cut points, and ``bin_codes``.
         splits, opened, numbers, is_leaf, values: see ``Moves`` and ``FinalNodes``.
     """
 
@@ -114,7 +114,7 @@ class GrowTask(Task):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AddHistograms(GrowTask):
-    """Add the histograms of the opened nodes."""
+    """Send the histograms of the opened nodes, and do nothing else."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -124,13 +124,13 @@ class SumGradients(GrowTask):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlantTrees(GrowTask):
-    """Begin trees: sample their rows, and report the sums of their roots.
+    """Begin trees: sample their rows, and report the sums over the rows of their roots.
 
     Attributes:
         first: the number of the first of these trees.
         count: the number of trees.
-        scales: factors that make hessians and gradients, or weights and labels, integers.
-        begins_round: whether a boosted tree begins a round that is not the first. Then workers do the task
+        scales: two factors that make hessians and gradients (of a random forest: weights and labels) integers.
+        begins_round: whether the tree is the first of a round other than the first round. Then workers do the task
             ``SumGradients``, too.
     """
 
@@ -142,11 +142,11 @@ class PlantTrees(GrowTask):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AddResiduals(GrowTask):
-    """Add the residuals of leaves to fine cells within each leaf's coarse cell; cells None: to coarse cells."""
+    """Add the residuals of leaves to the fine cells in each leaf's coarse cell; cells None: to coarse cells."""
 
     cells: Int64s | None
 
 
 @dataclass(frozen=True)
 class SumRows(Task):
-    """Report the number of a random forest's rows, and ``exponents_of`` their weights and labels."""
+    """Report the number of rows, and ``exponent_counts`` of their weights and labels, for a random forest."""

@@ -28,12 +28,7 @@ from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.label_statistics import label_quantile, label_sums
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.models import (
-    BoostedModel,
-    GBTClassificationModel,
-    GBTRankerModel,
-    GBTRegressionModel,
-)
+from ps2.algorithms.trees.models import BoostedModel, GBTClassificationModel, GBTRankerModel, GBTRegressionModel
 from ps2.algorithms.trees.problem import (
     BoostingPlan,
     TreeProblem,
@@ -41,10 +36,10 @@ from ps2.algorithms.trees.problem import (
     check_categories,
     check_features,
     check_initial,
-    with_facts,
+    with_table_facts,
     work_of,
 )
-from ps2.algorithms.trees.program import begun_via, train
+from ps2.algorithms.trees.program import train, via_of_resumed
 from ps2.algorithms.trees.settings import (
     BoostingSettings,
     EnsembleSettings,
@@ -65,12 +60,12 @@ E = TypeVar("E", bound="BoostingEstimator")
 
 # The largest absolute label: leaves may be as large as the range of the labels, and xgboost's are float32.
 MAX_LABEL = 1e38
-# A number of features so large that each ``featureSubsetStrategy`` but "all" samples fewer.
+# A number of features so large that every ``featureSubsetStrategy`` except "all" samples fewer.
 MANY_FEATURES = 2**31
 
 
 def class_objective(estimator: Any, survey: Survey) -> Objective:
-    """Return the objective for the rows' classes; UsageError unless there is a threshold for each class."""
+    """Return the loss for the number of classes; UsageError unless ``thresholds`` has one for each class."""
     classes = len(survey.facts.class_weights)
     if estimator.isSet(estimator.thresholds):
         check_thresholds(tuple(estimator.getThresholds()), classes)
@@ -83,15 +78,15 @@ class TreesEstimator(EnsembleSettings, FleetEstimator):
     _LOCAL_IS_DURABLE = True
     # The class of the trained models.
     _MODEL: ClassVar[type[AnyTrees]]
-    # The kernel that takes longest to compile, and the function that compiles it.
+    # The kernel that takes the longest time to compile, and the function that compiles it.
     _SLOW_KERNEL: ClassVar[tuple[Any, str]]
 
     @abstractmethod
     def _objective(self, survey: Survey) -> Objective:
-        """Return the loss for a table. A random forest's only tells classes from numbers ("squared")."""
+        """Return the loss for a table; a random forest uses only whether it has classes ("squared": no)."""
 
     def _problem(self, survey: Survey, objective: Objective, initial: Forest | None = None) -> TreeProblem:
-        """Return the problem, without the facts that need the rows at the workers."""
+        """Return the problem, without ``base`` and ``reach``, which need another pass over the rows."""
         absent: Absent = "missing" if self.getAbsentAsMissing() else "zero"
         return TreeProblem(objective, survey.dim, (), absent, categories_of(survey.features), initial)
 
@@ -100,7 +95,7 @@ class TreesEstimator(EnsembleSettings, FleetEstimator):
             compile_ahead(*self._SLOW_KERNEL)
 
     def _began(self) -> Via | None:
-        return begun_via(PS2Context.getActive(), self._name)
+        return via_of_resumed(PS2Context.getActive(), self._name)
 
 
 class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
@@ -115,9 +110,9 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         initialModel: Any = None
 
     def setInitialModel(self: E, value: BoostedModel | GBTModel | None) -> E:
-        """Set a model to resume from; None: no model. ``maxIter`` counts the new trees; the new model has all trees.
+        """Set a model to resume from; None: no model. ``maxIter`` counts new trees; the new model has all trees.
 
-        The model may have been loaded. It is not part of the estimator's file.
+        The model may be a loaded one. A saved estimator does not contain it.
 
         Raises:
             ConfigError: the model is not one of boosted trees.
@@ -135,8 +130,9 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
 
         Args:
             function: called with the ``StepReport`` of the round: number, objective, validation, seconds and more. If
-                it returns True, the training ends, and the model keeps the trees so far (with validation: up to the
-                best). An exception in it ends ``fit``. After a rollback of the fleet, a round may be reported again.
+                it returns True, the training ends, and the model has the trees so far (with validation: up to the best
+                round). If it raises an exception, ``fit`` fails. After a rollback of the fleet, the function may be
+                called again for a round.
         """
         if not callable(function):
             raise ConfigError(f"onRound: expected a function, got {type(function).__name__}")
@@ -149,7 +145,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
             if self.isSet(name) and not self.isSet("validationIndicatorCol"):
                 raise ConfigError(f"{name}: expected with validationIndicatorCol, which marks the rows to measure")
         if self.isSet("evalMetric"):
-            Metric.parsed(self.getEvalMetric() or "")
+            Metric.parse(self.getEvalMetric() or "")
         if self.isSet("featureWeights") and not num_features_of(self.getFeatureSubsetStrategy(), MANY_FEATURES):
             raise ConfigError("featureWeights: expected with a featureSubsetStrategy that draws features, got all")
         if self.isSet("baseScore") and self.isSet("baseMarginCol"):
@@ -167,9 +163,9 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
 
     def _resolve(self, plan: BoostingPlan, survey: Survey) -> TreeTraining:
         objective, initial = self._objective(survey), self._initial
-        Metric.parsed(plan.settings.evalMetric or "").check(objective.loss)
+        Metric.parse(plan.settings.evalMetric or "").check(objective.loss)
         check_features(plan.settings, survey.dim)
-        plan = with_facts(plan, objective, survey.facts, survey.dim, self._columns().weight is not None, initial)
+        plan = with_table_facts(plan, objective, survey.facts, survey.dim, self._columns().weight is not None, initial)
         problem = self._problem(survey, objective, initial)
         check_categories(problem.categories, plan.monotone)
         if initial is not None:
@@ -205,7 +201,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
 
     def _base(self, objective: Objective, survey: Survey, table: Table) -> tuple[float, ...]:
         """Return the margins before the first tree."""
-        facts, share = survey.facts, objective.label_share
+        facts, level = survey.facts, objective.label_quantile_level
         if self._initial is not None:
             return tuple(self._initial.base.tolist())
         if self.isSet("baseMarginCol"):
@@ -218,17 +214,17 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
             return (0.0,)
         if self.isSet("baseScore"):
             return _base_of(objective, self.getOrDefault("baseScore"))
-        quantile = 0.0 if share is None else label_quantile(table, share, facts)
+        quantile = 0.0 if level is None else label_quantile(table, level, facts)
         mean, class_weights, row_weight = facts.label_mean, facts.class_weights, 1.0
-        if share is None and (not class_weights or table.columns.weight is not None):
-            # The last digits of the survey's sums depend on the order of the rows.
+        if level is None and (not class_weights or table.columns.weight is not None):
+            # The sums of the survey are not used: their last digits depend on the order of the rows.
             sums = label_sums(table, of_classes=bool(class_weights))
             mean, row_weight = sums.mean, sums.weight / facts.rows
             class_weights = tuple(sums.class_weights.get(label, 0.0) for label in range(len(class_weights)))
         return tuple(objective.base(mean, np.array(class_weights), quantile, row_weight).tolist())
 
     def _reach(self, table: Table) -> tuple[float, float]:
-        """Return the lowest and the highest margin before the first new tree, relative to the base."""
+        """Return ``TreeProblem.reach``: the lowest and highest initial margin, relative to the base."""
         low, high = (0.0, 0.0) if self._initial is None else leaf_range(self._initial.trees)
         if table.columns.margin is not None:
             margin = column(table.columns.margin).cast("double")
@@ -238,7 +234,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
 
 
 def _base_of(objective: Objective, score: float) -> tuple[float, ...]:
-    """Return the margins at which a model without trees predicts a score."""
+    """Return the margins, one for each output, at which a model without trees predicts a score."""
     if objective.loss == "softmax":
         return (score,) * objective.width
     if objective.loss == "logistic":

@@ -1,4 +1,4 @@
-"""Losses, their gradients and hessians, the rounding of these to integers, and initial margins."""
+"""Losses: their gradients and hessians, the rounding of gradients and hessians to integers, and initial margins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.layout import Array, UInt64s
-from ps2.algorithms.trees.ranking import MAX_GROUP_SUM, RowGroups, lambda_gradients, lost_ndcg
+from ps2.algorithms.trees.ranking import MAX_GROUP_SUM, RowGroups, lambda_gradients, ndcg_losses
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s, Int64s
 from ps2.errors import ConfigError
@@ -22,7 +22,7 @@ from ps2.ops.parallel import over_blocks
 LOGISTIC, SQUARED, ABSOLUTE, HUBER, POISSON, QUANTILE = range(6)
 # The smallest hessian of a row, as in xgboost.
 MIN_HESSIAN = 1e-16
-# The number of exponents in the bits of a float64.
+# A float64 has 11 bits for the exponent, above 52 bits for the mantissa.
 EXPONENTS = 1 << 11
 MANTISSA_BITS = np.uint64(52)
 EXPONENT_MASK = np.uint64(EXPONENTS - 1)
@@ -31,7 +31,7 @@ EXPONENT_MASK = np.uint64(EXPONENTS - 1)
 @inline
 def logistic_gradient(margin: float, y: float, odds: float) -> tuple[float, float]:
     """Compute the gradient and the hessian of "logistic"; odds: exp(-abs(margin))."""
-    # 1 - larger would lose all digits where it is small.
+    # The smaller probability is not computed as 1 - larger, which would lose its digits.
     larger, smaller = 1.0 / (1.0 + odds), odds / (1.0 + odds)
     gradient_0 = larger if margin > 0.0 else smaller
     gradient_1 = smaller if margin > 0.0 else larger
@@ -40,7 +40,7 @@ def logistic_gradient(margin: float, y: float, odds: float) -> tuple[float, floa
 
 @inline
 def gradient_at(code: int, shape: float, margin: float, y: float) -> tuple[float, float]:
-    """Compute a row's gradient and hessian; the hessian of losses with linear parts counts as 1."""
+    """Compute a row's gradient and hessian for one of CODES; "absolute", "huber" and "quantile" have hessian 1."""
     if code == LOGISTIC:
         return logistic_gradient(margin, y, np.exp(-abs(margin)))
     if code == SQUARED:
@@ -57,7 +57,7 @@ def gradient_at(code: int, shape: float, margin: float, y: float) -> tuple[float
 
 @inline
 def loss_at(code: int, shape: float, margin: float, y: float) -> float:
-    """Compute a row's loss; that of "poisson" lacks the term that does not depend on the margin."""
+    """Compute a row's loss; the loss of "poisson" omits the term that depends only on the label."""
     residual = y - margin
     if code == LOGISTIC:
         signed = -margin if y > 0.0 else margin
@@ -67,8 +67,8 @@ def loss_at(code: int, shape: float, margin: float, y: float) -> float:
     if code == ABSOLUTE:
         return abs(residual)
     if code == HUBER:
-        size = abs(residual)
-        return 0.5 * size * size if size <= shape else shape * (size - 0.5 * shape)
+        magnitude = abs(residual)
+        return 0.5 * magnitude * magnitude if magnitude <= shape else shape * (magnitude - 0.5 * shape)
     if code == POISSON:
         return np.exp(margin) - y * margin
     return shape * residual if residual >= 0.0 else (shape - 1.0) * residual
@@ -125,14 +125,14 @@ def softmax_gradients(margins: Float64s, y: Float64s, weights: Float64s, out: Fl
         largest = margins[i].max()
         for c in range(classes):
             odds[c] = np.exp(margins[i, c] - largest)
-        total = odds.sum()
+        odds_sum = odds.sum()
         for c in range(classes):
-            p = odds[c] / total
-            # 1 - p would lose all digits where it is small.
-            rest = (total - odds[c]) / total
-            out[c, i, 0] = max(2.0 * p * rest, MIN_HESSIAN) * weight
-            out[c, i, 1] = (-rest if c == y[i] else p) * weight
-        loss += weight * (np.log(total) + largest - margins[i, np.int64(y[i])])
+            p = odds[c] / odds_sum
+            # This is not computed as 1 - p, which would lose its digits if p is near 1.
+            other_p = (odds_sum - odds[c]) / odds_sum
+            out[c, i, 0] = max(2.0 * p * other_p, MIN_HESSIAN) * weight
+            out[c, i, 1] = (-other_p if c == y[i] else p) * weight
+        loss += weight * (np.log(odds_sum) + largest - margins[i, np.int64(y[i])])
         weight_sum += weight
     return loss, weight_sum
 
@@ -152,7 +152,7 @@ def softmax_losses(margins: Float64s, y: Float64s, weights: Float64s) -> tuple[f
 
 @kernel
 def count_exponents(words: UInt64s, counts: Int64s) -> None:
-    """Count the float64 bits in ``words``, shape (n, kinds), by exponent, without zeros; counts: (kinds, EXPONENTS)."""
+    """Count float64 values, as bits of shape (n, kinds), by exponent, without zeros; counts: (kinds, EXPONENTS)."""
     for i in range(words.shape[0]):
         for kind in range(words.shape[1]):
             word = words[i, kind] << np.uint64(1)  # without the sign
@@ -161,10 +161,10 @@ def count_exponents(words: UInt64s, counts: Int64s) -> None:
 
 
 @inline
-def _rounded(value: float, draw: float) -> np.int64:
-    """Round down, or up if the fraction is above a random number in [0, 1)."""
-    whole = np.floor(value)
-    return np.int64(whole) + np.int64(draw < value - whole)
+def _rounded(value: float, random: float) -> np.int64:
+    """Round down, or up if the fractional part is above a random number in [0, 1)."""
+    floor = np.floor(value)
+    return np.int64(floor) + np.int64(random < value - floor)
 
 
 @kernel
@@ -175,10 +175,10 @@ def quantise(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float]
             out[i, 0] = out[i, 1] = 0
             continue
         state = scrambled(np.uint64(key) + GOLDEN * np.uint64(ids[i]))
-        draw_h = np.float64(state >> np.uint64(11)) * TO_UNIT
-        draw_g = np.float64(scrambled(state + GOLDEN) >> np.uint64(11)) * TO_UNIT
-        out[i, 0] = max(_rounded(pairs[i, 0] * scales[0], draw_h), np.int64(1))
-        out[i, 1] = _rounded(pairs[i, 1] * scales[1], draw_g)
+        random_h = np.float64(state >> np.uint64(11)) * TO_UNIT
+        random_g = np.float64(scrambled(state + GOLDEN) >> np.uint64(11)) * TO_UNIT
+        out[i, 0] = max(_rounded(pairs[i, 0] * scales[0], random_h), np.int64(1))
+        out[i, 1] = _rounded(pairs[i, 1] * scales[1], random_g)
 
 
 CODES: dict[LossName, int] = {
@@ -192,16 +192,16 @@ CODES: dict[LossName, int] = {
 NO_WEIGHTS = readable(np.empty(0))
 # The largest absolute leaf value of "poisson", as xgboost's max_delta_step.
 MAX_POISSON_LEAF = 0.7
-# Exponents of three kinds of numbers are counted: hessians, gradients, weights. A float64 whose bits have exponent e is
-# below 2^(e - EXPONENT_BIAS).
+# Exponents of three kinds of values are counted: hessians, gradients, weights. A float64 with exponent bits e is below
+# 2^(e - EXPONENT_BIAS).
 KINDS = 3
 EXPONENT_BIAS = 1022
-# The cost of a row's gradient, and of counting its exponents, in additions of array elements.
-ROW_COST, COUNT_COST = 16, 4
-# The largest exponent of a scale, so that its inverse is not subnormal.
+# The cost of a row's gradient and hessian, and of counting their exponents, in additions of array elements.
+GRADIENT_COST, COUNT_COST = 16, 4
+# The largest exponent to base 2 of a scale, so that the scale's inverse is not subnormal.
 MAX_EXPONENT = 1000
-# Covers, which are sums of rounded hessians, have a smaller relative error than this factor.
-SLACK = 1 + 1e-6
+# A factor above the relative error of covers, which are sums of rounded hessians.
+COVER_SLACK = 1 + 1e-6
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class Objective:
 
     Labels are 0 and 1 ("logistic"), classes from 0 on ("softmax"), not negative ("poisson"), integers from 0 to 31
     ("lambdarank"), else any numbers. The gradients of "lambdarank" depend on the other rows of the group. Its loss is
-    1 - NDCG, and each group counts 1. The hessian of "absolute", "huber" and "quantile" counts as 1.
+    1 - NDCG, and each group has weight 1. The hessian of "absolute", "huber" and "quantile" is taken as 1.
 
     Attributes:
         loss: the loss's name.
@@ -231,7 +231,7 @@ class Objective:
         out: Float64s | None = None,
         groups: RowGroups | None = None,
     ) -> tuple[Float64s, tuple[float, float]]:
-        """Return hessians and gradients, shape (width, n, 2), in ``out`` if set, and the sums of ``losses``."""
+        """Return hessians and gradients, shape (width, n, 2), and the sums of ``losses``; out: memory for gradients."""
         pairs = np.empty((self.width, len(y), 2)) if out is None else out
         if self.loss == "lambdarank":
             assert groups is not None
@@ -244,7 +244,7 @@ class Objective:
             return gradients(*arrays, CODES[self.loss], self.shape, out)
 
         rows = (margins[:, 0], y, pairs[0], weights) if len(weights) else (margins[:, 0], y, pairs[0])
-        sums = over_blocks(compute, rows, cost=ROW_COST)
+        sums = over_blocks(compute, rows, cost=GRADIENT_COST)
         return pairs, (math.fsum(loss for loss, _ in sums), math.fsum(weight for _, weight in sums))
 
     def losses(
@@ -253,19 +253,19 @@ class Objective:
         """Return the sums of weighted losses and of weights; empty weights: each row counts 1."""
         if self.loss == "lambdarank":
             assert groups is not None
-            return lost_ndcg(margins[:, 0], y, groups, int(self.shape))
+            return ndcg_losses(margins[:, 0], y, groups, int(self.shape))
         rows = readable(margins if self.loss == "softmax" else margins[:, 0]), readable(y), readable(weights)
         if self.loss == "softmax":
             return softmax_losses(*rows)
         return losses(*rows, CODES[self.loss], self.shape)
 
-    def bounds_after(self, bounds: Float64s, step: float, moved: float = math.inf) -> tuple[float, float]:
+    def bounds_after(self, bounds: Float64s, step: float, total_moved: float = math.inf) -> tuple[float, float]:
         """Return bounds of the sums of hessians and absolute gradients in the next round.
 
         Args:
             bounds: bounds of the sums of hessians, absolute gradients and weights in this round.
-            step: the largest change of a margin since.
-            moved: the sum of weighted changes of margins; infinity: unknown.
+            step: the largest change of a margin between the rounds.
+            total_moved: the weighted sum of the changes of margins; infinity: unknown.
         """
         h, g, weight = bounds.tolist()
         with np.errstate(over="ignore"):
@@ -281,7 +281,7 @@ class Objective:
         if self.loss == "poisson":
             return h * factor, g + h * (factor - 1)
         max_row = {"huber": self.shape, "absolute": 1.0, "quantile": max(self.shape, 1 - self.shape)}.get(self.loss)
-        max_g = g + min(weight * step, moved * SLACK)
+        max_g = g + min(weight * step, total_moved * COVER_SLACK)
         return weight, max_g if max_row is None else min(max_g, max_row * weight)
 
     @property
@@ -291,7 +291,7 @@ class Objective:
 
     @property
     def classes(self) -> int | None:
-        """The number of classes; None: labels are numbers."""
+        """The number of classes; None: a loss of regression or ranking."""
         return {"logistic": 2, "softmax": self.width}.get(self.loss)
 
     @property
@@ -315,29 +315,33 @@ class Objective:
         return {"logistic": 0.25, "softmax": 0.5, "poisson": math.inf, "lambdarank": math.inf}.get(self.loss, 1.0)
 
     @property
-    def leaf_share(self) -> float | None:
-        """A leaf's value is this quantile of its rows' residuals; None: it comes from gradients and hessians."""
-        return self.label_share if self.loss in ("absolute", "quantile") else None
+    def leaf_quantile_level(self) -> float | None:
+        """The level of the residuals' quantile that is a leaf's value; None: gradients and hessians give the value."""
+        return self.label_quantile_level if self.loss in ("absolute", "quantile") else None
 
     @property
-    def label_share(self) -> float | None:
-        """Margins begin with this quantile of the labels; None: they begin with the mean, or shares of classes."""
+    def label_quantile_level(self) -> float | None:
+        """The level of the labels' quantile that is the initial margin; None: labels' mean or class weights give it."""
         return {"absolute": 0.5, "huber": 0.5, "quantile": self.shape}.get(self.loss)
 
     def base(
         self, label_mean: float, class_weights: Float64s, quantile: float = 0.0, row_weight: float = 1.0
     ) -> Float64s:
-        """Return the best margins without trees, shape (width,); quantile: the labels' quantile at ``label_share``."""
+        """Return the best margins without trees, shape (width,).
+
+        ``quantile`` is the labels' quantile at ``label_quantile_level``; row_weight: of a class without rows.
+        """
         if self.loss in ("logistic", "softmax"):
-            logs = np.log(np.where(class_weights > 0, class_weights, row_weight))
-            return np.array([logs[1] - logs[0]]) if self.loss == "logistic" else logs - logs.mean()
+            log_weights = np.log(np.where(class_weights > 0, class_weights, row_weight))
+            log_odds = np.array([log_weights[1] - log_weights[0]])
+            return log_odds if self.loss == "logistic" else log_weights - log_weights.mean()
         if self.loss == "poisson":
             return np.array([math.log(label_mean) if label_mean > 0 else 0.0])
-        return np.array([label_mean if self.label_share is None else quantile])
+        return np.array([label_mean if self.label_quantile_level is None else quantile])
 
 
-def exponents_of(pairs: Float64s, weights: Float64s) -> Int64s:
-    """Count rows by the exponents of hessians, gradients and weights: int64, shape (KINDS, EXPONENTS)."""
+def exponent_counts(pairs: Float64s, weights: Float64s) -> Int64s:
+    """Count rows by the exponents of their hessians, gradients and weights: int64, shape (KINDS, EXPONENTS)."""
     counts = np.zeros((KINDS, EXPONENTS), np.int64)
 
     def count(words: npt.NDArray[np.uint64]) -> Int64s:
@@ -353,44 +357,40 @@ def exponents_of(pairs: Float64s, weights: Float64s) -> Int64s:
     return counts
 
 
-def sums_below(counts: Int64s) -> Float64s:
-    """Return bounds of the sums of hessians, absolute gradients and weights, at most twice these."""
+def sum_bounds(counts: Int64s) -> Float64s:
+    """Return bounds of the sums of hessians, absolute gradients and weights, at most twice as large as these."""
     bounds = np.zeros(KINDS)
     for kind, exponent in zip(*np.nonzero(counts), strict=True):
-        # Terms are added in the order of exponents: not even the last bit depends on the order of the rows.
+        # Terms are added in the order of exponents, so not even the last bit depends on the order of the rows.
         limit = math.inf if exponent == EXPONENTS - 1 else math.ldexp(1.0, int(exponent) - EXPONENT_BIAS)
         bounds[kind] += int(counts[kind, exponent]) * limit
     return bounds
 
 
-def scales_of(below_h: float, below_g: float) -> tuple[float, float]:
+def integer_scales(bound_h: float, bound_g: float) -> tuple[float, float]:
     """Return powers of two by which hessians and gradients become integers whose sums fit int64.
 
-    The random rounding of a number changes it by less than 1 / scale, about 2^-60 of the sum of all rows. So no total
-    is less exact than a sum of float64. ``below_h`` and ``below_g`` are bounds of the sums (``sums_below``).
+    Random rounding changes a value by less than 1 / scale, about 2^-60 of the sum over all rows. So no total is less
+    exact than a sum of float64. ``bound_h`` and ``bound_g`` are bounds of the sums (``sum_bounds``).
     """
-    if not (np.isfinite(below_h) and np.isfinite(below_g)):
+    if not (np.isfinite(bound_h) and np.isfinite(bound_g)):
         raise ConfigError(
-            f"gradients: expected finite numbers, but they sum up to {below_g}, hessians to {below_h}; a smaller "
+            f"gradients: expected finite numbers, but they sum up to {bound_g}, hessians to {bound_h}; a smaller "
             "stepSize, or a larger regLambda, keeps margins from growing without limit"
         )
     # Half of int64's range, as each row may be rounded up.
-    h, g = (2.0 ** min(62 - np.frexp(below)[1], MAX_EXPONENT) if below > 0 else 1.0 for below in (below_h, below_g))
+    h, g = (2.0 ** min(62 - np.frexp(bound)[1], MAX_EXPONENT) if bound > 0 else 1.0 for bound in (bound_h, bound_g))
     return float(h), float(g)
 
 
-def quantised(
-    pairs: Float64s,
-    ids: Int64s,
-    key: int,
-    scales: tuple[float, float],
-    out: Array | None = None,
+def quantise_pairs(
+    pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float], out: Array | None = None
 ) -> Array:
-    """Return scaled hessians and gradients as integers, int64, shape (n, 2), rounded at random by key and row id."""
+    """Scale hessians and gradients, and round them at random by key and row id, to int64, shape (n, 2)."""
     out = np.empty(pairs.shape, np.int64) if out is None else out
 
     def quantise_block(pairs: Float64s, ids: Int64s, out: Array) -> None:
         quantise(readable(pairs), readable(ids), key, scales, out)
 
-    over_blocks(quantise_block, (pairs, ids, out), cost=ROW_COST)
+    over_blocks(quantise_block, (pairs, ids, out), cost=GRADIENT_COST)
     return out

@@ -1,7 +1,7 @@
-"""Compiled loops over the rows of open nodes: they add up histograms, and move rows to the children of their node.
+"""Compiled loops over the rows of nodes: they build histograms, and move rows to the children of their node.
 
-``order`` has the numbers of rows, contiguous and ascending for each node. ``pairs`` has the integer hessian and
-gradient of each row, and perhaps a third number, int64. Integer sums do not depend on the order of the rows.
+``order`` has row numbers, contiguous and ascending for each node. ``pairs`` has the integer hessian and gradient of
+each row, and its third channel if there is one, int64. Integer sums do not depend on the order of the rows.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import numpy as np
 
 from ps2.algorithms.trees.layout import Array, UInt64s
-from ps2.algorithms.trees.nonempty_bins import marks_of
+from ps2.algorithms.trees.nonempty_bins import row_marks
 from ps2.array_types import Int32s, Int64s
 from ps2.ops.kernels import inline, kernel
 from ps2.ops.prefetch import prefetch_short
 from ps2.ops.simd import add_pair
 
 ONE = np.uint64(1)
-# The number of rows, or of stored values, by which prefetching is ahead of the additions.
-AHEAD = 16
-# The number of rows that are transposed at a time.
+# The rows, or the stored values, that come this many iterations later are prefetched.
+PREFETCH_DISTANCE = 16
+# The number of rows that are transposed at a time: their bins stay in a cache.
 TILE = 1 << 9
 
 
@@ -35,12 +35,12 @@ def to_rows(tiles: Int64s, columns: Array, features: Int64s, out: Array) -> None
 
 
 @kernel
-def add_dense(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Array) -> None:
-    """Add the pairs of a node's rows to its histogram; rows: bins, unsigned; first: each feature's first bin."""
-    channels, num_ahead, features = pairs.shape[1], len(order) - AHEAD, np.uint64(len(first))
+def add_dense(order: Int32s, rows: Array, first_columns: UInt64s, pairs: Array, out: Array) -> None:
+    """Add the pairs of a node's rows to its histogram; rows: unsigned bins, shape (all rows, features)."""
+    channels, num_prefetched, features = pairs.shape[1], len(order) - PREFETCH_DISTANCE, np.uint64(len(first_columns))
     for i in range(len(order)):
-        if i < num_ahead:
-            next_row = np.int64(order[i + AHEAD])
+        if i < num_prefetched:
+            next_row = np.int64(order[i + PREFETCH_DISTANCE])
             prefetch_short(pairs, next_row)
             prefetch_short(rows, next_row)
         # Indices are unsigned: for a signed index, numba would check whether it counts from the end.
@@ -49,30 +49,30 @@ def add_dense(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Arr
         if channels == 2:
             g = pairs[row, 1]
             for f in range(features):
-                add_pair(out, first[f] + np.uint64(rows[row, f]), h, g)
+                add_pair(out, first_columns[f] + np.uint64(rows[row, f]), h, g)
         else:
             g, n = pairs[row, 1], pairs[row, 2]
             for f in range(features):
-                bin = first[f] + np.uint64(rows[row, f])
+                bin = first_columns[f] + np.uint64(rows[row, f])
                 add_pair(out, bin, h, g)
                 out[bin, 2] += n
 
 
 @inline
-def add_blocks(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Array) -> None:
+def add_blocks(order: Int32s, rows: Array, first_columns: UInt64s, pairs: Array, out: Array) -> None:
     """Do ``add_dense`` with rows in blocks of features, shape (blocks, rows, width)."""
     width = rows.shape[2]
     for block in range(rows.shape[0]):
-        add_dense(order, rows[block], first[block * width : (block + 1) * width], pairs, out)
+        add_dense(order, rows[block], first_columns[block * width : (block + 1) * width], pairs, out)
 
 
 @kernel
 def add_sparse(order: Int32s, begins: Int64s, bins: Int32s, pairs: Array, out: Array, touched: UInt64s) -> None:
-    """Add the pairs of a node's rows to its histogram, and set the bit of each changed bin in ``touched``."""
+    """Add the pairs of a node's sparse rows to its histogram, and set the bits of the changed bins in ``touched``."""
     channels, last = pairs.shape[1], len(bins) - 1
     for row in order:
         for position in range(begins[row], begins[row + 1]):
-            prefetch_short(out, np.int64(bins[min(position + AHEAD, last)]))
+            prefetch_short(out, np.int64(bins[min(position + PREFETCH_DISTANCE, last)]))
             bin = bins[position]
             touched[bin >> 6] |= ONE << np.uint64(bin & 63)
             for c in range(channels):
@@ -94,12 +94,12 @@ def add_sparse_marked(
 ) -> None:
     """Add the pairs of nodes' sparse rows to their histograms, which are rows of ``m``, and mark changed bins."""
     for index in indices:
-        words, out = marks_of(m, channels, rows[index]), sums[rows[index]]
+        words, out = row_marks(m, channels, rows[index]), sums[rows[index]]
         last = len(bins) - 1
         for i in range(ends[index], ends[index + 1]):
             row = order[i]
             for position in range(begins[row], begins[row + 1]):
-                prefetch_short(out, np.int64(bins[min(position + AHEAD, last)]))
+                prefetch_short(out, np.int64(bins[min(position + PREFETCH_DISTANCE, last)]))
                 bin = bins[position]
                 words[bin >> 5] |= np.int64(ONE << np.uint64(bin & 31))
                 for c in range(pairs.shape[1]):
@@ -140,44 +140,47 @@ def take_touched(touched: UInt64s, histogram: Array, bins: Int64s, sums: Array) 
 
 
 @kernel
-def part_dense(order: Int32s, column: Array, lefts: Array, spare: Int32s) -> int:
-    """Move the rows of a node that go left to the front, each side in its order; return their number."""
+def partition_dense(order: Int32s, column: Array, goes_left: Array, spare: Int32s) -> int:
+    """Move the rows of a node that go left to the front, and return their number; each side keeps its order.
+
+    ``goes_left`` has a flag for each bin of the split's feature; spare: memory of the length of ``order``.
+    """
     left, right = 0, 0
     for i in range(len(order)):
         row = order[i]
-        goes = lefts[column[row]]
+        is_left = goes_left[column[row]]
         # There is no branch, because the processor cannot predict it.
         order[left] = row
         spare[right] = row
-        left += goes
-        right += 1 - goes
+        left += is_left
+        right += 1 - is_left
     for i in range(right):
         order[left + i] = spare[i]
     return left
 
 
 @kernel
-def part_sparse(
-    order: Int32s, begins: Int64s, bins: Int32s, first: int, implied: int, lefts: Array, spare: Int32s
+def partition_sparse(
+    order: Int32s, begins: Int64s, bins: Int32s, first_column: int, implied: int, goes_left: Array, spare: Int32s
 ) -> int:
-    """Do what ``part_dense`` does, with sparse rows; first: the first column of the feature."""
+    """Do what ``partition_dense`` does, with sparse rows; first_column: the first histogram column of the feature."""
     left, right = 0, 0
-    last = first + len(lefts)
+    last = first_column + len(goes_left)
     for i in range(len(order)):
         row = order[i]
         low, high = begins[row], begins[row + 1]
         end = high
         while low < high:
             middle = (low + high) >> 1
-            if bins[middle] < first:
+            if bins[middle] < first_column:
                 low = middle + 1
             else:
                 high = middle
-        goes = lefts[bins[low] - first] if low < end and bins[low] < last else lefts[implied]
+        is_left = goes_left[bins[low] - first_column] if low < end and bins[low] < last else goes_left[implied]
         order[left] = row
         spare[right] = row
-        left += goes
-        right += 1 - goes
+        left += is_left
+        right += 1 - is_left
     for i in range(right):
         order[left + i] = spare[i]
     return left

@@ -1,9 +1,9 @@
-"""The driver's engine that grows trees on servers: from the servers' best splits, it makes tasks of workers. Pure.
+"""The driver's engine that grows trees on servers: it makes tasks for workers from the servers' best splits. Pure.
 
-One or many trees grow at once. In each clock, workers move the rows of some nodes to the nodes' children, and add up
-the children's histograms, in which the servers search the best splits. ``Growth`` is this loop. Its subclasses judge
-splits, choose the next nodes, and place histograms: ``BoostedGrowth`` for one boosted tree, and
-``forests.growth.ForestGrowth`` for several trees of a random forest.
+One or many trees grow at once. In each clock, workers move the rows of some nodes to the nodes' children, and build the
+children's histograms, in which the servers search the best splits. ``Growth`` is this loop. Its subclasses decide which
+splits gain enough, which nodes come next, and which matrix rows have their histograms: ``BoostedGrowth`` for one
+boosted tree, and ``forests.growth.ForestGrowth`` for several trees of a random forest.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from ps2.array_types import Float64s, Int64s
 
 NO_WORDS = np.empty(0, np.int64)
 
-# Entries of a queue: a sort key, the node's number in the tree, and the node.
-Queue = list[tuple[float, int, "Node"]]
+# A heap of nodes; an entry is a sort key, the node's number in the tree, and the node.
+NodeQueue = list[tuple[float, int, "Node"]]
 
-# The row of a matrix of histograms that has the layout of bins.
+# The row of a matrix of histograms that contains the layout of bins.
 LAYOUT = 0
 
 
 @dataclass(frozen=True, eq=False)
 class GrownTree:
-    """A tree with splits by bins, and sums as integers.
+    """A grown tree, with splits by bins and integer sums.
 
     Attributes:
         children: the left child of each node, int64, shape (n,); the right child has the next number; -1: a leaf.
-        where: the split of each node, int64, shape (n, 3); columns: ``layout.FEATURE``, BIN and MISSING_LEFT.
+        conditions: the split of each node, int64, shape (n, 3); columns: ``layout.FEATURE``, BIN and MISSING_LEFT.
         sets: the categories that go left, as bits, int64, shape (n, words).
         gains: the gain of each split, float64, shape (n,).
         sums: the sums of each node's rows, int64, shape (n, channels).
     """
 
     children: Int64s
-    where: Int64s
+    conditions: Int64s
     sets: Int64s
     gains: Float64s
     sums: Int64s
 
 
 def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> Tree:
-    """Return the tree with values and covers of nodes, and ``count`` 0. The gains and splits of leaves are ignored."""
-    children, where = grown.children, grown.where
+    """Return a ``Tree`` with these values and covers, and ``count`` 0; gains and conditions of leaves are ignored."""
+    children, conditions = grown.children, grown.conditions
     is_inner = children >= 0
-    feature = np.where(is_inner, where[:, FEATURE], LEAF).astype(np.int32)
-    has_set = is_inner & (where[:, BIN] < 0)
-    cut = bins.offsets[feature] + where[:, BIN]
-    is_last = cut >= bins.offsets[feature + 1]
+    feature = np.where(is_inner, conditions[:, FEATURE], LEAF).astype(np.int32)
+    has_set = is_inner & (conditions[:, BIN] < 0)
+    cut = bins.cut_offsets[feature] + conditions[:, BIN]
+    is_last = cut >= bins.cut_offsets[feature + 1]
     threshold = np.where(is_last, np.inf, np.append(bins.cuts, np.inf)[np.clip(cut, 0, len(bins.cuts))])
     flags = [
         category_flags(np.ascontiguousarray(grown.sets[node]), int(bins.categories[feature[node]]))
@@ -71,7 +71,7 @@ def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> T
     return Tree(
         feature,
         np.where(is_inner & ~has_set, threshold, 0.0),
-        is_inner & (where[:, MISSING_LEFT] > 0),
+        is_inner & (conditions[:, MISSING_LEFT] > 0),
         np.where(is_inner, children, LEAF).astype(np.int32),
         np.where(is_inner, children + 1, LEAF).astype(np.int32),
         value,
@@ -84,7 +84,7 @@ def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> T
 
 
 def boosted_tree(bins: Bins, grown: GrownTree, bounds: Float64s, rules: Rules, rate: float) -> Tree:
-    """Return a boosted tree with ``count`` 0; bounds: the bounds of each node's value; rate: the learning rate."""
+    """Return a boosted tree with ``count`` 0; bounds: of each node's value, shape (n, 2); rate: the learning rate."""
     values = np.empty(len(grown.children))
     weigh_nodes(grown.sums, bounds, rules, values)
     cover = np.float64(rules.hessian_unit) * grown.sums[:, HESSIAN]
@@ -96,23 +96,23 @@ class Node:
     """A node that may be part of the tree.
 
     Attributes:
-        place: the node's position: 1 for the root; 2p and 2p + 1 for the children of position p.
+        heap_index: 1 for the root; 2i and 2i + 1 for the children of a node with index i.
         totals: the sums of the node's rows, int64, one for each channel.
         bounds: the smallest and the largest value of leaves below the node; only for boosted trees.
-        may_split: whether both sides of a split can be heavy enough; else the best split is not searched.
+        may_split: whether both sides of a split can be heavy enough; if not, the best split is not searched.
         path: the features of the splits above the node, if there are interaction constraints.
         tree: the index of the node's tree among those that grow at once.
-        number: the number of the node at workers, once they have moved its parent's rows.
-        row: the matrix row of the node's histogram, while there is one.
+        number: the workers' number of the node; NONE: they have not yet moved its parent's rows.
+        row: the matrix row of the node's histogram; NONE: there is none.
         turn: the number of times that the node has sampled features before.
-        where: the best split, once it is known: feature, bin and side of missing values (``layout.FEATURE``, ...).
-        words: the categories that go left in the best split, as bits.
+        condition: the best split: ``layout.FEATURE``, BIN and MISSING_LEFT; empty: it is not known.
+        words: the categories that go left by the best split, as bits.
         gain: the gain of the best split.
-        children: the two children by the best split; empty: no split gains enough, or none is known.
-        is_known: whether the best splits of the children are known, as far as these may be split.
+        children: the two children by the best split; empty: the best split is not known, or gains too little.
+        is_known: whether the best splits of all children that may be split are known.
     """
 
-    place: int
+    heap_index: int
     totals: Int64s
     bounds: Float64s
     may_split: bool
@@ -121,7 +121,7 @@ class Node:
     number: int = NONE
     row: int = NONE
     turn: int = 0
-    where: Sequence[int] = ()
+    condition: Sequence[int] = ()
     words: Int64s = field(default_factory=lambda: NO_WORDS)
     gain: float = 0.0
     children: tuple[Node, ...] = ()
@@ -129,7 +129,7 @@ class Node:
 
     @property
     def rows_are_moved(self) -> bool:
-        """Whether workers have been told to move the node's rows to its children."""
+        """Whether workers have got the task to move the node's rows to its children."""
         return bool(self.children) and self.children[0].number != NONE
 
 
@@ -138,7 +138,7 @@ class SplitOrder:
 
     Args:
         max_splits: the maximum number of splits.
-        by_gain: whether the node with the largest gain comes first; else the oldest node.
+        by_gain: whether the node with the largest gain comes first; if not, the oldest node does.
 
     Attributes:
         chosen: the nodes that are certain to be split, in order.
@@ -146,7 +146,7 @@ class SplitOrder:
 
     def __init__(self, max_splits: int, by_gain: bool) -> None:
         self._max_splits, self._by_gain = max_splits, by_gain
-        self._queue: Queue = []
+        self._queue: NodeQueue = []
         self.chosen: list[Node] = []
 
     @property
@@ -159,7 +159,7 @@ class SplitOrder:
         self._put(self._queue, root, 0)
 
     def choose(self) -> None:
-        """Choose nodes from the queue while their children's splits are known; the last node needs none."""
+        """Choose nodes from the queue while their children's splits are known; the last split does not need that."""
         while self._queue and self.remaining:
             if not self._queue[0][-1].is_known and self.remaining > 1:
                 break
@@ -167,9 +167,9 @@ class SplitOrder:
             self.chosen.append(node)
             self._put_children(self._queue, node, len(self.chosen))
 
-    def ahead(self) -> list[Node]:
+    def nodes_to_explore(self) -> list[Node]:
         """Return the nodes that may have to be explored before all splits are chosen, in the queue's order."""
-        queue, unknown = self._queue.copy(), []
+        queue, unexplored = self._queue.copy(), []
         for split in range(len(self.chosen) + 1, self._max_splits):
             if not queue:
                 break
@@ -177,15 +177,15 @@ class SplitOrder:
             if node.is_known:
                 self._put_children(queue, node, split)
             else:
-                unknown.append(node)
-        return unknown
+                unexplored.append(node)
+        return unexplored
 
-    def _put_children(self, queue: Queue, node: Node, split: int) -> None:
+    def _put_children(self, queue: NodeQueue, node: Node, split: int) -> None:
         """Queue the children of a node; split: the number of the node's split in the tree, from 1."""
         for number, child in enumerate(node.children, 2 * split - 1):
             self._put(queue, child, number)
 
-    def _put(self, queue: Queue, node: Node, number: int) -> None:
+    def _put(self, queue: NodeQueue, node: Node, number: int) -> None:
         if node.children:
             heappush(queue, (-node.gain if self._by_gain else 0.0, number, node))
 
@@ -194,10 +194,10 @@ class Growth(ABC):
     """One or several trees that grow at once.
 
     Args:
-        roots: the trees' roots; workers add the histograms of those that may be split before the first search.
+        roots: the trees' roots; workers have already sent the histograms of those that may be split.
 
     Attributes:
-        keeps_histograms: whether a node's histogram is kept for its children; else it is cleared after the search.
+        keeps_histograms: whether a node's histogram is kept for its children; if not, it is cleared after the search.
         operation: the name of the operation that searches the best splits.
         open: the nodes whose best splits the servers search next.
         subtract: pairs of matrix rows: the second histogram is subtracted from the first before the search.
@@ -217,72 +217,72 @@ class Growth(ABC):
         self.num_rows, self.is_over = 0, False
         for root in roots:
             root.number = 0
-        self._counts = [1] * len(roots)  # the number of nodes at workers, by tree
+        self._counts = [1] * len(roots)  # by tree: how many nodes have a workers' number
 
     @abstractmethod
     def operands(self) -> dict[str, Any]:
         """Return the operands of the operation that searches the open nodes."""
 
     def advance(self, best: Splits | None) -> Moves:
-        """Record the open nodes' best splits (None: no node is open), and open the next nodes; return the moves."""
+        """Record the open nodes' best splits (None: no node is open), open the next nodes, and return the moves."""
         if best is not None:
             self._record(best)
         split_nodes = self._choose()
         splits = self._number_children(split_nodes)
-        self.open, added = self._open(split_nodes)
+        self.open, nodes_to_build = self._open(split_nodes)
         self.is_over = not self.open
-        opened = [[node.tree, node.number, node.place, node.turn, node.row] for node in added]
+        opened = [[node.tree, node.number, node.heap_index, node.turn, node.row] for node in nodes_to_build]
         nodes = self._final_nodes() if self.is_over else NO_NODES
         return Moves(splits, nodes, np.array(opened, np.int64).reshape(-1, OPENED_FIELDS))
 
     def _arrays(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Return the open nodes' matrix rows, totals, shape (n, channels), and positions."""
-        rows, places = [node.row for node in self.open], [node.place for node in self.open]
+        """Return the open nodes' matrix rows, totals, shape (n, channels), and heap indices."""
+        rows, heap_indices = [node.row for node in self.open], [node.heap_index for node in self.open]
         totals = [node.totals for node in self.open]
-        return np.array(rows, np.int64), np.array(totals, np.int64), np.array(places, np.int64)
+        return np.array(rows, np.int64), np.array(totals, np.int64), np.array(heap_indices, np.int64)
 
     @abstractmethod
-    def _judge(self, best: Splits, verdicts: Bools) -> None:
-        """Judge the best splits of the open nodes; verdicts: see ``scan_kernels.MAY``."""
+    def _set_verdicts(self, best: Splits, verdicts: Bools) -> None:
+        """Set the verdicts on the open nodes, shape (n, 4), from their best splits; see ``scan_kernels.CAN_SPLIT``."""
 
     @abstractmethod
     def _choose(self) -> list[Node]:
-        """Return the nodes whose rows workers move to their children next."""
+        """Return the nodes that workers split next."""
 
     @abstractmethod
     def _open(self, split_nodes: list[Node]) -> tuple[list[Node], list[Node]]:
-        """Return the nodes to open, which have matrix rows, and the nodes whose histograms workers add."""
+        """Return the nodes to open, and the nodes whose histograms workers build; both have matrix rows."""
 
     def _final_nodes(self) -> FinalNodes:
         """Return the nodes of the finished tree; none if workers do not need them."""
         return NO_NODES
 
     def _children(self, node: Node, sums: tuple[Int64s, Int64s], may_split: Sequence[bool]) -> tuple[Node, ...]:
-        """Return the children of a node by its best split; sums: those of the left and the right side."""
+        """Return the children of a node by its best split; sums: over the rows of the left and of the right child."""
         return tuple(
-            Node(2 * node.place + side, sums[side], node.bounds, may_split[side], node.path, node.tree)
+            Node(2 * node.heap_index + side, sums[side], node.bounds, may_split[side], node.path, node.tree)
             for side in range(2)
         )
 
     def _record(self, best: Splits) -> None:
         """Store the best splits of the open nodes that gain enough."""
         self._words, verdicts = best.sets.shape[1], np.zeros((len(self.open), 4), np.bool_)
-        self._judge(best, verdicts)
-        lefts, rights = best.lefts, self._arrays()[1] - best.lefts
-        answers = zip(self.open, verdicts.tolist(), best.gains.tolist(), best.where.tolist(), strict=True)
-        for i, (node, (may, is_split, *children_may), gain, where) in enumerate(answers):
-            node.may_split = may
+        self._set_verdicts(best, verdicts)
+        left_sums, right_sums = best.left_sums, self._arrays()[1] - best.left_sums
+        results = zip(self.open, verdicts.tolist(), best.gains.tolist(), best.conditions.tolist(), strict=True)
+        for i, (node, (can_split, is_split, *children_can_split), gain, condition) in enumerate(results):
+            node.may_split = can_split
             if is_split:
-                node.gain, node.where, node.words = gain, where, best.sets[i]
-                node.children = self._children(node, (lefts[i], rights[i]), children_may)
-                node.is_known = not any(children_may)
+                node.gain, node.condition, node.words = gain, condition, best.sets[i]
+                node.children = self._children(node, (left_sums[i], right_sums[i]), children_can_split)
+                node.is_known = not any(children_can_split)
 
     def _number_children(self, nodes: list[Node]) -> Int64s:
-        """Number the children of nodes; return ``Moves.splits``."""
+        """Give the children of nodes their workers' numbers; return ``Moves.splits``."""
         splits = np.empty((len(nodes), FIELDS + self._words), np.int64)
         for node, row in zip(nodes, splits, strict=True):
             left = self._counts[node.tree]
-            row[:FIELDS] = node.tree, node.number, *node.where, left
+            row[:FIELDS] = node.tree, node.number, *node.condition, left
             row[FIELDS:] = node.words
             for child in node.children:
                 child.number = self._counts[node.tree]
@@ -296,17 +296,17 @@ def opened_roots(rows: Sequence[int]) -> Int64s:
 
 
 def grown_tree(root: Node, inner: Sequence[Node]) -> GrownTree:
-    """Return a tree as arrays; inner: the nodes that are split, in the order of their children's numbers."""
+    """Return a tree as arrays; inner: the nodes that are split, in the order in which their children are numbered."""
     nodes, words = nodes_of(root, inner), len(root.words)
     numbers = {node: number for number, node in enumerate(nodes)}
     split = np.array([numbers[node] for node in inner], np.int64)
-    children, where = np.full(len(nodes), -1, np.int64), np.full((len(nodes), 3), -1, np.int64)
+    children, conditions = np.full(len(nodes), -1, np.int64), np.full((len(nodes), 3), -1, np.int64)
     sets, gains = np.zeros((len(nodes), words), np.int64), np.zeros(len(nodes))
     if len(inner):
         children[split] = 1 + 2 * np.arange(len(inner))
-        where[split], sets[split] = [node.where for node in inner], [node.words for node in inner]
+        conditions[split], sets[split] = [node.condition for node in inner], [node.words for node in inner]
         gains[split] = [node.gain for node in inner]
-    return GrownTree(children, where, sets, gains, np.array([node.totals for node in nodes], np.int64))
+    return GrownTree(children, conditions, sets, gains, np.array([node.totals for node in nodes], np.int64))
 
 
 def nodes_of(root: Node, inner: Sequence[Node]) -> list[Node]:

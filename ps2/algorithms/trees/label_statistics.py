@@ -15,15 +15,16 @@ from pyspark.sql import functions as F
 
 from ps2.algorithms.frame.tables import column
 from ps2.algorithms.training.table import Facts, Table
-from ps2.algorithms.trees.cut_points import from_bits, ordered_bits, unit_of, whole
+from ps2.algorithms.trees.cut_points import from_bits, integer_weights, ordered_bits, unit_of
 from ps2.run.spark.backend_lookup import in_one_wave, with_python
 
 # A float64 is an integer of 53 bits times a power of two. The upper and the lower bits of the integers are summed
 # separately, so that sums fit int64.
 BITS, LOW_BITS = 53, 27
+# The kinds of sums: of weights, and of labels times weights.
 WEIGHT, WEIGHTED = range(2)
-# The numbers of bits by which the three steps of a search for a quantile extend the prefix of labels' ordered bits.
-PARTS = (22, 21, 21)
+# A search for a quantile extends a prefix of the label's ordered bits by these numbers of bits, in three steps.
+PREFIX_STEPS = (22, 21, 21)
 # The number of bits of the mean weight as an integer: sums of 2^31 weights are exact in float64, too.
 WEIGHT_BITS = 20
 
@@ -40,9 +41,10 @@ class LabelSums:
 def label_sums(table: Table, of_classes: bool) -> LabelSums:
     """Sum the labels and weights of the training rows exactly, in one job."""
     exact: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
-    for label, kind, exponent, high, low in _parts(labelled_rows(table), of_classes):
+    for label, kind, exponent, high, low in _sums_by_exponent(labelled_rows(table), of_classes):
         exact[label, kind] += ((high << LOW_BITS) + low) * Fraction(2) ** (exponent - BITS)
-    weight, weighted = (sum(value for (_, kind), value in exact.items() if kind == each) for each in (WEIGHT, WEIGHTED))
+    weight = sum(value for (_, kind), value in exact.items() if kind == WEIGHT)
+    weighted = sum(value for (_, kind), value in exact.items() if kind == WEIGHTED)
     by_class = {label: float(value) for (label, kind), value in exact.items() if kind == WEIGHT}
     return LabelSums(float(weight), float(weighted / weight), by_class if of_classes else {})
 
@@ -57,21 +59,22 @@ def labelled_rows(table: Table) -> DataFrame:
     return in_one_wave(rows.select(column(columns.label).cast("double").alias("y"), weight.alias("w")).where("w > 0"))
 
 
-def _parts(rows: DataFrame, of_classes: bool) -> Any:
-    """Return the sums of upper and lower bits by class (0 for regression), kind and exponent."""
+def _sums_by_exponent(rows: DataFrame, of_classes: bool) -> Any:
+    """Return the sums of upper and of lower bits by class (regression: 0), kind (WEIGHT, WEIGHTED) and exponent."""
 
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             y, w = (batch[name].to_numpy(zero_copy_only=False) for name in ("y", "w"))
             labels = y.astype(np.int64) if of_classes else np.zeros(len(y), np.int64)
             for kind, values in ((WEIGHT, w), (WEIGHTED, w * y)):
-                yield _summed(labels, kind, values)
+                yield _sum_batch(labels, kind, values)
 
     parts = with_python(rows).mapInArrow(summed, "label long, kind long, exponent long, high long, low long")
     return parts.groupBy("label", "kind", "exponent").agg(F.sum("high"), F.sum("low")).collect()
 
 
-def _summed(labels: np.ndarray, kind: int, values: np.ndarray) -> pa.RecordBatch:
+def _sum_batch(labels: np.ndarray, kind: int, values: np.ndarray) -> pa.RecordBatch:
+    """Return the sums of a batch; see ``_sums_by_exponent``."""
     fractions, exponents = np.frexp(values)
     mantissas = np.ldexp(fractions, BITS).astype(np.int64)
     keys, key_index = np.unique(np.column_stack([labels, exponents]), axis=0, return_inverse=True)
@@ -82,15 +85,15 @@ def _summed(labels: np.ndarray, kind: int, values: np.ndarray) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["label", "kind", "exponent", "high", "low"])
 
 
-def label_quantile(table: Table, share: float, facts: Facts) -> float:
-    """Return the weighted quantile of the labels at ``share``, in three jobs."""
+def label_quantile(table: Table, level: float, facts: Facts) -> float:
+    """Return the labels' weighted quantile at a level in (0, 1), in three jobs."""
     unit = 0.0 if table.columns.weight is None else unit_of(facts.weight / facts.rows, WEIGHT_BITS)
     prefix, shift, target = 0, 64, -1.0
-    for bits in PARTS:
+    for bits in PREFIX_STEPS:
         shift -= bits
-        cells, weights = _weights_by_part(table, unit, prefix, shift, bits)
+        cells, weights = _weights_by_prefix(table, unit, prefix, shift, bits)
         if target < 0:
-            target = share * weights.sum()
+            target = level * weights.sum()
         ends = np.cumsum(weights)
         index = min(int(np.searchsorted(ends, target)), len(cells) - 1)
         target -= ends[index] - weights[index]
@@ -98,17 +101,17 @@ def label_quantile(table: Table, share: float, facts: Facts) -> float:
     return float(from_bits(np.array([prefix], np.uint64))[0])
 
 
-def _weights_by_part(table: Table, unit: float, prefix: int, shift: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct values of the ``bits`` bits after a prefix of labels, ascending, and their weights."""
+def _weights_by_prefix(table: Table, unit: float, prefix: int, shift: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ``bits`` bits after a prefix of labels, distinct and ascending, and weights; ``shift`` bits follow."""
 
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            heads = ordered_bits(batch["y"].to_numpy(zero_copy_only=False)) >> np.uint64(shift)
-            counts = np.ones(len(heads), np.int64)
+            prefixes = ordered_bits(batch["y"].to_numpy(zero_copy_only=False)) >> np.uint64(shift)
+            counts = np.ones(len(prefixes), np.int64)
             if unit:
-                counts = whole(batch["w"].to_numpy(zero_copy_only=False), unit)
-            has_prefix = heads >> np.uint64(bits) == prefix
-            cells, cell_index = np.unique(heads[has_prefix] & np.uint64((1 << bits) - 1), return_inverse=True)
+                counts = integer_weights(batch["w"].to_numpy(zero_copy_only=False), unit)
+            has_prefix = prefixes >> np.uint64(bits) == prefix
+            cells, cell_index = np.unique(prefixes[has_prefix] & np.uint64((1 << bits) - 1), return_inverse=True)
             sums = np.zeros(len(cells), np.int64)
             np.add.at(sums, cell_index, counts[has_prefix])
             yield pa.RecordBatch.from_pydict({"cell": cells.astype(np.int64), "weight": sums})

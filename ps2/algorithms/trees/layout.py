@@ -1,6 +1,7 @@
 """The layout of a histogram's bins.
 
-One row of the matrix of histograms holds, for each bin, its feature and how servers search that feature for splits.
+One row of the matrix of histograms has each bin's feature and position, and each feature's number of bins, implied bin
+and flags, which servers need for the search.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ UInt8s = npt.NDArray[np.uint8]
 UInt32s = npt.NDArray[np.uint32]
 UInt64s = npt.NDArray[np.uint64]
 
-# The layout of a bin is two numbers: its feature, and its position among the feature's bins. The first bin has a
-# negative number instead of its position: minus the packed number of bins, implied bin (+ 1), and flags.
+# The layout row has two int64s for a bin: its feature, and its position among the feature's bins. The first bin of a
+# feature has, instead of position 0, a negative number: minus the packed flags, number of bins, and implied bin + 1.
 POSITION_BITS = 13
 POSITION_MASK = (1 << POSITION_BITS) - 1
 # The maximum number of bins of a feature; a categorical feature may need one of them for missing values.
@@ -32,47 +33,49 @@ MAX_CATEGORIES = MAX_BINS - 1
 SUM_BYTES = 8
 # Flags of a feature; INCREASING and DECREASING are monotone constraints.
 CATEGORICAL, HAS_MISSING, INCREASING, DECREASING = 1, 2, 4, 8
-# Rows that store at least this share of all features become dense.
+# Rows that store at least this fraction of all entries become dense.
 DENSE_FROM = 0.25
 # The channels of a bin of boosted trees.
 HESSIAN, GRADIENT, THIRD = range(3)
-# Columns of bounds.
+# The columns of arrays of leaf bounds: the smallest and the largest value of a leaf.
 LOWER, UPPER = range(2)
-# The columns of splits by bins: the feature; the last bin on the left (-1: a set of categories goes left); whether
-# missing values go left.
+# The columns of arrays of split conditions: the feature; the last bin on the left (-1: a set of categories goes left);
+# whether missing values go left.
 FEATURE, BIN, MISSING_LEFT = range(3)
 
-
-# The number of categories in a word of a set, one bit for each.
+# The bits of an int64 in a set of categories or features, which has one bit for each.
 WORD_BITS = 64
 
 
-def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64s, channels: int) -> Int64s:
+def layout_of(counts: Int64s, first: Int64s, implied: Int32s | None, flags: Int64s, channels: int) -> Int64s:
     """Return the layout row of a histogram, int64.
 
     Args:
-        sizes: the number of each feature's columns; first: the first column, and the end.
+        counts, first: see ``Bins.num_columns`` and ``Bins.first_columns``.
         implied: the bin of each feature that sparse rows do not store; None: rows store all bins.
+        flags: the flags of each feature, such as CATEGORICAL; channels: the number of int64s of a bin.
 
     Raises:
         LimitError: a feature has too many bins.
     """
-    if len(sizes) and sizes.max() > MAX_BINS:
-        worst = int(np.argmax(sizes))
-        raise LimitError(f"feature {worst}: expected at most {MAX_BINS:,} bins, got {sizes[worst]:,}")
-    positions = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    columns = np.repeat(first[:-1], sizes) + positions
+    if len(counts) and counts.max() > MAX_BINS:
+        worst = int(np.argmax(counts))
+        raise LimitError(f"feature {worst}: expected at most {MAX_BINS:,} bins, got {counts[worst]:,}")
+    positions = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    columns = np.repeat(first[:-1], counts) + positions
     layout = np.zeros((int(first[-1]), channels), np.int64)
-    layout[columns, 0] = np.repeat(np.arange(len(sizes)), sizes)
+    layout[columns, 0] = np.repeat(np.arange(len(counts)), counts)
     layout[columns, 1] = positions
-    implied_codes = np.zeros(len(sizes), np.int64) if implied is None else implied.astype(np.int64) + 1
-    has_bins = sizes > 0
-    layout[first[:-1][has_bins], 1] = -(implied_codes | sizes << POSITION_BITS | flags << (2 * POSITION_BITS))[has_bins]
+    implied_codes = np.zeros(len(counts), np.int64) if implied is None else implied.astype(np.int64) + 1
+    has_bins = counts > 0
+    layout[first[:-1][has_bins], 1] = -(implied_codes | counts << POSITION_BITS | flags << (2 * POSITION_BITS))[
+        has_bins
+    ]
     return layout.reshape(-1)
 
 
 def category_flags(words: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
-    """Return whether each of the first ``size`` categories is in a set of bits."""
+    """Return for each of the first ``size`` categories whether it is in a set; words: the set as bits."""
     return np.unpackbits(words.view(np.uint8), bitorder="little", count=size).astype(np.bool_)
 
 
@@ -92,12 +95,12 @@ def category_goes_left(value: float, flags: Bools, begin: int, end: int, missing
 
 
 @kernel
-def bins_left(where: Int64s, words: Int64s, has_missing: bool, out: Array) -> None:
+def set_left_bins(condition: Int64s, words: Int64s, has_missing: bool, out: Array) -> None:
     """Set ``out`` to whether each bin of a feature goes left; has_missing: the last bin is for missing values."""
     for bin in range(len(out)):
-        if where[BIN] < 0:
+        if condition[BIN] < 0:
             out[bin] = (words[bin // WORD_BITS] >> np.int64(bin % WORD_BITS)) & 1 != 0
         else:
-            out[bin] = bin <= where[BIN]
+            out[bin] = bin <= condition[BIN]
     if has_missing:
-        out[-1] = where[MISSING_LEFT] != 0
+        out[-1] = condition[MISSING_LEFT] != 0

@@ -1,8 +1,8 @@
-"""Leaf values of losses that a quantile minimises: the quantile of the leaf's residuals, as in LightGBM and xgboost.
+"""Leaf values for losses "absolute" and "quantile": a quantile of the leaf's residuals, as in LightGBM and xgboost.
 
-When a tree has grown, workers add up the integer weights of each leaf's residuals: first by the upper 16 of their
-ordered bits, the coarse cells; then, within the coarse cell that has the quantile, by the next 16, the fine cells. So
-leaf values do not depend on the order of the rows, and have a relative error of at most 2^-20.
+When a tree has grown, workers add up the integer weights of each leaf's residuals by cells of their ordered bits: first
+by the upper 16 bits, the coarse cells; then, within the coarse cell of the quantile, by the next 16, the fine cells.
+Leaf values do not depend on the order of the rows, and have a relative error of at most 2^-20.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ps2.algorithms.trees.cut_points import ZERO, from_bits, ordered_bits, unit_of, whole
+from ps2.algorithms.trees.cut_points import ZERO, from_bits, integer_weights, ordered_bits, unit_of
 from ps2.algorithms.trees.layout import UInt64s
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.client.batch import batch
@@ -31,7 +31,7 @@ CELLS_PER_ROW = 4
 
 @dataclass(frozen=True, eq=False)
 class CoarseQuantiles:
-    """Each leaf's coarse cell with the quantile, and the weight in this cell up to the quantile; 0 without rows."""
+    """The coarse cell of each leaf's quantile, and the weight in it up to the quantile; 0 for a leaf without rows."""
 
     cells: Int64s
     weights: Float64s
@@ -39,17 +39,17 @@ class CoarseQuantiles:
 
 @dataclass(frozen=True, eq=False)
 class LeafQuantiles:
-    """Sums by leaf and cell, to which workers add; weight_unit 0: each row counts 1; picklable."""
+    """Weights on the servers by leaf and cell; level: of the quantile; weight_unit 0: each row counts 1; picklable."""
 
-    share: float
+    level: float
     weight_unit: float
     coarse: DCV
     fine: DCV
 
     @staticmethod
-    def make(share: float, mean_weight: float | None) -> LeafQuantiles:
-        """Make empty sums; mean_weight: the rows' mean weight; None: all weights are 1."""
-        return LeafQuantiles(share, unit_of_weights(mean_weight), *(DCV.sparse(2**63, 1, "int64") for _ in range(2)))
+    def make(level: float, mean_weight: float | None) -> LeafQuantiles:
+        """Make vectors of zeros; mean_weight: the rows' mean weight; None: all weights are 1."""
+        return LeafQuantiles(level, unit_of_weights(mean_weight), *(DCV.sparse(2**63, 1, "int64") for _ in range(2)))
 
     def free(self) -> None:
         free_all([self.coarse, self.fine])
@@ -57,8 +57,8 @@ class LeafQuantiles:
     # -- workers ---------------------------------------------------------------------------------------------------
 
     def add(self, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s, cells: Int64s | None) -> None:
-        """Add a worker's rows to fine cells; cells: each leaf's coarse cell; None: add to coarse cells."""
-        units = whole(weights, self.weight_unit) if self.weight_unit and len(weights) else None
+        """Add a worker's rows to the fine cells in each leaf's coarse cell ``cells``; None: to coarse cells."""
+        units = integer_weights(weights, self.weight_unit) if self.weight_unit and len(weights) else None
         keys, sums = sum_by_cell(leaves, ordered_bits(residuals), units, cells)
         if len(keys):
             (self.coarse if cells is None else self.fine).add(sums, keys)
@@ -68,22 +68,22 @@ class LeafQuantiles:
     def find_coarse(self, leaves: int) -> CoarseQuantiles:
         """Find the coarse cell of each leaf's quantile, and zero the sums."""
         keys, weights = _pull_and_zero(self.coarse)
-        return CoarseQuantiles(*find_cells(keys, weights, self.share * _totals(keys, weights, leaves)))
+        return CoarseQuantiles(*find_cells(keys, weights, self.level * _totals(keys, weights, leaves)))
 
     def find_fine(self, coarse: CoarseQuantiles) -> Float64s:
-        """Return each leaf's quantile, 0 without rows, and zero the sums."""
+        """Return each leaf's quantile, 0 if it has no rows, and zero the sums."""
         cells, _ = find_cells(*_pull_and_zero(self.fine), coarse.weights)
         return np.where(coarse.weights > 0, cell_values(coarse.cells, cells), 0.0)
 
 
 def local_quantiles(
-    share: float, weight_unit: float, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s
+    level: float, weight_unit: float, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s
 ) -> Float64s:
-    """Return each leaf's quantile, 0 without rows; one worker has all rows."""
-    units = whole(weights, weight_unit) if weight_unit and len(weights) else None
+    """Return each leaf's quantile, 0 if it has no rows, from the rows of this process."""
+    units = integer_weights(weights, weight_unit) if weight_unit and len(weights) else None
     bits = ordered_bits(residuals)
     keys, sums = sum_by_cell(leaves, bits, units, None)
-    cells, targets = find_cells(keys, sums, share * _totals(keys, sums, len(leaves)))
+    cells, targets = find_cells(keys, sums, level * _totals(keys, sums, len(leaves)))
     fine, _ = find_cells(*sum_by_cell(leaves, bits, units, cells), targets)
     return np.where(targets > 0, cell_values(cells, fine), 0.0)
 
@@ -94,6 +94,7 @@ def unit_of_weights(mean_weight: float | None) -> float:
 
 
 def _pull_and_zero(sums: DCV) -> tuple[Int64s, Int64s]:
+    """Return the keys and weights of a vector, and zero it."""
     with batch():
         future = sums.pull()
         sums.zero()
@@ -104,7 +105,7 @@ def _pull_and_zero(sums: DCV) -> tuple[Int64s, Int64s]:
 def sum_by_cell(
     leaves: Sequence[Int32s], bits: UInt64s, weights: Int64s | None, cells: Int64s | None
 ) -> tuple[Int64s, Int64s]:
-    """Return keys of leaf and fine cell, ascending, and their weights; cells: see ``LeafQuantiles.add``."""
+    """Return keys of leaf and cell, ascending, and their weights; cells: see ``LeafQuantiles.add``."""
     rows, leaf = np.concatenate(leaves), np.repeat(np.arange(len(leaves)), [len(leaf_rows) for leaf_rows in leaves])
     if cells is not None:
         is_inside = (bits[rows] >> np.uint64(BELOW_COARSE)).astype(np.int64) == cells[leaf]
@@ -120,12 +121,12 @@ def sum_by_cell(
 
 
 def _totals(keys: Int64s, weights: Int64s, leaves: int) -> Float64s:
-    # Keys of earlier trees with more leaves are still there; their weights are 0.
+    # Keys of an earlier tree, which had more leaves, have weight 0.
     return np.bincount(keys >> CELL_BITS, weights, leaves)[:leaves].astype(np.float64)
 
 
 def find_cells(keys: Int64s, weights: Int64s, targets: Float64s) -> tuple[Int64s, Float64s]:
-    """Return each leaf's cell where the cumulative weight reaches a target, and the target within the cell."""
+    """Return each leaf's cell in which the cumulative weight reaches its target, and the target minus earlier cells."""
     ends = np.cumsum(weights)
     leaf_begins = np.append(0, ends)[np.searchsorted(keys, np.arange(len(targets)) << CELL_BITS)]
     filled = np.flatnonzero(targets > 0)
@@ -137,7 +138,7 @@ def find_cells(keys: Int64s, weights: Int64s, targets: Float64s) -> tuple[Int64s
 
 
 def cell_values(coarse: Int64s, fine: Int64s) -> Float64s:
-    """Return the value in each fine cell that is nearest to 0, so integers and short fractions are exact."""
+    """Return the value nearest to 0 in each fine cell, so that integers and short binary fractions are exact."""
     cells = (coarse << CELL_BITS | fine).astype(np.uint64)
     bits = cells << np.uint64(BELOW_FINE)
     return from_bits(np.where(bits < ZERO, bits | np.uint64((1 << BELOW_FINE) - 1), bits))

@@ -1,4 +1,4 @@
-"""Vectors in this process, with those methods of a DCV that find cut points: for a worker that has all rows."""
+"""Vectors in the process of a worker that has all rows, with the methods of a DCV that ``Quantiles`` calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.trees.ascending import merged
+from ps2.algorithms.trees.ascending import union_sorted
 from ps2.algorithms.trees.layout import Array
 from ps2.array_types import Int64s
 
@@ -48,14 +48,14 @@ class LocalSparse:
         self._values[index] = values
 
     def pull(self, indices: Int64s | None = None) -> Any:
-        """Return the values of keys, 0 for unknown ones; without keys all keys, ascending, and their values."""
+        """Return the values of keys, 0 for unknown keys; indices None: return all keys, ascending, and their values."""
         if indices is None:
             return self._keys.copy(), self._values.copy()
         index = np.searchsorted(self._keys, indices)
-        known = index < len(self._keys)
-        known[known] = self._keys[index[known]] == indices[known]
+        is_known = index < len(self._keys)
+        is_known[is_known] = self._keys[index[is_known]] == indices[is_known]
         out = np.zeros(len(indices), np.int64)
-        out[known] = self._values[index[known]]
+        out[is_known] = self._values[index[is_known]]
         return out
 
     def zero(self) -> None:
@@ -65,7 +65,7 @@ class LocalSparse:
         """Return the index of each key, after adding new keys."""
         all_keys = keys
         if len(self._keys) or not (keys[1:] > keys[:-1]).all():
-            all_keys = merged(self._keys, keys)
+            all_keys = union_sorted(self._keys, keys)
         if len(all_keys) > len(self._keys):
             values = np.zeros(len(all_keys), np.int64)
             values[np.searchsorted(all_keys, self._keys)] = self._values

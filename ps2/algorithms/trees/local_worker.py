@@ -1,6 +1,6 @@
-"""Boosting where one worker has all rows: it finds cut points, and grows whole rounds of trees in each clock.
+"""Boosting in a worker that has all rows: it finds cut points, and grows whole rounds of trees in each clock.
 
-The splits are those that servers would find, by the same kernels.
+It finds the same splits as servers do, by the same kernels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.boosting_record import next_scales
 from ps2.algorithms.trees.compiled_growing import CompiledGrower, is_compiled
 from ps2.algorithms.trees.driver_messages import NODE, ROW, FinalNodes
-from ps2.algorithms.trees.gradients import scales_of, sums_below
+from ps2.algorithms.trees.gradients import integer_scales, sum_bounds
 from ps2.algorithms.trees.growing_kernels import add_sparse_marked
 from ps2.algorithms.trees.growth import LAYOUT, opened_roots
 from ps2.algorithms.trees.layout import SUM_BYTES, Array
@@ -33,7 +33,7 @@ from ps2.algorithms.trees.nonempty_bins import check_rows, rows_with_marks
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.rows import COST, Binned, DenseRows, SparseRows, rows_with_weight, with_all_columns
+from ps2.algorithms.trees.rows import BIN_COST, Binned, DenseRows, SparseRows, rows_with_weight, with_all_columns
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
 from ps2.algorithms.trees.tree_matrices import columns_of, layout_row
@@ -41,10 +41,10 @@ from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
-# The time in which a clock grows rounds: longer than the overhead of a clock, and a restarted worker repeats no more.
-BUDGET_S = 0.5
-# The number of trees that a restarted worker adds to the margins at once.
-TREES_AT_ONCE = 16
+# A clock grows rounds for this time: longer than the overhead of a clock, but short, as a restarted worker repeats it.
+CLOCK_TIME_S = 0.5
+# The number of trees that a restarted worker adds to the margins in one call of ``Predictor``.
+TREES_PER_CALL = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +53,8 @@ class GrowRounds(Task):
 
     Attributes:
         first: the number of trees before ``trees``.
-        trees: the trees of the previous clock (``tree_as_data``), for a restarted worker, which lacks them.
-        scales: the factors of hessians and gradients after these trees; None: there are no trees.
+        trees: the trees of the previous clock (``tree_as_data``), which a restarted worker does not have.
+        scales: the factors that make hessians and gradients integers after these trees; None: there are no trees.
     """
 
     first: int
@@ -66,12 +66,7 @@ class LocalTreeWorker:
     """A worker that grows boosted trees on all rows; min_rows: see ``Quantiles``."""
 
     def __init__(
-        self,
-        problem: TreeProblem,
-        plan: BoostingPlan,
-        min_rows: int,
-        mean_weight: float | None,
-        reading: Reading,
+        self, problem: TreeProblem, plan: BoostingPlan, min_rows: int, mean_weight: float | None, reading: Reading
     ) -> None:
         self._problem, self._plan = problem, plan
         rows = rows_with_weight(reading.training)
@@ -88,7 +83,7 @@ class LocalTreeWorker:
         worker.report({"rounds": self._grow_rounds()}, merge="concat")
 
     def catch_up(self, tasks: Sequence[GrowRounds]) -> None:
-        """Add the trees that an earlier attempt has grown."""
+        """Add the trees that an earlier attempt of this worker has grown."""
         trees: list[Tree] = []
         for task in tasks:
             num_known = self._num_trees + len(trees) - task.first
@@ -97,45 +92,45 @@ class LocalTreeWorker:
                 trees += [Tree(*data) for data in task.trees[num_known:]]
                 h_scale, g_scale = task.scales.tolist()
                 self._scales = h_scale, g_scale
-        for begin in range(0, len(trees), TREES_AT_ONCE):
-            self._add(trees[begin : begin + TREES_AT_ONCE])
+        for begin in range(0, len(trees), TREES_PER_CALL):
+            self._add(trees[begin : begin + TREES_PER_CALL])
 
     def _add(self, trees: list[Tree]) -> None:
         """Add trees to the margins of all rows."""
         problem, width = self._problem, self._problem.objective.width
         forest = Forest(tuple(trees), np.zeros(1), problem.dim, absent=problem.absent)
-        for rows, group in zip(self._unbinned, (self._rows.training, self._rows.held_out), strict=True):
-            if rows is None or group is None or not len(rows):
+        for rows, row_set in zip(self._unbinned, (self._rows.training, self._rows.held_out), strict=True):
+            if rows is None or row_set is None or not len(rows):
                 continue
             leaves = Predictor(forest).leaves(with_all_columns(rows, problem.dim))
             for number, tree in enumerate(trees, self._num_trees):
-                group.margins[:, number % width] += tree.value[leaves[:, number - self._num_trees]]
+                row_set.margins[:, number % width] += tree.value[leaves[:, number - self._num_trees]]
         for tree in trees:
             self._rows.widen_span(tree.value[tree.leaves])
         self._num_trees += len(trees)
 
     def _grow_rounds(self) -> list[dict[str, Any]]:
-        """Grow rounds for a clock's time; return a reply for each, and one without trees after the last round."""
-        ends_s, replies = time.monotonic() + BUDGET_S, []
+        """Grow rounds for the time of a clock; return a reply for each, and one without trees after the last round."""
+        ends_s, replies = time.monotonic() + CLOCK_TIME_S, []
         width = self._problem.objective.width
         while True:
-            round_ = self._num_trees // width
+            round_number = self._num_trees // width
             sums = self._rows.compute_gradients()
-            # The duration of the round that ends with these losses.
+            # The duration of the round, which ends when its losses are known.
             sums["lap_s"], self._lap_began_s = time.monotonic() - self._lap_began_s, time.monotonic()
-            bounds = sums_below(sums.pop("exponents"))
+            bounds = sum_bounds(sums.pop("exponents"))
             if "held" in sums:
                 sums["held"] = self._rows.metric.value(sums["held"])
-            trees = self._grow_round(bounds) if round_ < self._plan.settings.maxIter else []
-            reply = {**sums, "bytes": 0, "round": round_, "trees": [tree_as_data(tree) for tree in trees]}
+            trees = self._grow_round(bounds) if round_number < self._plan.settings.maxIter else []
+            reply = {**sums, "bytes": 0, "round": round_number, "trees": [tree_as_data(tree) for tree in trees]}
             replies.append({**reply, "scales": np.array(self._scales)})
             if not trees or time.monotonic() > ends_s:
                 return replies
 
     def _grow_round(self, bounds: Float64s) -> list[Tree]:
-        """Grow the trees of a round; bounds: ``sums_below`` of its gradients."""
+        """Grow the trees of a round; bounds: ``sum_bounds`` of its gradients."""
         if not self._num_trees:
-            self._scales = scales_of(*bounds[:2])
+            self._scales = integer_scales(*bounds[:2])
         trees = []
         for _ in range(self._problem.objective.width):
             trees.append(self._grower.grow(self._num_trees, self._scales))
@@ -166,55 +161,55 @@ class LocalGrower:
         if self._compiled is not None:
             tree, moves = self._compiled.grow(rows, scales, totals, rate)
             nodes = moves.nodes
-            for group, _ in rows.moving:
-                if group is not rows.grown:
-                    group.walk(moves.splits)
+            for node_rows, _ in rows.moving_rows:
+                if node_rows is not rows.tree_rows:
+                    node_rows.partition_one_by_one(moves.splits)
         else:
             growth = BoostedGrowth(plan, self._bins, scales, totals, number, rate)
-            growth.explores = 1
-            nodes = self._explore(growth)
+            growth.nodes_per_clock = 1
+            nodes = self._grow_in_steps(growth)
             tree = growth.tree
-        assert rows.grown is not None
-        tree.count[:] = rows.grown.counts(nodes)
-        share = self._problem.objective.leaf_share
+        assert rows.tree_rows is not None
+        tree.count[:] = rows.tree_rows.counts(nodes)
+        level = self._problem.objective.leaf_quantile_level
         # Monotone constraints hold only for leaves whose values come from gradients.
-        if share is not None and not plan.monotone:
-            leaves = [rows.grown.rows_of(node) for node in nodes.leaves.tolist()]
-            values = local_quantiles(share, self._weight_unit, leaves, rows.residuals, rows.training.weights)
+        if level is not None and not plan.monotone:
+            leaves = [rows.tree_rows.rows_of(node) for node in nodes.leaves.tolist()]
+            values = local_quantiles(level, self._weight_unit, leaves, rows.residuals, rows.training.weights)
             tree.value[nodes.is_leaf] = values * rate
             nodes = replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0))
         rows.end(nodes)
         return tree
 
-    def _explore(self, growth: BoostedGrowth) -> FinalNodes:
-        """Choose all splits, and move rows to the leaves."""
+    def _grow_in_steps(self, growth: BoostedGrowth) -> FinalNodes:
+        """Grow a tree by ``BoostedGrowth``, and move rows to the leaves; return the tree's nodes."""
         rows, histograms, opened = self._rows, self._histograms, opened_roots([ROOT])
-        assert rows.grown is not None
+        assert rows.tree_rows is not None
         while True:
             best = None
             if growth.open:
-                nodes = [(row, rows.grown.rows_of(node)) for node, row in opened[:, [NODE, ROW]].tolist()]
-                histograms.add(nodes, rows.summed)
+                nodes = [(row, rows.tree_rows.rows_of(node)) for node, row in opened[:, [NODE, ROW]].tolist()]
+                histograms.add(nodes, rows.channel_values)
                 best = histograms.best_splits(growth)
             moves = growth.advance(best)
-            histograms.make_room(growth.num_rows)
+            histograms.reserve_rows(growth.num_rows)
             if growth.clear:
                 histograms.clear(growth.clear)
-            for group, _ in rows.moving:
-                group.part(moves.splits)
+            for node_rows, _ in rows.moving_rows:
+                node_rows.partition(moves.splits)
             if growth.is_over:
                 return moves.nodes
             opened = moves.opened
 
 
-# The maximum initial bytes of the matrix. The operating system gives memory only to rows that are written.
+# The maximum initial bytes of the matrix. The operating system allocates only the pages that are written.
 MAX_BYTES = 1 << 31
 # The cost of adding a stored value, in additions of array elements.
 ADD_COST = 4
 
 
 class LocalHistograms:
-    """A matrix of histograms in this process, as ``HistogramMatrices`` has on the servers, and the rows that fill it.
+    """A matrix of histograms in this process, like that of ``HistogramMatrices``, and the rows that are added to it.
 
     Only histograms of sparse rows have marks: those of dense rows have few empty bins.
     """
@@ -222,7 +217,7 @@ class LocalHistograms:
     def __init__(self, problem: TreeProblem, plan: BoostingPlan, bins: Bins, rows: Binned) -> None:
         self._problem, self._plan, self._bins, self._rows = problem, plan, bins, rows
         self._is_dense = isinstance(rows, DenseRows)
-        self._count = int(bins.first[-1])
+        self._count = int(bins.first_columns[-1])
         columns = columns_of(bins, plan.channels)
         count = rows_with_marks(1 + min(1 << max(plan.settings.maxDepth - 1, 0), plan.max_leaves))
         limit = max(MAX_BYTES // (columns * SUM_BYTES), ROOT + 1)
@@ -230,7 +225,7 @@ class LocalHistograms:
         layout = layout_row(bins, problem.absent, plan.channels, plan.monotone)
         self._m[LAYOUT, : len(layout)] = layout
 
-    def make_room(self, rows: int) -> None:
+    def reserve_rows(self, rows: int) -> None:
         """Grow the matrix to at least this number of rows; LimitError if this process lacks the memory."""
         if rows > len(self._m):
             row_bytes = self._m[0].nbytes
@@ -256,7 +251,7 @@ class LocalHistograms:
             self._add_sparse(self._rows, nodes, pairs)
 
     def _add_dense(self, rows: DenseRows, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
-        """Let threads share the nodes, the largest first, and the rows of a large one."""
+        """Divide the nodes among threads, the largest first; ``add_histogram`` divides the rows of a large node."""
         ordered = sorted(nodes, key=lambda node: -len(node[1]))
 
         def add(indices: Int64s) -> None:
@@ -265,7 +260,7 @@ class LocalHistograms:
                 rows.add_histogram(order, pairs, out[: self._count])
 
         if nodes:
-            cost = COST * len(rows.first) * sum(len(order) for _, order in nodes) // len(nodes)
+            cost = BIN_COST * len(rows.first) * sum(len(order) for _, order in nodes) // len(nodes)
             over_blocks(add, (np.arange(len(nodes)),), cost=cost)
 
     def _add_sparse(self, sparse: SparseRows, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
@@ -283,8 +278,8 @@ class LocalHistograms:
         """Subtract histograms, and find the best split of each open node."""
         options = {"marks": not self._is_dense, "channels": self._plan.channels}
         if growth.subtract:
-            whole, part = np.array(growth.subtract).T.copy()
-            ops.subtract(self._m, whole, part, **options)
+            parents, children = np.array(growth.subtract).T.copy()
+            ops.subtract(self._m, parents, children, **options)
         operands = {**growth.operands(), **options, "words": self._problem.words, "full": self._is_dense}
         return Splits(*ops.best_splits(self._m, **operands, layout=LAYOUT))
 

@@ -1,9 +1,9 @@
-"""Metrics of held-out rows: the report of each worker, and the metric, computed from the sum of all reports. Pure.
+"""Metrics of held-out rows: each worker reports sums, and the sum of all reports gives the metric. Pure.
 
 A report is an array; the reports of all workers are summed. Means are exact. The AUC counts rows in ``CELLS`` equal
 cells between the smallest and the largest possible margin, which all workers know. Rows of one cell count as tied. So
-the error of the AUC is at most half the share of (positive, negative) pairs of rows that share a cell, and does not
-depend on how rows are partitioned.
+the error of the AUC is at most half the fraction of (positive, negative) pairs of rows that have the same cell, and
+does not depend on how rows are partitioned.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.ranking import ALL, RowGroups, sum_of_ndcg, sum_of_precisions
+from ps2.algorithms.trees.ranking import ALL_ROWS, RowGroups, sum_of_ndcg, sum_of_precisions
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s
 from ps2.errors import ConfigError
@@ -24,43 +24,42 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 
 MetricName = Literal["loss", "logloss", "error", "auc", "rmse", "mae", "ndcg", "map"]
-# The cells of the AUC. If margins fill a tenth of the range, only a few pairs in ten thousand share a cell.
+# The number of cells of the AUC. If margins fill a tenth of the range, a few pairs in ten thousand have the same cell.
 CELLS = 1 << 14
-CLASSES: tuple[MetricName, ...] = ("logloss", "error")
-NUMBERS: tuple[MetricName, ...] = ("rmse", "mae")
-RANKS: tuple[MetricName, ...] = ("ndcg", "map")
+CLASS_METRICS: tuple[MetricName, ...] = ("logloss", "error")
+REGRESSION_METRICS: tuple[MetricName, ...] = ("rmse", "mae")
+RANKING_METRICS: tuple[MetricName, ...] = ("ndcg", "map")
 # The metrics for the predictions of each loss.
 METRICS: dict[LossName, tuple[MetricName, ...]] = {
-    "logistic": (*CLASSES, "auc"),
-    "softmax": CLASSES,
-    "squared": NUMBERS,
-    "absolute": NUMBERS,
-    "huber": NUMBERS,
-    "poisson": NUMBERS,
-    "quantile": NUMBERS,
-    "lambdarank": RANKS,
+    "logistic": (*CLASS_METRICS, "auc"),
+    "softmax": CLASS_METRICS,
+    "squared": REGRESSION_METRICS,
+    "absolute": REGRESSION_METRICS,
+    "huber": REGRESSION_METRICS,
+    "poisson": REGRESSION_METRICS,
+    "quantile": REGRESSION_METRICS,
+    "lambdarank": RANKING_METRICS,
 }
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric; "loss" is the training's loss. ``at``: "ndcg" and "map" use this many top rows of each group."""
+    """A metric; "loss" is the training's loss; depth: "ndcg" and "map" use this many top rows of each group."""
 
     name: MetricName = "loss"
-    at: int = ALL
+    depth: int = ALL_ROWS
 
     @staticmethod
-    def parsed(text: str) -> Metric:
+    def parse(text: str) -> Metric:
         """Return the metric with a name such as "auc" or "ndcg@10"; "" is the loss. ConfigError: an unknown name."""
         if not text:
             return Metric()
         names = [name for name in get_args(MetricName) if name != "loss"]
-        name, *depth = text.lower().split("@")
-        if name not in names or (
-            depth and not (name in RANKS and re.fullmatch("[1-9][0-9]{0,8}", depth[0]) and not depth[1:])
-        ):
+        name, *depth_text = text.lower().split("@")
+        is_depth = len(depth_text) == 1 and re.fullmatch("[1-9][0-9]{0,8}", depth_text[0])
+        if name not in names or (depth_text and not (name in RANKING_METRICS and is_depth)):
             raise ConfigError(f"evalMetric: expected one of {', '.join(names)}, or e.g. ndcg@10, got {text!r}")
-        return Metric(name, int(depth[0]) if depth else ALL)  # type: ignore[arg-type]
+        return Metric(name, int(depth_text[0]) if depth_text else ALL_ROWS)  # type: ignore[arg-type]
 
     def check(self, loss: LossName) -> None:
         """Raise ConfigError if the metric does not apply to the predictions of a loss."""
@@ -72,7 +71,7 @@ class Metric:
     @property
     def is_larger_better(self) -> bool:
         """Whether a larger value means a better model."""
-        return self.name in ("auc", *RANKS)
+        return self.name in ("auc", *RANKING_METRICS)
 
     def sums(
         self,
@@ -86,11 +85,11 @@ class Metric:
         """Return a worker's report: weighted sum and sum of weights, shape (2, 1); "auc": weights by class and cell."""
         if self.name == "auc":
             out = np.zeros((2, CELLS))
-            smallest, width = span[0], (span[1] - span[0]) / CELLS
-            count_cells(readable(margins[:, 0]), readable(y), readable(weights), smallest, width, out)
+            lowest, cell_width = span[0], (span[1] - span[0]) / CELLS
+            count_cells(readable(margins[:, 0]), readable(y), readable(weights), lowest, cell_width, out)
             return out
-        if groups is not None and self.name in RANKS:
-            total = (sum_of_ndcg if self.name == "ndcg" else sum_of_precisions)(margins[:, 0], y, groups, self.at)
+        if groups is not None and self.name in RANKING_METRICS:
+            total = (sum_of_ndcg if self.name == "ndcg" else sum_of_precisions)(margins[:, 0], y, groups, self.depth)
             return np.array([[total], [float(len(groups))]])
         if self.name in ("loss", "logloss"):
             return np.array(objective.losses(margins, y, weights, groups))[:, None]
@@ -110,11 +109,11 @@ class Metric:
     def value(self, sums: Float64s) -> float:
         """Return the metric of all rows; NaN if the weights sum to 0, or if "auc" has rows of only one class."""
         if self.name == "auc":
-            # The weighted share of pairs whose positive row is in the higher cell; ties count half.
+            # The weighted fraction of pairs whose positive row is in the higher cell; a tie counts half.
             negative, positive = sums
             pairs = negative.sum() * positive.sum()
-            below = np.cumsum(negative) - negative
-            return float((positive * (below + negative / 2)).sum() / pairs) if pairs > 0 else math.nan
+            negative_below = np.cumsum(negative) - negative
+            return float((positive * (negative_below + negative / 2)).sum() / pairs) if pairs > 0 else math.nan
         if not sums[1, 0] > 0:
             return math.nan
         mean = float(sums[0, 0] / sums[1, 0])
@@ -123,11 +122,11 @@ class Metric:
 
 @kernel
 def count_cells(
-    margins: Float64s, y: Float64s, weights: Float64s, smallest: float, width: float, out: Float64s
+    margins: Float64s, y: Float64s, weights: Float64s, lowest: float, cell_width: float, out: Float64s
 ) -> None:
-    """Add rows' weights to ``out``, shape (2, cells), by class and cell."""
+    """Add the weights of rows to ``out``, shape (2, cells), by class and cell; lowest: where the first cell begins."""
     cells = out.shape[1]
     for i in range(len(margins)):
-        position = (margins[i] - smallest) / width if width > 0.0 else 0.0
+        position = (margins[i] - lowest) / cell_width if cell_width > 0.0 else 0.0
         cell = int(min(max(position, 0.0), cells - 1.0))
         out[1 if y[i] > 0.0 else 0, cell] += weights[i] if len(weights) else 1.0

@@ -1,10 +1,10 @@
-"""Boosted trees as a model where there is no Spark and no server, and their SHAP values.
+"""A model of boosted trees that needs neither Spark nor servers, and its SHAP values.
 
 SHAP values are each feature's contribution to the margin of a row: S. Lundberg et al., "From local explanations to
 global understanding with explainable AI for trees", 2020, algorithm 2, path by path as in R. Mitchell et al.,
-"GPUTreeShap", 2022. Each path from the root to a leaf is a game. Its players are the features of its splits. A player
-that is present lets a row pass if the row passes the feature's splits. A player that is absent lets the share of the
-training rows (by their hessians) pass that pass these splits.
+"GPUTreeShap", 2022. Each path from the root to a leaf is a game. Its players are the features of its splits. If a
+player is present, a row passes the feature's splits or not. If it is absent, a fraction of a row passes them: the
+fraction of the training rows, weighted by hessians, that does.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import inline, kernel
 from ps2.ops.parallel import over_blocks
 
-# An inner node: its feature's column, the threshold, whether missing values go left, and the interval of its set in the
-# flags of all sets.
+# An inner node: its feature's column in a block of rows, its threshold, whether missing values go left, and its set's
+# interval in ``Paths.set_flags``.
 SPLIT = np.dtype(
     [
         ("column", np.int32),
@@ -39,14 +39,12 @@ SPLIT = np.dtype(
         ("set_end", np.int64),
     ]
 )
-# A path: the interval of its players, the value of its leaf, and the output to which the leaf adds.
+# A path: the interval of its players, the value of its leaf, and the output to whose margin the leaf adds.
 PATH = np.dtype([("players", np.int64), ("end", np.int64), ("value", np.float64), ("output", np.int64)])
-# A player: its feature's column, the share of rows that pass its splits, and the interval of its steps in the path.
-PLAYER = np.dtype([("column", np.int32), ("share", np.float64), ("steps", np.int64), ("end", np.int64)])
-
-
-# The maximum size of a dense block of rows, in numbers.
-BLOCK_SIZE = 1 << 22
+# A player: its feature's column, the fraction of training rows that pass its splits, and the interval of its steps.
+PLAYER = np.dtype([("column", np.int32), ("fraction", np.float64), ("steps", np.int64), ("end", np.int64)])
+# The maximum number of values in a dense block of rows.
+MAX_BLOCK_VALUES = 1 << 22
 
 
 class Paths(NamedTuple):
@@ -55,7 +53,7 @@ class Paths(NamedTuple):
     Attributes:
         splits, paths, players: arrays of SPLIT, PATH and PLAYER.
         set_flags: the flags of all sets of categories.
-        step_split, step_left: the split of each step of a player, and whether the path goes left there.
+        step_split, step_left: the index of the split of each step of a player, and whether the path goes left at it.
     """
 
     splits: Array
@@ -68,6 +66,7 @@ class Paths(NamedTuple):
 
 @inline
 def _is_left(value: float, split: Any, set_flags: Bools) -> bool:
+    """Return whether a value goes left by a SPLIT."""
     if split.set_end == split.set_begin:
         return goes_left(value, split.threshold, bool(split.default_left))
     return category_goes_left(value, set_flags, split.set_begin, split.set_end, bool(split.default_left))
@@ -75,68 +74,68 @@ def _is_left(value: float, split: Any, set_flags: Bools) -> bool:
 
 @kernel
 def add_contributions(x: Float64s, out: Float64s, forest: Paths, max_length: int) -> None:
-    """Add SHAP values to ``out``, shape (rows, outputs, columns); max_length: the most players of a path."""
+    """Add SHAP values to ``out``, shape (rows, outputs, columns); max_length: the maximum number of players."""
     splits, paths, players = forest.splits, forest.paths, forest.players
-    lefts = np.empty(len(splits), np.bool_)
+    goes_left_by_split = np.empty(len(splits), np.bool_)
     passes, weights = np.empty(max_length, np.bool_), np.empty(max_length + 1)
     for row in range(x.shape[0]):
         for s in range(len(splits)):
-            lefts[s] = _is_left(x[row, splits[s].column], splits[s], forest.set_flags)
+            goes_left_by_split[s] = _is_left(x[row, splits[s].column], splits[s], forest.set_flags)
         for p in range(len(paths)):
             for i in range(paths[p].end - paths[p].players):
                 player, is_passed = paths[p].players + i, True
                 for step in range(players[player].steps, players[player].end):
-                    is_passed &= lefts[forest.step_split[step]] == forest.step_left[step]
+                    is_passed &= goes_left_by_split[forest.step_split[step]] == forest.step_left[step]
                 passes[i] = is_passed
-            _weigh(forest, p, passes, weights)
-            _add(forest, p, passes, weights, out[row, paths[p].output])
+            _set_shapley_weights(forest, p, passes, weights)
+            _add_to_players(forest, p, passes, weights, out[row, paths[p].output])
 
 
 @inline
-def _weigh(forest: Paths, path: int, passes: Bools, weights: Float64s) -> None:
-    """Set weights[k] to the share of rows that pass with k players present, weighted over all sets by Shapley."""
+def _set_shapley_weights(forest: Paths, path: int, passes: Bools, weights: Float64s) -> None:
+    """Set weights[k] to the Shapley-weighted sum, over sets of k present players, of the fraction that passes."""
     begin, end = forest.paths[path].players, forest.paths[path].end
     weights[0] = 1.0
     for i in range(end - begin):
-        share, size = forest.players[begin + i].share, i + 2.0
+        fraction, divisor = forest.players[begin + i].fraction, i + 2.0
         weights[i + 1] = 0.0
         for k in range(i, -1, -1):
             if passes[i]:
-                weights[k + 1] += weights[k] * (k + 1) / size
-            weights[k] *= share * (i + 1 - k) / size
+                weights[k + 1] += weights[k] * (k + 1) / divisor
+            weights[k] *= fraction * (i + 1 - k) / divisor
 
 
 @inline
-def _add(forest: Paths, path: int, passes: Bools, weights: Float64s, out: Float64s) -> None:
+def _add_to_players(forest: Paths, path: int, passes: Bools, weights: Float64s, out: Float64s) -> None:
     """Add each player's contribution to a leaf's value."""
-    # All players whose splits the row does not pass have the same contribution.
+    # All players whose splits the row does not pass contribute ``absent_weight * value``.
     players, begin, value = forest.players, forest.paths[path].players, forest.paths[path].value
-    count, stopped = forest.paths[path].end - begin, 0.0
+    count, absent_weight = forest.paths[path].end - begin, 0.0
     for k in range(count):
-        stopped -= weights[k] * (count + 1) / (count - k)
+        absent_weight -= weights[k] * (count + 1) / (count - k)
     for i in range(count):
         if not passes[i]:
-            out[players[begin + i].column] += stopped * value
+            out[players[begin + i].column] += absent_weight * value
             continue
-        # The sum of the weights of sets without the player.
-        share, total, rest = players[begin + i].share, 0.0, weights[count]
+        # ``total``: the sum of the weights of sets without the player.
+        fraction, total, remainder = players[begin + i].fraction, 0.0, weights[count]
         for k in range(count - 1, -1, -1):
-            without = rest * (count + 1) / (k + 1)
-            total += without
-            rest = weights[k] - without * share * (count - k) / (count + 1)
-        out[players[begin + i].column] += total * (1.0 - share) * value
+            weight_without = remainder * (count + 1) / (k + 1)
+            total += weight_without
+            remainder = weights[k] - weight_without * fraction * (count - k) / (count + 1)
+        out[players[begin + i].column] += total * (1.0 - fraction) * value
 
 
 @dataclass
 class _Player:
-    """A feature of a path: the share of rows that pass its splits; steps: its splits, and if the path goes left."""
+    """A feature of a path: the fraction of rows that pass its splits; steps: its splits, and whether these go left."""
 
-    share: float = 1.0
+    fraction: float = 1.0
     steps: list[tuple[int, bool]] = field(default_factory=list)
 
 
 class Explainer:
-    """A forest prepared for the kernels; expected: the mean margin of the training rows, shape (width,)."""
+    """A forest as arguments of kernels; expected: the mean margin of the training rows, shape (width,)."""
 
     def __init__(self, forest: Forest) -> None:
         self._forest = forest
@@ -151,14 +150,14 @@ class Explainer:
         for number, tree in enumerate(forest.trees):
             output, split_numbers = number % forest.width, self._append_splits(tree, splits, flags)
             for leaf, path in _paths(tree, split_numbers):
-                begin, share = len(players), 1.0
+                begin, fraction = len(players), 1.0
                 for feature, player in path.items():
                     column = int(np.searchsorted(self._used, feature))
-                    players.append((column, player.share, len(steps), len(steps) + len(player.steps)))
+                    players.append((column, player.fraction, len(steps), len(steps) + len(player.steps)))
                     steps += player.steps
-                    share *= player.share
+                    fraction *= player.fraction
                 value = float(tree.value[leaf])
-                self.expected[output] += share * value
+                self.expected[output] += fraction * value
                 if path:
                     paths.append((begin, len(players), value, output))
         step_splits = np.array([split for split, _ in steps], np.int32)
@@ -175,16 +174,16 @@ class Explainer:
         if not len(paths):
             return out
         lengths = paths["end"] - paths["players"]
-        cost, max_length = int((lengths**2).sum()) * 3 + len(self._paths.splits), int(lengths.max())
-        size = max(BLOCK_SIZE // (len(self._used) * self._forest.width), 1)
-        for begin in range(0, x.shape[0], size):
-            block = x[begin : begin + size, self._used]
+        row_cost, max_length = int((lengths**2).sum()) * 3 + len(self._paths.splits), int(lengths.max())
+        block_rows = max(MAX_BLOCK_VALUES // (len(self._used) * self._forest.width), 1)
+        for begin in range(0, x.shape[0], block_rows):
+            block = x[begin : begin + block_rows, self._used]
             if sp.issparse(block):
                 block = dense_rows(sp.csr_array(block), self._forest.absent)
             block = np.ascontiguousarray(block, np.float64)
             values = np.zeros((len(block), self._forest.width, len(self._used)))
-            over_blocks(add_contributions, (readable(block), values), self._paths, max_length, cost=cost)
-            out[begin : begin + size, :, self._used] = values
+            over_blocks(add_contributions, (readable(block), values), self._paths, max_length, cost=row_cost)
+            out[begin : begin + block_rows, :, self._used] = values
         return out
 
     def _append_splits(self, tree: Tree, splits: list[tuple[Any, ...]], flags: list[Array]) -> dict[int, int]:
@@ -201,7 +200,7 @@ class Explainer:
 
 
 def _paths(tree: Tree, split_numbers: dict[int, int]) -> Iterator[tuple[int, dict[int, _Player]]]:
-    """Yield each leaf, and the players of its path by feature."""
+    """Yield the number of each leaf, and the players of its path by feature."""
     stack: list[tuple[int, dict[int, _Player]]] = [(0, {})]
     while stack:
         node, path = stack.pop()
@@ -211,13 +210,13 @@ def _paths(tree: Tree, split_numbers: dict[int, int]) -> Iterator[tuple[int, dic
             continue
         previous = path.get(feature, _Player())
         for child, is_left in ((int(tree.right[node]), False), (int(tree.left[node]), True)):
-            share = tree.cover[child] / tree.cover[node] if tree.cover[node] > 0 else 0.0
-            player = _Player(previous.share * float(share), [*previous.steps, (split_numbers[node], is_left)])
+            fraction = tree.cover[child] / tree.cover[node] if tree.cover[node] > 0 else 0.0
+            player = _Player(previous.fraction * float(fraction), [*previous.steps, (split_numbers[node], is_left)])
             stack.append((child, {**path, feature: player}))
 
 
 class GBTModel(TreesModel):
-    """Boosted trees: the trained part of a model of ``GBTClassifier`` or ``GBTRegressor``; picklable.
+    """Boosted trees: a trained ``GBTClassifier``, ``GBTRegressor`` or ``GBTRanker`` without Spark; picklable.
 
     Example::
 
@@ -287,7 +286,7 @@ class GBTModel(TreesModel):
         Raises:
             ConfigError, ShapeError, DTypeError: see ``predict``.
         """
-        contributions = self._limited(numTrees)._explainer.contributions(x)
+        contributions = self._first_trees(numTrees)._explainer.contributions(x)
         return contributions[:, 0] if self.forest.width == 1 else contributions
 
     def predict(self, x: Any, numTrees: int | None = None) -> Float64s:
@@ -295,22 +294,22 @@ class GBTModel(TreesModel):
 
         Args:
             x: see ``margins``.
-            numTrees: use this many trees (of each class) from the first one on; None: all.
+            numTrees: use only this many trees (of each class), the first ones; None: all.
 
         Raises:
             ConfigError: the model has fewer trees.
             ShapeError, DTypeError: see ``margins``.
         """
-        return self.head.prediction(self.head.raw(self._limited(numTrees).margins(x)))
+        return self.head.prediction(self.head.raw(self._first_trees(numTrees).margins(x)))
 
     def predictProbability(self, x: Any, numTrees: int | None = None) -> Float64s | None:
         """Return the probability of each class, float64, shape (n, classes); None: predictions are numbers.
 
         For Args and Raises, see ``predict``.
         """
-        return self.head.probability(self.head.raw(self._limited(numTrees).margins(x)))
+        return self.head.probability(self.head.raw(self._first_trees(numTrees).margins(x)))
 
-    def _limited(self, rounds: int | None) -> GBTModel:
+    def _first_trees(self, rounds: int | None) -> GBTModel:
         return self if rounds is None else self.first(rounds)
 
     def saveXGBoost(self, path: str) -> None:

@@ -33,23 +33,18 @@ from ps2.algorithms.trees.settings import (
     RandomForestClassifierSettings,
     RandomForestRegressorSettings,
 )
-from ps2.algorithms.trees.summaries import (
-    RankingSummary,
-    RankingTrainingSummary,
-    check_relevance,
-    losses_by_round,
-)
+from ps2.algorithms.trees.summaries import RankingSummary, RankingTrainingSummary, check_relevance, losses_by_round
 from ps2.algorithms.trees.tree import Forest, LossName, ScoreName
 from ps2.algorithms.trees.tree_models import AnyTrees, Ensemble, OneTree, as_sparse
 from ps2.array_types import Float64s
 from ps2.errors import ConfigError, LimitError
 
-# The maximum length of a row's vector of contributions: a task has ten thousand rows in memory at a time.
+# The maximum number of a row's contributions: a task has those of ten thousand rows in memory at a time.
 MAX_CONTRIBUTIONS = 20_000
 
 
 class NumberModel(FleetRegressionModel):
-    """A model that predicts numbers: its margins."""
+    """A model of regression: its predictions are its margins."""
 
     def _head(self) -> ValueHead:
         return ValueHead()
@@ -59,7 +54,7 @@ class NumberModel(FleetRegressionModel):
 
 
 class _BoostedTrees(AnyTrees):
-    """One boosted tree, or several."""
+    """A model of one boosted tree, or of several: its files."""
 
     def _write_content(self, url: str) -> dict[str, Any]:
         return self._forest.write(url)
@@ -74,8 +69,8 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
 
     _LOADER = f"{GBTModel.__module__}:{GBTModel.__name__}"
 
-    # The number of trees of each output that predict, and a model of these trees.
-    _first: tuple[int, GBTModel] | None = None
+    # A number of trees of each output, and a model of only these trees; None: it has not been needed.
+    _first_trees: tuple[int, GBTModel] | None = None
 
     setNumTrees = setter(BoostingSettings.numTrees)
 
@@ -86,13 +81,13 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
 
     @property
     def _predicting(self) -> GBTModel:
-        """The first ``numTrees`` trees."""
+        """A model of the first ``numTrees`` trees of each output."""
         count = self._rounds
         if count is None:
             return self._trained
-        if self._first is None or self._first[0] != count:
-            self._first = count, self._trained.first(count)
-        return self._first[1]
+        if self._first_trees is None or self._first_trees[0] != count:
+            self._first_trees = count, self._trained.first(count)
+        return self._first_trees[1]
 
     @property
     def _rounds(self) -> int | None:
@@ -103,7 +98,7 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
         return float(self.getStepSize())
 
     def _tree_models(self) -> list[BoostedTreeModel]:
-        return [BoostedTreeModel._of(GBTModel(part)) for part in self._forest.parts(self._rate)]
+        return [BoostedTreeModel._of(GBTModel(forest)) for forest in self._forest.parts(self._rate)]
 
     def getFeatureImportances(self, importanceType: ScoreName = "gain") -> Vector:
         """Return the importance of each feature, as xgboost computes it.
@@ -123,11 +118,11 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
 
     def _outputs(self) -> list[tuple[str, str]]:
         contributions = self.getOrDefault("contribCol") if self.isSet("contribCol") else ""
-        numbers = (self.numFeatures + 1) * self._forest.width
-        if contributions and numbers > MAX_CONTRIBUTIONS:
+        num_values = (self.numFeatures + 1) * self._forest.width
+        if contributions and num_values > MAX_CONTRIBUTIONS:
             raise LimitError(
-                f"contribCol: expected at most {MAX_CONTRIBUTIONS:,} numbers a row, got {numbers:,}; the method "
-                "contributions of GBTModel computes those of a few rows"
+                f"contribCol: expected at most {MAX_CONTRIBUTIONS:,} values a row, got {num_values:,}; the method "
+                "contributions of GBTModel computes them for a few rows"
             )
         return [*super()._outputs(), (contributions, "contrib")]
 
@@ -187,7 +182,7 @@ class GBTRegressionModel(GBTRegressorSettings, BoostedModel, NumberModel, Regres
         """Return the mean loss of a DataFrame's rows after each round of trees.
 
         Args:
-            loss: None: the loss that the model was trained for; "squared" or "absolute", if that is not "poisson".
+            loss: None: the loss of the training; or, unless that is "poisson", "squared" or "absolute".
 
         Raises:
             InputError: a column is missing or has another type. Faults within rows raise an error of Spark.
@@ -213,15 +208,15 @@ class GBTRankerModel(GBTRankerSettings, BoostedModel, NumberModel, PredictionMod
 
 
 class BoostedTreeModel(NumberTreeSettings, OneTree, _BoostedTrees, NumberModel, RegressionModel[Vector]):
-    """A tree of a model of boosted trees. Its predictions, times its weight, are added to the margins."""
+    """A tree of a model of boosted trees. The ensemble's margin is the weighted sum of its trees' predictions."""
 
 
-# For isinstance(). A real subclass would have to wrap a Java object.
+# isinstance() works as for pyspark.ml's models. A real subclass would have to wrap a Java object.
 DecisionTreeRegressionModel.register(BoostedTreeModel)
 
 
 class _ForestTrees(AnyTrees):
-    """One tree of a random forest, or several."""
+    """A model of one tree of a random forest, or of several: its importances and files."""
 
     def _importances(self) -> Float64s:
         importances: Float64s = self._fitted.importances()
@@ -247,13 +242,13 @@ class RandomForestModel(Ensemble, _ForestTrees):
 
 
 class ForestRegressionTree(NumberTreeSettings, OneTree, _ForestTrees, NumberModel, RegressionModel[Vector]):
-    """A tree that predicts numbers."""
+    """A tree of a random forest for regression."""
 
 
 class ForestClassificationTree(
     ClassTreeSettings, OneTree, _ForestTrees, ProbabilityModel, ProbabilisticClassificationModel
 ):
-    """A tree that predicts classes."""
+    """A tree of a random forest for classification."""
 
     _NAME = "DecisionTreeClassificationModel"
 

@@ -1,12 +1,12 @@
-"""Marks: a bit for each bin of a histogram, which is set unless the bin is known to be empty.
+"""Marks: a bit for each bin of a histogram. A bin whose mark is not set is empty.
 
 Far from the root, most of a histogram's millions of bins are empty. With marks, the time to add, subtract, clear and
-search a histogram depends on its filled bins. Marks are in rows of the same matrix, so that they change together with
-the histograms, and are copied with them. A number has the marks of 32 bins, and a row those of 64 histograms. So that a
-matrix can grow, the second of every 65 rows has the marks of the others.
+search a histogram depends only on its filled bins. Marks are in rows of the matrix of histograms, so they change, and
+are copied, together with the histograms. An int64 has the marks of 32 bins, in its lower half. The second of every 65
+rows has the marks of the other 64, so a matrix can grow.
 
-The position of a histogram's marks in this row depends on the number of bins on the server. When the matrix is divided
-among another number of servers, marks are made again.
+The position of a histogram's marks in their row depends on the number of bins on the server. After the matrix has been
+divided among another number of servers, ``trees.mark`` sets all marks again.
 """
 
 from __future__ import annotations
@@ -17,56 +17,58 @@ from ps2.algorithms.trees.layout import Array
 from ps2.errors import ShapeError
 from ps2.ops.kernels import Int64s, inline, kernel
 
-# The number of bins whose marks are one number.
-WORD_BITS = 32
-# The number of rows whose marks are in one row: a bin has at least two numbers. With this row they are a group.
-SHARED = 2 * WORD_BITS
-GROUP = SHARED + 1
+# The number of bins whose marks are in one int64.
+MARKS_PER_WORD = 32
+# A row has at least two int64s for each bin, so it has room for the marks of this many histograms. These rows and the
+# row of their marks are a group.
+GROUP_HISTOGRAMS = 2 * MARKS_PER_WORD
+GROUP_ROWS = GROUP_HISTOGRAMS + 1
 ONE = np.uint64(1)
 ALL = np.uint64(0xFFFFFFFF)
 
 
 def rows_with_marks(count: int) -> int:
-    """Return the number of rows of a matrix with ``count`` rows besides those of marks."""
-    groups, remainder = divmod(count, SHARED)
-    return groups * GROUP + remainder + (remainder > 0)
+    """Return the number of rows of a matrix that has ``count`` rows and the rows of their marks."""
+    groups, remainder = divmod(count, GROUP_HISTOGRAMS)
+    return groups * GROUP_ROWS + remainder + (remainder > 0)
 
 
-def has_marks(row: int) -> bool:
-    """Return whether a row has the marks of other rows."""
-    return row % GROUP == 1
+def is_marks_row(row: int) -> bool:
+    """Return whether a row contains the marks of the other rows of its group."""
+    return row % GROUP_ROWS == 1
 
 
 def marked_rows(count: int) -> list[int]:
-    """Return the rows that have marks, in a matrix of ``count`` rows."""
-    return [row for row in range(count) if not has_marks(row) and row // GROUP * GROUP + 1 < count]
+    """Return the rows whose bins have marks, in a matrix of ``count`` rows in all."""
+    return [row for row in range(count) if not is_marks_row(row) and row // GROUP_ROWS * GROUP_ROWS + 1 < count]
 
 
 def check_rows(m: Array, channels: int, *rows: Int64s) -> None:
-    """Raise ShapeError unless these rows have marks; a shard without bins needs none."""
+    """Raise ShapeError unless the bins of these rows have marks; a shard without bins needs none."""
     bins = m.shape[1] // channels
     for ids in rows:
-        if bins and (bins % WORD_BITS or ((ids % GROUP == 1) | (ids // GROUP * GROUP + 1 >= m.shape[0])).any()):
+        lack_marks = (ids % GROUP_ROWS == 1) | (ids // GROUP_ROWS * GROUP_ROWS + 1 >= m.shape[0])
+        if bins and (bins % MARKS_PER_WORD or lack_marks.any()):
             raise ShapeError(
-                f"marks: expected {WORD_BITS} n bins, and rows that have marks, got {bins} bins and rows {ids} "
-                f"of {m.shape[0]}"
+                f"marks: expected a multiple of {MARKS_PER_WORD} bins, and rows with marks, got {bins} bins and "
+                f"rows {ids} of {m.shape[0]}"
             )
 
 
 @inline
-def marks_of(m: Array, channels: int, row: int) -> Array:
-    """Return the marks of a row."""
-    words, position = m.shape[1] // channels // WORD_BITS, row % GROUP
+def row_marks(m: Array, channels: int, row: int) -> Array:
+    """Return the marks of a row's bins, int64."""
+    words, position = m.shape[1] // channels // MARKS_PER_WORD, row % GROUP_ROWS
     begin = max(position - 1, 0) * words
-    return m[row // GROUP * GROUP + 1, begin : begin + words]
+    return m[row // GROUP_ROWS * GROUP_ROWS + 1, begin : begin + words]
 
 
 @kernel
 def add_marked(m: Array, marks: bool, row: int, slots: Int64s, sums: Array) -> None:
-    """Add to the bins that begin at these columns; marks: whether to mark the bins."""
+    """Add sums to the bins that begin at columns ``slots`` of a row; marks: whether to mark these bins."""
     channels = sums.shape[1]
     histogram = m[row]
-    words = marks_of(m, channels, row) if marks else histogram[:0]
+    words = row_marks(m, channels, row) if marks else histogram[:0]
     for i in range(len(slots)):
         slot = slots[i]
         for c in range(channels):
@@ -77,10 +79,10 @@ def add_marked(m: Array, marks: bool, row: int, slots: Int64s, sums: Array) -> N
 
 
 @inline
-def word_of(histogram: Array, index: int, channels: int) -> np.int64:
-    """Return a word of the marks for a histogram: the bits of its filled bins."""
+def mark_word(histogram: Array, index: int, channels: int) -> np.int64:
+    """Return int64 number ``index`` of a histogram's marks: a bit is set if the bin is filled."""
     word = np.uint64(0)
-    for bin in range(index * WORD_BITS, min((index + 1) * WORD_BITS, len(histogram) // channels)):
+    for bin in range(index * MARKS_PER_WORD, min((index + 1) * MARKS_PER_WORD, len(histogram) // channels)):
         for c in range(channels):
             if histogram[bin * channels + c] != 0:
                 word |= ONE << np.uint64(bin & 31)
@@ -90,22 +92,22 @@ def word_of(histogram: Array, index: int, channels: int) -> np.int64:
 
 @kernel
 def add_rows_marked(rows: Int64s, sums: Array, m: Array, channels: int) -> None:
-    """Add to all bins of rows, and mark the bins that change."""
+    """Add sums to all bins of rows, and mark the bins whose sums are not 0."""
     for i in range(len(rows)):
-        words, histogram, row_sums = marks_of(m, channels, rows[i]), m[rows[i]], sums[i]
+        words, histogram, row_sums = row_marks(m, channels, rows[i]), m[rows[i]], sums[i]
         for j in range(len(histogram)):
             histogram[j] += row_sums[j]
         for index in range(len(words)):
-            words[index] |= word_of(row_sums, index, channels)
+            words[index] |= mark_word(row_sums, index, channels)
 
 
 @kernel
 def mark_rows(rows: Int64s, m: Array, channels: int) -> None:
     """Set the marks of rows to their filled bins."""
     for row in rows:
-        words, histogram = marks_of(m, channels, row), m[row]
+        words, histogram = row_marks(m, channels, row), m[row]
         for index in range(len(words)):
-            words[index] = word_of(histogram, index, channels)
+            words[index] = mark_word(histogram, index, channels)
 
 
 @inline
@@ -128,16 +130,16 @@ def next_marked(words: Array, bin: int, end: int) -> int:
 
 
 @kernel
-def subtract_marked(rows: Int64s, others: Int64s, m: Array, channels: int) -> None:
-    """Subtract the marked bins of other rows; these bins are marked in ``rows``, too."""
+def subtract_marked(rows: Int64s, children: Int64s, m: Array, channels: int) -> None:
+    """Subtract the marked bins of children from the parents in ``rows``, whose marks include those of the children."""
     bins = m.shape[1] // channels
     for i in range(len(rows)):
-        words = marks_of(m, channels, others[i])
-        row, other = m[rows[i]], m[others[i]]
+        words = row_marks(m, channels, children[i])
+        row, child = m[rows[i]], m[children[i]]
         bin = next_marked(words, 0, bins)
         while bin < bins:
             for j in range(bin * channels, (bin + 1) * channels):
-                row[j] -= other[j]
+                row[j] -= child[j]
             bin = next_marked(words, bin + 1, bins)
 
 
@@ -146,7 +148,7 @@ def clear_marked(rows: Int64s, m: Array, channels: int) -> None:
     """Set the marked bins of rows to 0, and clear the marks."""
     bins = m.shape[1] // channels
     for row in rows:
-        words, histogram = marks_of(m, channels, row), m[row]
+        words, histogram = row_marks(m, channels, row), m[row]
         bin = next_marked(words, 0, bins)
         while bin < bins:
             histogram[bin * channels : (bin + 1) * channels] = 0

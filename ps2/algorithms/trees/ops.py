@@ -1,10 +1,10 @@
 """Operations of trees: servers add up histograms, and search them for the best splits.
 
-A histogram is a row of an integer matrix. A bin has ``channels`` adjacent numbers. For boosted trees they are the sums
-of integer hessians and of gradients, and optionally a third sum, such as the number of rows, for which splits require a
+A histogram is a row of an integer matrix. A bin has ``channels`` adjacent int64s. For boosted trees they are the sums
+of integer hessians and gradients, and optionally a third sum, such as the number of rows, of which splits require a
 minimum on each side. Each training row has a hessian of at least 1, so a bin whose hessian is 0 is empty. All bins of a
-feature are on one server. One row of the matrix is the ``layout`` of the bins. The implied bin of a feature, such as
-that of zeros in sparse rows, is not stored: it is the node's total minus the other bins.
+feature are on one server. One row of the matrix is the ``layout`` of the bins. The implied bin of a feature, to which
+the entries belong that sparse rows do not store, is not stored: it is the node's total minus the other bins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules, search_forest
 from ps2.algorithms.trees.layout import WORD_BITS
 from ps2.algorithms.trees.nonempty_bins import (
-    GROUP,
+    GROUP_ROWS,
     add_marked,
     add_rows_marked,
     clear_marked,
@@ -39,8 +39,8 @@ Channels = Annotated[int, Range(at_least=2, below=4)]
 MAX_CHANNELS = 1 << 12
 ManyChannels = Annotated[int, Range(at_least=2, below=MAX_CHANNELS)]
 
-# A thread searches tiles of TILE numbers of a histogram. One number costs as much as SEARCH_COST array additions.
-TILE, SEARCH_COST = 1 << 12, 16
+# Threads search tiles of TILE_VALUES int64s of a histogram. One int64 costs as much as SEARCH_COST array additions.
+TILE_VALUES, SEARCH_COST = 1 << 12, 16
 MAX_TILES = 64
 
 
@@ -48,7 +48,7 @@ MAX_TILES = 64
 def add(
     m: Block, slots: Slots, sums: Annotated[Values, along("slots", "channels")], *, row: int = 0, marks: bool = False
 ) -> None:
-    """Add to the bins of histogram ``row`` that begin at columns ``slots``; marks: whether to mark them as nonempty."""
+    """Add to the bins of histogram ``row`` that begin at columns ``slots``; marks: whether to mark these bins."""
     rows = check_row_ids(np.array([row]), m.shape[0])
     if marks:
         check_marks(m, max(sums.shape[1], 2), rows)
@@ -66,7 +66,7 @@ def add_rows(
     *,
     channels: Channels = 2,
 ) -> None:
-    """Add to all bins of histograms, and mark the bins that change; rows are distinct."""
+    """Add to all bins of histograms ``rows``, which are distinct, and mark the bins that change."""
     rows = check_row_ids(rows, m.shape[0])
     check_marks(m, channels, rows)
     over_blocks(add_rows_marked, (rows, readable(sums)), m, channels, cost=2 * m.shape[1])
@@ -103,7 +103,7 @@ def mark(m: Block, *, layout: int = 0, channels: ManyChannels = 2) -> None:
     """Mark the bins of all histograms after the matrix was partitioned again; row ``layout`` is not a histogram."""
     rows = np.array([row for row in marked_rows(m.shape[0]) if row != layout], np.int64)
     check_marks(m, channels, rows)
-    m[1::GROUP] = 0  # also the marks of rows that are added later
+    m[1::GROUP_ROWS] = 0  # also the marks of rows that are added later
     over_blocks(mark_rows, (rows,), m, channels, cost=m.shape[1])
 
 
@@ -137,37 +137,38 @@ def best_splits(
         totals, bounds, keys, allowed: see ``OpenNodes``; rules: ``Rules`` without the last field, ``min_third``.
         layout: the row with the result of ``layout_of``.
         words: the number of int64s that hold a set of categories.
-        features, drawn: the number of all features, and the number that each node samples; 0: all.
-        full: whether histograms store all bins, also implied bins.
+        features, drawn: the number of features, and the number of features that each node samples (0: all).
+        full: whether histograms store all bins, including the implied ones.
 
     Returns:
-        By node: the gain, twice the decrease of the objective (minus infinity: no split); the feature (-1: none), the
-        last left bin (-1: a set of categories) and the side of missing values; the left sums; the left set, as bits.
+        For each node: the gain, which is twice the decrease of the objective (minus infinity: no split); the feature
+        (-1: none), the last bin on the left (-1: a set of categories goes left), and whether missing values go left;
+        the sums of the left side; the set of categories that go left, as bits.
     """
     rows = check_row_ids(rows, m.shape[0])
     if not 0 <= layout < m.shape[0]:
         raise OutOfRangeError(f"layout: row {layout} is outside [0, {m.shape[0]})")
     if marks:
         check_marks(m, channels, rows)
-    count = min(max(m.shape[1] // TILE, 1), MAX_TILES)
+    num_tiles = min(max(m.shape[1] // TILE_VALUES, 1), MAX_TILES)
     bins = m.shape[1] // channels
-    ends = readable(np.arange(count + 1) * bins // count)
-    gain = np.full((count, len(rows)), -np.inf)
-    where = np.full((count, len(rows), 3), -1, np.int64)
-    left = np.zeros((count, len(rows), 3), np.int64)
-    sets = np.zeros((count, len(rows), words), np.int64)
+    tile_ends = readable(np.arange(num_tiles + 1) * bins // num_tiles)
+    gains = np.full((num_tiles, len(rows)), -np.inf)
+    conditions = np.full((num_tiles, len(rows), 3), -1, np.int64)
+    left_sums = np.zeros((num_tiles, len(rows), 3), np.int64)
+    sets = np.zeros((num_tiles, len(rows), words), np.int64)
     if allowed.shape[1] and allowed.shape[1] * WORD_BITS < features:
         raise OutOfRangeError(f"allowed: expected a bit for each of {features} features, got {allowed.shape[1]} words")
     nodes = OpenNodes(readable(totals), readable(bounds), readable(keys), readable(allowed))
     over_blocks(
         search,
-        (np.arange(count),),
-        *(ends, m, rows, layout, channels, marks, nodes, Rules._make([*rules.tolist(), min_third])),
-        *(features, drawn, full, Splits(gain, where, left, sets)),
-        cost=SEARCH_COST * len(rows) * m.shape[1] // count,
+        (np.arange(num_tiles),),
+        *(tile_ends, m, rows, layout, channels, marks, nodes, Rules._make([*rules.tolist(), min_third])),
+        *(features, drawn, full, Splits(gains, conditions, left_sums, sets)),
+        cost=SEARCH_COST * len(rows) * m.shape[1] // num_tiles,
     )
-    best = np.argmax(gain, axis=0), np.arange(len(rows))
-    return gain[best], where[best], left[best], sets[best]
+    best = np.argmax(gains, axis=0), np.arange(len(rows))
+    return gains[best], conditions[best], left_sums[best], sets[best]
 
 
 @op(reduce="best", dtypes=("int64",))
@@ -186,7 +187,10 @@ def purest_splits(
     Annotated[Int64s, along("rows", "channels")],
     Annotated[Int64s, along("rows", "")],
 ]:
-    """Return the best splits of nodes of a random forest, by the decrease of impurity; see ``best_splits``."""
+    """Return the best splits of nodes of a random forest, by the decrease of impurity.
+
+    ``kinds`` has the integer fields of ``ForestRules``, ``rules`` the other ones; for the rest, see ``best_splits``.
+    """
     rows = check_row_ids(rows, m.shape[0])
     channels = totals.shape[1]
     if not 2 <= channels < MAX_CHANNELS:
@@ -198,15 +202,15 @@ def purest_splits(
     if not (is_valid and 2 <= forest_rules.width <= channels <= forest_rules.width + 1):
         raise OutOfRangeError(f"kinds: expected the codes of a forest with {channels} channels, got {kinds.tolist()}")
     check_marks(m, channels, rows)
-    gain, where = np.zeros(len(rows)), np.full((len(rows), 3), -1, np.int64)
-    left, sets = np.zeros((len(rows), channels), np.int64), np.zeros((len(rows), words), np.int64)
+    gains, conditions = np.zeros(len(rows)), np.full((len(rows), 3), -1, np.int64)
+    left_sums, sets = np.zeros((len(rows), channels), np.int64), np.zeros((len(rows), words), np.int64)
     over_blocks(
         search_forest,
         (np.arange(len(rows)),),
-        *(m, rows, layout, readable(totals), forest_rules, Splits(gain, where, left, sets)),
+        *(m, rows, layout, readable(totals), forest_rules, Splits(gains, conditions, left_sums, sets)),
         cost=m.shape[1],
     )
-    return gain, where, left, sets
+    return gains, conditions, left_sums, sets
 
 
 @kernel

@@ -1,9 +1,9 @@
-"""Margins and leaves of NumPy and scipy arrays, without Spark and servers: compiled walks of rows through trees.
+"""Margins and leaves of rows, without Spark and servers: compiled loops that send rows of arrays down trees.
 
-Eight rows go down a tree side by side: the steps of one row do not wait for those of another, and there is no branch
-to mispredict. A row that has reached a leaf stays there: a leaf is its own left child, and sends no row right. The
-nodes of a tree are contiguous, 24 bytes each, with children next to each other. All rows of a block walk one tree
-before the next, so that the tree stays in the L1 cache.
+Eight rows go down a tree together, because the steps of different rows do not depend on each other. There is no branch
+that the processor could mispredict. A row that has reached a leaf stays there: a leaf is its own left child, and no row
+goes right at it. The nodes of a tree are contiguous, 24 bytes each, with siblings next to each other. All rows of a
+block go down one tree before the next one, so that the tree stays in the L1 cache.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import inline, kernel
 from ps2.ops.parallel import over_blocks
 
-# ``where``: feature << 2, + 2 if there is a set, + 1 if NaN goes left. ``threshold``: the index of the set if there is
-# one. Integers are unsigned: for a signed index, numba would check whether it counts from the end.
-NODE = np.dtype([("threshold", np.float64), ("value", np.float64), ("where", np.uint32), ("left", np.uint32)])
-# The number of rows of a block, of rows that walk side by side, and of values in a dense block of sparse rows.
+# ``packed_split``: feature << 2, + 2 if the split is by a set of categories, + 1 if NaN goes left. A set's index is in
+# ``threshold``. Integers are unsigned: for a signed index, numba would check whether it counts from the end.
+NODE = np.dtype([("threshold", np.float64), ("value", np.float64), ("packed_split", np.uint32), ("left", np.uint32)])
+# The number of rows of a block, of rows that go down a tree together, and of values in a dense block of sparse rows.
 BLOCK = 256
 LANES = 8
-DENSE_SIZE = 1 << 16
-# The number of steps after which each step checks whether all eight rows are in leaves: trees that grow leaf by leaf
-# have a few deep paths.
+DENSE_VALUES = 1 << 16
+# After this many steps, each step checks whether all eight rows are in leaves. Trees that grow leaf by leaf have a few
+# deep paths, which most rows do not take.
 UNCHECKED_STEPS = 6
 
 DEFAULT_LEFT, HAS_SET, SHIFT = np.uint32(1), np.uint32(2), np.uint32(2)
@@ -42,9 +42,9 @@ class Trees(NamedTuple):
 
     Attributes:
         nodes: NODE records, those of a tree contiguous.
-        roots, depths: the first node of each tree, and its depth.
+        roots, depths: the index of each tree's root in ``nodes``, and the tree's depth.
         has_sets: whether each tree has sets of categories.
-        set_begin, set_flags: where the flags of each set begin; the flags of all sets.
+        set_begin, set_flags: the index of each set's first flag, and the end; the flags of all sets.
     """
 
     nodes: Array
@@ -56,7 +56,7 @@ class Trees(NamedTuple):
 
 
 class SparseMatrix(NamedTuple):
-    """Sparse rows, and the columns of the features that trees use in a dense block.
+    """Sparse rows, and how to copy the features that trees use to a dense block.
 
     Attributes:
         indptr, indices, data: CSR.
@@ -75,31 +75,31 @@ class SparseMatrix(NamedTuple):
 
 @inline
 def _step(x: Array, nodes: Array, row: np.uint64, node: np.uint64) -> np.uint64:
-    """Return the child that a row goes to, or the leaf itself."""
-    where = nodes[node].where
-    value = np.float64(x[row, np.uint64(where >> SHIFT)])
-    is_left = goes_left(value, nodes[node].threshold, (where & DEFAULT_LEFT) != 0)
+    """Return the child to which a row goes, or the node itself if it is a leaf."""
+    packed_split = nodes[node].packed_split
+    value = np.float64(x[row, np.uint64(packed_split >> SHIFT)])
+    is_left = goes_left(value, nodes[node].threshold, (packed_split & DEFAULT_LEFT) != 0)
     return np.uint64(nodes[node].left + np.uint32(not is_left))
 
 
 @inline
 def _step_by_set(x: Array, trees: Trees, row: np.uint64, node: np.uint64) -> np.uint64:
-    """Return what ``_step`` returns, at a node with a set."""
+    """Return the child to which a row goes at a node with a set of categories."""
     nodes = trees.nodes
-    where, number = nodes[node].where, np.int64(nodes[node].threshold)
-    value = np.float64(x[row, np.uint64(where >> SHIFT)])
+    packed_split, number = nodes[node].packed_split, np.int64(nodes[node].threshold)
+    value = np.float64(x[row, np.uint64(packed_split >> SHIFT)])
     begin, end = trees.set_begin[number], trees.set_begin[number + 1]
-    is_left = category_goes_left(value, trees.set_flags, begin, end, (where & DEFAULT_LEFT) != 0)
+    is_left = category_goes_left(value, trees.set_flags, begin, end, (packed_split & DEFAULT_LEFT) != 0)
     return np.uint64(nodes[node].left + np.uint32(not is_left))
 
 
 @inline
 def _walk_with_sets(x: Array, trees: Trees, tree: int, leaves: UInt32s) -> None:
-    """Do what ``_walk`` does, in a tree with sets."""
+    """Set ``leaves`` to the leaves that rows reach in a tree with sets of categories."""
     for row in range(x.shape[0]):
         node = np.uint64(trees.roots[tree])
         for _ in range(trees.depths[tree]):
-            if trees.nodes[node].where & HAS_SET:
+            if trees.nodes[node].packed_split & HAS_SET:
                 node = _step_by_set(x, trees, np.uint64(row), node)
             else:
                 node = _step(x, trees.nodes, np.uint64(row), node)
@@ -111,7 +111,7 @@ def _walk(x: Array, nodes: Array, root: int, depth: int, leaves: UInt32s) -> Non
     """Set ``leaves``, which is LANES longer than a block, to the leaves that rows reach in one tree."""
     last = x.shape[0] - 1
     for begin in range(0, x.shape[0], LANES):
-        # Unrolled, so that all nodes stay in registers. The last row fills the lanes that are left.
+        # The loop over lanes is unrolled, so that all nodes stay in registers. The last row fills unused lanes.
         r0, r1 = np.uint64(begin), np.uint64(min(begin + 1, last))
         r2, r3 = np.uint64(min(begin + 2, last)), np.uint64(min(begin + 3, last))
         r4, r5 = np.uint64(min(begin + 4, last)), np.uint64(min(begin + 5, last))
@@ -157,23 +157,23 @@ def _set_leaves(x: Array, trees: Trees, leaves: UInt32s, out: Array) -> None:
 
 
 @inline
-def _over_dense(do: Callable[..., None], x: Array, out: Array, trees: Trees) -> None:
-    """Call a function for blocks of rows."""
+def _over_dense(function: Callable[..., None], x: Array, out: Array, trees: Trees) -> None:
+    """Call a function for each block of rows."""
     leaves = np.empty(BLOCK + LANES, np.uint32)
     for begin in range(0, x.shape[0], BLOCK):
         end = min(begin + BLOCK, x.shape[0])
-        do(x[begin:end], trees, leaves, out[begin:end])
+        function(x[begin:end], trees, leaves, out[begin:end])
 
 
 @inline
-def _over_sparse(do: Callable[..., None], rows: Int64s, out: Array, matrix: SparseMatrix, trees: Trees) -> None:
+def _over_sparse(function: Callable[..., None], rows: Int64s, out: Array, matrix: SparseMatrix, trees: Trees) -> None:
     """Call a function for consecutive rows of a sparse matrix, in dense blocks."""
-    size = max(LANES, min(BLOCK, DENSE_SIZE // matrix.width))
+    size = max(LANES, min(BLOCK, DENSE_VALUES // matrix.width))
     leaves, block = np.empty(size + LANES, np.uint32), np.empty((size, matrix.width))
     for begin in range(0, len(rows), size):
         end = min(begin + size, len(rows))
         _fill_block(rows[begin], rows[end - 1] + 1, matrix, block)
-        do(block[: end - begin], trees, leaves, out[begin:end])
+        function(block[: end - begin], trees, leaves, out[begin:end])
 
 
 @inline
@@ -217,7 +217,7 @@ ENTRY_COST = 2
 
 
 class Predictor:
-    """A forest prepared for the kernels; picklable."""
+    """A forest as arguments of the kernels; picklable."""
 
     def __init__(self, forest: Forest) -> None:
         self._forest = forest
@@ -225,7 +225,7 @@ class Predictor:
         orders = [_breadth_first(tree) for tree in forest.trees]
         depths = np.array([len(levels) - 1 for levels in orders], np.int32)
         roots = np.append(0, np.cumsum([len(tree) for tree in forest.trees])).astype(np.uint32)
-        self._numbers = np.concatenate([np.empty(0, np.int32), *(level for levels in orders for level in levels)])
+        self._node_numbers = np.concatenate([np.empty(0, np.int32), *(level for levels in orders for level in levels)])
         nodes = np.zeros(roots[-1], NODE)
         flags: list[Bools] = []
         for tree, levels, root in zip(forest.trees, orders, roots, strict=False):
@@ -237,10 +237,12 @@ class Predictor:
         sets = has_sets, set_begin, np.concatenate([np.empty(0, np.bool_), *flags])
         self._trees = Trees(*map(readable, (nodes, roots[:-1], depths, *sets)))
         # A block of sparse rows has only the features that trees use.
-        features = nodes["where"] >> 2
-        self._used = np.unique(features)
+        features = nodes["packed_split"] >> 2
+        self._used_features = np.unique(features)
         sparse_nodes = nodes.copy()
-        sparse_nodes["where"] += ((np.searchsorted(self._used, features) - features) << 2).astype(np.uint32)
+        sparse_nodes["packed_split"] += ((np.searchsorted(self._used_features, features) - features) << 2).astype(
+            np.uint32
+        )
         self._sparse_trees = self._trees._replace(nodes=readable(sparse_nodes))
 
     def margins(self, x: Any) -> Float64s:
@@ -256,9 +258,9 @@ class Predictor:
         x = matrix_of(x, self._forest.features)
         out = np.empty((x.shape[0], len(self._forest.trees)), np.int32)
         self._run(dense_leaves, sparse_leaves, x, out)
-        return self._numbers[out]
+        return self._node_numbers[out]
 
-    def leaf_places(self, x: Any) -> Int32s:
+    def leaf_ranks(self, x: Any) -> Int32s:
         """Return the leaf of each tree that rows reach, counted from the left: int32, shape (n, trees)."""
         nodes = self.leaves(x)
         for number, tree in enumerate(self._forest.trees):
@@ -268,14 +270,15 @@ class Predictor:
         return nodes
 
     def _run(self, dense: Callable[..., None], sparse: Callable[..., None], x: Any, out: Array) -> None:
+        """Call one of two kernels on rows, in threads."""
         if not len(self._forest.trees):
             return
         cost = int(self._trees.depths.sum()) * STEP_COST + 1
         if sp.issparse(x):
             columns = np.full(self._forest.features, -1, np.int32)
-            columns[self._used] = np.arange(len(self._used))
+            columns[self._used_features] = np.arange(len(self._used_features))
             csr = readable(x.indptr), readable(x.indices), readable(x.data)
-            matrix = SparseMatrix(*csr, readable(columns), len(self._used), self._absent)
+            matrix = SparseMatrix(*csr, readable(columns), len(self._used_features), self._absent)
             cost += x.nnz * ENTRY_COST // max(len(out), 1)
             over_blocks(sparse, (np.arange(len(out)), out), matrix, self._sparse_trees, cost=cost)
         else:
@@ -294,12 +297,12 @@ class TreesModel:
 
     @property
     def takes_missing(self) -> bool:
-        """Whether NaN is a missing value, not a fault."""
+        """Whether rows may have missing values, as NaN."""
         return True
 
     @property
     def is_light(self) -> bool:
-        """Whether the model may travel inside the function that uses it."""
+        """Whether the model is so small that Spark may send it within each task's function."""
         return False
 
     def nodes(self, x: Any) -> Int32s:
@@ -308,7 +311,7 @@ class TreesModel:
 
     def leaves(self, x: Any) -> Int32s:
         """Return the leaf of each tree that rows reach, counted from the left: int32, shape (n, trees)."""
-        return self._predictor.leaf_places(x)
+        return self._predictor.leaf_ranks(x)
 
     @cached_property
     def _predictor(self) -> Predictor:
@@ -322,7 +325,7 @@ def matrix_of(x: Any, features: int) -> Any:
 
 
 def dense_rows(x: sp.csr_array, absent: Absent) -> Array:
-    """Return sparse rows as dense ones; absent values are 0, or NaN if they are missing."""
+    """Return sparse rows as a dense array; entries that are not stored become 0, or NaN if they are missing."""
     out: Array = x.toarray()
     if absent == "missing":
         is_stored = sp.csr_array((np.ones(x.nnz, np.bool_), x.indices, x.indptr), shape=x.shape)
@@ -331,7 +334,7 @@ def dense_rows(x: sp.csr_array, absent: Absent) -> Array:
 
 
 def _breadth_first(tree: Tree) -> list[Int32s]:
-    """Return the numbers of the nodes, level by level, with the two children of a node side by side."""
+    """Return the numbers of the nodes of each level; the two children of a node are next to each other."""
     levels = [np.zeros(1, np.int32)]
     while len(inner := levels[-1][tree.feature[levels[-1]] != LEAF]):
         levels.append(np.stack([tree.left[inner], tree.right[inner]], axis=1).reshape(-1))
@@ -339,15 +342,15 @@ def _breadth_first(tree: Tree) -> list[Int32s]:
 
 
 def _set_nodes(tree: Tree, order: Int32s, root: int, sets: int, nodes: Array) -> None:
-    """Set the records of a tree's nodes; root: the index of the first; sets: the index of the tree's first set."""
+    """Set the NODE records of a tree; root: the index of its first node; sets: the index of its first set."""
     position = np.empty(len(order), np.int32)
     position[order] = np.arange(root, root + len(order))
     leaf = tree.feature[order] == LEAF
     has_set = np.diff(tree.set_begin)[order] > 0
     nodes["left"] = np.where(leaf, position[order], position[tree.left[order]])
     nodes["value"] = tree.value[order]
-    # Nothing is above infinity, and NaN goes left: a row stays in its leaf.
+    # At a leaf, no value is above infinity, and NaN goes left: a row stays there.
     nodes["threshold"] = np.where(leaf, np.inf, tree.threshold[order])
     nodes["threshold"][has_set] = sets + np.arange(has_set.sum())
-    where = tree.feature[order] << 2 | has_set << 1 | tree.default_left[order]
-    nodes["where"] = np.where(leaf, 1, where).astype(np.uint32)
+    packed_splits = tree.feature[order] << 2 | has_set << 1 | tree.default_left[order]
+    nodes["packed_split"] = np.where(leaf, 1, packed_splits).astype(np.uint32)

@@ -1,4 +1,4 @@
-"""What a training of trees predicts, and the plan of a training of boosted trees."""
+"""The problem that a training of trees solves, and the plan of a training of boosted trees."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from ps2.errors import ConfigError, LimitError
 
 # The minimum gain of a split in xgboost.
 MIN_GAIN = 1e-6
-# Residuals below this share of the largest label may be rounding errors.
-ROUNDED_SHARE = 1e-14
+# Gradients below this fraction of the largest label may be rounding errors.
+ROUNDING_FRACTION = 1e-14
 # The largest absolute leaf value for classes with ``defaults="pyspark"``, before stepSize: twice the largest of
-# pyspark.ml, whose margins are half as large. Without it, a leaf of equal rows would be the inverse of a probability,
-# which may be tiny.
+# pyspark.ml, whose margins are half as large. Without it, the value of a leaf whose rows have one class would be the
+# inverse of a probability, which may be tiny.
 MAX_CLASS_LEAF = 8.0
-# The maximum number of bits of the mean weight as an integer, and of the sum of all weights.
+# The maximum number of bits of the mean weight, and of the sum of all weights, as integers.
 WEIGHT_BITS, WEIGHT_SUM_BITS = 20, 29
 
-# The source of a node's weight.
+# The source of a node's weight: see ``BoostingPlan``.
 WeightSource = Literal["hessians", "rows", "weights"]
 
-# Seconds of one core: to read and bin a stored value; to add one to a histogram; to compute a row's gradient, round it
-# and move the row to a leaf; to search a bin of a node.
+# Seconds of one core, for ``work_of``: to read and bin a stored value; to add it to a histogram; to compute a row's
+# gradient, round it and move the row to a leaf; to search a bin of a node.
 READ_S, ADD_S, ROW_S, BIN_S = 100e-9, 0.75e-9, 40e-9, 5e-9
-# Seconds for sparse rows, whose bins are far apart in memory: to add a value, and to send its bin.
+# Seconds for a value of sparse rows: to add it to a bin, which is rarely in a cache, and to send its bin.
 ADD_SPARSE_S, SEND_SPARSE_S = 40e-9, 16e-9
-# Seconds of a clock with servers, without its work.
+# Seconds of the overhead of a clock with servers.
 CLOCK_S = 10e-3
-# The speed of each further thread of one worker, relative to the first.
-THREAD_SHARE = 0.8
-# The largest number of stored values of one worker: with bins and gradients, about 1 GB.
-MAX_VALUES = 50_000_000
-# The number of levels and of clocks of a tree that grows by leaf, for each doubling of its leaves.
+# The speed of each further thread of a worker, relative to the first thread.
+THREAD_SPEEDUP = 0.8
+# The maximum number of stored values for which via="auto" means one worker: with bins and gradients, about 1 GB.
+MAX_LOCAL_VALUES = 50_000_000
+# For a tree that grows by leaf: the number of levels, and of clocks, for each doubling of the number of leaves.
 LEVELS_BY_LEAF, CLOCKS_BY_LEAF = 1.0, 3.0
 
 
 @dataclass(frozen=True)
 class TreeProblem:
-    """What a training predicts, and from which features.
+    """What a training of trees predicts, and from which features.
 
     Attributes:
         objective: the loss.
@@ -60,7 +60,7 @@ class TreeProblem:
         base: the margins before any tree, one for each output.
         absent: how to read an entry that a sparse row does not store: zero or missing.
         categories: the number of categories by feature number; features without an entry are numeric.
-        initial: the forest that the training resumes from, whose base is ``base``; None: there is none.
+        initial: the forest from which the training resumes, whose base is ``base``; None: there is none.
         reach: the lowest and the highest margin before the first new tree, relative to the base.
     """
 
@@ -79,7 +79,7 @@ class TreeProblem:
 
     @property
     def words(self) -> int:
-        """The number of int64s that hold a bit for each category of a feature."""
+        """The number of int64s in a set of categories, which has a bit for each category of a feature."""
         return -(-max(self.categories.values(), default=0) // WORD_BITS)
 
     @property
@@ -89,7 +89,7 @@ class TreeProblem:
 
 
 class TreeTraining(NamedTuple):
-    """A training of trees that can start; plan: of boosted trees or of a random forest."""
+    """The plan of boosted trees or of a random forest, and the problem."""
 
     plan: Any
     problem: TreeProblem
@@ -100,7 +100,7 @@ class BoostingPlan(Plan[BoostingSettings]):
     """A training of boosted trees.
 
     Attributes:
-        via: the place of the histograms: the only worker's process ("local"), or the servers.
+        via: "local": the process of the only worker has the histograms; "servers": the servers have them.
         node_features: the number of features that each node samples; 0: all.
         first_rate: the learning rate of the first tree of each output; None: ``stepSize``.
         max_leaf_value: the largest absolute leaf value, before the learning rate.
@@ -108,7 +108,7 @@ class BoostingPlan(Plan[BoostingSettings]):
         min_node_weight: the minimum weight of a node's rows.
         weight_source: the source of a node's weight: the sum of hessians (if these are the rows' weights), the number
             of rows (if all weigh 1), or a separate sum of weights.
-        weight_unit: the weight that 1 of an integer weight stands for.
+        weight_unit: the weight that 1 in an integer weight stands for.
     """
 
     via: Via = "servers"
@@ -149,12 +149,12 @@ class BoostingPlan(Plan[BoostingSettings]):
 
     @property
     def _needs_weights(self) -> bool:
-        """Whether the weight of nodes is needed."""
+        """Whether a rule of splits depends on the weight of nodes."""
         return self.min_node_weight > 0 or self.settings.minInfoGain > 0
 
     @property
-    def third(self) -> WeightSource | None:
-        """The content of a bin's third channel: "rows" or "weights"; None: a bin has two channels."""
+    def third_channel(self) -> WeightSource | None:
+        """What a bin's third channel sums: "rows" (their number) or "weights"; None: a bin has two channels."""
         if self._needs_weights and self.weight_source != "hessians":
             return self.weight_source
         return "rows" if self.settings.minInstancesPerNode > 1 else None
@@ -162,16 +162,16 @@ class BoostingPlan(Plan[BoostingSettings]):
     @property
     def channels(self) -> int:
         """The number of a bin's channels: hessians, gradients, and a third one if needed."""
-        return 2 if self.third is None else 3
+        return 2 if self.third_channel is None else 3
 
     @property
     def min_third(self) -> int:
-        """The minimum third total of a node."""
-        match self.third:
+        """The minimum sum of the third channel on each side of a split; 0: there is no minimum."""
+        match self.third_channel:
             case "rows":
-                # Without the tolerance, a rounded weight could ask for one more row.
-                by_weight = self.min_node_weight * (1 - 1e-6) if self.weight_source == "rows" else 0.0
-                return max(self.settings.minInstancesPerNode, math.ceil(by_weight))
+                # Without the tolerance, a rounding error of the weight could require one more row.
+                min_from_weight = self.min_node_weight * (1 - 1e-6) if self.weight_source == "rows" else 0.0
+                return max(self.settings.minInstancesPerNode, math.ceil(min_from_weight))
             case "weights":
                 return math.ceil(self.min_node_weight * (1 - 1e-6) / self.weight_unit)
             case _:
@@ -179,30 +179,30 @@ class BoostingPlan(Plan[BoostingSettings]):
 
     @property
     def min_hessian(self) -> float:
-        """The minimum sum of hessians of a node."""
-        by_weight = self.min_node_weight * (1 - 1e-6) if self.weight_source == "hessians" else 0.0
-        return max(self.settings.minChildWeight, by_weight)
+        """The minimum sum of hessians on each side of a split."""
+        min_from_weight = self.min_node_weight * (1 - 1e-6) if self.weight_source == "hessians" else 0.0
+        return max(self.settings.minChildWeight, min_from_weight)
 
     def rate_of(self, tree: int, width: int) -> float:
         """Return the learning rate of a tree, by its number; width: the number of outputs."""
         return self.settings.stepSize if self.first_rate is None or tree >= width else self.first_rate
 
 
-def with_facts(
+def with_table_facts(
     plan: BoostingPlan, objective: Objective, facts: Facts, dim: int, is_weighted: bool, initial: Forest | None
 ) -> BoostingPlan:
-    """Return a plan with the facts of the rows; initial: the forest that the training resumes from."""
+    """Return a plan with the fields that depend on the rows; initial: the forest from which the training resumes."""
     settings, mean_weight = plan.settings, facts.weight / facts.rows
     min_gain, max_leaf_value, first_rate = MIN_GAIN, objective.max_leaf_value, None
     if settings.defaults == "pyspark":
-        # Relative to labels and weights, so that trees do not depend on their units.
-        largest = 1.0 if objective.has_bounded_gradients else max(map(abs, facts.label_range))
-        min_gain = without_last_digits(mean_weight * (ROUNDED_SHARE * largest) ** 2)
+        # The minimum gain is relative to labels and weights, so that trees do not depend on their units.
+        max_gradient = 1.0 if objective.has_bounded_gradients else max(map(abs, facts.label_range))
+        min_gain = without_last_digits(mean_weight * (ROUNDING_FRACTION * max_gradient) ** 2)
         is_bounded = objective.classes or objective.loss == "lambdarank"
         max_leaf_value = min(max_leaf_value, MAX_CLASS_LEAF if is_bounded else math.inf)
         first_rate = 1.0
     if initial is not None:
-        # The first new tree is not the first of the model. The new trees need other random numbers than the old ones.
+        # The first new tree is not the model's first tree. New trees need other random numbers than the old trees.
         settings = with_values(settings, seed=key_of(plan.seed, len(initial.trees)))
         first_rate = None
     # The sum of all integer weights fits int32.
@@ -221,7 +221,7 @@ def with_facts(
 
 
 def without_last_digits(number: float) -> float:
-    """Round a sum to 6 digits: the last digits depend on the order of the rows."""
+    """Round a sum to 6 digits, because its last digits depend on the order of the rows."""
     return float(f"{number:.6g}")
 
 
@@ -271,9 +271,9 @@ def work_of(survey: Any, plan: BoostingPlan, trees: int, node_s: float = 0.0) ->
     """Estimate the work of a training of boosted trees.
 
     Args:
-        survey: the result of the survey: rows, dim, and the cost, one for each row and stored value.
+        survey: the result of the survey: rows, dim, and cost, which is the number of rows plus that of stored values.
         trees: the maximum number of trees.
-        node_s: seconds of servers for a node, besides its bins.
+        node_s: seconds that servers need for a node, in addition to the time for its bins.
     """
     rows, values = survey.rows, survey.cost - survey.rows
     leaves = min(plan.max_leaves, max(rows // max(plan.settings.minInstancesPerNode, 1), 1))
@@ -282,24 +282,24 @@ def work_of(survey: Any, plan: BoostingPlan, trees: int, node_s: float = 0.0) ->
     else:
         doublings = math.log2(max(leaves, 2))
         levels, clocks = LEVELS_BY_LEAF * doublings, CLOCKS_BY_LEAF * doublings
-    # Only bins with rows count.
+    # At most as many bins as stored values have rows.
     bins = min(survey.dim * min(plan.settings.maxBins, rows), values)
     # Workers add up the histogram of only one of two children: the child with fewer rows.
-    added, scanned, add_s, send_s = values * (1 + levels / 2), leaves * bins, ADD_S, 0.0
+    num_additions, num_searched_bins, add_s, send_s = values * (1 + levels / 2), leaves * bins, ADD_S, 0.0
     if values < DENSE_FROM * rows * survey.dim:
         # Servers search only bins that are not empty.
-        scanned, add_s, send_s = min(scanned, values * levels), ADD_SPARSE_S, SEND_SPARSE_S
+        num_searched_bins, add_s, send_s = min(num_searched_bins, values * levels), ADD_SPARSE_S, SEND_SPARSE_S
     why_not_auto = ""
-    if values > MAX_VALUES:
-        why_not_auto = f"{values:,.0f} stored values are more than the {MAX_VALUES:,} of one worker"
+    if values > MAX_LOCAL_VALUES:
+        why_not_auto = f"{values:,.0f} stored values are more than the {MAX_LOCAL_VALUES:,} of one worker"
     return Work(
         read_s=values * READ_S,
         steps=trees,
-        step_s=added * add_s + rows * ROW_S + scanned * BIN_S,
+        step_s=num_additions * add_s + rows * ROW_S + num_searched_bins * BIN_S,
         local_s=0.0,
-        servers_s=added * send_s + leaves * node_s + clocks * CLOCK_S,
+        servers_s=num_additions * send_s + leaves * node_s + clocks * CLOCK_S,
         local_threads=math.inf,
         worker_threads=math.inf,
-        thread_share=THREAD_SHARE,
+        thread_share=THREAD_SPEEDUP,
         why_not_auto=why_not_auto,
     )

@@ -1,8 +1,8 @@
-"""Gradient boosting as durable programs: on servers, and in the only worker's process.
+"""Gradient boosting as durable programs, with histograms on servers or in the process of the only worker.
 
 Friedman, "Greedy function approximation" (2001), with the second-order gains and leaves of Chen and Guestrin, "XGBoost"
-(2016), section 2.2. Workers hold the rows. The servers add up histograms of gradients, and search them for the best
-splits. The driver chooses among these splits, and tells the workers which nodes to split.
+(2016), section 2.2. Workers have the rows, and build histograms of gradients. The servers add up the histograms, and
+search them for the best splits. The driver chooses among these splits, and sends the nodes to split to the workers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ps2.algorithms.trees.driver_messages import (
     PlantTrees,
     SumGradients,
 )
-from ps2.algorithms.trees.gradients import scales_of, sums_below
+from ps2.algorithms.trees.gradients import integer_scales, sum_bounds
 from ps2.algorithms.trees.growth import Growth, opened_roots
 from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
 from ps2.algorithms.trees.local_worker import GrowRounds, LocalTreeWorker
@@ -55,13 +55,14 @@ F = TypeVar("F")
 
 @dataclass(frozen=True, eq=False)
 class TreeRun:
-    """The facts and settings of a training, for its programs.
+    """What the programs of a training have in common.
 
     Attributes:
         plan: the plan of boosted trees or of a random forest.
         rows: the number of rows.
         mean_weight: the mean weight of the rows; None: all weights are 1.
         settings: the settings on which trees depend.
+        record: the losses and times of the training.
         names: the names of the training's vectors in checkpoints.
     """
 
@@ -81,10 +82,10 @@ class TreesProgram(Program[Trained[F]]):
         problem = run.problem
         form = Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
         super().__init__(run.plan, form, run.record)
-        self._run, self._problem = run, problem
+        self._training_run, self._problem = run, problem
 
     def settings(self) -> dict[str, Any]:
-        return self._run.settings
+        return self._training_run.settings
 
     def result(self, returned: Any) -> Trained[F]:
         result: Trained[F] = returned.result()
@@ -96,11 +97,11 @@ class LocalProgram(TreesProgram[F]):
 
     def __init__(self, run: TreeRun) -> None:
         super().__init__(run)
-        # A restored context recognizes the training by this vector's name.
-        self._named = run.names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
+        # A restored context recognises the training by the name of this vector.
+        self._name_vector = run.names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
 
     def free(self) -> None:
-        self._named.free()
+        self._name_vector.free()
 
 
 class FleetProgram(TreesProgram[F]):
@@ -115,7 +116,7 @@ class FleetProgram(TreesProgram[F]):
         """Find cut points, and make the matrices."""
         yield from self._quantiles.find_cut_points(ask)
         numbers = ask(self._make_matrices)
-        if self._matrices is None:  # an earlier driver has made them
+        if self._matrices is None:  # a driver that this one resumes has made them
             bins = self._quantiles.cut()
             self._matrices = HistogramMatrices.existing(bins, self._problem, self.plan.channels, numbers)
         ask.start_timer()
@@ -138,7 +139,7 @@ class FleetProgram(TreesProgram[F]):
 
 
 def grow_trees(ask: Ask, growth: Growth, matrices: HistogramMatrices) -> Steps[tuple[Moves, int]]:
-    """Grow trees; return the moves of rows to their leaves, and the bytes of the workers' histograms."""
+    """Grow trees; return the last moves of rows, to the leaves, and the bytes of the workers' histograms."""
     histogram_bytes = 0
     while True:
         best = None
@@ -158,11 +159,11 @@ class BoostingProgram(FleetProgram[Forest]):
 
     def __init__(self, run: TreeRun) -> None:
         super().__init__(run, min_rows_to_split(run.problem, run.plan, run.mean_weight))
-        share = run.problem.objective.leaf_share
+        level = run.problem.objective.leaf_quantile_level
         # Monotone constraints hold only for leaves whose values come from gradients.
         self._leaf_quantiles = None
-        if share is not None and not run.plan.monotone:
-            self._leaf_quantiles = LeafQuantiles.make(share, run.mean_weight)
+        if level is not None and not run.plan.monotone:
+            self._leaf_quantiles = LeafQuantiles.make(level, run.mean_weight)
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -176,19 +177,19 @@ class BoostingProgram(FleetProgram[Forest]):
         boosting.begin(losses)
         is_recorded = True  # whether the losses after the last round are recorded
         # Scaled gradients are rounded to integers, so that sums do not depend on the order of the rows.
-        scales = scales_of(*losses.below[:2])
+        scales = integer_scales(*losses.below[:2])
         while True:
             if boosting.rounds >= ask.setting(lambda: plan.settings.maxIter):
                 if is_recorded:
                     return boosting
-                # Workers report losses with the next tree, but there is none.
+                # Workers would report the losses with the next tree, but there is none.
                 losses = yield SumGradients(matrices=numbers, **moves.fields()).then(self._summarize)
                 _set_counts(trees, losses)
                 is_recorded, moves = True, Moves()
                 if boosting.end_round(ask, losses):
                     return boosting
                 continue
-            for output in range(width):  # a round has a tree for each class (Friedman, algorithm 6), else one
+            for output in range(width):  # with classes, a round has a tree for each (Friedman, algorithm 6)
                 # With the first tree of a round, workers report the losses after the previous round.
                 begins_round, fields = bool(trees) and output == 0, replace(moves, opened=roots).fields()
                 plant = PlantTrees(
@@ -201,24 +202,24 @@ class BoostingProgram(FleetProgram[Forest]):
                     if not is_recorded and boosting.end_round(ask, losses):
                         return boosting
                 grow_tree = partial(self._grow_tree, ask, matrices, len(trees), scales, report.totals)
-                grown = yield from ask.part(grow_tree)
-                trees.append(Tree(*grown["tree"]))
-                moves = Moves(grown["splits"], FinalNodes(*grown["nodes"]))
+                grown_tree = yield from ask.part(grow_tree)
+                trees.append(Tree(*grown_tree["tree"]))
+                moves = Moves(grown_tree["splits"], FinalNodes(*grown_tree["nodes"]))
             scales, is_recorded = next_scales(problem, plan, losses.below, trees[-width:]), False
 
     def _summarize(self, report: Any) -> dict[str, Any]:
-        """Replace a report's exponents by ``sums_below``, and the held-out rows' report by their metric."""
+        """Replace the exponents in a report by ``sum_bounds``, and the sums of held-out rows by their metric."""
         summary = dict(vars(report))
         if (exponents := summary.pop("exponents", None)) is not None:
-            summary["below"] = sums_below(exponents)
+            summary["below"] = sum_bounds(exponents)
         if (metric_sums := summary.pop("held", None)) is not None:
-            summary["held"] = Metric.parsed(self.plan.settings.evalMetric or "").value(metric_sums)
+            summary["held"] = Metric.parse(self.plan.settings.evalMetric or "").value(metric_sums)
         return summary
 
     def _grow_tree(
         self, ask: Ask, matrices: HistogramMatrices, number: int, scales: tuple[float, float], totals: Int64s
     ) -> Steps[dict[str, Any]]:
-        """Grow a tree from its root's histogram; return it, and the moves of rows to its leaves, as plain data."""
+        """Grow a tree from its root's histogram; return as plain data the tree, and the moves of rows to its leaves."""
         rate = self.plan.rate_of(number, self._problem.objective.width)
         growth = BoostedGrowth(self.plan, matrices.bins, scales, totals, number, rate)
         moves, _ = yield from grow_trees(ask, growth, matrices)
@@ -238,7 +239,7 @@ class BoostingProgram(FleetProgram[Forest]):
         return partial(TreeWorker, self._problem, self.plan, self._quantiles, self._leaf_quantiles)
 
     def make_matrices(self, bins: Bins) -> HistogramMatrices:
-        return boosting_matrices(bins, self._problem, self.plan, self._run.rows)
+        return boosting_matrices(bins, self._problem, self.plan, self._training_run.rows)
 
     def free(self) -> None:
         super().free()
@@ -247,7 +248,7 @@ class BoostingProgram(FleetProgram[Forest]):
 
 
 class LocalBoostingProgram(LocalProgram[Forest]):
-    """Gradient boosting in the only worker's process; the driver decides when to stop."""
+    """Gradient boosting in the process of the only worker; the driver decides when to stop."""
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         boosting = BoostingRecord(self._problem, self.plan, self.record)
@@ -256,8 +257,8 @@ class LocalBoostingProgram(LocalProgram[Forest]):
         while True:
             report = yield task
             first, trees = len(boosting.trees), list[Any]()
-            for reply in report.rounds:  # the losses before a round, and its trees
-                if len(self.record.objective) <= reply["round"]:  # an earlier driver may have recorded it
+            for reply in report.rounds:  # a reply has the losses before a round, and the round's trees
+                if len(self.record.objective) <= reply["round"]:  # not recorded yet by a driver that this one resumes
                     losses = SimpleNamespace(**reply)
                     if not reply["round"]:
                         boosting.begin(losses)
@@ -270,7 +271,7 @@ class LocalBoostingProgram(LocalProgram[Forest]):
             task = GrowRounds(first, trees, report.rounds[-1]["scales"] if trees else None)
 
     def worker(self) -> Callable[[Reading], LocalTreeWorker]:
-        run, min_rows = self._run, min_rows_to_split(self._problem, self.plan, self._run.mean_weight)
+        run, min_rows = self._training_run, min_rows_to_split(self._problem, self.plan, self._training_run.mean_weight)
         return partial(LocalTreeWorker, self._problem, self.plan, min_rows, run.mean_weight)
 
 
@@ -282,13 +283,13 @@ def train(
     facts: Facts,
     on_step: Callable[[StepReport], Any] = lambda step: None,
 ) -> Trained[Forest]:
-    """Grow boosted trees, or resume: the same to the bit on any number of workers and servers, and in one process."""
+    """Grow boosted trees, or resume: bitwise the same on any number of workers and servers, and in one process."""
     names = CheckpointNames.of(plan.name, ps)
     record = Record(on_step, Words("tree" if problem.objective.width == 1 else "round", "loss"))
     mean_weight = mean_weight_of(table, facts)
     settings = boosting_settings(problem, plan, facts.rows, mean_weight)
     run = TreeRun(problem, plan, facts.rows, mean_weight, settings, record, names)
-    # Compare the settings before looking for the vectors, which depend on ``via``.
+    # Compare the settings with those of a resumed training first: its vectors depend on ``via``.
     Journal.of(names, settings, BoostingProgram.number)
     if plan.via == "local":
         return run_program(ps, LocalBoostingProgram(run), table, names)
@@ -297,8 +298,8 @@ def train(
     return run_program(ps, BoostingProgram(run), table, names)
 
 
-def begun_via(ps: Any, name: str) -> Via | None:
-    """Return ``via`` of the training that a restored context continues; None: it continues none of this name."""
+def via_of_resumed(ps: Any, name: str) -> Via | None:
+    """Return ``via`` of the training that a restored context resumes; None: it resumes none of this name."""
     names = CheckpointNames.of(name, ps) if name and ps is not None and ps.conf.restore is not None else UNNAMED
     return earlier_settings(names).get("via") if names.called else None
 
@@ -315,7 +316,7 @@ def mean_weight_of(table: Table, facts: Facts) -> float | None:
 
 
 def min_rows_to_split(problem: TreeProblem, plan: BoostingPlan, mean_weight: float | None) -> int:
-    """Return the minimum number of rows that must store a feature for a split by it to have two heavy enough sides."""
+    """Return the number of rows that must store a feature, so that both sides of a split can be heavy enough."""
     if mean_weight is not None:
         return 0
     # Rounding adds at most 1 / 32 of the largest hessian to a hessian.
@@ -324,7 +325,7 @@ def min_rows_to_split(problem: TreeProblem, plan: BoostingPlan, mean_weight: flo
 
 
 def settings_of(problem: TreeProblem, plan: Any, **facts: Any) -> dict[str, Any]:
-    """Return the settings on which trees depend: not maxIter, nor sums of weights, whose last digits vary."""
+    """Return the settings on which trees depend, without maxIter, and without sums, whose last digits vary."""
     settings = {**asdict(replace(problem, initial=None)), **plan.plain()}
     return {name: value for name, value in settings.items() if name not in ("initial", "maxIter", "name")} | facts
 
@@ -337,9 +338,9 @@ def boosting_settings(problem: TreeProblem, plan: BoostingPlan, rows: int, mean_
 
 
 def _fingerprint(forest: Forest) -> str:
-    """Return a hash of a forest."""
-    hashed = hashlib.sha256(np.ascontiguousarray(forest.base).tobytes())
+    """Return a SHA-256 hash of a forest."""
+    digest = hashlib.sha256(np.ascontiguousarray(forest.base).tobytes())
     for tree in forest.trees:
         for field in fields(tree):
-            hashed.update(np.ascontiguousarray(getattr(tree, field.name)).tobytes())
-    return hashed.hexdigest()
+            digest.update(np.ascontiguousarray(getattr(tree, field.name)).tobytes())
+    return digest.hexdigest()

@@ -1,7 +1,7 @@
-"""Rows in groups, such as the results of a query: the gradients of LambdaMART, NDCG and MAP.
+"""Rows in groups, such as the results of a query: gradients of LambdaMART, and the metrics NDCG and MAP.
 
 C. Burges, "From RankNet to LambdaRank to LambdaMART", 2010, section 7, with the truncation and the normalisation of
-LightGBM's "lambdarank" and xgboost's "rank:ndcg". Rows of equal margins rank in the order of ``RowGroups``.
+LightGBM's "lambdarank" and xgboost's "rank:ndcg". Rows with equal margins rank in the order of ``RowGroups``.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ps2.ops.parallel import over_blocks
 
 # The costs of a pair of rows, and of sorting a row, in additions of array elements.
 PAIR_COST, SORT_COST = 60, 100
-# A bound of the sums of a group's absolute gradients and of its hessians: both are at most the logarithm of the sum of
-# its pairs' changes.
+# An upper bound of the sums of a group's absolute gradients and of its hessians: the normalisation makes both at most
+# log2(1 + the sum of the changes of all pairs).
 MAX_GROUP_SUM = 64.0
-# The depth of metrics that use all rows of a group.
-ALL = 2**31
+# The number of top rows for metrics that use all rows of a group.
+ALL_ROWS = 2**31
 
 # The number of labels. The gain of a label is 2^label - 1.
 LABELS = 32
-# The smallest hessian of a pair, and the term that is added to differences of margins, by which changes are divided.
+# The smallest hessian of a pair. A pair's change of NDCG is divided by MARGIN_TERM plus the difference of its margins.
 MIN_HESSIAN, MARGIN_TERM = 1e-16, 0.01
 
 
@@ -36,15 +36,15 @@ class RowGroups:
 
     Attributes:
         order: the numbers of the rows, int64, shape (n,), contiguous for each group.
-        begins: the index in ``order`` of each group's first row, and the end, int64, shape (groups + 1,).
+        offsets: the index in ``order`` of each group's first row, and the end, int64, shape (groups + 1,).
     """
 
     order: Int64s
-    begins: Int64s
+    offsets: Int64s
 
     @staticmethod
     def of(groups: Int64s, ids: Int64s, weights: Float64s) -> RowGroups:
-        """Order rows by group and, within it, by ``row_ids`` and weight: independent of the order of the rows."""
+        """Order rows by group and, within it, by ``row_ids`` and weight, which do not depend on the rows' order."""
         keys = (weights, ids, groups) if len(weights) else (ids, groups)
         order = np.lexsort(keys).astype(np.int64)
         ordered = groups[order]
@@ -52,17 +52,17 @@ class RowGroups:
         return RowGroups(readable(order), readable(np.append(starts, len(order)).astype(np.int64)))
 
     @staticmethod
-    def in_order(groups: Int64s) -> RowGroups:
+    def in_row_order(groups: Int64s) -> RowGroups:
         """Order rows by group, and keep their order within it: metrics rank equal margins in this order."""
         return RowGroups.of(groups, np.arange(len(groups)), np.empty(0))
 
     def __len__(self) -> int:
-        return len(self.begins) - 1
+        return len(self.offsets) - 1
 
     @property
     def intervals(self) -> tuple[Int64s, Int64s]:
-        """The begins and the ends of the groups in ``order``."""
-        return self.begins[:-1], self.begins[1:]
+        """The first index of each group in ``order``, and the index after its last row."""
+        return self.offsets[:-1], self.offsets[1:]
 
 
 class RankedRows(NamedTuple):
@@ -76,36 +76,36 @@ class RankedRows(NamedTuple):
 def lambda_gradients(
     margins: Float64s, y: Float64s, weights: Float64s, groups: RowGroups, truncation: int, out: Float64s
 ) -> tuple[float, float]:
-    """Set ``out``, shape (n, 2), to hessians and gradients; return ``lost_ndcg``."""
-    mean = len(y) // max(len(groups), 1) + 1
+    """Set ``out``, shape (n, 2), to hessians and gradients; return ``ndcg_losses``."""
+    mean_rows = len(y) // max(len(groups), 1) + 1
     rows = RankedRows(groups.order, readable(margins), readable(y))
-    cost = PAIR_COST * mean * min(truncation, mean) + SORT_COST * mean
+    cost = PAIR_COST * mean_rows * min(truncation, mean_rows) + SORT_COST * mean_rows
     sums = over_blocks(lambdas, groups.intervals, rows, readable(weights), truncation, out, cost=cost)
-    return sum(lost for lost, _ in sums), sum(count for _, count in sums)
+    return sum(loss for loss, _ in sums), sum(count for _, count in sums)
 
 
-def lost_ndcg(margins: Float64s, y: Float64s, groups: RowGroups, depth: int) -> tuple[float, float]:
+def ndcg_losses(margins: Float64s, y: Float64s, groups: RowGroups, depth: int) -> tuple[float, float]:
     """Return the sum of 1 - NDCG over groups, and the number of groups."""
     return len(groups) - sum_of_ndcg(margins, y, groups, depth), float(len(groups))
 
 
-def sum_of_ndcg(margins: Float64s, y: Float64s, groups: RowGroups, depth: int = ALL) -> float:
-    """Return the sum of groups' NDCG of their first ``depth`` rows."""
+def sum_of_ndcg(margins: Float64s, y: Float64s, groups: RowGroups, depth: int = ALL_ROWS) -> float:
+    """Return the sum over groups of the NDCG of their first ``depth`` rows."""
     return float(ndcgs(*groups.intervals, RankedRows(groups.order, readable(margins), readable(y)), depth))
 
 
-def sum_of_precisions(margins: Float64s, y: Float64s, groups: RowGroups, depth: int = ALL) -> float:
-    """Return the sum of groups' average precision among their first ``depth`` rows."""
+def sum_of_precisions(margins: Float64s, y: Float64s, groups: RowGroups, depth: int = ALL_ROWS) -> float:
+    """Return the sum over groups of the average precision of their first ``depth`` rows."""
     return float(average_precisions(*groups.intervals, RankedRows(groups.order, readable(margins), readable(y)), depth))
 
 
 @inline
-def ranked(margins: Float64s, rows: Int64s) -> Int64s:
+def rank_rows(margins: Float64s, rows: Int64s) -> Int64s:
     """Return the rows of a group by decreasing margin."""
-    negative = np.empty(len(rows))
+    negated_margins = np.empty(len(rows))
     for i in range(len(rows)):
-        negative[i] = -margins[rows[i]]
-    return rows[np.argsort(negative, kind="mergesort")]
+        negated_margins[i] = -margins[rows[i]]
+    return rows[np.argsort(negated_margins, kind="mergesort")]
 
 
 @inline
@@ -113,7 +113,7 @@ def max_dcg(y: Float64s, rows: Int64s, depth: int) -> float:
     """Return the DCG of the first ``depth`` rows in the best order."""
     counts = np.zeros(LABELS, np.int64)
     for row in rows:
-        # Labels were checked before. A label that has changed since must not write outside of the array.
+        # Labels were checked by an earlier Spark job. A label that has changed since must not write outside the array.
         counts[min(max(np.int64(y[row]), np.int64(0)), np.int64(LABELS - 1))] += 1
     dcg, rank = 0.0, 0
     for label in range(LABELS - 1, 0, -1):
@@ -128,43 +128,44 @@ def max_dcg(y: Float64s, rows: Int64s, depth: int) -> float:
 def lambdas(
     begins: Int64s, ends: Int64s, ranked_rows: RankedRows, weights: Float64s, truncation: int, out: Float64s
 ) -> tuple[float, float]:
-    """Set ``out``, shape (n, 2), to the hessians and gradients of groups of rows; return ``lost_ndcg``.
+    """Set ``out``, shape (n, 2), to the hessians and gradients of groups of rows; return ``ndcg_losses``.
 
     Pairs consist of each of the first ``truncation`` rows of a group and all rows below it.
     """
-    lost, margins, y = 0.0, ranked_rows.margins, ranked_rows.y
+    total_loss, margins, y = 0.0, ranked_rows.margins, ranked_rows.y
     for group in range(len(begins)):
-        rows = ranked(margins, ranked_rows.order[begins[group] : ends[group]])
-        count, best = len(rows), max_dcg(y, rows, truncation)
+        rows = rank_rows(margins, ranked_rows.order[begins[group] : ends[group]])
+        count, ideal_dcg = len(rows), max_dcg(y, rows, truncation)
         for row in rows:
             out[row, 0] = out[row, 1] = 0.0
-        if best <= 0.0:
+        if ideal_dcg <= 0.0:
             continue
-        lost += 1.0 - _dcg(y, rows, truncation) / best
-        total, are_equal = 0.0, margins[rows[0]] == margins[rows[count - 1]]
+        total_loss += 1.0 - _dcg(y, rows, truncation) / ideal_dcg
+        total_change, all_equal = 0.0, margins[rows[0]] == margins[rows[count - 1]]
         for i in range(min(truncation, count - 1)):
             for j in range(i + 1, count):
                 if y[rows[i]] == y[rows[j]]:
                     continue
                 upper, lower = (rows[i], rows[j]) if y[rows[i]] > y[rows[j]] else (rows[j], rows[i])
                 difference = margins[upper] - margins[lower]
-                change = (2.0 ** y[upper] - 2.0 ** y[lower]) * (1.0 / np.log2(i + 2.0) - 1.0 / np.log2(j + 2.0)) / best
-                if not are_equal:
-                    change /= MARGIN_TERM + abs(difference)
+                discount = 1.0 / np.log2(i + 2.0) - 1.0 / np.log2(j + 2.0)
+                ndcg_change = (2.0 ** y[upper] - 2.0 ** y[lower]) * discount / ideal_dcg
+                if not all_equal:
+                    ndcg_change /= MARGIN_TERM + abs(difference)
                 odds = np.exp(-abs(difference))
                 smaller, larger = odds / (1.0 + odds), 1.0 / (1.0 + odds)
-                g, h = change * (smaller if difference > 0.0 else larger), change * smaller * larger
+                g, h = ndcg_change * (smaller if difference > 0.0 else larger), ndcg_change * smaller * larger
                 out[upper, 1] -= g
                 out[lower, 1] += g
                 out[upper, 0] += max(h, MIN_HESSIAN)
                 out[lower, 0] += max(h, MIN_HESSIAN)
-                total += 2.0 * g
-        factor = np.log2(1.0 + total) / total if total > 0.0 else 1.0
+                total_change += 2.0 * g
+        factor = np.log2(1.0 + total_change) / total_change if total_change > 0.0 else 1.0
         for row in rows:
             weight = factor * (weights[row] if len(weights) else 1.0)
             out[row, 0] *= weight
             out[row, 1] *= weight
-    return lost, float(len(begins))
+    return total_loss, float(len(begins))
 
 
 @inline
@@ -177,21 +178,21 @@ def _dcg(y: Float64s, rows: Int64s, depth: int) -> float:
 
 @kernel
 def ndcgs(begins: Int64s, ends: Int64s, ranked_rows: RankedRows, depth: int) -> float:
-    """Return the sum of groups' NDCG of their first ``depth`` rows; a group without a relevant row has 1."""
+    """Return the sum over groups of the NDCG of their first ``depth`` rows; a group without a relevant row has 1."""
     total, y = 0.0, ranked_rows.y
     for group in range(len(begins)):
         rows = ranked_rows.order[begins[group] : ends[group]]
-        best = max_dcg(y, rows, depth)
-        total += _dcg(y, ranked(ranked_rows.margins, rows), depth) / best if best > 0.0 else 1.0
+        ideal_dcg = max_dcg(y, rows, depth)
+        total += _dcg(y, rank_rows(ranked_rows.margins, rows), depth) / ideal_dcg if ideal_dcg > 0.0 else 1.0
     return total
 
 
 @kernel
 def average_precisions(begins: Int64s, ends: Int64s, ranked_rows: RankedRows, depth: int) -> float:
-    """Return the sum of groups' average precision among ``depth`` rows; a group without a relevant row has 1."""
+    """Return the sum of groups' average precision at ``depth`` rows; a group without a relevant row has 1."""
     total, y = 0.0, ranked_rows.y
     for group in range(len(begins)):
-        rows = ranked(ranked_rows.margins, ranked_rows.order[begins[group] : ends[group]])
+        rows = rank_rows(ranked_rows.margins, ranked_rows.order[begins[group] : ends[group]])
         relevant, precisions = 0, 0.0
         for rank in range(len(rows)):
             if y[rows[rank]] > 0.0:

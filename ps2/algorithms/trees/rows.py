@@ -1,8 +1,8 @@
-"""A worker's rows while trees grow: binned once, moved from node to node, and summed to the nodes' histograms.
+"""A worker's rows while trees grow: they are binned, moved from node to node, and added to the nodes' histograms.
 
-Rows are binned once (``DenseRows``, ``SparseRows``). An array ``order`` has the numbers of the rows of a tree. The rows
-of a node are an interval of it. ``part`` puts the rows of the left child before those of the right child. The cost of
-a node depends only on the number of its own rows.
+Rows are binned once (``DenseRows``, ``SparseRows``). An array ``order`` has the numbers of the rows of a tree, and the
+rows of a node are an interval of it. ``partition`` puts the rows of the left child before those of the right child. The
+time for a node depends only on the number of its rows.
 """
 
 from __future__ import annotations
@@ -20,14 +20,7 @@ from ps2.algorithms.trees import growing_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import FinalNodes
-from ps2.algorithms.trees.layout import (
-    DENSE_FROM,
-    WORD_BITS,
-    Array,
-    Bools,
-    UInt64s,
-    bins_left,
-)
+from ps2.algorithms.trees.layout import DENSE_FROM, WORD_BITS, Array, Bools, UInt64s, set_left_bins
 from ps2.algorithms.trees.predict import dense_rows
 from ps2.algorithms.trees.tree import Absent
 from ps2.array_types import Float64s, Int32s, Int64s
@@ -38,33 +31,33 @@ from ps2.ops.kernels import kernel
 from ps2.ops.parallel import over_blocks
 
 # The cost of adding to a bin, in additions of array elements.
-COST = 4
+BIN_COST = 4
 # The maximum number of features in a block: their histogram stays in the L2 cache.
-BLOCK = 32
-# Threads add up pieces of a node's rows: at most MAX_PIECES, each with at least MIN_PIECE additions.
-MAX_PIECES, MIN_PIECE = 8, 1 << 20
+BLOCK_FEATURES = 32
+# Threads divide the rows of a node into at most MAX_ROW_PARTS parts, each with at least MIN_PART_ADDITIONS additions.
+MAX_ROW_PARTS, MIN_PART_ADDITIONS = 8, 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The split of a node; bin: the last bin on the left; -1: the categories with a bit in ``words`` go left."""
+    """The split of a node; bin: the last bin on the left; -1: ``words`` has a bit for each category that goes left."""
 
     feature: int
     bin: int
     default_left: bool
     words: Int64s
 
-    def lefts(self, bins: Bins) -> Bools:
+    def left_bins(self, bins: Bins) -> Bools:
         """Return for each bin of the feature whether it goes left."""
-        lefts = np.empty(int(bins.sizes[self.feature]), np.bool_)
-        where = np.array([self.feature, self.bin, self.default_left], np.int64)
-        bins_left(where, readable(self.words), bool(bins.missing[self.feature]), lefts)
-        return lefts
+        goes_left = np.empty(int(bins.num_bins[self.feature]), np.bool_)
+        condition = np.array([self.feature, self.bin, self.default_left], np.int64)
+        set_left_bins(condition, readable(self.words), bool(bins.has_missing[self.feature]), goes_left)
+        return goes_left
 
 
 @dataclass(frozen=True, eq=False)
 class DenseRows:
-    """Rows with a stored bin for each feature; columns: see ``Bins.bin_dense``, shape (features, rows)."""
+    """Rows that store a bin for each feature; columns: see ``Bins.bin_dense``, shape (features, rows)."""
 
     bins: Bins
     columns: Array
@@ -73,53 +66,51 @@ class DenseRows:
         """Add the rows of a node to its histogram, shape (bins, channels); pairs: shape (rows, channels)."""
         pairs = readable(pairs)
         blocks, width = self.blocks, self.blocks.shape[2]
-        pieces = min(MAX_PIECES // max(len(blocks), 1), len(order) * len(self.first) // MIN_PIECE) or 1
-        # Sums are integers, so they do not depend on the number of pieces.
-        parts = [out, *np.zeros((pieces - 1, *out.shape), np.int64)]
-        ends = [len(order) * i // pieces for i in range(pieces + 1)]
+        num_parts = min(MAX_ROW_PARTS // max(len(blocks), 1), len(order) * len(self.first) // MIN_PART_ADDITIONS) or 1
+        # Sums are integers, so they do not depend on the number of parts.
+        parts = [out, *np.zeros((num_parts - 1, *out.shape), np.int64)]
+        ends = [len(order) * i // num_parts for i in range(num_parts + 1)]
 
         def add(tasks: Int64s) -> None:
             for task in tasks.tolist():
-                piece, block = divmod(task, len(blocks))
-                piece_rows, first = (
-                    order[ends[piece] : ends[piece + 1]],
-                    self.first[block * width : (block + 1) * width],
-                )
-                kernels.add_dense(readable(piece_rows), blocks[block], first, pairs, parts[piece])
+                part_number, block = divmod(task, len(blocks))
+                part_rows = readable(order[ends[part_number] : ends[part_number + 1]])
+                first = self.first[block * width : (block + 1) * width]
+                kernels.add_dense(part_rows, blocks[block], first, pairs, parts[part_number])
 
         if len(blocks):
-            over_blocks(add, (np.arange(pieces * len(blocks)),), cost=COST * width * len(order) // pieces)
+            over_blocks(add, (np.arange(num_parts * len(blocks)),), cost=BIN_COST * width * len(order) // num_parts)
         for part in parts[1:]:
             out += part
 
     @cached_property
     def _features(self) -> Int64s:
-        """The numbers of the features that have columns of a histogram."""
-        return readable(np.flatnonzero(self.bins.columns))
+        """The numbers of the features that have columns in a histogram."""
+        return readable(np.flatnonzero(self.bins.num_columns))
 
     @cached_property
     def first(self) -> npt.NDArray[np.uint64]:
-        """The first column of each of these features."""
-        return readable(self.bins.first[self._features].astype(np.uint64))
+        """The first column of each feature that has columns in a histogram."""
+        return readable(self.bins.first_columns[self._features].astype(np.uint64))
 
     @cached_property
     def blocks(self) -> Array:
         """The bins of these features row by row, in blocks of features: shape (blocks, rows, features of a block)."""
         features, rows = self._features, self.columns.shape[1]
-        count = -(-len(features) // BLOCK)
+        count = -(-len(features) // BLOCK_FEATURES)
         out = np.empty((count, rows, -(-len(features) // max(count, 1))), self.columns.dtype)
         tiles = np.arange(-(-rows // kernels.TILE))
         over_blocks(kernels.to_rows, (tiles,), readable(self.columns), features, out, cost=kernels.TILE * len(features))
         return readable(out)
 
-    def part(self, order: Int32s, split: Split, spare: Int32s) -> int:
+    def partition(self, order: Int32s, split: Split, spare: Int32s) -> int:
         """Move the rows of a node that go left to the front, in place; return their number."""
-        return int(kernels.part_dense(order, self.columns[split.feature], split.lefts(self.bins), spare))
+        return int(kernels.partition_dense(order, self.columns[split.feature], split.left_bins(self.bins), spare))
 
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """Rows without a stored entry for the implied bin of each feature; begins, columns: see ``Bins.bin_sparse``."""
+    """Rows that do not store implied bins; begins, columns: see ``Bins.bin_sparse``."""
 
     bins: Bins
     begins: Int64s
@@ -127,21 +118,20 @@ class SparseRows:
     absent: Absent
 
     def histogram(self, order: Int32s, pairs: Array, scratch: Scratch) -> tuple[Int64s, Array]:
-        """Return the bins of a node's histogram that have rows, ascending, without implied bins, and their sums."""
+        """Return the filled bins of a node's histogram, ascending, without implied bins, and their sums."""
         pairs = readable(pairs)
-        kernels.add_sparse(
-            readable(order), readable(self.begins), readable(self.columns), pairs, scratch.sums, scratch.touched
-        )
+        rows = readable(order), readable(self.begins), readable(self.columns)
+        kernels.add_sparse(*rows, pairs, scratch.sums, scratch.touched)
         count = kernels.count_touched(scratch.touched)
         bins, sums = np.empty(count, np.int64), np.empty((count, scratch.sums.shape[1]), np.int64)
         kernels.take_touched(scratch.touched, scratch.sums, bins, sums)
         return bins, sums
 
-    def part(self, order: Int32s, split: Split, spare: Int32s) -> int:
+    def partition(self, order: Int32s, split: Split, spare: Int32s) -> int:
         """Move the rows of a node that go left to the front, in place; return their number."""
         begins, columns, f = readable(self.begins), readable(self.columns), split.feature
-        first, implied, lefts = int(self.bins.first[f]), int(self._implied[f]), split.lefts(self.bins)
-        return int(kernels.part_sparse(order, begins, columns, first, implied, lefts, spare))
+        first, implied, goes_left = int(self.bins.first_columns[f]), int(self._implied[f]), split.left_bins(self.bins)
+        return int(kernels.partition_sparse(order, begins, columns, first, implied, goes_left, spare))
 
     @cached_property
     def _implied(self) -> Int32s:
@@ -149,28 +139,28 @@ class SparseRows:
 
 
 class Scratch:
-    """Memory for the histogram of one node of sparse rows; all zeros before and after each use."""
+    """Memory for a node's histogram of sparse rows, and a bit for each bin; all zeros before and after each use."""
 
     def __init__(self, bins: int, channels: int) -> None:
         self.sums: Array = np.zeros((bins, channels), np.int64)
         self.touched = np.zeros(-(-bins // WORD_BITS), np.uint64)
 
 
-# The number of rows that are hashed together, so that their data stay in the caches.
-HASHED_ROWS = 1 << 12
-# A histogram is sent with all bins, and without bin numbers, if more than this share of its bins has rows, or if it has
-# at most this number of bytes.
-MIN_DENSE_SHARE, SMALL_BYTES = 0.25, 1 << 17
+# The number of rows that are hashed at a time: their data stay in the caches.
+HASH_BATCH_ROWS = 1 << 12
+# A histogram of dense rows is sent with all bins, and without bin numbers, if more than this fraction of its bins is
+# filled, or if it has at most this number of bytes.
+MIN_FILLED_FRACTION, SMALL_BYTES = 0.25, 1 << 17
 
-# The costs of moving a row to a child, of adding a leaf's value to a row, and of hashing a value, in additions of array
-# elements.
-PART_COST, LEAF_COST, HASH_COST = 4, 4, 16
+# The costs of moving a row to a child, of adding a leaf's value to a row's margin, and of hashing a value, in additions
+# of array elements.
+PARTITION_COST, LEAF_COST, HASH_COST = 4, 4, 16
 
 Binned = DenseRows | SparseRows
 
 
 def is_dense(x: sp.csr_array, dim: int) -> bool:
-    """Return whether to store rows dense."""
+    """Return whether rows are stored as dense bins: they store at least DENSE_FROM of all entries."""
     return bool(x.nnz >= DENSE_FROM * x.shape[0] * dim)
 
 
@@ -180,13 +170,13 @@ def rows_with_weight(rows: LocalRows) -> LocalRows:
 
 
 def with_all_columns(rows: LocalRows, dim: int) -> sp.csr_array:
-    """Return the features of rows as a matrix with a column for each of all features."""
+    """Return the features of rows as a matrix with ``dim`` columns, one for each feature."""
     indices = rows.keys.astype(np.int32)[rows.x.indices]
     return sp.csr_array((rows.x.data, indices, rows.x.indptr), shape=(len(rows), dim))
 
 
 def dense_of(rows: LocalRows, dim: int, absent: Absent) -> Array:
-    """Return rows as a dense array, shape (n, dim): see ``dense_rows``; no copy if no value is absent."""
+    """Return rows as a dense array, shape (n, dim): see ``dense_rows``; it is not a copy if rows store all entries."""
     x = rows.x
     if x.shape[1] == dim and x.nnz == len(rows) * dim:
         indices, order = x.indices.reshape(x.shape), np.arange(dim)
@@ -196,12 +186,12 @@ def dense_of(rows: LocalRows, dim: int, absent: Absent) -> Array:
 
 
 def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: FeatureColumns | None = None) -> Binned:
-    """Bin rows; columns: the columns of dense rows, if the caller has them."""
+    """Bin rows; columns: the columns of dense rows, if the caller has already made them."""
     if columns is not None:
         return DenseRows(bins, bins.bin_dense(columns))
-    if is_dense(rows.x, bins.features):
-        return DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(dense_of(rows, bins.features, absent))))
-    x = with_all_columns(rows, bins.features)
+    if is_dense(rows.x, bins.num_features):
+        return DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(dense_of(rows, bins.num_features, absent))))
+    x = with_all_columns(rows, bins.num_features)
     x.sort_indices()
     return SparseRows(bins, *bins.bin_sparse(x, absent), absent)
 
@@ -215,16 +205,16 @@ def row_ids(rows: LocalRows, absent: Absent) -> Int64s:
 
     def identify(begins: Int64s) -> None:
         for begin in begins.tolist():
-            part = slice(begin, begin + HASHED_ROWS)
-            indptr = x.indptr[begin : begin + HASHED_ROWS + 1].astype(np.int64)
+            part = slice(begin, begin + HASH_BATCH_ROWS)
+            indptr = x.indptr[begin : begin + HASH_BATCH_ROWS + 1].astype(np.int64)
             entries = slice(indptr[0], indptr[-1])
             values = x.data[entries].astype(np.float64) + 0.0  # -0 is 0
             values[np.isnan(values)] = np.nan  # NaN has many bit patterns
             columns, words = readable(rows.keys[x.indices[entries]]), readable(values.view(np.uint64))
             _hash(readable(indptr - indptr[0]), columns, words, absent_bits, labels[part], ids[part])
 
-    cost = HASH_COST * HASHED_ROWS * x.nnz // max(len(rows), 1)
-    over_blocks(identify, (np.arange(0, len(rows), HASHED_ROWS),), cost=cost)
+    cost = HASH_COST * HASH_BATCH_ROWS * x.nnz // max(len(rows), 1)
+    over_blocks(identify, (np.arange(0, len(rows), HASH_BATCH_ROWS),), cost=cost)
     return ids.view(np.int64)
 
 
@@ -233,24 +223,24 @@ def _hash(indptr: Array, columns: Int64s, values: UInt64s, absent: np.uint64, la
     for row in range(len(out)):
         state = scrambled(labels[row])
         for i in range(indptr[row], indptr[row + 1]):
-            # A stored value that equals an absent one does not change the hash. Nor does the order of values.
+            # Stored values that equal absent entries do not change the hash, and neither does the order of values.
             if values[i] != absent:
                 state += scrambled(values[i] + GOLDEN * np.uint64(columns[i] + 1))
         out[row] = scrambled(state)
 
 
 @kernel
-def draw(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
-    """Return whether a tree samples each row: with probability ``fraction``, by key and row id."""
-    is_drawn = np.empty(len(ids), np.bool_)
+def sample_rows(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
+    """Return for each row whether a tree samples it: with probability ``fraction``, by key and row id."""
+    is_sampled = np.empty(len(ids), np.bool_)
     for i in range(len(ids)):
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
-        is_drawn[i] = np.float64(state >> np.uint64(11)) * 2.0**-53 < fraction
-    return is_drawn
+        is_sampled[i] = np.float64(state >> np.uint64(11)) * 2.0**-53 < fraction
+    return is_sampled
 
 
 @kernel
-def whole_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
+def rounded_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
     """Round weights at random, by row id, to integer multiples of a unit."""
     units = np.empty(len(weights), np.int32)
     for i in range(len(weights)):
@@ -274,26 +264,26 @@ class NodeRows:
 
     @property
     def arrays(self) -> tuple[Int32s, Int32s]:
-        """The numbers of all rows, grouped by node, and a scratch array of the same length."""
+        """The numbers of all rows, grouped by node, and scratch memory of the same length."""
         return self._order, self._spare
 
     def set_bounds(self, bounds: Int64s) -> None:
-        """Set the intervals of the nodes' rows in ``arrays``, shape (nodes, 2), after a kernel has changed these."""
+        """Set the intervals of the nodes' rows, shape (nodes, 2), after a kernel has reordered ``arrays``."""
         self._nodes = {node: slice(begin, end) for node, (begin, end) in enumerate(bounds.tolist())}
 
-    def part(self, splits: Int64s) -> None:
+    def partition(self, splits: Int64s) -> None:
         """Move the rows of nodes to their children, by ``Moves.splits``; no node is a descendant of another one."""
         if len(splits):
             # Nodes share no rows, so threads may work on different nodes.
-            over_blocks(self.walk, (splits,), cost=PART_COST * len(self._order) // len(splits))
+            over_blocks(self.partition_one_by_one, (splits,), cost=PARTITION_COST * len(self._order) // len(splits))
 
-    def walk(self, splits: Int64s) -> None:
+    def partition_one_by_one(self, splits: Int64s) -> None:
         """Move the rows of nodes to their children, one node after the other."""
         for row in splits:
             span, left = self._nodes[int(row[messages.NODE])], int(row[messages.LEFT])
             feature, bin = int(row[messages.FEATURE]), int(row[messages.BIN])
             split = Split(feature, bin, bool(row[messages.DEFAULT_LEFT]), row[messages.FIELDS :])
-            middle = span.start + self._rows.part(self._order[span], split, self._spare[span])
+            middle = span.start + self._rows.partition(self._order[span], split, self._spare[span])
             self._nodes[left], self._nodes[left + 1] = slice(span.start, middle), slice(middle, span.stop)
 
     def add_leaf_values(self, nodes: FinalNodes, margins: Float64s) -> None:
@@ -313,15 +303,15 @@ class NodeRows:
 
 
 class Histograms:
-    """Builds histograms of nodes."""
+    """Builds histograms of nodes, to be sent to the servers."""
 
     def __init__(self, rows: Binned, channels: int) -> None:
         self._rows = rows
-        self._shape = int(rows.bins.first[-1]), channels
+        self._shape = int(rows.bins.first_columns[-1]), channels
         self._scratch = Scratch(self._shape[0] if isinstance(rows, SparseRows) else 0, channels)
 
     def of(self, order: Int32s, pairs: Array) -> tuple[Int64s | None, Array]:
-        """Return the bins that these rows fill, ascending (None: all bins), and their sums, shape (n, channels)."""
+        """Return bins, ascending (None: all bins), and the sums of these rows in them, shape (n, channels)."""
         if isinstance(self._rows, SparseRows):
             return self._rows.histogram(order, pairs, self._scratch)
         out = np.zeros(self._shape, np.int64)
@@ -329,4 +319,4 @@ class Histograms:
         if out.nbytes <= SMALL_BYTES:
             return None, out
         bins = np.flatnonzero(out[:, 0])
-        return (None, out) if len(bins) > MIN_DENSE_SHARE * len(out) else (bins, out[bins])
+        return (None, out) if len(bins) > MIN_FILLED_FRACTION * len(out) else (bins, out[bins])

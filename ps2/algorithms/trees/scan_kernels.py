@@ -1,4 +1,4 @@
-"""Compiled decisions about one node of a growing tree: the best split by one feature, and whether it gains enough."""
+"""Compiled decisions about a node of a boosted tree: its best split by a feature, and whether a split gains enough."""
 
 from __future__ import annotations
 
@@ -21,25 +21,23 @@ from ps2.algorithms.trees.layout import (
 )
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 
-# Below this, products of scores and hessians may have lost digits.
-TINY = 1e-200
-
-
-# The rounding error of a difference of nodes' scores, as a share of these scores.
+# A product of scores and hessians below this limit may have lost digits.
+MIN_PRODUCT = 1e-200
+# The rounding error of a difference of nodes' scores, as a fraction of these scores.
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
-# A bound, in squared units per row, of the gain that a split of equal rows seems to have because gradients are rounded
-# at random: the square of a normal error of variance at most 1/4 squared units, for the largest of very many splits.
-CHANCE = 100.0
-# The columns of verdicts on nodes: whether a node may be split, whether its best split gains enough, and, from CHILDREN
-# on, whether the left and the right child may be split.
-MAY, SPLITS, CHILDREN = range(3)
+# An upper bound, in squared gradient units per row, of the gain that a split of equal rows seems to have because
+# gradients are rounded at random: a row's error has a variance of at most 1/4, and very many splits are tried.
+ROUNDING_GAIN = 100.0
+# The columns of verdicts on nodes: whether a node can be split, whether its best split gains enough, and, from
+# CHILD_CAN_SPLIT on, whether the left and the right child can be split.
+CAN_SPLIT, IS_SPLIT, CHILD_CAN_SPLIT = range(3)
 
 
 class Rules(NamedTuple):
     """The rules of splits of boosted trees.
 
     Attributes:
-        gradient_unit, hessian_unit: the gradient and the hessian that 1 of an integer sum stands for.
+        gradient_unit, hessian_unit: the gradient and the hessian that 1 in an integer sum stands for.
         reg_lambda, reg_alpha: the L2 and L1 penalties on leaves.
         min_hessian: the minimum sum of hessians on each side of a split.
         min_third: the minimum sum of the third channel on each side of a split.
@@ -63,7 +61,7 @@ class Limits(NamedTuple):
         min_gain: a split must gain more than this.
         min_info_gain: the minimum gain of a split, divided by the weight of its node.
         rows_per_hessian: the number of rows divided by the sum of hessians; 0: unknown.
-        weight_unit: the weight that 1 of the third channel stands for; 0: hessians are weights.
+        weight_unit: the weight that 1 in the third channel stands for; 0: hessians are weights.
     """
 
     max_splits: int
@@ -94,53 +92,53 @@ class Feature(NamedTuple):
 
 
 class BinSplit(NamedTuple):
-    """The best split of a feature; last: the position of the last bin on the left, -1: none gains enough."""
+    """The best split by a feature; last_position: the position of the last bin on the left; -1: none gains enough."""
 
     gain: float
-    last: int
+    last_position: int
     missing_left: int
 
 
 @kernel
-def weight_of(g: float, h: float, reg_lambda: float, reg_alpha: float, lower: float, upper: float) -> float:
-    """Compute the best value of a leaf, within bounds, by its sums of gradients and hessians."""
+def best_leaf_value(g: float, h: float, reg_lambda: float, reg_alpha: float, lower: float, upper: float) -> float:
+    """Compute the best value of a leaf, within bounds, from its sums of gradients and hessians."""
     shrunk = max(g - reg_alpha, 0.0) + min(g + reg_alpha, 0.0)
     penalised = h + reg_lambda
     return min(max(-shrunk / penalised if penalised > 0.0 else 0.0, lower), upper)
 
 
 @inline
-def score_of(g: float, h: float, w: float, reg_lambda: float, reg_alpha: float) -> float:
+def leaf_score(g: float, h: float, w: float, reg_lambda: float, reg_alpha: float) -> float:
     """Compute the score of a leaf of value w: minus twice its objective."""
     return -(2.0 * g * w + (h + reg_lambda) * w * w + 2.0 * reg_alpha * abs(w))
 
 
 @inline
-def weight_by(h: int, g: int, bound: Float64s, rules: Rules) -> float:
-    """Compute the best value of a leaf, by its integer sums."""
+def leaf_value_of_sums(h: int, g: int, bound: Float64s, rules: Rules) -> float:
+    """Compute the best value of a leaf from its integer sums."""
     gradient, hessian = g * rules.gradient_unit, h * rules.hessian_unit
-    return weight_of(gradient, hessian, rules.reg_lambda, rules.reg_alpha, bound[LOWER], bound[UPPER])
+    return best_leaf_value(gradient, hessian, rules.reg_lambda, rules.reg_alpha, bound[LOWER], bound[UPPER])
 
 
 @inline
-def score_by(h: int, g: int, bound: Float64s, rules: Rules) -> float:
-    """Compute the score of a leaf of the best value, by its integer sums."""
-    w = weight_by(h, g, bound, rules)
-    return score_of(g * rules.gradient_unit, h * rules.hessian_unit, w, rules.reg_lambda, rules.reg_alpha)
+def score_of_sums(h: int, g: int, bound: Float64s, rules: Rules) -> float:
+    """Compute the score of a leaf of the best value from its integer sums."""
+    w = leaf_value_of_sums(h, g, bound, rules)
+    return leaf_score(g * rules.gradient_unit, h * rules.hessian_unit, w, rules.reg_lambda, rules.reg_alpha)
 
 
 @inline
 def may_gain(
-    histogram: Array, feature: Feature, channels: int, total: Int64s, rules: Rules, whole: float, min_gain: float
+    histogram: Array, feature: Feature, channels: int, total: Int64s, rules: Rules, node_score: float, min_gain: float
 ) -> bool:
     """Return whether a split of a feature with an implied bin may gain more than ``min_gain``, without trying splits.
 
     One side of a split has only rows of stored bins. Its hessians are at most the sum of these bins; its gradients are
     at most the sum of those of one sign; its score is at most the sum of the scores of its bins. The hessians of the
-    other side are at least those of the implied bin. ``whole`` is the score of the node.
+    other side are at least those of the implied bin. ``node_score`` is the score of the node.
     """
     g_unit, h_unit, reg_lambda = rules.gradient_unit, rules.hessian_unit, rules.reg_lambda
-    stored, positive, negative, separate_score = np.int64(0), np.int64(0), np.int64(0), 0.0
+    stored, positive, negative, sum_of_bin_scores = np.int64(0), np.int64(0), np.int64(0), 0.0
     for bin in range(feature.size):
         h = np.int64(histogram[(feature.column + bin) * channels])
         if bin != feature.implied and h > 0:
@@ -148,7 +146,7 @@ def may_gain(
             g = np.int64(histogram[(feature.column + bin) * channels + 1])
             positive += g if g > 0 else 0
             negative += g if g < 0 else 0
-            separate_score += (g * g_unit) ** 2 / (h * h_unit)
+            sum_of_bin_scores += (g * g_unit) ** 2 / (h * h_unit)
     if stored * h_unit < rules.min_hessian:
         return False
     min_h, implied_h = rules.min_hessian + reg_lambda, (total[HESSIAN] - stored) * h_unit + reg_lambda
@@ -156,17 +154,17 @@ def may_gain(
         return True
     g_side = max(positive, -negative) * g_unit
     g_other = max(abs(total[GRADIENT] - positive), abs(total[GRADIENT] - negative)) * g_unit
-    limit = min(g_side * g_side / min_h, separate_score) if min_h > 0.0 else separate_score
+    limit = min(g_side * g_side / min_h, sum_of_bin_scores) if min_h > 0.0 else sum_of_bin_scores
     limit += g_other * g_other / implied_h
     # The tolerance is much larger than rounding errors.
-    return limit - whole + 1e-9 * (limit + abs(whole)) > min_gain
+    return limit - node_score + 1e-9 * (limit + abs(node_score)) > min_gain
 
 
 @inline
 def collect(histogram: Array, feature: Feature, channels: int, total: Int64s, bins: Int64s, sums: Array) -> int:
-    """Collect the bins of a feature that are not empty, and their sums; return their number."""
+    """Collect the filled bins of a feature, and their sums, shape (bins, 3); return their number."""
     count, implied_position = 0, -1
-    h_rest, g_rest, n_rest = total[HESSIAN], total[GRADIENT], total[THIRD]
+    implied_h, implied_g, implied_n = total[HESSIAN], total[GRADIENT], total[THIRD]
     for bin in range(feature.size):
         h = np.int64(histogram[(feature.column + bin) * channels])
         if bin == feature.implied:
@@ -179,15 +177,15 @@ def collect(histogram: Array, feature: Feature, channels: int, total: Int64s, bi
         if channels == 3:
             sums[count, THIRD] = histogram[(feature.column + bin) * channels + 2]
         if bin != feature.implied:
-            h_rest -= h
-            g_rest -= sums[count, GRADIENT]
-            n_rest -= sums[count, THIRD]
+            implied_h -= h
+            implied_g -= sums[count, GRADIENT]
+            implied_n -= sums[count, THIRD]
         count += 1
     if implied_position < 0:
         return count
-    sums[implied_position, HESSIAN], sums[implied_position, GRADIENT] = h_rest, g_rest
-    sums[implied_position, THIRD] = n_rest if channels == 3 else 0
-    return count if h_rest != 0 else drop_bin(implied_position, count, bins, sums)
+    sums[implied_position, HESSIAN], sums[implied_position, GRADIENT] = implied_h, implied_g
+    sums[implied_position, THIRD] = implied_n if channels == 3 else 0
+    return count if implied_h != 0 else drop_bin(implied_position, count, bins, sums)
 
 
 @inline
@@ -202,7 +200,7 @@ def drop_bin(position: int, count: int, bins: Int64s, sums: Array) -> int:
 
 @inline
 def sort_bins(flags: int, count: int, sums: Array, rules: Rules, ratios: Float64s, order: Int64s) -> None:
-    """Set the order in which bins go left: categories by gradient / hessian, which finds the best set."""
+    """Set the order in which bins go left: categories by gradient / hessian, as the best set has the first of them."""
     if flags & CATEGORICAL:
         for i in range(count):
             hessian = sums[i, HESSIAN] * rules.hessian_unit + rules.reg_lambda
@@ -212,7 +210,7 @@ def sort_bins(flags: int, count: int, sums: Array, rules: Rules, ratios: Float64
 
 @inline
 def order_bins(flags: int, count: int, ratios: Float64s, order: Int64s) -> None:
-    """Set the order in which bins go left: categories by their ratios, which are sorted; other bins as they are."""
+    """Set the order in which bins go left: categories by their ratios, which are sorted; other bins by position."""
     for i in range(count):
         order[i] = i
     if flags & CATEGORICAL:
@@ -231,29 +229,35 @@ def scan(
     rules: Rules,
     min_gain: float,
 ) -> BinSplit:
-    """Return the best split by a feature; missing: the position of the missing values' bin; ``count``: none."""
+    """Return the best split by a feature; missing: the position of the missing values' bin; ``count``: it is empty."""
     h_unit, min_h, reg_lambda = rules.hessian_unit, rules.min_hessian, rules.reg_lambda
-    whole = score_by(total[HESSIAN], total[GRADIENT], bound, rules)
-    left_h, left_g, left_n = 0, 0, 0
-    best, last, missing_left, bar = min_gain, -1, 0, _bar(min_gain + whole)
+    node_score = score_of_sums(total[HESSIAN], total[GRADIENT], bound, rules)
+    sum_h, sum_g, sum_n = 0, 0, 0
+    best, last_position, missing_left, min_score = min_gain, -1, 0, _slightly_below(min_gain + node_score)
     for i in range(missing):
-        left_h += sums[order[i], HESSIAN]
-        left_g += sums[order[i], GRADIENT]
-        left_n += sums[order[i], THIRD]
+        sum_h += sums[order[i], HESSIAN]
+        sum_g += sums[order[i], GRADIENT]
+        sum_n += sums[order[i], THIRD]
         for side in range(1 if missing == count else 2):
-            hl, gl, nl = left_h, left_g, left_n
+            h_left, g_left, n_left = sum_h, sum_g, sum_n
             if side == 1:
-                hl, gl, nl = hl + sums[missing, HESSIAN], gl + sums[missing, GRADIENT], nl + sums[missing, THIRD]
-            hr, nr = total[HESSIAN] - hl, total[THIRD] - nl
-            if hr <= 0 or hl * h_unit < min_h or hr * h_unit < min_h or min(nl, nr) < rules.min_third:
+                h_left, g_left = h_left + sums[missing, HESSIAN], g_left + sums[missing, GRADIENT]
+                n_left += sums[missing, THIRD]
+            h_right, g_right, n_right = total[HESSIAN] - h_left, total[GRADIENT] - g_left, total[THIRD] - n_left
+            if h_right <= 0 or min(h_left * h_unit, h_right * h_unit) < min_h or min(n_left, n_right) < rules.min_third:
                 continue
-            gl_real, gr_real = gl * rules.gradient_unit, (total[GRADIENT] - gl) * rules.gradient_unit
-            if _is_less(gl_real, hl * h_unit + reg_lambda, gr_real, hr * h_unit + reg_lambda, bar):
+            gl, gr, hl, hr = (
+                g_left * rules.gradient_unit,
+                g_right * rules.gradient_unit,
+                h_left * h_unit,
+                h_right * h_unit,
+            )
+            if _scores_below(gl, hl + reg_lambda, gr, hr + reg_lambda, min_score):
                 continue
-            gain = _gain_of(gl_real, hl * h_unit, gr_real, hr * h_unit, flags, bound, rules, whole)
+            gain = _gain_of(gl, hl, gr, hr, flags, bound, rules, node_score)
             if gain > best:
-                best, last, missing_left, bar = gain, i, side, _bar(gain + whole)
-    return BinSplit(best, last, missing_left)
+                best, last_position, missing_left, min_score = gain, i, side, _slightly_below(gain + node_score)
+    return BinSplit(best, last_position, missing_left)
 
 
 @inline
@@ -264,73 +268,73 @@ def scan_full(
     total: Int64s,
     bound: Float64s,
     rules: Rules,
-    whole: float,
+    node_score: float,
     min_gain: float,
 ) -> BinSplit:
     """Do what ``scan`` does, for a numeric feature without missing values, if the histogram stores all bins."""
     h_unit, min_h, reg_lambda = rules.hessian_unit, rules.min_hessian, rules.reg_lambda
-    left_h, left_g, left_n = np.int64(0), np.int64(0), np.int64(0)
-    best, last, bar = min_gain, -1, _bar(min_gain + whole)
+    sum_h, sum_g, sum_n = np.int64(0), np.int64(0), np.int64(0)
+    best, last_position, min_score = min_gain, -1, _slightly_below(min_gain + node_score)
     for bin in range(feature.size):
         slot = (feature.column + bin) * channels
         h = np.int64(histogram[slot])
         if h == 0:
             continue
-        left_h += h
-        left_g += np.int64(histogram[slot + 1])
+        sum_h += h
+        sum_g += np.int64(histogram[slot + 1])
         if channels == 3:
-            left_n += np.int64(histogram[slot + 2])
-        hl, hr, nr = left_h * h_unit, (total[HESSIAN] - left_h) * h_unit, total[THIRD] - left_n
-        if left_h >= total[HESSIAN] or hr < min_h:
+            sum_n += np.int64(histogram[slot + 2])
+        h_left, h_right, n_right = sum_h * h_unit, (total[HESSIAN] - sum_h) * h_unit, total[THIRD] - sum_n
+        if sum_h >= total[HESSIAN] or h_right < min_h:
             break
-        if hl < min_h or min(left_n, nr) < rules.min_third:
+        if h_left < min_h or min(sum_n, n_right) < rules.min_third:
             continue
-        gl, gr = left_g * rules.gradient_unit, (total[GRADIENT] - left_g) * rules.gradient_unit
-        if _is_less(gl, hl + reg_lambda, gr, hr + reg_lambda, bar):
+        g_left, g_right = sum_g * rules.gradient_unit, (total[GRADIENT] - sum_g) * rules.gradient_unit
+        if _scores_below(g_left, h_left + reg_lambda, g_right, h_right + reg_lambda, min_score):
             continue
-        gain = _gain_of(gl, hl, gr, hr, feature.flags, bound, rules, whole)
+        gain = _gain_of(g_left, h_left, g_right, h_right, feature.flags, bound, rules, node_score)
         if gain > best:
-            best, last, bar = gain, bin, _bar(gain + whole)
-    return BinSplit(best, last, 0)
+            best, last_position, min_score = gain, bin, _slightly_below(gain + node_score)
+    return BinSplit(best, last_position, 0)
 
 
 @inline
 def _gain_of(
-    gl: float, hl: float, gr: float, hr: float, flags: int, bound: Float64s, rules: Rules, whole: float
+    gl: float, hl: float, gr: float, hr: float, flags: int, bound: Float64s, rules: Rules, node_score: float
 ) -> float:
-    """Return the gain of a split, by the gradients and hessians of both sides; -inf if it breaks a constraint."""
+    """Return the gain of a split from the gradients g and hessians h of both sides; -inf if it breaks a constraint."""
     reg_lambda, reg_alpha = rules.reg_lambda, rules.reg_alpha
-    w_left = weight_of(gl, hl, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
-    w_right = weight_of(gr, hr, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
+    w_left = best_leaf_value(gl, hl, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
+    w_right = best_leaf_value(gr, hr, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
     if (flags & INCREASING and w_left > w_right) or (flags & DECREASING and w_left < w_right):
         return -np.inf
-    right = score_of(gr, hr, w_right, reg_lambda, reg_alpha)
-    return score_of(gl, hl, w_left, reg_lambda, reg_alpha) + (right - whole)
+    right = leaf_score(gr, hr, w_right, reg_lambda, reg_alpha)
+    return leaf_score(gl, hl, w_left, reg_lambda, reg_alpha) + (right - node_score)
 
 
 @inline
-def _bar(score: float) -> float:
-    """Return a little less than the score that two sides must reach, so that rounding loses no split."""
+def _slightly_below(score: float) -> float:
+    """Return slightly less than a score that two sides must reach, so that rounding errors reject no split."""
     return score * (1.0 - 1e-9)
 
 
 @inline
-def _is_less(gl: float, hl: float, gr: float, hr: float, bar: float) -> bool:
-    """Return whether two sides certainly score below a bar: a score is at most gradient^2 / (hessian + penalty)."""
-    scaled_bar = bar * (hl * hr)
-    return scaled_bar > TINY and gl * gl * hr + gr * gr * hl < scaled_bar
+def _scores_below(g_left: float, h_left: float, g_right: float, h_right: float, min_score: float) -> bool:
+    """Return whether two sides certainly score below a minimum: a score is at most gradient^2 / (hessian + penalty)."""
+    scaled_min_score = min_score * (h_left * h_right)
+    return scaled_min_score > MIN_PRODUCT and g_left * g_left * h_right + g_right * g_right * h_left < scaled_min_score
 
 
 @kernel
-def may_split(place: int, total: Int64s, max_depth: int, rules: Rules) -> bool:
-    """Return whether a split of a node can have two heavy enough sides; place: see ``tree_kernels.Nodes``."""
+def may_split(heap_index: int, total: Int64s, max_depth: int, rules: Rules) -> bool:
+    """Return whether both sides of a split of a node can be heavy enough; heap_index: see ``tree_kernels.Nodes``."""
     is_heavy = total[HESSIAN] > 1 and total[HESSIAN] * rules.hessian_unit >= 2 * rules.min_hessian
-    return bool(place < np.int64(1) << max_depth and is_heavy and total[THIRD] >= 2 * rules.min_third)
+    return bool(heap_index < np.int64(1) << max_depth and is_heavy and total[THIRD] >= 2 * rules.min_third)
 
 
 @kernel
 def gains_enough(gain: float, total: Int64s, left: Int64s, bound: Float64s, rules: Rules, limits: Limits) -> bool:
-    """Return whether a split gains enough, and more than rounding errors may; no split: a negative gain."""
+    """Return whether a split gains enough, and more than rounding errors could; a negative gain: there is no split."""
     if not gain > limits.min_gain:
         return False
     hessian = total[HESSIAN] * rules.hessian_unit
@@ -338,28 +342,29 @@ def gains_enough(gain: float, total: Int64s, left: Int64s, bound: Float64s, rule
     if limits.min_info_gain > 0 and gain < limits.min_info_gain * weight * (1 - ROUNDING):
         return False
     h, g, left_h, left_g = total[HESSIAN], total[GRADIENT], left[HESSIAN], left[GRADIENT]
-    scores = abs(score_by(h, g, bound, rules)) + abs(score_by(left_h, left_g, bound, rules))
-    scores += abs(score_by(h - left_h, g - left_g, bound, rules))
-    g_unit, h_unit = rules.gradient_unit, weight_by(h, g, bound, rules) * rules.hessian_unit
-    chance = CHANCE * (g_unit * g_unit + h_unit * h_unit) * limits.rows_per_hessian
-    return gain > max(chance, ROUNDING * scores)
+    scores = abs(score_of_sums(h, g, bound, rules)) + abs(score_of_sums(left_h, left_g, bound, rules))
+    scores += abs(score_of_sums(h - left_h, g - left_g, bound, rules))
+    g_unit, h_unit = rules.gradient_unit, leaf_value_of_sums(h, g, bound, rules) * rules.hessian_unit
+    rounding_gain = ROUNDING_GAIN * (g_unit * g_unit + h_unit * h_unit) * limits.rows_per_hessian
+    return gain > max(rounding_gain, ROUNDING * scores)
 
 
 @kernel
-def judge(
-    places: Int64s,
+def set_verdicts(
+    heap_indices: Int64s,
     totals: Int64s,
     bounds: Float64s,
     gains: Float64s,
-    lefts: Int64s,
+    left_sums: Int64s,
     rules: Rules,
     limits: Limits,
     out: Bools,
 ) -> None:
-    """Set the verdicts on nodes that may be split, shape (n, 4); columns: MAY, SPLITS, CHILDREN; lefts: left sums."""
-    for i in range(len(places)):
-        out[i, MAY] = True
-        if gains_enough(gains[i], totals[i], lefts[i], bounds[i], rules, limits):
-            out[i, SPLITS] = True
-            out[i, CHILDREN] = may_split(2 * places[i], lefts[i], limits.max_depth, rules)
-            out[i, CHILDREN + 1] = may_split(2 * places[i] + 1, totals[i] - lefts[i], limits.max_depth, rules)
+    """Set the verdicts on nodes that can be split, shape (n, 4): see CAN_SPLIT; left_sums: sums of the left sides."""
+    for i in range(len(heap_indices)):
+        out[i, CAN_SPLIT] = True
+        if gains_enough(gains[i], totals[i], left_sums[i], bounds[i], rules, limits):
+            out[i, IS_SPLIT] = True
+            left, right, max_depth = left_sums[i], totals[i] - left_sums[i], limits.max_depth
+            out[i, CHILD_CAN_SPLIT] = may_split(2 * heap_indices[i], left, max_depth, rules)
+            out[i, CHILD_CAN_SPLIT + 1] = may_split(2 * heap_indices[i] + 1, right, max_depth, rules)

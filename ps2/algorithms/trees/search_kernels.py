@@ -1,4 +1,4 @@
-"""Compiled loops that find the best splits of nodes in their histograms, for ``ops.best_splits`` and one worker."""
+"""Compiled loops that find the best splits of a boosted tree's nodes in their histograms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ps2.algorithms.trees.layout import (
     WORD_BITS,
     Array,
 )
-from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
+from ps2.algorithms.trees.nonempty_bins import next_marked, row_marks
 from ps2.algorithms.trees.scan_kernels import (
     BinSplit,
     Feature,
@@ -30,21 +30,21 @@ from ps2.algorithms.trees.scan_kernels import (
     may_gain,
     scan,
     scan_full,
-    score_by,
+    score_of_sums,
     sort_bins,
 )
 from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 
-# The number of bins that are skipped at once if all are empty.
-STRIDE = 16
+# The number of adjacent bins that are skipped at once if all are empty.
+SKIP_BINS = 16
 # The number of rounds of the Feistel network that samples features.
 ROUNDS = 4
 
 
 @inline
 def permuted(number: int, count: int, key: int) -> int:
-    """Return a number's position in the permutation of ``count`` numbers that a key gives, by a Feistel network."""
+    """Return the position of ``number`` in a permutation of [0, count) that a key defines, by a Feistel network."""
     half = np.uint64(1)
     while (np.uint64(1) << (half + half)) < np.uint64(count):
         half += np.uint64(1)
@@ -61,9 +61,9 @@ def permuted(number: int, count: int, key: int) -> int:
 
 
 @inline
-def is_drawn(feature: int, features: int, drawn: int, key: int) -> bool:
-    """Return whether a key selects a feature. Exactly ``drawn`` are selected, the same on every server."""
-    return bool(permuted(feature, features, key) < drawn)
+def is_sampled(feature: int, num_features: int, num_sampled: int, key: int) -> bool:
+    """Return whether a key samples a feature: it samples exactly ``num_sampled``, the same on every server."""
+    return bool(permuted(feature, num_features, key) < num_sampled)
 
 
 class OpenNodes(NamedTuple):
@@ -71,7 +71,7 @@ class OpenNodes(NamedTuple):
 
     Attributes:
         totals: the sums of each node's rows, shape (n, 3).
-        bounds: the smallest and the largest value of leaves, shape (n, 2).
+        bounds: the smallest and the largest value of a leaf below each node, shape (n, 2).
         keys: the random key by which each node samples features.
         allowed: the features that each node may use, as bits, shape (n, words); 0 words: all.
     """
@@ -83,18 +83,18 @@ class OpenNodes(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """The best split of each node so far.
+    """The best split that has been found for each node.
 
     Attributes:
         gains: the gain of each split, shape (n,); a better split must gain more.
-        where: shape (n, 3); columns: ``layout.FEATURE``, BIN and MISSING_LEFT.
-        lefts: the sums of the left side, shape (n, channels).
+        conditions: shape (n, 3); columns: ``layout.FEATURE``, BIN and MISSING_LEFT.
+        left_sums: the sums of the left side, shape (n, channels).
         sets: the categories that go left, as bits, shape (n, words).
     """
 
     gains: Float64s
-    where: Int64s
-    lefts: Int64s
+    conditions: Int64s
+    left_sums: Int64s
     sets: Int64s
 
 
@@ -110,7 +110,7 @@ class Scratch(NamedTuple):
 @kernel
 def search(
     tiles: Int64s,
-    ends: Int64s,
+    tile_ends: Int64s,
     m: Array,
     rows: Int64s,
     layout_row: int,
@@ -118,22 +118,23 @@ def search(
     has_marks: bool,
     nodes: OpenNodes,
     rules: Rules,
-    features: int,
-    drawn: int,
+    num_features: int,
+    num_sampled: int,
     is_full: bool,
     out: Splits,
 ) -> None:
-    """Search the features that begin in these tiles; the first dimension of the arrays in ``out`` is the tile."""
+    """Search the features that begin in these tiles; the first axis of the arrays in ``out`` is the tile."""
     layout, scratch = m[layout_row], scratch_of(3)
     for tile in tiles:
-        # A slice counts references to its array, for which threads would wait, so no slices are made in the loop.
-        best = Splits(out.gains[tile], out.where[tile], out.lefts[tile], out.sets[tile])
-        begin, end = _start(layout, ends[tile], channels), _start(layout, ends[tile + 1], channels)
+        # ``out`` is sliced before the loop over nodes: threads would wait for each other to count array references.
+        best = Splits(out.gains[tile], out.conditions[tile], out.left_sums[tile], out.sets[tile])
+        begin = _next_feature(layout, tile_ends[tile], channels)
+        end = _next_feature(layout, tile_ends[tile + 1], channels)
         for node in range(len(rows)):
-            marks = marks_of(m, channels, rows[node]) if has_marks else layout[:0]
+            marks = row_marks(m, channels, rows[node]) if has_marks else layout[:0]
             histogram = m[rows[node]]
             search_node(
-                histogram, marks, layout, begin, end, channels, node, nodes, rules, features, drawn, is_full,
+                histogram, marks, layout, begin, end, channels, node, nodes, rules, num_features, num_sampled, is_full,
                 scratch, best,
             )  # fmt: skip
 
@@ -147,7 +148,7 @@ def scratch_of(channels: int) -> Scratch:
 
 @inline
 def feature_at(layout: Array, column: int, channels: int) -> Feature:
-    """Return the feature of a column, by the layout row."""
+    """Return the feature of a histogram column, from the layout row."""
     first = column - max(int(layout[column * channels + 1]), 0)
     word = -int(layout[first * channels + 1])
     size, implied = (word >> POSITION_BITS) & POSITION_MASK, (word & POSITION_MASK) - 1
@@ -165,31 +166,31 @@ def search_node(
     node: int,
     nodes: OpenNodes,
     rules: Rules,
-    features: int,
-    drawn: int,
+    num_features: int,
+    num_sampled: int,
     is_full: bool,
     scratch: Scratch,
     best: Splits,
 ) -> None:
-    """Search the features in columns ``begin`` to ``end`` of a node's histogram; drawn: see ``ops.best_splits``."""
+    """Search the features in columns ``begin`` to ``end`` of a node's histogram; num_sampled 0: no sampling."""
     total, bound = nodes.totals[node], nodes.bounds[node]
-    whole = score_by(total[HESSIAN], total[GRADIENT], bound, rules)
+    node_score = score_of_sums(total[HESSIAN], total[GRADIENT], bound, rules)
     column = begin
     while True:
         column = _next_filled(histogram, marks, column, end, channels)
         if column == end:
             break
         feature = feature_at(layout, column, channels)
-        is_tried = nodes.allowed.shape[1] == 0 or _is_in(feature.number, nodes.allowed, node)
-        if is_tried and (drawn == 0 or is_drawn(feature.number, features, drawn, nodes.keys[node])):
+        is_allowed = nodes.allowed.shape[1] == 0 or _is_allowed(feature.number, nodes.allowed, node)
+        if is_allowed and (num_sampled == 0 or is_sampled(feature.number, num_features, num_sampled, nodes.keys[node])):
             last_bin = (feature.column + feature.size - 1) * channels
             if is_full and not (feature.flags & CATEGORICAL or (feature.flags & HAS_MISSING and histogram[last_bin])):
-                split = scan_full(histogram, feature, channels, total, bound, rules, whole, best.gains[node])
-                if split.last >= 0:
+                split = scan_full(histogram, feature, channels, total, bound, rules, node_score, best.gains[node])
+                if split.last_position >= 0:
                     best.gains[node] = split.gain
-                    _set_full(node, feature, channels, split.last, histogram, total, best)
+                    _set_full(node, feature, channels, split.last_position, histogram, total, best)
             else:
-                _search_bins(histogram, feature, channels, node, total, bound, rules, whole, scratch, best)
+                _search_bins(histogram, feature, channels, node, total, bound, rules, node_score, scratch, best)
         column = feature.column + feature.size
 
 
@@ -202,13 +203,13 @@ def _search_bins(
     total: Int64s,
     bound: Float64s,
     rules: Rules,
-    whole: float,
+    node_score: float,
     scratch: Scratch,
     best: Splits,
 ) -> None:
     """Search the splits of a feature between its filled bins."""
     bins, sums, order = scratch.bins, scratch.sums, scratch.order
-    if feature.implied >= 0 and not may_gain(histogram, feature, channels, total, rules, whole, best.gains[node]):
+    if feature.implied >= 0 and not may_gain(histogram, feature, channels, total, rules, node_score, best.gains[node]):
         return
     count = collect(histogram, feature, channels, total, bins, sums)
     if count < 2:
@@ -216,46 +217,47 @@ def _search_bins(
     missing = missing_position(feature, count, bins)
     sort_bins(feature.flags, missing, sums, rules, scratch.ratios, order)
     split = scan(feature.flags, count, missing, sums, order, total, bound, rules, best.gains[node])
-    if split.last >= 0:
+    if split.last_position >= 0:
         best.gains[node] = split.gain
         sum_left(node, missing, split, scratch, best)
-        is_heavy = best.lefts[node, HESSIAN] >= total[HESSIAN] - best.lefts[node, HESSIAN]
+        is_heavy = best.left_sums[node, HESSIAN] >= total[HESSIAN] - best.left_sums[node, HESSIAN]
         set_sides(node, feature, count, missing, split, is_heavy, scratch, best)
 
 
 @inline
 def missing_position(feature: Feature, count: int, bins: Int64s) -> int:
-    """Return the position of the missing values' bin among the filled bins; ``count``: it is empty."""
+    """Return the position of the missing values' bin among the filled bins, or ``count`` if it is empty."""
     return count - 1 if feature.flags & HAS_MISSING and bins[count - 1] == feature.size - 1 else count
 
 
 @inline
 def _set_full(
-    node: int, feature: Feature, channels: int, last: int, histogram: Array, total: Int64s, best: Splits
+    node: int, feature: Feature, channels: int, last_bin: int, histogram: Array, total: Int64s, best: Splits
 ) -> None:
-    """Set the best split of a node to one from ``scan_full``."""
-    lefts, where = best.lefts, best.where
-    lefts[node, HESSIAN] = lefts[node, GRADIENT] = lefts[node, THIRD] = 0
-    for bin in range(last + 1):
+    """Set the best split of a node to the split that ``scan_full`` has found."""
+    left_sums, conditions = best.left_sums, best.conditions
+    left_sums[node, HESSIAN] = left_sums[node, GRADIENT] = left_sums[node, THIRD] = 0
+    for bin in range(last_bin + 1):
         slot = (feature.column + bin) * channels
         if histogram[slot] != 0:
             for c in range(channels):
-                lefts[node, c] += histogram[slot + c]
-    missing_left = lefts[node, HESSIAN] >= total[HESSIAN] - lefts[node, HESSIAN]
+                left_sums[node, c] += histogram[slot + c]
+    missing_left = left_sums[node, HESSIAN] >= total[HESSIAN] - left_sums[node, HESSIAN]
     if feature.implied >= 0 and not feature.flags & HAS_MISSING:
-        missing_left = feature.implied <= last
-    where[node, FEATURE], where[node, BIN], where[node, MISSING_LEFT] = feature.number, last, missing_left
+        missing_left = feature.implied <= last_bin
+    conditions[node, FEATURE], conditions[node, BIN] = feature.number, last_bin
+    conditions[node, MISSING_LEFT] = missing_left
 
 
 @inline
-def _is_in(feature: int, allowed: Int64s, node: int) -> bool:
+def _is_allowed(feature: int, allowed: Int64s, node: int) -> bool:
     """Return whether a node may use a feature."""
     return bool((allowed[node, feature // WORD_BITS] >> np.int64(feature % WORD_BITS)) & 1)
 
 
 @inline
-def _start(layout: Array, column: int, channels: int) -> int:
-    """Return the first column of a feature from ``column`` on."""
+def _next_feature(layout: Array, column: int, channels: int) -> int:
+    """Return the first column, from ``column`` on, at which a feature begins."""
     while column * channels < len(layout) and layout[column * channels + 1] > 0:
         column += 1
     return column
@@ -263,19 +265,19 @@ def _start(layout: Array, column: int, channels: int) -> int:
 
 @inline
 def _next_filled(histogram: Array, marks: Array, column: int, end: int, channels: int) -> int:
-    """Return the next filled bin from ``column`` on, or ``end``; most bins are empty if there are many features."""
+    """Return the next filled bin from ``column`` on, or ``end``; if there are many features, most bins are empty."""
     if len(marks):
         column = next_marked(marks, column, end)
         while column < end and histogram[column * channels] == 0:
             column = next_marked(marks, column + 1, end)
         return column
-    while column + STRIDE <= end:
+    while column + SKIP_BINS <= end:
         bits = histogram[column * channels]
-        for i in range(1, STRIDE):
+        for i in range(1, SKIP_BINS):
             bits |= histogram[(column + i) * channels]
         if bits != 0:
             break
-        column += STRIDE
+        column += SKIP_BINS
     while column < end and histogram[column * channels] == 0:
         column += 1
     return column
@@ -284,10 +286,10 @@ def _next_filled(histogram: Array, marks: Array, column: int, end: int, channels
 @inline
 def sum_left(node: int, missing: int, split: BinSplit, scratch: Scratch, best: Splits) -> None:
     """Set the sums of the left side of a node's split."""
-    for c in range(best.lefts.shape[1]):
-        best.lefts[node, c] = scratch.sums[missing, c] if split.missing_left else 0
-        for i in range(split.last + 1):
-            best.lefts[node, c] += scratch.sums[scratch.order[i], c]
+    for c in range(best.left_sums.shape[1]):
+        best.left_sums[node, c] = scratch.sums[missing, c] if split.missing_left else 0
+        for i in range(split.last_position + 1):
+            best.left_sums[node, c] += scratch.sums[scratch.order[i], c]
 
 
 @inline
@@ -301,8 +303,8 @@ def set_sides(
     scratch: Scratch,
     best: Splits,
 ) -> None:
-    """Set which values go left at a node; count: the number of filled bins; is_heavy: the left side has more weight."""
-    bins, order, sets, last = scratch.bins, scratch.order, best.sets, split.last
+    """Set which values go left at a node; count: the number of filled bins; is_heavy: the left side is the heavier."""
+    bins, order, sets, last_position = scratch.bins, scratch.order, best.sets, split.last_position
     is_categorical = (feature.flags & CATEGORICAL) != 0
     missing_left = split.missing_left != 0
     if missing == count:
@@ -310,13 +312,13 @@ def set_sides(
         missing_left = is_heavy
         if feature.implied >= 0 and not feature.flags & HAS_MISSING:
             if not is_categorical:
-                missing_left = feature.implied <= bins[last]
+                missing_left = feature.implied <= bins[last_position]
             else:
                 for i in range(count):
                     if bins[order[i]] == feature.implied:
-                        missing_left = i <= last
-    best.where[node, FEATURE], best.where[node, MISSING_LEFT] = feature.number, missing_left
-    best.where[node, BIN] = -1 if is_categorical else bins[last]
+                        missing_left = i <= last_position
+    best.conditions[node, FEATURE], best.conditions[node, MISSING_LEFT] = feature.number, missing_left
+    best.conditions[node, BIN] = -1 if is_categorical else bins[last_position]
     if is_categorical:
         # Categories without rows in the node go with the missing values.
         for word in range(sets.shape[1]):
@@ -324,7 +326,7 @@ def set_sides(
         for i in range(missing):
             category = bins[order[i]]
             bit = np.int64(1) << np.int64(category % WORD_BITS)
-            if i <= last:
+            if i <= last_position:
                 sets[node, category // WORD_BITS] |= bit
             else:
                 sets[node, category // WORD_BITS] &= ~bit

@@ -27,7 +27,7 @@ ImpurityName = Literal["gini", "entropy", "variance"]
 MAX_DEPTH = 30
 MAX_BINS = 4000
 MAX_TREES = 100_000
-# The value of maxLeaves if it is not set, by growth; for leaf, as in LightGBM.
+# The value of maxLeaves if it is not set, by growth; that of "leaf" is LightGBM's; 0: no limit.
 MAX_LEAVES: Mapping[str, int] = {"level": 0, "leaf": 31}
 STRATEGIES = ("auto", "all", "onethird", "sqrt", "log2")
 # The values of params that are not set, by the value of ``defaults`` (decision 35).
@@ -49,9 +49,9 @@ def num_features_of(strategy: str, dim: int) -> int:
     name = strategy.lower()
     if name in ("auto", "all"):
         return 0
-    named = {"onethird": dim / 3, "sqrt": math.sqrt(dim), "log2": max(1.0, math.log2(dim))}
-    number = float(math.ceil(named[name]) if name in named else name)
-    if name not in named and "." in name and 0 < number <= 1:
+    number_by_name = {"onethird": dim / 3, "sqrt": math.sqrt(dim), "log2": max(1.0, math.log2(dim))}
+    number = float(math.ceil(number_by_name[name]) if name in number_by_name else name)
+    if name not in number_by_name and "." in name and 0 < number <= 1:
         number = math.ceil(number * dim)
     if not number >= 1 or number != math.floor(number):
         raise ValueError(strategy)
@@ -81,7 +81,7 @@ def _to_groups(value: Any) -> list[list[int]]:
 
 STRATEGY: Check = (
     _is_strategy,
-    f"one of {', '.join(STRATEGIES)}, a share such as '0.5', or a number of features",
+    f"one of {', '.join(STRATEGIES)}, a fraction such as '0.5', or a number of features",
 )
 
 
@@ -96,13 +96,13 @@ class TreeSettings(FeatureSettings, LabelSettings, WeightSettings):
     )
     minInstancesPerNode: Setting[int] = param(
         1,
-        "the minimum number of rows (of a random forest: of draws) on each side of a split",
+        "the minimum number of rows (random forests: of sampled rows, with repetitions) on each side of a split",
         at_least=1,
         option="min-rows",
     )
     minWeightFractionPerNode: Setting[float] = param(
         0.0,
-        "the minimum share of the weight of all rows on each side of a split, in [0, 0.5)",
+        "the minimum fraction of the weight of all rows on each side of a split, in [0, 0.5)",
         at_least=0,
         below=0.5,
         option=None,
@@ -112,9 +112,9 @@ class TreeSettings(FeatureSettings, LabelSettings, WeightSettings):
     )
     seed: Setting[int] = param(0, "the seed of sampling and rounding", bits=64)
     leafCol: Setting[str] = param(
-        "", "the column for the leaf of each tree that a row comes to; empty: none", option=None, in_model=True
+        "", "the column for the leaf that a row reaches in each tree; empty: no column", option=None, in_model=True
     )
-    maxMemoryInMB: Setting[int] = param(256, "no effect: histograms lie on the servers or in one worker", option=None)
+    maxMemoryInMB: Setting[int] = param(256, "no effect: the servers or one worker have the histograms", option=None)
     cacheNodeIds: Setting[bool] = param(False, "no effect: workers always know the nodes of their rows", option=None)
     checkpointInterval: Setting[int] = param(
         10, "no effect: PS2Conf says when the fleet makes checkpoints", option=None
@@ -134,7 +134,7 @@ class TreeSettings(FeatureSettings, LabelSettings, WeightSettings):
 
 
 class NumberTreeSettings(TreeSettings):
-    """The parameters of a tree that predicts numbers. ``impurity`` and ``varianceCol`` have no effect."""
+    """The parameters of a regression tree. ``impurity`` and ``varianceCol`` have no effect."""
 
     impurity: Setting[str] = param("variance", "no effect: a tree is trained already", option=None)
     varianceCol: Setting[str | None] = param(None, "no effect", type=str, option=None)
@@ -143,7 +143,7 @@ class NumberTreeSettings(TreeSettings):
 
 
 class ClassTreeSettings(TreeSettings, ProbabilitySettings):
-    """The parameters of a tree that predicts classes. ``impurity`` and ``pruneTree`` have no effect."""
+    """The parameters of a classification tree. ``impurity`` and ``pruneTree`` have no effect."""
 
     impurity: Setting[str] = param("gini", "no effect: a tree is trained already", option=None)
     pruneTree: Setting[bool] = param(True, "no effect", option=None)
@@ -153,23 +153,23 @@ class ClassTreeSettings(TreeSettings, ProbabilitySettings):
 
 
 class EnsembleSettings(TreeSettings, ViaSettings):
-    """The parameters of several trees."""
+    """The parameters of boosted trees and random forests."""
 
     supportedFeatureSubsetStrategies: ClassVar[list[str]] = list(STRATEGIES)
 
     subsamplingRate: Setting[float] = param(
         1.0,
-        "the share of the rows that each tree samples (a random forest: draws for each tree, as a share of the rows), "
-        "in (0, 1]",
+        "the fraction of the rows that each tree samples, in (0, 1]; a random forest samples with replacement, unless "
+        "bootstrap is False",
         above=0,
         at_most=1,
         option="subsample",
     )
     featureSubsetStrategy: Setting[str] = param(
         "all",
-        "the number of features that a node may be split by: auto (a random forest: sqrt for classes, onethird for "
-        "numbers, all for one tree; else all), all, onethird, sqrt, log2, a share such as 0.3, or a number of "
-        "features",
+        "the number of features by which a node may be split: all, onethird, sqrt, log2, a fraction such as 0.3, a "
+        "number of features, or auto (all; random forests of several trees: sqrt for classification, onethird for "
+        "regression)",
         check=STRATEGY,
         option="subset",
     )
@@ -190,7 +190,7 @@ class BoostingSettings(EnsembleSettings):
 
     maxIter: Setting[int] = param(
         20,
-        "the number of trees; of more than two classes, the number of rounds of one tree for each class",
+        "the number of trees; with more than two classes, the number of rounds, each of one tree per class",
         at_least=0,
         option="trees",
     )
@@ -206,7 +206,7 @@ class BoostingSettings(EnsembleSettings):
         type=int,
     )
     stepSize: Setting[float] = param(
-        0.1, "the learning rate: the factor of each tree's leaves, in (0, 1]", above=0, at_most=1, option="lr"
+        0.1, "the learning rate, by which leaf values are multiplied, in (0, 1]", above=0, at_most=1, option="lr"
     )
     regLambda: Setting[float] = param(0.0, "the L2 penalty on leaves (>= 0)", at_least=0, option="lambda")
     regAlpha: Setting[float] = param(0.0, "the L1 penalty on leaves (>= 0)", at_least=0, option="alpha")
@@ -218,7 +218,7 @@ class BoostingSettings(EnsembleSettings):
     )
     baseScore: Setting[float | None] = param(
         None,
-        "the prediction before the first tree (for two classes: the probability of class 1); not set: the labels' mean",
+        "the prediction before the first tree (two classes: the probability of class 1); not set: the mean label",
         type=float,
         option=None,
     )
@@ -231,14 +231,14 @@ class BoostingSettings(EnsembleSettings):
     )
     interactionConstraints: Flexible[list[list[int]] | None, Sequence[Sequence[int]]] = param(
         None,
-        "groups of features, as lists of their numbers: below a split by a feature, nodes are only split by features "
-        "that share a group with it",
+        "groups of features, as lists of feature numbers: nodes below a split by a feature are split only by that "
+        "feature, or by features of its groups",
         type=_to_groups,
         option=None,
     )
     featureWeights: Flexible[list[float] | None, Floats] = param(
         None,
-        "one entry per feature: how likely featureSubsetStrategy selects it; 0: never",
+        "one weight per feature, by which featureSubsetStrategy samples features; 0: never",
         check=(_are_weights, "finite numbers that are not negative, of which some are above 0"),
         type=list[float],
         option=None,
@@ -248,7 +248,7 @@ class BoostingSettings(EnsembleSettings):
     )
     validationTol: Setting[float] = param(
         0.01,
-        "with validationIndicatorCol: the minimum relative improvement of the held-out rows' loss by a round",
+        "with validationIndicatorCol: the minimum relative improvement of the held-out rows' metric by a round",
         at_least=0,
         option="tolerance",
     )
@@ -262,28 +262,28 @@ class BoostingSettings(EnsembleSettings):
     )
     evalMetric: Setting[str | None] = param(
         None,
-        "with validationIndicatorCol: the metric of the held-out rows, as in xgboost: logloss, error or auc of "
-        "classes, rmse or mae of numbers, ndcg or map of rankings (of k rows: ndcg@k); not set: the loss",
+        "with validationIndicatorCol: the metric of the held-out rows, as in xgboost: logloss, error or auc "
+        "(classification), rmse or mae (regression), ndcg or map (ranking; of k rows: ndcg@k); not set: the loss",
         type=str,
         option="metric",
     )
     baseMarginCol: Setting[str | None] = param(
         None,
-        "the column of margins that rows begin with, in training and in predictions; not set: all begin with the same",
+        "the column of each row's initial margin, in training and prediction; not set: all rows have the same one",
         type=str,
         option=None,
     )
     contribCol: Setting[str | None] = param(
         None,
-        "the column for how much each feature, and at the end the mean margin, contributes to a row's margin (SHAP "
-        "values); of more than two classes, one class after the other; not set: none",
+        "the column for SHAP values: each feature's contribution to a row's margin, then the mean margin; with more "
+        "than two classes, one class after the other; not set: no column",
         type=str,
         option=None,
         in_model=True,
     )
     numTrees: Setting[int | None] = param(
         None,
-        "of a model: predictions use this many trees (of each class) from the first one on; not set: all",
+        "of a model: predictions use only the first trees (of each class), this many; not set: all trees",
         at_least=1,
         type=int,
         option=None,
@@ -291,8 +291,9 @@ class BoostingSettings(EnsembleSettings):
     )
     defaults: Setting[str] = param(
         "pyspark",
-        f"where the values of params that are not set ({', '.join(DEFAULTS['xgboost'])}) come from, and so the rules "
-        "for the first tree, the minimum gain and the largest leaves: pyspark (pyspark.ml) or xgboost",
+        "the library, pyspark or xgboost, whose defaults apply to params that are not set "
+        f"({', '.join(DEFAULTS['xgboost'])}), and whose rules apply to the first tree, the minimum gain and the "
+        "largest leaf value",
         one_of=DEFAULTS,
         option=None,
     )
@@ -323,7 +324,7 @@ class BoostingSettings(EnsembleSettings):
 
 
 class GBTClassifierSettings(BoostingSettings, ProbabilitySettings):
-    """The parameters of boosted trees for classes."""
+    """The parameters of boosted trees for classification."""
 
     supportedLossTypes: ClassVar[list[str]] = ["logistic"]
 
@@ -333,7 +334,7 @@ class GBTClassifierSettings(BoostingSettings, ProbabilitySettings):
 
 
 class GBTRegressorSettings(BoostingSettings):
-    """The parameters of boosted trees for numbers."""
+    """The parameters of boosted trees for regression."""
 
     supportedLossTypes: ClassVar[list[str]] = list(LOSSES)
 
@@ -347,7 +348,7 @@ class GBTRegressorSettings(BoostingSettings):
 
 
 class GBTRankerSettings(BoostingSettings):
-    """The parameters of boosted trees that rank; the defaults are xgboost's."""
+    """The parameters of boosted trees for ranking; the defaults are xgboost's."""
 
     defaults: Setting[str] = with_default(BoostingSettings, "defaults", "xgboost")
     groupCol: Setting[str | None] = param(
@@ -360,8 +361,7 @@ class GBTRankerSettings(BoostingSettings):
     # The default is xgboost's; LightGBM's is 30.
     lambdarankNumPairPerSample: Setting[int] = param(
         32,
-        "pairs are made of each of the first rows of a ranking, this many, and all rows below it (LightGBM's "
-        "truncation level)",
+        "the number of top rows of a ranking that are paired with all rows below them (LightGBM's truncation level)",
         at_least=1,
         option=None,
     )
@@ -378,9 +378,11 @@ class ForestSettings(EnsembleSettings):
         20, "the number of trees, from 1 to 100000", at_least=1, at_most=MAX_TREES, option="trees"
     )
     featureSubsetStrategy: Setting[str] = with_default(EnsembleSettings, "featureSubsetStrategy", "auto")
-    bootstrap: Setting[bool] = param(True, "whether rows are drawn with replacement, or each row at most once")
+    bootstrap: Setting[bool] = param(True, "whether a tree samples rows with replacement, or each row at most once")
     oobScore: Setting[bool] = param(
-        False, "score the forest by the trees that have not drawn a row: one more job, and summary.oobScore"
+        False,
+        "whether to score the forest out of bag, each row by the trees that have not sampled it: one more Spark job, "
+        "summary.oobScore",
     )
 
     getNumTrees, setNumTrees = getter(numTrees), setter(numTrees)
@@ -389,7 +391,7 @@ class ForestSettings(EnsembleSettings):
 
 
 class RandomForestClassifierSettings(ForestSettings, ProbabilitySettings):
-    """The parameters of random forests for classes. ``pruneTree`` of pyspark.ml has no effect."""
+    """The parameters of random forests for classification. ``pruneTree`` of pyspark.ml has no effect."""
 
     supportedImpurities: ClassVar[list[str]] = ["entropy", "gini"]
 
@@ -403,7 +405,7 @@ class RandomForestClassifierSettings(ForestSettings, ProbabilitySettings):
 
 
 class RandomForestRegressorSettings(ForestSettings):
-    """The parameters of random forests for numbers."""
+    """The parameters of random forests for regression."""
 
     supportedImpurities: ClassVar[list[str]] = ["variance"]
 

@@ -1,4 +1,4 @@
-"""Losses of boosted trees after each round, and metrics of rankings, for the rows of a DataFrame."""
+"""Losses of boosted trees after each round, and ranking metrics, for the rows of a DataFrame."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ps2.algorithms.trees.boosted_rows import starting_margins
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.ranking import ALL, LABELS, RowGroups, sum_of_ndcg, sum_of_precisions
+from ps2.algorithms.trees.ranking import ALL_ROWS, LABELS, RowGroups, sum_of_ndcg, sum_of_precisions
 from ps2.algorithms.trees.rows import with_all_columns
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s
@@ -29,32 +29,32 @@ from ps2.run.spark.errors import plain_job_errors
 
 
 def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, loss: LossName) -> list[float]:
-    """Return the mean loss after each round; loss: a loss that applies to the model's margins."""
+    """Return the mean loss after each round; loss: its name, which must apply to the model's margins."""
     check_columns(frame, columns)
     features = [columns.features] if isinstance(columns.features, str) else list(columns.features)
-    numbers = [name for name in (columns.label, columns.weight, columns.margin) if name is not None]
+    number_columns = [name for name in (columns.label, columns.weight, columns.margin) if name is not None]
     selected = [column(name) for name in features]
-    selected += [column(name).cast("double").alias(name) for name in numbers if name not in features]
+    selected += [column(name).cast("double").alias(name) for name in number_columns if name not in features]
 
     if columns.group is not None:
         selected.append(group_number(frame, columns.group).alias(columns.group))
 
-    def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"sums": [_sums(batches, columns, model, loss).tolist()]})
+    def sum_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"sums": [_sums_by_round(batches, columns, model, loss).tolist()]})
 
     rows = frame.select(*selected)
     if columns.group is not None:
         rows = shuffled_in_order(rows, column(columns.group))
     with plain_job_errors():
-        parts = with_python(in_one_wave(rows)).mapInArrow(summed, "sums array<double>").collect()
-    *losses, weight = np.sum([part["sums"] for part in parts], axis=0)
+        partition_rows = with_python(in_one_wave(rows)).mapInArrow(sum_partition, "sums array<double>").collect()
+    *losses, weight = np.sum([partition_row["sums"] for partition_row in partition_rows], axis=0)
     if not weight > 0:
         raise InputError("expected rows to evaluate, got none with a weight above 0")
     return [float(loss / weight) for loss in losses]
 
 
-def _sums(batches: Any, columns: ColumnNames, model: GBTModel, loss_name: LossName) -> Float64s:
-    """Return the sum of losses after each round, and the sum of weights."""
+def _sums_by_round(batches: Any, columns: ColumnNames, model: GBTModel, loss_name: LossName) -> Float64s:
+    """Return a partition's sum of weighted losses after each round, and its sum of weights."""
     forest, classes = model.forest, model.classes
     reading = read(batches, columns, Form(model.dim, classes, missing=True))
     if error := error_of(reading.faults[None], columns):
@@ -65,7 +65,7 @@ def _sums(batches: Any, columns: ColumnNames, model: GBTModel, loss_name: LossNa
     weights = NO_WEIGHTS if rows.weights is None else rows.weights
     groups = None
     if rows.groups is not None:
-        groups = RowGroups.in_order(rows.groups)
+        groups = RowGroups.in_row_order(rows.groups)
     targets = (rows.y, weights, groups)
     nodes = model.nodes(with_all_columns(rows, model.dim))
     margins = starting_margins(rows, tuple(forest.base.tolist()), None)
@@ -93,16 +93,16 @@ class RankingSummary(Summary):
 
     def ndcgAt(self, k: int) -> float:
         """Return the mean NDCG of the first k rows of each group; a label's gain is 2^label - 1."""
-        return self._mean(Metric("ndcg", _checked(k)))
+        return self._mean(Metric("ndcg", _checked_depth(k)))
 
     @property
     def meanAveragePrecision(self) -> float:
         """Mean average precision; rows with a label above 0 are relevant."""
-        return self._mean(Metric("map", ALL))
+        return self._mean(Metric("map", ALL_ROWS))
 
     def meanAveragePrecisionAt(self, k: int) -> float:
         """Return the mean average precision of the first k rows of each group."""
-        return self._mean(Metric("map", _checked(k)))
+        return self._mean(Metric("map", _checked_depth(k)))
 
     def _mean(self, metric: Metric) -> float:
         rows = self.predictions
@@ -113,14 +113,14 @@ class RankingSummary(Summary):
             group_number(rows, self.groupCol).alias("g"), label.alias("y"), column(self.predictionCol).alias("p")
         )
 
-        def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def sum_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             total, count = sum_of_groups(batches, metric)
             yield pa.RecordBatch.from_pydict({"total": [total], "groups": [count]})
 
         with plain_job_errors():
             ordered = shuffled_in_order(with_python(ranked), "g")
-            parts = ordered.mapInArrow(summed, "total double, groups double").collect()
-        return float(sum(part["total"] for part in parts) / sum(part["groups"] for part in parts))
+            partition_rows = ordered.mapInArrow(sum_partition, "total double, groups double").collect()
+        return float(sum(row["total"] for row in partition_rows) / sum(row["groups"] for row in partition_rows))
 
 
 class RankingTrainingSummary(TrainingSummary, RankingSummary):
@@ -128,17 +128,18 @@ class RankingTrainingSummary(TrainingSummary, RankingSummary):
 
 
 def sum_of_groups(batches: Iterable[pa.RecordBatch], metric: Metric) -> tuple[float, float]:
-    """Return the sum of a metric over groups, and their number; columns g, y, p: group, label, prediction."""
+    """Return the sum of a metric over groups, and the number of groups; columns g, y, p: group, label, prediction."""
     parts = [[batch.column(name).to_numpy(zero_copy_only=False) for name in ("g", "y", "p")] for batch in batches]
     if not parts:
         return 0.0, 0.0
     g, y, p = (np.concatenate(column) for column in zip(*parts, strict=True))
-    groups = RowGroups.in_order(g)
-    total = (sum_of_ndcg if metric.name == "ndcg" else sum_of_precisions)(p, y, groups, metric.at)
+    groups = RowGroups.in_row_order(g)
+    total = (sum_of_ndcg if metric.name == "ndcg" else sum_of_precisions)(p, y, groups, metric.depth)
     return total, float(len(groups))
 
 
-def _checked(k: Any) -> int:
+def _checked_depth(k: Any) -> int:
+    """Return k; ConfigError unless it is a positive integer."""
     if not isinstance(k, int) or k < 1:
         raise ConfigError(f"k: expected a whole number from 1 on, got {k!r}")
     return k

@@ -24,9 +24,9 @@ ScoreName = Literal["weight", "gain", "cover", "totalGain", "totalCover"]
 Absent = Literal["zero", "missing"]
 
 LEAF = -1
-# The interval of numbers that Java writes without an exponent.
+# The interval [low, high) of numbers that Java formats without an exponent.
 JAVA_PLAIN = (1e-3, 1e7)
-# A node in a file; set_size: the number of categories of its set.
+# A node in a file; set_size: the number of flags in ``set_flags`` for its set of categories.
 NODE = np.dtype(
     [
         ("feature", "<i4"),
@@ -48,17 +48,17 @@ NODE_FIELDS = [name for name in NODE.fields or () if name != "set_size"]
 class Tree:
     """A binary tree of n nodes; node 0 is the root, and children come after their parent.
 
-    A row goes left if its feature is at most the threshold or, if the node has a set, if its category is in the set.
-    NaN goes to the default side. So does a category beyond the set's end, or a value that is negative or not whole.
+    A row goes left if its feature is at most the threshold or, if the node has a set, if its category is in the set. A
+    missing value (NaN) goes to the default side; at a node with a set, so does a value without a flag in the set.
 
     Attributes:
         feature: the feature of each split, int32, shape (n,); -1 at leaves.
         threshold: the threshold of each split, float64, shape (n,); 0 at leaves and where there is a set.
         default_left: whether missing values go left, bool, shape (n,).
         left, right: the numbers of the children, int32, shape (n,); -1 at leaves.
-        value: the number that a leaf adds to the margin, learning rate included, float64, shape (n,). At an inner node,
-            the number that it would add as a leaf.
-        gain: twice the decrease of the objective by each split, float64, shape (n,); 0 at leaves.
+        value: what a leaf adds to the margin, after the learning rate, float64, shape (n,); of an inner node: what it
+            would add as a leaf.
+        gain: each split's gain, which is twice the decrease of the objective, float64, shape (n,); 0 at leaves.
         cover: the sum of the rows' hessians, float64, shape (n,).
         count: the number of training rows, int64, shape (n,).
         set_begin: the set of node i is ``set_flags[set_begin[i] : set_begin[i + 1]]``; empty for a numeric split;
@@ -82,7 +82,7 @@ class Tree:
         return len(self.feature)
 
     def __repr__(self) -> str:
-        # Its arrays would fill the screen.
+        # The arrays would fill the screen.
         return f"Tree(depth={self.depth}, nodes={len(self)}, leaves={self.leaf_count})"
 
     @property
@@ -129,7 +129,7 @@ class Tree:
         if len(flags):
             categories = "{" + ",".join(java_number(c) for c in np.flatnonzero(flags)) + "}"
             return f"{name} in {categories}", f"{name} not in {categories}"
-        threshold = java_number(shortest(self.threshold[node]))
+        threshold = java_number(as_float32_if_exact(self.threshold[node]))
         return f"{name} <= {threshold}", f"{name} > {threshold}"
 
     def _walk(self) -> Iterator[tuple[int, int]]:
@@ -143,7 +143,7 @@ class Tree:
 
 
 def checked_absent(value: Any) -> Absent:
-    """Return how saved trees read absent entries; raise ValueError for another value."""
+    """Return ``Forest.absent`` from a file; raise ValueError if it is not one of its values."""
     if value not in get_args(Absent):
         raise ValueError(f"absent: {value!r}")
     absent: Absent = value
@@ -152,7 +152,7 @@ def checked_absent(value: Any) -> Absent:
 
 @dataclass(frozen=True, eq=False)
 class Forest(ArrayFiles):
-    """Trees whose leaves add up to margins. Its files hold the nodes of all trees, one tree after the other.
+    """Trees whose leaf values add up to margins. Its files contain the nodes of all trees, tree by tree.
 
     Attributes:
         trees: the trees; tree t adds to output ``t % width``.
@@ -178,7 +178,7 @@ class Forest(ArrayFiles):
     )
 
     def arrays(self) -> dict[str, Any]:
-        """Return the arrays as the files hold them."""
+        """Return the arrays that the files contain."""
         nodes = np.zeros(self.nodes, NODE)
         begin = 0
         for tree in self.trees:
@@ -193,17 +193,17 @@ class Forest(ArrayFiles):
 
     @staticmethod
     def from_arrays(**parts: Any) -> Forest:
-        """Return the forest with the result of ``arrays`` and with further attributes."""
+        """Return a forest from the result of ``arrays`` and from the other attributes."""
         nodes, sizes, sets = (parts.pop(name) for name in ("nodes", "sizes", "sets"))
         trees: list[Tree] = []
-        begin = first_flag = 0
+        begin = set_flag_begin = 0
         for size in sizes.tolist():
             tree_nodes = nodes[begin : begin + size]
             set_begin = np.append(0, np.cumsum(tree_nodes["set_size"]))
-            flags = sets[first_flag : first_flag + set_begin[-1]]
+            flags = sets[set_flag_begin : set_flag_begin + set_begin[-1]]
             fields: dict[str, Any] = {name: np.ascontiguousarray(tree_nodes[name]) for name in NODE_FIELDS}
             trees.append(Tree(**fields, set_begin=set_begin, set_flags=flags))
-            begin, first_flag = begin + size, first_flag + int(set_begin[-1])
+            begin, set_flag_begin = begin + size, set_flag_begin + int(set_begin[-1])
         return Forest(tuple(trees), **parts)
 
     _arrays_to_write = arrays
@@ -234,19 +234,19 @@ class Forest(ArrayFiles):
         return [1.0 if number < self.width else rate for number in range(len(self.trees))]
 
     def parts(self, rate: float) -> Iterator[Forest]:
-        """Yield a forest for each tree, without the learning rate; the first of each output has the output's base."""
+        """Yield a forest of each tree, without the learning rate; the first of an output has the output's base."""
         for number, (tree, weight) in enumerate(zip(self.trees, self.weights(rate), strict=True)):
             base = self.base[number : number + 1] if number < self.width else np.zeros(1)
             value = (tree.value.astype(np.float64) / weight).astype(tree.value.dtype)
             yield Forest((replace(tree, value=value),), base, self.features, absent=self.absent)
 
     def importances(self) -> Float64s:
-        """Return each feature's share of all gains, float64, shape (features,); zeros if there are no splits."""
+        """Return each feature's fraction of all gains, float64, shape (features,); zeros if there are no splits."""
         total = self.scores("totalGain")
         return total / total.sum() if total.any() else total
 
     def scores(self, kind: ScoreName) -> Float64s:
-        """Return the scores of features, shape (features,): xgboost's ``get_score``; 0: no split by the feature."""
+        """Return the importance of each feature, shape (features,), as xgboost's ``get_score``; 0: no split uses it."""
         count, total = np.zeros((2, self.features))
         for tree in self.trees:
             inner = tree.feature != LEAF
@@ -258,37 +258,37 @@ class Forest(ArrayFiles):
 
 
 def tree_as_data(tree: Tree) -> list[Any]:
-    """Return a tree as plain data."""
+    """Return the arrays of a tree, in the order of its attributes."""
     return [getattr(tree, field.name) for field in fields(Tree)]
 
 
 def leaf_range(trees: Sequence[Tree]) -> tuple[float, float]:
-    """Return the smallest and the largest possible sum of the trees' leaves."""
+    """Return the smallest and the largest possible sum of the trees' leaf values."""
     leaves = [tree.value[tree.feature == LEAF] for tree in trees]
     return sum(float(values.min()) for values in leaves), sum(float(values.max()) for values in leaves)
 
 
 def leaf_tree(value: float) -> Tree:
-    """Return a tree that is one leaf."""
+    """Return a tree that consists of one leaf."""
     leaf, zero, flag = np.full(1, LEAF, np.int32), np.zeros(1), np.zeros(1, np.bool_)
     count = np.zeros(1, np.int64)
     return Tree(leaf, zero, flag, leaf, leaf, np.full(1, value), zero, zero, count, np.zeros(2, np.int64), flag[:0])
 
 
-def shortest(threshold: np.float64) -> np.generic:
-    """Return a threshold as float32, which prints fewer decimals, if float32 can hold it."""
+def as_float32_if_exact(threshold: np.float64) -> np.generic:
+    """Return a threshold as float32, which prints fewer decimals, if it is exactly a float32 number."""
     with np.errstate(over="ignore"):
-        short = np.float32(threshold)
-    return short if short == threshold else threshold
+        as_float32 = np.float32(threshold)
+    return as_float32 if as_float32 == threshold else threshold
 
 
 def java_number(value: float | np.generic) -> str:
     """Format a number as Java formats a double."""
-    number = float(str(value))  # the shortest decimals of a float32, not those of the equal float64
-    size = abs(number)
-    if number != number or size == float("inf"):
+    number = float(str(value))  # str() gives a float32 its shortest decimals, float() alone does not
+    magnitude = abs(number)
+    if number != number or magnitude == float("inf"):
         return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
-    if size == 0 or JAVA_PLAIN[0] <= size < JAVA_PLAIN[1]:
+    if magnitude == 0 or JAVA_PLAIN[0] <= magnitude < JAVA_PLAIN[1]:
         return str(number)
     digits, _, exponent = np.format_float_scientific(number, trim="0").partition("e")
     return f"{digits}E{int(exponent)}"

@@ -1,8 +1,8 @@
-"""The compiled engine: a whole tree in one loop, for a worker that has all rows.
+"""The compiled engine for a worker that has all rows: it grows a whole tree in one call.
 
-``grow`` is the engine of boosted trees and of random forests: two functions for each of them search the best splits of
-nodes. A boosted tree is the same, to the bit, as that of ``boosted_growth.BoostedGrowth``. Nodes have their numbers in
-the tree: the children of the n-th split are 2n - 1 and 2n.
+``grow`` is the engine of boosted trees and of random forests, which pass two functions that search the best splits of
+nodes. A boosted tree is bitwise the same as that of ``boosted_growth.BoostedGrowth``. Nodes have the numbers of the
+finished tree: the children of the n-th split, counted from 1, have numbers 2n - 1 and 2n.
 """
 
 from __future__ import annotations
@@ -12,21 +12,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ps2.algorithms.trees.growing_kernels import add_blocks, part_dense, part_sparse
-from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HAS_MISSING, HESSIAN, LOWER, UPPER, Array, UInt64s, bins_left
-from ps2.algorithms.trees.scan_kernels import Limits, Rules, gains_enough, may_split, weight_by
+from ps2.algorithms.trees.growing_kernels import add_blocks, partition_dense, partition_sparse
+from ps2.algorithms.trees.layout import (
+    FEATURE,
+    GRADIENT,
+    HAS_MISSING,
+    HESSIAN,
+    LOWER,
+    UPPER,
+    Array,
+    UInt64s,
+    set_left_bins,
+)
+from ps2.algorithms.trees.scan_kernels import Limits, Rules, gains_enough, leaf_value_of_sums, may_split
 from ps2.algorithms.trees.search_kernels import OpenNodes, Scratch, Splits, search_node
 from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
 
 
 class Rows(NamedTuple):
-    """A worker's rows by bins: dense, or sparse; the arrays of the other kind are empty.
+    """A worker's binned rows, which are dense or sparse; the arrays of the other kind are empty.
 
     Attributes:
         columns: the bins of dense rows, unsigned, shape (features, rows).
         blocks: the same bins row by row, in blocks of features (``DenseRows.blocks``); empty for random forests.
-        begins: the index of each sparse row's first entry, and the end.
-        entries: the columns of the histogram that each sparse row fills, ascending within a row.
+        begins: the index in ``entries`` of each sparse row's first entry, and the end.
+        entries: the histogram columns of sparse rows, ascending within a row, without implied bins.
     """
 
     columns: Array
@@ -39,54 +49,54 @@ class BinColumns(NamedTuple):
     """The bins of all features as columns of a histogram.
 
     Attributes:
-        first: each feature's first column, and the end.
-        sizes: the number of each feature's bins.
+        first_columns: each feature's first column, and the end.
+        num_bins: each feature's number of bins.
         implied: the bin of each feature that sparse rows do not store.
         flags: ``layout.CATEGORICAL`` and ``layout.HAS_MISSING`` of each feature.
         usable: the numbers of the features that can split rows, ascending.
         usable_first: the first column of each usable feature.
-        features: the feature of each column.
+        column_features: the feature of each column.
     """
 
-    first: Int64s
-    sizes: Int64s
+    first_columns: Int64s
+    num_bins: Int64s
     implied: Int32s
     flags: Int64s
     usable: Int64s
     usable_first: UInt64s
-    features: Int32s
+    column_features: Int32s
 
 
 class Nodes(NamedTuple):
     """The nodes of a growing tree.
 
     Attributes:
-        places: the positions of nodes: 1 for the root; 2p and 2p + 1 for the children of position p.
+        heap_indices: 1 for the root; 2i and 2i + 1 for the children of a node with index i.
         totals: the sums of each node's rows, shape (n, channels).
         bounds: the smallest and the largest value of the leaves below each node, shape (n, 2).
         best: the best split of each node.
-        is_ready: whether the best split is known and gains enough.
+        is_splittable: whether the best split is known and gains enough.
         ends: the interval of each node's rows in ``GrowingTree.order``, shape (n, 2).
         children: the left child's number; the right child has the next one; -1: a leaf.
     """
 
-    places: Int64s
+    heap_indices: Int64s
     totals: Int64s
     bounds: Float64s
     best: Splits
-    is_ready: Array
+    is_splittable: Array
     ends: Int64s
     children: Int64s
 
 
 class GrowingTree(NamedTuple):
-    """A tree that grows, and its rows.
+    """A growing tree and its rows.
 
     Attributes:
         order: the numbers of the tree's rows; those of a node become contiguous.
-        spare: memory of the same length.
-        rows, bins: the worker's rows by bins, and the bins.
-        nodes: memory for the nodes; the root's position, totals, bounds and ends are set.
+        spare: scratch memory of the same length.
+        rows, bins: the worker's binned rows, and the bins.
+        nodes: memory for the nodes; heap index, totals, bounds and ends of the root are set.
     """
 
     order: Int32s
@@ -105,54 +115,54 @@ def grow(
     by_gain: bool,
     tree: GrowingTree,
 ) -> int:
-    """Grow a tree; return its number of nodes; open_root, open_children: search the best splits of these nodes."""
+    """Grow a tree, and return its number of nodes; open_root, open_children: functions that search best splits."""
     bins, nodes = tree.bins, tree.nodes
-    queue, waiting, chosen = np.empty(len(nodes.places), np.int64), 0, 0
-    largest = 0
-    for size in bins.sizes:
-        largest = max(largest, size)
-    lefts = np.empty(largest, np.bool_)
+    queue, queue_length, num_splits = np.empty(len(nodes.heap_indices), np.int64), 0, 0
+    max_bins = 0
+    for num_feature_bins in bins.num_bins:
+        max_bins = max(max_bins, num_feature_bins)
+    goes_left = np.empty(max_bins, np.bool_)
     nodes.children[0] = -1
     if max_splits > 0:
         open_root(search, tree)
-        if nodes.is_ready[0]:
-            waiting = _push(queue, waiting, 0, nodes.best.gains, by_gain)
-    while waiting > 0 and chosen < max_splits:
+        if nodes.is_splittable[0]:
+            queue_length = _push(queue, queue_length, 0, nodes.best.gains, by_gain)
+    while queue_length > 0 and num_splits < max_splits:
         node = queue[0]
-        waiting = _pop(queue, waiting, nodes.best.gains, by_gain)
-        left = 2 * chosen + 1
-        chosen += 1
-        _split(node, left, lefts, tree)
-        open_children(search, node, left, chosen == max_splits, tree)
+        queue_length = _pop(queue, queue_length, nodes.best.gains, by_gain)
+        left = 2 * num_splits + 1
+        num_splits += 1
+        _split(node, left, goes_left, tree)
+        open_children(search, node, left, num_splits == max_splits, tree)
         for child in (left, left + 1):
-            if nodes.is_ready[child]:
-                waiting = _push(queue, waiting, child, nodes.best.gains, by_gain)
-    return 2 * chosen + 1
+            if nodes.is_splittable[child]:
+                queue_length = _push(queue, queue_length, child, nodes.best.gains, by_gain)
+    return 2 * num_splits + 1
 
 
 @inline
-def _split(node: int, left: int, lefts: Array, tree: GrowingTree) -> None:
-    """Move the rows of a node to its children, and set their sums; lefts: memory for a feature's bins."""
+def _split(node: int, left: int, goes_left: Array, tree: GrowingTree) -> None:
+    """Move the rows of a node to its children, and set their totals; goes_left: memory for a feature's bins."""
     rows, bins, nodes = tree.rows, tree.bins, tree.nodes
     best, totals, ends = nodes.best, nodes.totals, nodes.ends
-    feature = best.where[node, FEATURE]
-    is_left = lefts[: bins.sizes[feature]]
-    bins_left(best.where[node], best.sets[node], (bins.flags[feature] & HAS_MISSING) != 0, is_left)
+    feature = best.conditions[node, FEATURE]
+    is_left_bin = goes_left[: bins.num_bins[feature]]
+    set_left_bins(best.conditions[node], best.sets[node], (bins.flags[feature] & HAS_MISSING) != 0, is_left_bin)
     begin, end = ends[node, 0], ends[node, 1]
-    node_rows, spare = tree.order[begin:end], tree.spare[begin:end]
+    node_rows, scratch = tree.order[begin:end], tree.spare[begin:end]
     if len(rows.columns):
-        middle = begin + part_dense(node_rows, rows.columns[feature], is_left, spare)
+        middle = begin + partition_dense(node_rows, rows.columns[feature], is_left_bin, scratch)
     else:
-        first, implied = int(bins.first[feature]), int(bins.implied[feature])
-        middle = begin + part_sparse(node_rows, rows.begins, rows.entries, first, implied, is_left, spare)
+        first, implied = int(bins.first_columns[feature]), int(bins.implied[feature])
+        middle = begin + partition_sparse(node_rows, rows.begins, rows.entries, first, implied, is_left_bin, scratch)
     nodes.children[node] = left
     ends[left, 0], ends[left, 1], ends[left + 1, 0], ends[left + 1, 1] = begin, middle, middle, end
     for c in range(totals.shape[1]):
-        totals[left, c] = best.lefts[node, c]
-        totals[left + 1, c] = totals[node, c] - best.lefts[node, c]
+        totals[left, c] = best.left_sums[node, c]
+        totals[left + 1, c] = totals[node, c] - best.left_sums[node, c]
     for child in (left, left + 1):
-        nodes.places[child] = 2 * nodes.places[node] + child - left
-        nodes.children[child], nodes.is_ready[child] = -1, False
+        nodes.heap_indices[child] = 2 * nodes.heap_indices[node] + child - left
+        nodes.children[child], nodes.is_splittable[child] = -1, False
 
 
 class Histograms(NamedTuple):
@@ -161,23 +171,23 @@ class Histograms(NamedTuple):
     Attributes:
         flat: all histograms, shape (histograms, columns * channels).
         sums: the same memory, shape (histograms, columns, channels).
-        slots: the number of each node's histogram; -1: there is none.
-        free: the numbers of all histograms; those from index ``used[0]`` on are free.
-        used: the number of histograms in use, shape (1,).
+        slots: the index of each node's histogram; -1: there is none.
+        free: the indices of all histograms; those at positions from ``num_used[0]`` on are free.
+        num_used: the number of histograms in use, shape (1,).
     """
 
     flat: Int64s
     sums: Int64s
     slots: Int64s
     free: Int64s
-    used: Int64s
+    num_used: Int64s
 
 
 class BoostedSearch(NamedTuple):
     """The search for splits of a boosted tree.
 
     Attributes:
-        pairs: the hessian and the gradient of each row, and perhaps a third number, as integers.
+        pairs: the integer hessian and gradient of each row, and the third channel if there is one.
         histograms: the histograms of the open nodes.
         layout: the layout row (``layout.layout_of``).
         constraints: the monotone constraint of each feature, -1, 0 or 1; empty: all are 0.
@@ -202,32 +212,32 @@ def grow_boosted(search: BoostedSearch, tree: GrowingTree) -> int:
 
 @inline
 def _open_root(search: BoostedSearch, tree: GrowingTree) -> None:
-    if may_split(tree.nodes.places[0], tree.nodes.totals[0], search.limits.max_depth, search.rules):
+    if may_split(tree.nodes.heap_indices[0], tree.nodes.totals[0], search.limits.max_depth, search.rules):
         _build(0, search, tree)
         _search(0, search, tree)
 
 
 @inline
 def _open_children(search: BoostedSearch, node: int, left: int, is_last: bool, tree: GrowingTree) -> None:
-    """Search the children that may be split: build the smaller child's histogram, and subtract it for the other."""
+    """Search the children that can be split. The histogram of the larger one is the parent's minus the other's."""
     nodes = tree.nodes
-    feature = nodes.best.where[node, FEATURE]
-    _bound(nodes, node, left, search.constraints[feature] if len(search.constraints) else 0, search.rules)
+    feature = nodes.best.conditions[node, FEATURE]
+    _set_child_bounds(nodes, node, left, search.constraints[feature] if len(search.constraints) else 0, search.rules)
     if is_last:
         return
     histograms, ends, max_depth = search.histograms, nodes.ends, search.limits.max_depth
     slots, parent = histograms.slots, histograms.slots[node]
     small = left if ends[left, 1] - ends[left, 0] <= ends[left + 1, 1] - ends[left + 1, 0] else left + 1
     large = 2 * left + 1 - small
-    is_small_open = may_split(nodes.places[small], nodes.totals[small], max_depth, search.rules)
-    is_large_open = may_split(nodes.places[large], nodes.totals[large], max_depth, search.rules)
+    is_small_open = may_split(nodes.heap_indices[small], nodes.totals[small], max_depth, search.rules)
+    is_large_open = may_split(nodes.heap_indices[large], nodes.totals[large], max_depth, search.rules)
     if is_small_open or is_large_open:
         _build(small, search, tree)
     if is_large_open:
         slots[large] = parent
-        whole, part = histograms.flat[parent], histograms.flat[slots[small]]
-        for i in range(len(whole)):
-            whole[i] -= part[i]
+        parent_sums, child_sums = histograms.flat[parent], histograms.flat[slots[small]]
+        for i in range(len(parent_sums)):
+            parent_sums[i] -= child_sums[i]
     else:
         _release(parent, histograms)
     if is_large_open and not is_small_open:
@@ -240,11 +250,11 @@ def _open_children(search: BoostedSearch, node: int, left: int, is_last: bool, t
 
 @inline
 def _build(node: int, search: BoostedSearch, tree: GrowingTree) -> None:
-    """Take a free histogram for a node, and add up the node's rows."""
+    """Assign a free histogram to a node, and add the node's rows to it."""
     histograms, pairs, rows, ends = search.histograms, search.pairs, tree.rows, tree.nodes.ends
-    slot = histograms.free[histograms.used[0]]
+    slot = histograms.free[histograms.num_used[0]]
     histograms.slots[node] = slot
-    histograms.used[0] += 1
+    histograms.num_used[0] += 1
     out, node_rows = histograms.sums[slot], tree.order[ends[node, 0] : ends[node, 1]]
     out[:] = 0
     if len(rows.columns):
@@ -260,40 +270,42 @@ def _build(node: int, search: BoostedSearch, tree: GrowingTree) -> None:
 
 @inline
 def _release(slot: int, histograms: Histograms) -> None:
-    histograms.used[0] -= 1
-    histograms.free[histograms.used[0]] = slot
+    histograms.num_used[0] -= 1
+    histograms.free[histograms.num_used[0]] = slot
 
 
 @inline
 def _search(node: int, search: BoostedSearch, tree: GrowingTree) -> None:
-    """Search the best split of a node; release its histogram if none gains enough."""
+    """Search the best split of a node; release the node's histogram if no split gains enough."""
     nodes, histograms, layout, rules = tree.nodes, search.histograms, search.layout, search.rules
     best = nodes.best
     slot, columns = histograms.slots[node], histograms.sums.shape[1]
-    histogram, end = histograms.flat[slot], int(tree.bins.first[-1])
+    histogram, end = histograms.flat[slot], int(tree.bins.first_columns[-1])
     # Nodes do not sample features, so their keys are not used.
-    open_nodes = OpenNodes(nodes.totals, nodes.bounds, nodes.places, np.empty((0, 0), np.int64))
+    open_nodes = OpenNodes(nodes.totals, nodes.bounds, nodes.heap_indices, np.empty((0, 0), np.int64))
     best.gains[node] = -np.inf
     is_full = len(tree.rows.columns) > 0
     search_node(
         histogram, layout[:0], layout, 0, end, len(histogram) // columns, node, open_nodes, rules, 0, 0, is_full,
         search.scratch, best,
     )  # fmt: skip
-    total, left, bound = nodes.totals[node], best.lefts[node], nodes.bounds[node]
-    nodes.is_ready[node] = gains_enough(best.gains[node], total, left, bound, rules, search.limits)
-    if not nodes.is_ready[node]:
+    total, left, bound = nodes.totals[node], best.left_sums[node], nodes.bounds[node]
+    nodes.is_splittable[node] = gains_enough(best.gains[node], total, left, bound, rules, search.limits)
+    if not nodes.is_splittable[node]:
         _release(slot, histograms)
 
 
 @inline
-def _bound(nodes: Nodes, node: int, left: int, sign: int, rules: Rules) -> None:
-    """Set the bounds of leaf values below two children, as ``boosted_growth.child_bounds``."""
+def _set_child_bounds(nodes: Nodes, node: int, left: int, sign: int, rules: Rules) -> None:
+    """Set the bounds of leaf values below two children: see ``boosted_growth.child_bounds``."""
     totals, bounds = nodes.totals, nodes.bounds
     for child in (left, left + 1):
         bounds[child, LOWER], bounds[child, UPPER] = bounds[node, LOWER], bounds[node, UPPER]
     if sign != 0:
-        middle = weight_by(totals[left, HESSIAN], totals[left, GRADIENT], bounds[node], rules)
-        middle = (middle + weight_by(totals[left + 1, HESSIAN], totals[left + 1, GRADIENT], bounds[node], rules)) / 2
+        right = left + 1
+        left_value = leaf_value_of_sums(totals[left, HESSIAN], totals[left, GRADIENT], bounds[node], rules)
+        right_value = leaf_value_of_sums(totals[right, HESSIAN], totals[right, GRADIENT], bounds[node], rules)
+        middle = (left_value + right_value) / 2
         upper, lower = (left, left + 1) if sign > 0 else (left + 1, left)
         bounds[upper, UPPER] = bounds[lower, LOWER] = middle
 
@@ -308,28 +320,28 @@ def _comes_before(node: int, other: int, gains: Float64s, by_gain: bool) -> bool
 
 @inline
 def _push(queue: Int64s, count: int, node: int, gains: Float64s, by_gain: bool) -> int:
-    """Put a node into a heap; return the heap's size."""
-    slot = count
-    while slot > 0 and _comes_before(node, queue[(slot - 1) // 2], gains, by_gain):
-        queue[slot] = queue[(slot - 1) // 2]
-        slot = (slot - 1) // 2
-    queue[slot] = node
+    """Put a node into a heap of ``count`` nodes; return the new count."""
+    position = count
+    while position > 0 and _comes_before(node, queue[(position - 1) // 2], gains, by_gain):
+        queue[position] = queue[(position - 1) // 2]
+        position = (position - 1) // 2
+    queue[position] = node
     return count + 1
 
 
 @inline
 def _pop(queue: Int64s, count: int, gains: Float64s, by_gain: bool) -> int:
-    """Remove the first node from a heap; return the heap's size."""
-    last, slot = queue[count - 1], 0
-    while 2 * slot + 1 < count - 1:
-        below = 2 * slot + 1
-        if below + 1 < count - 1 and _comes_before(queue[below + 1], queue[below], gains, by_gain):
-            below += 1
-        if not _comes_before(queue[below], last, gains, by_gain):
+    """Remove the first node from a heap of ``count`` nodes; return the new count."""
+    last, position = queue[count - 1], 0
+    while 2 * position + 1 < count - 1:
+        child = 2 * position + 1
+        if child + 1 < count - 1 and _comes_before(queue[child + 1], queue[child], gains, by_gain):
+            child += 1
+        if not _comes_before(queue[child], last, gains, by_gain):
             break
-        queue[slot] = queue[below]
-        slot = below
-    queue[slot] = last
+        queue[position] = queue[child]
+        position = child
+    queue[position] = last
     return count - 1
 
 
@@ -337,4 +349,4 @@ def _pop(queue: Int64s, count: int, gains: Float64s, by_gain: bool) -> int:
 def weigh_nodes(totals: Int64s, bounds: Float64s, rules: Rules, out: Float64s) -> None:
     """Set ``out`` to the best value of each node as a leaf."""
     for node in range(len(out)):
-        out[node] = weight_by(totals[node, HESSIAN], totals[node, GRADIENT], bounds[node], rules)
+        out[node] = leaf_value_of_sums(totals[node, HESSIAN], totals[node, GRADIENT], bounds[node], rules)

@@ -22,14 +22,14 @@ from ps2.plot_extra import PlotPath, needs_matplotlib, saved
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The params that the models of single trees take from the model of all trees.
+# The params whose values the models of single trees have from the model of all trees.
 SHARED_COLUMNS = ("featuresCol", "featuresCols", "predictionCol", "leafCol", "labelCol")
 
 
-def as_sparse(numbers: Float64s) -> Vector:
-    """Return a sparse vector of the numbers that are not 0."""
-    indices = np.flatnonzero(numbers)
-    return Vectors.sparse(len(numbers), indices.tolist(), numbers[indices].tolist())
+def as_sparse(values: Float64s) -> Vector:
+    """Return the array as a sparse vector, without its zeros."""
+    indices = np.flatnonzero(values)
+    return Vectors.sparse(len(values), indices.tolist(), values[indices].tolist())
 
 
 class AnyTrees(FleetModel):
@@ -46,11 +46,11 @@ class AnyTrees(FleetModel):
 
     @property
     def featureImportances(self) -> Vector:
-        """Each feature's share of the gains of all splits; of a random forest, the mean of the trees' shares."""
+        """Each feature's fraction of the gains of all splits; of a random forest, the mean of the trees' fractions."""
         return as_sparse(self._importances())
 
     def _outputs(self) -> list[tuple[str, str]]:
-        # The next class of each model defines the other columns.
+        # The other base classes of a model define the other columns.
         return [*super()._outputs(), (self.getOrDefault("leafCol"), "leaf")]  # type: ignore[safe-super]
 
     def _leaves(self, value: Any) -> list[int]:
@@ -61,7 +61,7 @@ class AnyTrees(FleetModel):
 class Ensemble(AnyTrees):
     """A trained model of several trees."""
 
-    # The text between "uid" and the uid in ``repr``, as in pyspark.ml.
+    # The text between "uid" and the uid in ``repr``, the same as pyspark.ml's.
     _EQUALS = "="
 
     @property
@@ -90,7 +90,7 @@ class Ensemble(AnyTrees):
 
     @property
     def getNumTrees(self) -> int:
-        """Number of trees; of boosted trees for more than two classes, that of all classes together."""
+        """Number of trees; of boosted trees with more than two classes, the trees of all classes."""
         return len(self._forest.trees)
 
     @property
@@ -100,7 +100,7 @@ class Ensemble(AnyTrees):
 
     @property
     def toDebugString(self) -> str:
-        """All trees in words."""
+        """All trees as text, with a line for each condition and leaf."""
         return self._forest.to_debug_string(repr(self), self._rate)
 
     def __repr__(self) -> str:
@@ -147,10 +147,10 @@ class OneTree(AnyTrees):
     """A tree of a model.
 
     Attributes:
-        arrays: the tree, without learning rate; the value of a node for classes is the class with the largest share.
+        arrays: the tree, without learning rate; for classification, a node's value is its most frequent class.
     """
 
-    # The name in ``repr``: that of a class of pyspark.ml.
+    # The name in ``repr``, which is the name of pyspark.ml's class.
     _NAME = "DecisionTreeRegressionModel"
 
     @property
@@ -169,7 +169,7 @@ class OneTree(AnyTrees):
 
     @property
     def toDebugString(self) -> str:
-        """The tree in words."""
+        """The tree as text, with a line for each condition and leaf."""
         return f"{self!r}\n{self.arrays.to_debug_string(2, float(self._forest.base[0]))}"
 
     def __repr__(self) -> str:

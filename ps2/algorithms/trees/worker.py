@@ -1,4 +1,4 @@
-"""The work of a worker while trees grow on servers: cut points, gradients, histograms, residuals of leaves."""
+"""Workers while trees grow on servers: they do tasks for cut points, gradients, histograms and residuals of leaves."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from ps2.client.batch import batch
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
 
-# The bins of a histogram that have rows (None: all bins), and their sums.
+# Bins of a node's histogram (None: all bins), and their sums, shape (bins, channels).
 Histogram = tuple[Int64s | None, npt.NDArray[Any]]
 
 
 class CutPointWork:
-    """The work of a worker while cut points are found."""
+    """Does a worker's tasks in the clocks that find cut points."""
 
     def __init__(self, quantiles: Quantiles, rows: LocalRows) -> None:
         self._quantiles, self._rows = quantiles, rows
@@ -55,7 +55,7 @@ class CutPointWork:
 
     @property
     def columns(self) -> FeatureColumns | None:
-        """The columns of dense rows, if they were made for all features."""
+        """The columns of dense rows, if they have all features; None: sparse rows, or rows without rare features."""
         return None if self._by_feature is None else self._by_feature.dense_columns(self._rows, self._used)
 
     def _do(self, task: CutPointTask) -> None:
@@ -63,7 +63,7 @@ class CutPointWork:
             self._quantiles.count(self._rows)
             return
         if self._by_feature is None:
-            self._used = self._quantiles.common(self._rows)
+            self._used = self._quantiles.without_rare_features(self._rows)
             self._by_feature = RowsByFeature.of(self._quantiles, self._used)
         self._by_feature.do(task)
 
@@ -84,11 +84,11 @@ class FleetWorker(ABC):
 
     @abstractmethod
     def _do(self, task: Any) -> dict[str, Any]:
-        """Do a task after the cut points are known; return the report."""
+        """Do a task other than a ``CutPointTask``; return the report."""
 
     @abstractmethod
     def catch_up(self, tasks: Sequence[Task]) -> None:
-        """Redo the tasks of an earlier attempt of this worker, whose reports and histograms count already."""
+        """Redo the tasks of an earlier attempt, but send no reports and histograms: those of the attempt count."""
 
     def _open_matrices(self, task: GrowTask) -> tuple[Bins, FeatureColumns | None]:
         """Return the bins that the driver has made, and the columns of dense rows, if the worker has them."""
@@ -108,7 +108,7 @@ class FleetWorker(ABC):
 
 
 class TreeWorker(FleetWorker):
-    """A worker while boosted trees grow; leaf_quantiles: None unless leaf values are quantiles of residuals."""
+    """A worker of boosted trees; leaf_quantiles: None unless leaf values are quantiles of residuals."""
 
     def __init__(
         self,
@@ -128,19 +128,19 @@ class TreeWorker(FleetWorker):
 
     def _do(self, task: GrowTask) -> dict[str, Any]:
         if isinstance(task, AddResiduals):
-            moved = self._move(task)
-            assert moved.grown is not None
+            moved_rows = self._move(task)
+            assert moved_rows.tree_rows is not None
             assert self._leaf_quantiles is not None
-            leaves = [moved.grown.rows_of(leaf) for leaf in task.nodes.leaves.tolist()]
-            self._leaf_quantiles.add(leaves, moved.residuals, moved.training.weights, task.cells)
+            leaves = [moved_rows.tree_rows.rows_of(leaf) for leaf in task.nodes.leaves.tolist()]
+            self._leaf_quantiles.add(leaves, moved_rows.residuals, moved_rows.training.weights, task.cells)
             return {}
         report = self._grow(task)
         rows = self._rows
         assert rows is not None
-        nodes = [] if rows.grown is None else [rows.grown.rows_of(node) for node in task.opened[:, NODE].tolist()]
-        histograms: list[Histogram | None] = [
-            self._histograms.of(order, rows.summed) if len(order) else None for order in nodes
-        ]
+        histograms: list[Histogram | None] = []
+        if rows.tree_rows is not None:
+            for order in map(rows.tree_rows.rows_of, task.opened[:, NODE].tolist()):
+                histograms.append(self._histograms.of(order, rows.channel_values) if len(order) else None)
         self._sent_bytes += self._add_histograms(task.opened, histograms)
         return report
 
@@ -152,21 +152,21 @@ class TreeWorker(FleetWorker):
                 self._grow(task)
 
     def _move(self, task: GrowTask) -> BoostedRows:
-        """Move the rows of nodes to their children."""
+        """Move the rows of nodes to their children, after binning the rows for the first task."""
         if self._rows is None:
             bins, columns = self._open_matrices(task)
             self._rows = BoostedRows(self._problem, self._plan, bins, self._unbinned, columns, self._ids)
             self._histograms = Histograms(self._rows.training.rows, self._plan.channels)
-        for moving, _ in self._rows.moving:
-            moving.part(task.splits)
+        for rows, _ in self._rows.moving_rows:
+            rows.partition(task.splits)
         return self._rows
 
     def _grow(self, task: GrowTask) -> dict[str, Any]:
         """Move rows, end a finished tree, and begin the next tree; return the report."""
         rows, nodes, report = self._move(task), task.nodes, dict[str, Any]()
         if len(nodes.numbers):
-            assert rows.grown is not None
-            report["counts"] = rows.grown.counts(nodes)
+            assert rows.tree_rows is not None
+            report["counts"] = rows.tree_rows.counts(nodes)
             rows.end(nodes)
         if isinstance(task, SumGradients) or (isinstance(task, PlantTrees) and task.begins_round):
             sent_bytes, self._sent_bytes = self._sent_bytes, 0

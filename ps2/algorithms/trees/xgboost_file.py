@@ -1,10 +1,10 @@
-"""A forest as xgboost's JSON model (schema of xgboost 3), for xgboost and other readers of its models.
+"""A forest as xgboost's JSON model (schema of xgboost 3), for xgboost and other programs that read its models.
 
-The model means the same in other terms. In xgboost, rows go left only below a threshold, not at it. Sets name the
-categories that go right. The base is added to the leaves of the first trees: xgboost has a base score in float32 and,
-for some losses, behind a link function, which would lose digits.
+The forest is converted. In xgboost, rows go left only if they are below a threshold, not equal to it, and sets contain
+the categories that go right. The base is added to the leaves of each output's first tree, because xgboost's base score
+is float32 and, for some losses, passes through a link function, which would lose digits.
 
-All numbers of xgboost are float32: it rounds features to float32, and adds up margins in float32. A forest is refused
+All numbers in xgboost are float32: it rounds features to float32, and adds up margins in float32. A forest is refused
 if training rows would then go to other leaves, or if leaf values would be lost.
 """
 
@@ -25,25 +25,25 @@ from ps2.errors import UsageError
 from ps2.storage.files import resolve_url, write_whole
 
 VERSION = (3, 2, 0)
-# xgboost's number for the parent of a root, and its threshold of a split by a set.
+# What xgboost stores as the parent of a root, and as the condition of a split by a set.
 NO_PARENT = 2**31 - 1
-SET_CONDITION = float(np.finfo(np.float32).smallest_subnormal)
+SET_SPLIT_CONDITION = float(np.finfo(np.float32).smallest_subnormal)
 MAX_FLOAT32 = np.finfo(np.float32).max
-# The maximum rounding error of margins, as a share of their range.
+# The maximum rounding error of margins, as a fraction of their range.
 MAX_ROUNDING = 1e-3
-# The base scores of losses with a link function whose margin is 0.
-NEUTRAL = {"logistic": 0.5, "poisson": 1.0}
+# The base scores whose margin is 0, for losses with a link function; for other losses it is 0.
+ZERO_MARGIN_SCORES = {"logistic": 0.5, "poisson": 1.0}
 
 
 def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
-    """Write a forest to a file; UsageError: see ``_check``. To xgboost, absent entries are missing."""
+    """Write a forest to a file; UsageError: see ``_check_float32``. To xgboost, absent entries are missing."""
     fs, path = resolve_url(url, "path")
     write_whole(fs, path, [json.dumps(as_xgboost(forest, names)).encode()])
 
 
 def as_xgboost(forest: Forest, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a forest as the data of xgboost's JSON; UsageError: see ``_check``."""
-    _check(forest)
+    """Return a forest as the data of xgboost's JSON; UsageError: see ``_check_float32``."""
+    _check_float32(forest)
     trees = _with_base(forest)
     categorical = np.zeros(forest.features, np.bool_)
     for tree in trees:
@@ -58,7 +58,7 @@ def as_xgboost(forest: Forest, names: Sequence[str] = ()) -> dict[str, Any]:
             "trees": [_tree(tree, number, forest.features) for number, tree in enumerate(trees)],
         },
     }
-    base = f"{NEUTRAL.get(forest.loss, 0.0):E}"
+    base = f"{ZERO_MARGIN_SCORES.get(forest.loss, 0.0):E}"
     return {
         "version": list(VERSION),
         "learner": {
@@ -78,7 +78,7 @@ def as_xgboost(forest: Forest, names: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def _check(forest: Forest) -> None:
+def _check_float32(forest: Forest) -> None:
     """Raise UsageError if, in float32, training rows would go to other leaves, or leaf values would be lost."""
     for number, tree in enumerate(forest.trees):
         with np.errstate(over="ignore"):
@@ -102,6 +102,7 @@ def _check(forest: Forest) -> None:
 
 
 def _objective(forest: Forest) -> dict[str, Any]:
+    """Return xgboost's objective for the loss of a forest."""
     regression: dict[str, Any] = {"reg_loss_param": {"scale_pos_weight": "1"}}
     shape = f"{forest.shape:.9g}"
     objectives: dict[str, dict[str, Any]] = {
@@ -130,13 +131,14 @@ def _with_base(forest: Forest) -> list[Tree]:
 
 
 def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
+    """Return a tree as the data of xgboost's JSON."""
     leaf, sizes = tree.feature == LEAF, np.diff(tree.set_begin)
     parents = np.full(len(tree), NO_PARENT)
     parents[tree.left[~leaf]] = parents[tree.right[~leaf]] = np.flatnonzero(~leaf)
     set_nodes = np.flatnonzero(sizes)
-    right_sets = [_right(tree.set_of(node)) for node in set_nodes.tolist()]
+    right_sets = [_right_categories(tree.set_of(node)) for node in set_nodes.tolist()]
     ends = np.append(0, np.cumsum([len(right_set) for right_set in right_sets])).astype(np.int64)
-    splits = np.where(sizes > 0, SET_CONDITION, below(tree.threshold.astype(np.float32)))
+    splits = np.where(sizes > 0, SET_SPLIT_CONDITION, smallest_above(tree.threshold.astype(np.float32)))
     conditions = np.where(leaf, tree.value.astype(np.float32), splits)
     return {
         "base_weights": tree.value.astype(np.float32).tolist(),
@@ -163,13 +165,13 @@ def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
     }
 
 
-def _right(flags: Bools) -> Int64s:
+def _right_categories(flags: Bools) -> Int64s:
     """Return the categories that go right; if there are none, an unused category, as xgboost requires one."""
     categories = np.flatnonzero(~flags)
     return categories if len(categories) else np.array([len(flags)])
 
 
-def below(threshold: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return the smallest number above each threshold, or the largest float32 for infinity, which JSON lacks."""
+def smallest_above(threshold: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the smallest float32 above each threshold; for infinity, which JSON lacks, the largest float32."""
     infinity = np.float32(np.inf)
     return np.nextafter(np.minimum(threshold, np.nextafter(MAX_FLOAT32, -infinity)), infinity)

@@ -54,9 +54,9 @@ from ps2.run.spark.backend_lookup import backend_of, in_one_wave, with_python
 
 log = logging.getLogger(__name__)
 
-# Seconds of a node on servers (decision 62).
+# Seconds that servers need for a node, in addition to the time for its bins (decision 62).
 NODE_S = 0.3e-3
-# The maximum number of classes: each has a channel in a bin, and the number of draws may have one.
+# The maximum number of classes: each has a channel in a bin, and one channel may count draws.
 MAX_CLASSES = MAX_CHANNELS - 2
 
 
@@ -97,7 +97,7 @@ class ForestEstimator(ForestSettings, TreesEstimator):
         return TreeTraining(resolved, problem)
 
     def _work(self, training: TreeTraining, survey: Survey) -> Work:
-        """Return the work of boosted trees of the same number, depth and bins."""
+        """Estimate the work as that of boosted trees of the same number, depth and bins."""
         settings = training.plan.settings
         boosted = BoostingPlan(settings=BoostingSettings(maxDepth=settings.maxDepth, maxBins=settings.maxBins))
         return work_of(survey, boosted, settings.numTrees, NODE_S)
@@ -105,7 +105,7 @@ class ForestEstimator(ForestSettings, TreesEstimator):
     def _with_rows(self, job: Job) -> TreeTraining:
         plan, problem = job.plan
         warn_of_wide_integers(job.table.frame, job.survey.features)
-        # Numeric labels are taken relative to their mean, so that gains lose no digits.
+        # In regression, sums are of labels minus their mean, so that gains lose no digits.
         base = 0.0 if plan.classes else label_sums(job.table, of_classes=False).mean
         return TreeTraining(replace(plan, via=job.placement.via), replace(problem, base=(base,)))
 
@@ -131,11 +131,13 @@ class ForestEstimator(ForestSettings, TreesEstimator):
 def check_empty_trees(forest: RandomForest, plan: ForestPlan) -> None:
     """Raise InputError if no tree has sampled a row; warn if some trees have not."""
     empty, trees = sum(not tree.count[0] for tree in forest.forest.trees), plan.settings.numTrees
-    share = f"subsamplingRate={plan.settings.subsamplingRate:g} of {plan.rows:,} rows"
+    sample = f"subsamplingRate={plan.settings.subsamplingRate:g} of {plan.rows:,} rows"
     if empty == trees:
-        raise InputError(f"{share}: none of the {empty:,} trees has drawn a row with a weight; use a larger share")
+        raise InputError(
+            f"{sample}: none of the {empty:,} trees has drawn a row with a weight; use a larger subsamplingRate"
+        )
     if empty:
-        log.warning("%s: %d of %d trees have drawn no row, and predict nothing", share, empty, trees)
+        log.warning("%s: %d of %d trees have drawn no row, and predict nothing", sample, empty, trees)
 
 
 class RandomForestClassifier(RandomForestClassifierSettings, ForestEstimator, ProbabilisticClassifier):
@@ -172,64 +174,65 @@ class RandomForestRegressor(RandomForestRegressorSettings, ForestEstimator, Regr
         return Objective("squared")
 
 
-log = logging.getLogger(__name__)
-
-# Sums over rows: the number of all rows; the number of rows that some tree has not drawn. And sums over the latter: the
-# weight; the weight with the right prediction, or weighted squared errors; weighted labels minus the base; weighted
-# squares of these.
-ROWS, SCORED, WEIGHT, FITTED, LABELS, SQUARES = range(6)
+# The elements of the sums for the score: the number of all rows; the number of scored rows, which at least one tree has
+# not drawn; and sums over scored rows: of weights; of weights of correct predictions, or of weighted squared errors; of
+# weighted labels minus the base; of their weighted squares.
+ALL_ROWS, SCORED_ROWS, WEIGHT, FIT, LABELS, SQUARES = range(6)
 
 
-def out_of_bag_score(table: Table, problem: TreeProblem, plan: ForestPlan, share: Callable[[], RandomForest]) -> float:
-    """Return the accuracy or R2 of the trees that have not drawn the row; NaN: there are no such trees."""
+def out_of_bag_score(
+    table: Table, problem: TreeProblem, plan: ForestPlan, get_forest: Callable[[], RandomForest]
+) -> float:
+    """Return the accuracy or R2, with each row predicted by the trees that have not drawn it; NaN: no row is scored."""
     columns, form = table.columns, Form(problem.dim, problem.classes, missing=True)
 
-    def scored(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        forest, sums = share(), np.zeros(SQUARES + 1)
+    def score_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        forest, sums = get_forest(), np.zeros(SQUARES + 1)
         for batch in batches:
-            sums += _sums(_rows(batch, columns, form), forest, problem, plan)
+            sums += _out_of_bag_sums(_read_rows(batch, columns, form), forest, problem, plan)
         yield pa.RecordBatch.from_pydict({"sums": [sums.tolist()]})
 
     rows = table.frame.select(*map(column, names_of(columns)))
-    parts = with_python(in_one_wave(rows)).mapInArrow(scored, "sums array<double>").collect()
-    sums = np.sum([row["sums"] for row in parts], axis=0)
-    if unscored := int(sums[ROWS] - sums[SCORED]):
+    partition_rows = with_python(in_one_wave(rows)).mapInArrow(score_partition, "sums array<double>").collect()
+    sums = np.sum([row["sums"] for row in partition_rows], axis=0)
+    if unscored := int(sums[ALL_ROWS] - sums[SCORED_ROWS]):
         log.warning(
             "oobScore: each of the %d trees has drawn %d of %d rows, which do not count",
             plan.settings.numTrees,
             unscored,
-            sums[ROWS],
+            sums[ALL_ROWS],
         )
     if not sums[WEIGHT] > 0:
         return float("nan")
     if plan.classes:
-        return float(sums[FITTED] / sums[WEIGHT])
+        return float(sums[FIT] / sums[WEIGHT])
     total = sums[SQUARES] - sums[LABELS] ** 2 / sums[WEIGHT]
-    return float(1.0 - sums[FITTED] / total) if total > 0 else float("nan")
+    return float(1.0 - sums[FIT] / total) if total > 0 else float("nan")
 
 
-def _rows(batch: pa.RecordBatch, columns: ColumnNames, form: Form) -> LocalRows:
+def _read_rows(batch: pa.RecordBatch, columns: ColumnNames, form: Form) -> LocalRows:
     reading = read([batch], columns, form)
     if error := error_of(reading.faults[None], columns, form):
         raise error
     return reading.training
 
 
-def _sums(rows: LocalRows, forest: RandomForest, problem: TreeProblem, plan: ForestPlan) -> Float64s:
+def _out_of_bag_sums(rows: LocalRows, forest: RandomForest, problem: TreeProblem, plan: ForestPlan) -> Float64s:
+    """Return the sums of a batch for ``out_of_bag_score``, shape (SQUARES + 1,)."""
     assert rows.y is not None
     ids, draws = readable(row_ids(rows, problem.absent)), np.empty((plan.settings.numTrees, len(rows)), np.uint8)
     for tree in range(plan.settings.numTrees):
-        count_draws(ids, plan.keys(tree)[0], plan.draws_below, draws[tree])
+        count_draws(ids, plan.keys(tree)[0], plan.draw_probabilities, draws[tree])
     votes, trees = forest.votes(with_all_columns(rows, problem.dim), np.ascontiguousarray(draws.T) == 0)
     is_scored = trees > 0
     y, weights = rows.y[is_scored], np.ones(len(rows)) if rows.weights is None else rows.weights
     weights = weights[is_scored]
     sums = np.zeros(SQUARES + 1)
-    sums[[ROWS, SCORED, WEIGHT]] = len(rows), len(y), weights.sum()
+    sums[[ALL_ROWS, SCORED_ROWS, WEIGHT]] = len(rows), len(y), weights.sum()
     if plan.classes:
-        sums[FITTED] = weights[votes[is_scored].argmax(axis=1) == y].sum()
+        sums[FIT] = weights[votes[is_scored].argmax(axis=1) == y].sum()
         return sums
     labels = y - problem.base[0]
-    sums[FITTED] = weights @ (y - votes[is_scored, 0] / trees[is_scored]) ** 2
+    sums[FIT] = weights @ (y - votes[is_scored, 0] / trees[is_scored]) ** 2
     sums[[LABELS, SQUARES]] = weights @ labels, weights @ labels**2
     return sums

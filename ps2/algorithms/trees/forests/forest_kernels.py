@@ -1,7 +1,8 @@
-"""Compiled loops over rows of random forests: histograms of the features that a node draws, and whole trees.
+"""Compiled loops over rows of random forests: histograms of the features that a node samples, and whole trees.
 
-``whole`` has the integer weight of each row, and its class or, for numbers, (label minus base) times weight. ``draws``
-is the number of times that the tree draws each row. If rows have weights, histograms have a channel for draws, too.
+``integer_pairs`` has the integer weight of each row, and its class or, in regression, (label minus base) times weight.
+``draws`` is the number of times that a tree draws each row. If rows have weights, histograms also have a channel for
+draws.
 """
 
 from __future__ import annotations
@@ -10,13 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ps2.algorithms.trees.forests.impurity_kernels import (
-    VARIANCE,
-    ForestRules,
-    gains_enough,
-    may_split,
-    search_feature,
-)
+from ps2.algorithms.trees.forests.impurity_kernels import VARIANCE, ForestRules, gains_enough, may_split, search_feature
 from ps2.algorithms.trees.layout import Array, UInt8s
 from ps2.algorithms.trees.scan_kernels import Feature
 from ps2.algorithms.trees.search_kernels import Scratch, permuted, scratch_of
@@ -26,14 +21,14 @@ from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
 
 
 @kernel
-def count_draws(ids: Int64s, key: int, below: Float64s, out: UInt8s) -> int:
-    """Set the number of draws of each row; return the number of drawn rows. below: P(at most 0, 1, ... draws)."""
+def count_draws(ids: Int64s, key: int, cumulative_probabilities: Float64s, out: UInt8s) -> int:
+    """Set each row's number of draws, by ``ForestPlan.draw_probabilities``; return the number of rows with draws."""
     num_rows = 0
     for i in range(len(ids)):
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
         unit = np.float64(state >> np.uint64(11)) * TO_UNIT
         count = 0
-        while count < len(below) and unit >= below[count]:
+        while count < len(cumulative_probabilities) and unit >= cumulative_probabilities[count]:
             count += 1
         out[i] = count
         num_rows += count > 0
@@ -41,26 +36,26 @@ def count_draws(ids: Int64s, key: int, below: Float64s, out: UInt8s) -> int:
 
 
 @kernel
-def draw_features(usable: Int64s, key: int, place: int, turn: int, drawn: int, out: Int64s) -> int:
-    """Set the features that a node samples, ascending, others in each turn; return their number; drawn 0: all."""
-    if drawn == 0:
+def sample_features(usable: Int64s, key: int, heap_index: int, turn: int, num_sampled: int, out: Int64s) -> int:
+    """Set the features, ascending, that a node samples in a turn; return their number; num_sampled 0: all features."""
+    if num_sampled == 0:
         for i in range(len(usable)):
             out[i] = usable[i]
         return len(usable) if turn == 0 else 0
-    node_key = int(scrambled(np.uint64(key) + GOLDEN * np.uint64(place)) >> np.uint64(1))
-    begin = turn * drawn
-    count = max(min(drawn, len(usable) - begin), 0)
+    node_key = int(scrambled(np.uint64(key) + GOLDEN * np.uint64(heap_index)) >> np.uint64(1))
+    begin = turn * num_sampled
+    count = max(min(num_sampled, len(usable) - begin), 0)
     for i in range(count):
         out[i] = usable[permuted(begin + i, len(usable), node_key)]
     out[:count].sort()
     return count
 
 
-class FeatureDraws(NamedTuple):
-    """How nodes sample features; features: their number, 0: all; turns: the maximum number of samples of a node."""
+class FeatureSampling(NamedTuple):
+    """How nodes sample features, by a random key: ``num_features`` at a time (0: all), at most ``turns`` times."""
 
     key: int
-    features: int
+    num_features: int
     turns: int
 
 
@@ -68,48 +63,49 @@ class ForestSearch(NamedTuple):
     """The search for splits of a tree of a random forest.
 
     Attributes:
-        draws, whole: see the module.
-        feature_draws: how nodes sample features; rules: the rules of splits.
-        histogram: a histogram of all columns, with zeros before and after each node.
+        draws, integer_pairs: see the module.
+        feature_sampling: how nodes sample features; rules: the rules of splits.
+        histogram: memory for a histogram of all columns; zeros before and after each node.
         entries: memory for ``gather``.
         features: memory for the numbers of sampled features.
-        is_drawn: a flag for each feature, False before and after each node.
+        is_sampled: memory for a flag for each feature; False before and after each node.
         scratch: memory for the bins of a feature.
-        sides: memory for three sums.
+        side_sums: memory for three sums, shape (3, channels).
     """
 
     draws: UInt8s
-    whole: Array
-    feature_draws: FeatureDraws
+    integer_pairs: Array
+    feature_sampling: FeatureSampling
     rules: ForestRules
     histogram: Array
     entries: Array
     features: Int64s
-    is_drawn: Array
+    is_sampled: Array
     scratch: Scratch
-    sides: Int64s
+    side_sums: Int64s
 
 
 def forest_search(
-    tree: GrowingTree, draws: UInt8s, whole: Array, feature_draws: FeatureDraws, rules: ForestRules
+    tree: GrowingTree, draws: UInt8s, integer_pairs: Array, feature_sampling: FeatureSampling, rules: ForestRules
 ) -> ForestSearch:
     """Return the search for the splits of a tree, with its memory."""
     bins, channels = tree.bins, tree.nodes.totals.shape[1]
-    histogram, is_drawn = np.zeros(len(bins.features) * channels, np.int64), np.zeros(len(bins.sizes), np.bool_)
+    histogram = np.zeros(len(bins.column_features) * channels, np.int64)
+    is_sampled = np.zeros(len(bins.num_bins), np.bool_)
     entries, features = np.empty((len(tree.order), 3), np.int64), np.empty(len(bins.usable), np.int64)
-    memory = histogram, entries, features, is_drawn, scratch_of(channels), np.empty((3, channels), np.int64)
-    return ForestSearch(draws, whole, feature_draws, rules, *memory)
+    memory = histogram, entries, features, is_sampled, scratch_of(channels), np.empty((3, channels), np.int64)
+    return ForestSearch(draws, integer_pairs, feature_sampling, rules, *memory)
 
 
 @kernel
-def gather(order: Int32s, draws: UInt8s, whole: Array, rules: ForestRules, out: Array) -> None:
-    """Set ``out`` to what each row of a node adds to a histogram: weight, class or label, draws."""
+def gather(order: Int32s, draws: UInt8s, integer_pairs: Array, rules: ForestRules, out: Array) -> None:
+    """Set ``out``, shape (n, 3), to what each row of a node adds to a histogram: weight, class or label, draws."""
     has_labels = rules.impurity == VARIANCE
     for i in range(len(order)):
         row = order[i]
         count = np.int64(draws[row])
-        out[i, 0] = whole[row, 0] * count
-        out[i, 1] = whole[row, 1] * count if has_labels else whole[row, 1]
+        out[i, 0] = integer_pairs[row, 0] * count
+        out[i, 1] = integer_pairs[row, 1] * count if has_labels else integer_pairs[row, 1]
         out[i, 2] = count
 
 
@@ -141,7 +137,7 @@ def add_entries(
     order: Int32s,
     rows: Rows,
     bins: BinColumns,
-    is_drawn: Array,
+    is_sampled: Array,
     entries: Array,
     rules: ForestRules,
     channels: int,
@@ -155,7 +151,7 @@ def add_entries(
         row = order[i]
         for position in range(begins[row], begins[row + 1]):
             column = columns[position]
-            if not is_drawn[bins.features[column]]:
+            if not is_sampled[bins.column_features[column]]:
                 continue
             slot = column * channels
             if has_labels:
@@ -173,30 +169,30 @@ def build(
     rows: Rows,
     bins: BinColumns,
     features: Int64s,
-    is_drawn: Array,
+    is_sampled: Array,
     entries: Array,
     rules: ForestRules,
     channels: int,
     histogram: Array,
 ) -> None:
-    """Add the rows of a node to the bins of its sampled features; is_drawn: False before and after."""
+    """Add the rows of a node to the bins of its sampled features; is_sampled: memory, False before and after."""
     if len(rows.columns):
         for feature in features:
-            add_column(order, rows.columns[feature], bins.first[feature], entries, rules, channels, histogram)
+            add_column(order, rows.columns[feature], bins.first_columns[feature], entries, rules, channels, histogram)
         return
     for feature in features:
-        is_drawn[feature] = True
-    add_entries(order, rows, bins, is_drawn, entries, rules, channels, histogram)
+        is_sampled[feature] = True
+    add_entries(order, rows, bins, is_sampled, entries, rules, channels, histogram)
     for feature in features:
-        is_drawn[feature] = False
+        is_sampled[feature] = False
 
 
 @kernel
-def take_filled(features: Int64s, bins: BinColumns, histogram: Array, columns: Int64s, sums: Array) -> int:
-    """Copy the filled bins of features to ``columns``, ascending, and ``sums``; clear them; return their number."""
+def extract_filled(features: Int64s, bins: BinColumns, histogram: Array, columns: Int64s, sums: Array) -> int:
+    """Copy the filled bins of features to ``columns``, ascending, and ``sums``, and clear them; return their number."""
     channels, count = sums.shape[1], 0
     for feature in features:
-        for column in range(bins.first[feature], bins.first[feature] + bins.sizes[feature]):
+        for column in range(bins.first_columns[feature], bins.first_columns[feature] + bins.num_bins[feature]):
             is_filled = False
             for c in range(channels):
                 value = histogram[column * channels + c]
@@ -211,7 +207,7 @@ def take_filled(features: Int64s, bins: BinColumns, histogram: Array, columns: I
 
 @kernel
 def sum_rows(entries: Array, rules: ForestRules, out: Int64s) -> None:
-    """Add the sums of a node's rows to ``out``, which has a number for each channel."""
+    """Add the sums over a node's rows to ``out``, shape (channels,)."""
     width = rules.width
     for i in range(len(entries)):
         if rules.impurity == VARIANCE:
@@ -226,7 +222,7 @@ def sum_rows(entries: Array, rules: ForestRules, out: Int64s) -> None:
 @kernel
 def grow_forest_tree(search: ForestSearch, tree: GrowingTree) -> int:
     """Grow a tree, level by level; return the number of its nodes."""
-    return grow(_open_root, _open_children, search, len(tree.nodes.places) // 2, False, tree)
+    return grow(_open_root, _open_children, search, len(tree.nodes.heap_indices) // 2, False, tree)
 
 
 @inline
@@ -245,25 +241,26 @@ def _open_children(search: ForestSearch, node: int, left: int, is_last: bool, tr
 def _search(node: int, search: ForestSearch, tree: GrowingTree) -> None:
     """Search the best split of a node among the features that it samples."""
     bins, nodes = tree.bins, tree.nodes
-    best, total, rules, drawing = nodes.best, nodes.totals[node], search.rules, search.feature_draws
+    best, total, rules, sampling = nodes.best, nodes.totals[node], search.rules, search.feature_sampling
     best.gains[node] = 0.0
-    if not may_split(nodes.places[node], total, rules):
+    if not may_split(nodes.heap_indices[node], total, rules):
         return
     begin, end, channels, histogram = nodes.ends[node, 0], nodes.ends[node, 1], len(total), search.histogram
     node_rows, entries = tree.order[begin:end], search.entries[: end - begin]
-    gather(node_rows, search.draws, search.whole, rules, entries)
-    for turn in range(drawing.turns):
-        count = draw_features(bins.usable, drawing.key, nodes.places[node], turn, drawing.features, search.features)
+    gather(node_rows, search.draws, search.integer_pairs, rules, entries)
+    for turn in range(sampling.turns):
+        heap_index, features = nodes.heap_indices[node], search.features
+        count = sample_features(bins.usable, sampling.key, heap_index, turn, sampling.num_features, features)
         if count == 0:
             break
-        features = search.features[:count]
+        features = features[:count]
         best.gains[node] = 0.0
-        build(node_rows, tree.rows, bins, features, search.is_drawn, entries, rules, channels, histogram)
+        build(node_rows, tree.rows, bins, features, search.is_sampled, entries, rules, channels, histogram)
         for number in features:
-            column, size = int(bins.first[number]), int(bins.sizes[number])
+            column, size = int(bins.first_columns[number]), int(bins.num_bins[number])
             feature = Feature(int(number), column, size, int(bins.implied[number]), int(bins.flags[number]))
-            search_feature(histogram, feature, node, total, rules, search.scratch, search.sides, best)
+            search_feature(histogram, feature, node, total, rules, search.scratch, search.side_sums, best)
             histogram[column * channels : (column + size) * channels] = 0
-        nodes.is_ready[node] = gains_enough(best.gains[node], total, best.lefts[node], rules)
-        if nodes.is_ready[node]:
+        nodes.is_splittable[node] = gains_enough(best.gains[node], total, best.left_sums[node], rules)
+        if nodes.is_splittable[node]:
             break

@@ -1,7 +1,7 @@
 """Compiled loops over the bins of a feature in a node's histogram: they find the split that reduces impurity most.
 
-A bin has ``channels`` integers. For classes: the weight of each class. For numbers: the weight, and the sum of (label
-minus base) times weight. If rows have weights, the number of draws follows.
+A bin has ``channels`` integers: in classification, the weight of each class; in regression, the weight, and the sum of
+(label minus base) times weight. If rows have weights, the last channel is the number of draws.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ps2.algorithms.trees.layout import CATEGORICAL, Array, Bools
-from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
+from ps2.algorithms.trees.nonempty_bins import next_marked, row_marks
 from ps2.algorithms.trees.scan_kernels import (
-    CHANCE,
-    CHILDREN,
-    MAY,
+    CAN_SPLIT,
+    CHILD_CAN_SPLIT,
+    IS_SPLIT,
     ROUNDING,
-    SPLITS,
+    ROUNDING_GAIN,
     BinSplit,
     Feature,
     drop_bin,
@@ -43,10 +43,10 @@ class ForestRules(NamedTuple):
 
     Attributes:
         impurity: VARIANCE, GINI or ENTROPY.
-        width: the number of channels without that of draws: one for each class, or weight and label.
+        width: the number of channels without that for draws: one for each class, or two: weight and label.
         min_draws: the minimum number of draws on each side of a split.
         max_depth: the maximum number of splits above a leaf.
-        weight_unit, label_unit: the value of 1 in an integer sum of weights, or of labels times weights.
+        weight_unit, label_unit: what 1 stands for in an integer sum of weights, and of labels times weights.
         min_weight: the minimum weight on each side of a split.
         min_info_gain: the minimum gain of a split, divided by the weight of its node.
     """
@@ -74,13 +74,13 @@ def weight_of(sums: Int64s, rules: ForestRules) -> int:
 
 @inline
 def draws_of(sums: Int64s, rules: ForestRules) -> int:
-    """Return the number of draws in the sums of rows: their weight, if rows have no weights."""
+    """Return the number of draws in the sums of rows, which is their integer weight if rows have no weights."""
     return int(sums[rules.width]) if len(sums) > rules.width else weight_of(sums, rules)
 
 
 @inline
-def purity_of(sums: Int64s, weight: int, rules: ForestRules) -> float:
-    """Return minus impurity times weight, without terms that are the same for all splits of a node."""
+def weighted_purity(sums: Int64s, weight: int, rules: ForestRules) -> float:
+    """Return minus impurity times weight, without the terms that are the same for all splits of a node."""
     if weight <= 0:
         return 0.0
     if rules.impurity == VARIANCE:
@@ -98,10 +98,10 @@ def purity_of(sums: Int64s, weight: int, rules: ForestRules) -> float:
 
 
 @inline
-def may_split(place: int, sums: Int64s, rules: ForestRules) -> bool:
+def may_split(heap_index: int, sums: Int64s, rules: ForestRules) -> bool:
     """Return whether a node may be split, by its weight, depth, draws and classes."""
     weight = weight_of(sums, rules)
-    if place >= np.int64(1) << rules.max_depth or weight * rules.weight_unit < 2 * rules.min_weight:
+    if heap_index >= np.int64(1) << rules.max_depth or weight * rules.weight_unit < 2 * rules.min_weight:
         return False
     if draws_of(sums, rules) < 2 * rules.min_draws:
         return False
@@ -115,41 +115,43 @@ def may_split(place: int, sums: Int64s, rules: ForestRules) -> bool:
 
 @inline
 def gains_enough(gain: float, total: Int64s, left: Int64s, rules: ForestRules) -> bool:
-    """Return whether the best split gains enough, and more than rounding errors may; gain 0: there is no split."""
+    """Return whether a split gains enough, and more than rounding errors could; gain 0: there is no split."""
     if not gain > 0.0:
         return False
     weight, left_weight = weight_of(total, rules), weight_of(left, rules)
     if gain < rules.min_info_gain * weight * rules.weight_unit * (1 - ROUNDING):
         return False
     right = total - left
-    scores = abs(purity_of(total, weight, rules)) + abs(purity_of(left, left_weight, rules))
-    scores += abs(purity_of(right, weight - left_weight, rules))
-    chance = 0.0
+    scores = abs(weighted_purity(total, weight, rules)) + abs(weighted_purity(left, left_weight, rules))
+    scores += abs(weighted_purity(right, weight - left_weight, rules))
+    rounding_gain = 0.0
     if rules.impurity == VARIANCE:
-        # All draws of a row have the same rounding error.
+        # All draws of a row have the same rounding error, so the bound is larger than for distinct rows.
         draws = draws_of(total, rules)
-        chance = 4 * CHANCE * rules.label_unit * rules.label_unit * draws / (weight * rules.weight_unit)
-    return gain > max(chance, ROUNDING * scores)
+        rounding_gain = 4 * ROUNDING_GAIN * rules.label_unit * rules.label_unit * draws / (weight * rules.weight_unit)
+    return gain > max(rounding_gain, ROUNDING * scores)
 
 
 @kernel
-def judge(places: Int64s, totals: Int64s, gains: Float64s, lefts: Int64s, rules: ForestRules, out: Bools) -> None:
-    """Set the verdicts on nodes, shape (n, 4): see ``scan_kernels.MAY``; lefts: the sums of the left sides."""
-    for i in range(len(places)):
+def set_verdicts(
+    heap_indices: Int64s, totals: Int64s, gains: Float64s, left_sums: Int64s, rules: ForestRules, out: Bools
+) -> None:
+    """Set the verdicts on nodes, shape (n, 4): see ``scan_kernels.CAN_SPLIT``; left_sums: of the left sides."""
+    for i in range(len(heap_indices)):
         out[i, :] = False
-        out[i, MAY] = may_split(places[i], totals[i], rules)
-        if out[i, MAY] and gains_enough(gains[i], totals[i], lefts[i], rules):
-            out[i, SPLITS] = True
-            out[i, CHILDREN] = may_split(2 * places[i], lefts[i], rules)
-            out[i, CHILDREN + 1] = may_split(2 * places[i] + 1, totals[i] - lefts[i], rules)
+        out[i, CAN_SPLIT] = may_split(heap_indices[i], totals[i], rules)
+        if out[i, CAN_SPLIT] and gains_enough(gains[i], totals[i], left_sums[i], rules):
+            out[i, IS_SPLIT] = True
+            out[i, CHILD_CAN_SPLIT] = may_split(2 * heap_indices[i], left_sums[i], rules)
+            out[i, CHILD_CAN_SPLIT + 1] = may_split(2 * heap_indices[i] + 1, totals[i] - left_sums[i], rules)
 
 
 @inline
-def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, sums: Array, rest: Int64s) -> int:
-    """Collect the filled bins of a feature; return their number. The implied bin has the total minus the others."""
+def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, sums: Array, implied_sums: Int64s) -> int:
+    """Collect the filled bins of a feature, and return their number; the implied bin is the total minus the others."""
     channels = len(total)
     count, implied_position = 0, -1
-    rest[:] = total
+    implied_sums[:] = total
     for bin in range(feature.size):
         begin = (feature.column + bin) * channels
         is_implied = bin == feature.implied
@@ -162,7 +164,7 @@ def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, su
             implied_position = count
         elif is_filled:
             for c in range(channels):
-                rest[c] -= sums[count, c]
+                implied_sums[c] -= sums[count, c]
         if is_filled:
             bins[count] = bin
             count += 1
@@ -170,8 +172,8 @@ def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, su
         return count
     is_filled = False
     for c in range(channels):
-        sums[implied_position, c] = rest[c]
-        is_filled |= rest[c] != 0
+        sums[implied_position, c] = implied_sums[c]
+        is_filled |= implied_sums[c] != 0
     return count if is_filled else drop_bin(implied_position, count, bins, sums)
 
 
@@ -179,7 +181,7 @@ def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, su
 def _sort(
     flags: int, count: int, sums: Array, total: Int64s, rules: ForestRules, ratios: Float64s, order: Int64s
 ) -> None:
-    """Set the order in which bins go left: categories by mean label, or by the share of the heaviest class."""
+    """Set the order in which bins go left: categories by mean label, or by the fraction of the heaviest class."""
     if flags & CATEGORICAL:
         channel = 1
         if rules.impurity != VARIANCE and rules.width > 2:
@@ -197,45 +199,46 @@ def search_feature(
     total: Int64s,
     rules: ForestRules,
     scratch: Scratch,
-    sides: Int64s,
+    side_sums: Int64s,
     best: Splits,
 ) -> None:
-    """Search the splits of a node by a feature; sides: memory for three sums, shape (3, channels)."""
+    """Search the splits of a node by a feature; side_sums: memory, shape (3, channels)."""
     bins, sums, order = scratch.bins, scratch.sums, scratch.order
-    left, right, tried = sides[0], sides[1], sides[2]
-    count = _collect(histogram, feature, total, bins, sums, tried)
+    left, right, left_with_missing = side_sums[0], side_sums[1], side_sums[2]
+    count = _collect(histogram, feature, total, bins, sums, left_with_missing)
     if count < 2:
         return
     missing = missing_position(feature, count, bins)
     _sort(feature.flags, missing, sums, total, rules, scratch.ratios, order)
     channels, weight = len(total), weight_of(total, rules)
-    whole = purity_of(total, weight, rules)
-    gain, last, missing_left = best.gains[node], -1, 0
+    node_purity = weighted_purity(total, weight, rules)
+    gain, last_position, missing_left = best.gains[node], -1, 0
     left[:] = 0
     for i in range(missing):
         for c in range(channels):
             left[c] += sums[order[i], c]
         for side in range(1 if missing == count else 2):
             for c in range(channels):
-                tried[c] = left[c] + (sums[missing, c] if side == 1 else 0)
-                right[c] = total[c] - tried[c]
-            left_weight = weight_of(tried, rules)
+                left_with_missing[c] = left[c] + (sums[missing, c] if side == 1 else 0)
+                right[c] = total[c] - left_with_missing[c]
+            left_weight = weight_of(left_with_missing, rules)
             right_weight = weight - left_weight
             if left_weight <= 0 or right_weight <= 0:
                 continue
             if min(left_weight, right_weight) * rules.weight_unit < rules.min_weight:
                 continue
-            if min(draws_of(tried, rules), draws_of(right, rules)) < rules.min_draws:
+            if min(draws_of(left_with_missing, rules), draws_of(right, rules)) < rules.min_draws:
                 continue
-            purity = purity_of(tried, left_weight, rules) + purity_of(right, right_weight, rules) - whole
-            if purity > gain:
-                gain, last, missing_left = purity, i, side
-    if last < 0:
+            decrease = weighted_purity(left_with_missing, left_weight, rules)
+            decrease = decrease + weighted_purity(right, right_weight, rules) - node_purity
+            if decrease > gain:
+                gain, last_position, missing_left = decrease, i, side
+    if last_position < 0:
         return
     best.gains[node] = gain
-    split = BinSplit(gain, last, missing_left)
+    split = BinSplit(gain, last_position, missing_left)
     sum_left(node, missing, split, scratch, best)
-    left_weight = weight_of(best.lefts[node], rules)
+    left_weight = weight_of(best.left_sums[node], rules)
     set_sides(node, feature, count, missing, split, left_weight >= weight - left_weight, scratch, best)
 
 
@@ -243,14 +246,14 @@ def search_feature(
 def search_forest(
     nodes: Int64s, m: Array, rows: Int64s, layout_row: int, totals: Int64s, rules: ForestRules, best: Splits
 ) -> None:
-    """Search the features that are in the marked histograms of nodes."""
+    """Search the features that have marked bins in the histograms of nodes."""
     channels = totals.shape[1]
-    layout, scratch, sides = m[layout_row], scratch_of(channels), np.empty((3, channels), np.int64)
+    layout, scratch, side_sums = m[layout_row], scratch_of(channels), np.empty((3, channels), np.int64)
     columns = m.shape[1] // channels
     for node in nodes:
-        marks, histogram = marks_of(m, channels, rows[node]), m[rows[node]]
+        marks, histogram = row_marks(m, channels, rows[node]), m[rows[node]]
         column = next_marked(marks, 0, columns)
         while column < columns:
             feature = feature_at(layout, column, channels)
-            search_feature(histogram, feature, node, totals[node], rules, scratch, sides, best)
+            search_feature(histogram, feature, node, totals[node], rules, scratch, side_sums, best)
             column = next_marked(marks, feature.column + feature.size, columns)

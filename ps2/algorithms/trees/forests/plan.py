@@ -1,4 +1,4 @@
-"""A training of a random forest."""
+"""The plan of a training of a random forest."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from ps2.algorithms.frame.settings import Plan
 from ps2.algorithms.training.record import Via
 from ps2.algorithms.trees.forests.impurity_kernels import ENTROPY, GINI, VARIANCE, ForestRules
-from ps2.algorithms.trees.gradients import scales_of
+from ps2.algorithms.trees.gradients import integer_scales
 from ps2.algorithms.trees.problem import key_of
 from ps2.algorithms.trees.settings import ForestSettings, ImpurityName, num_features_of
 from ps2.array_types import Float64s
 from ps2.ops.guards import readable
 
 CODES: dict[ImpurityName, int] = {"gini": GINI, "entropy": ENTROPY, "variance": VARIANCE}
-# The maximum number of times that a tree draws a row: the probability of more is 10^-14.
+# The maximum number of times that a tree draws a row: the probability of more draws is 10^-14.
 MAX_DRAWS = 15
-# The maximum number of times that a node samples features: again if no sampled feature gives a good split.
+# The maximum number of times that a node samples features. It samples others if no split by the first gains enough.
 TURNS = 3
 
 
@@ -29,12 +29,12 @@ class ForestPlan(Plan[ForestSettings]):
 
     Attributes:
         impurity: the impurity that splits reduce.
-        classes: the number of classes; 0: labels are numbers.
+        classes: the number of classes; 0: regression.
         rows: the number of rows.
         is_weighted: whether rows have weights.
         node_features: the number of features that each node samples; 0: all.
         min_node_weight: the minimum weight of a node's rows.
-        via: the place of the histograms: the only worker's process ("local"), or the servers.
+        via: "local": the process of the only worker has the histograms; "servers": the servers have them.
     """
 
     impurity: ImpurityName
@@ -47,7 +47,7 @@ class ForestPlan(Plan[ForestSettings]):
 
     @property
     def width(self) -> int:
-        """The number of a bin's channels, without that of draws: one for each class, or weight and label."""
+        """The number of a bin's channels without that for draws: one for each class, or two: weight and label."""
         return self.classes or 2
 
     @property
@@ -56,8 +56,8 @@ class ForestPlan(Plan[ForestSettings]):
         return self.width + self.is_weighted
 
     @property
-    def counts_alone(self) -> bool:
-        """Whether all sums are numbers of draws: for classes, if rows have no weights."""
+    def sums_are_counts(self) -> bool:
+        """Whether all sums are numbers of draws: classification of rows without weights."""
         return bool(self.classes) and not self.is_weighted
 
     @property
@@ -72,43 +72,43 @@ class ForestPlan(Plan[ForestSettings]):
         kinds = CODES[self.impurity], self.width, settings.minInstancesPerNode, settings.maxDepth
         return ForestRules(*kinds, 1 / scales[0], 1 / scales[1], *limits)
 
-    def scales(self, below: Float64s) -> tuple[float, float]:
-        """Return factors that make weights and labels integers whose sums fit int64; below: see ``sums_below``."""
-        if self.counts_alone:
+    def scales(self, bounds: Float64s) -> tuple[float, float]:
+        """Return factors that make weights and labels integers whose sums fit int64; bounds: see ``sum_bounds``."""
+        if self.sums_are_counts:
             return 1.0, 1.0
         # A tree may draw each row MAX_DRAWS times.
-        weight_scale, label_scale = scales_of(MAX_DRAWS * below[0], MAX_DRAWS * below[1])
+        weight_scale, label_scale = integer_scales(MAX_DRAWS * bounds[0], MAX_DRAWS * bounds[1])
         return (weight_scale if self.is_weighted else 1.0), label_scale
 
     @property
-    def draws_below(self) -> Float64s:
-        """The probabilities that a tree draws a row at most 0, 1, ... times."""
+    def draw_probabilities(self) -> Float64s:
+        """The probabilities that a tree draws a row at most 0, 1, ... times; bootstrap: a Poisson variable."""
         rate = self.settings.subsamplingRate
         if not self.settings.bootstrap:
             return readable(np.array([1.0 - rate]))
-        shares = [math.exp(-rate) * rate**count / math.factorial(count) for count in range(MAX_DRAWS)]
-        return readable(np.cumsum(shares))
+        probabilities = [math.exp(-rate) * rate**count / math.factorial(count) for count in range(MAX_DRAWS)]
+        return readable(np.cumsum(probabilities))
 
     def keys(self, tree: int) -> tuple[int, int]:
-        """Return the keys by which a tree samples rows, and its nodes sample features."""
+        """Return the random keys by which a tree samples rows, and by which its nodes sample features."""
         return key_of(self.seed, tree, 0), key_of(self.seed, tree, 1)
 
     @property
     def trees_at_once(self) -> int:
-        """The number of trees that grow at once on servers: the row numbers of all these trees fit in memory."""
+        """The number of trees that grow at once on servers, so few that their row numbers fit in a worker's memory."""
         return max(1, min(64, self.settings.numTrees, (1 << 26) // max(self.rows, 1)))
 
 
-def impurity_of(impurity: ImpurityName, shares: Float64s) -> Float64s:
-    """Return the impurity of nodes; shares: the share of each class, shape (n, classes)."""
+def impurity_of(impurity: ImpurityName, class_fractions: Float64s) -> Float64s:
+    """Return the impurity of nodes from the fraction of each class, shape (n, classes)."""
     if impurity == "gini":
-        return np.asarray(1.0 - (shares**2).sum(axis=1))
+        return np.asarray(1.0 - (class_fractions**2).sum(axis=1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(-np.where(shares > 0, shares * np.log2(shares), 0.0).sum(axis=1))
+        return np.asarray(-np.where(class_fractions > 0, class_fractions * np.log2(class_fractions), 0.0).sum(axis=1))
 
 
 def node_features_of(settings: ForestSettings, dim: int, classes: int) -> int:
-    """Return the number of features that a node samples; 0: all. "auto" depends on trees and labels."""
+    """Return the number of features that a node samples; 0: all; classes: 0 for regression."""
     strategy = settings.featureSubsetStrategy
     if strategy.lower() == "auto":
         strategy = "all" if settings.numTrees == 1 else "sqrt" if classes else "onethird"
@@ -116,5 +116,5 @@ def node_features_of(settings: ForestSettings, dim: int, classes: int) -> int:
 
 
 def min_rows_to_split(plan: ForestPlan) -> int:
-    """Return the minimum number of rows that must store a feature, so that it can split a node."""
+    """Return the number of rows that must store a feature, so that it can split a node."""
     return 0 if plan.is_weighted else max(1, math.ceil(plan.settings.minInstancesPerNode / MAX_DRAWS))

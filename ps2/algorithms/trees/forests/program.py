@@ -1,8 +1,8 @@
-"""Random forests as durable programs: on servers, and in the only worker's process.
+"""Random forests as durable programs, with histograms on servers or in the process of the only worker.
 
-Breiman, "Random forests" (2001): each tree grows on rows that are drawn for it, and each of its nodes considers
-features that are drawn for it. As in Panda et al., "PLANET" (2009), many nodes of many trees are split at once: the
-workers add up histograms, and the servers search these for the best splits.
+Breiman, "Random forests" (2001): each tree samples rows, and each node samples features. As in Panda et al., "PLANET"
+(2009), many nodes of many trees are split at once: the workers build histograms, and the servers add them up and search
+them for the best splits.
 """
 
 from __future__ import annotations
@@ -18,28 +18,21 @@ from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, Trained, Words
 from ps2.algorithms.training.table import Facts, Table
-from ps2.algorithms.trees.binning import Bins, bins_by_shapes
+from ps2.algorithms.trees.binning import Bins, bins_from_codes
 from ps2.algorithms.trees.driver_messages import Moves, PlantTrees, SumRows
 from ps2.algorithms.trees.forests.growth import ForestGrowth, ForestRecord, ForestTree
 from ps2.algorithms.trees.forests.plan import ForestPlan, min_rows_to_split
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.forests.worker import ForestWorker, GrowTrees, LocalForestWorker
-from ps2.algorithms.trees.gradients import sums_below
+from ps2.algorithms.trees.gradients import sum_bounds
 from ps2.algorithms.trees.growth import opened_roots
 from ps2.algorithms.trees.layout import SUM_BYTES
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.program import (
-    FleetProgram,
-    LocalProgram,
-    TreeRun,
-    grow_trees,
-    mean_weight_of,
-    settings_of,
-)
+from ps2.algorithms.trees.program import FleetProgram, LocalProgram, TreeRun, grow_trees, mean_weight_of, settings_of
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices, columns_of
 
-# The maximum number of histograms, which may take one MEMORY_DIVISOR-th of the servers' free memory.
+# The maximum number of histograms. They take at most the servers' free memory divided by MEMORY_DIVISOR.
 MAX_HISTOGRAMS, MEMORY_DIVISOR = 1024, 4
 
 
@@ -51,12 +44,12 @@ def grow(
     facts: Facts,
     on_step: Callable[[StepReport], Any] = lambda step: None,
 ) -> Trained[RandomForest]:
-    """Grow a random forest, or resume: the same to the bit on any number of workers and servers, and in one process."""
+    """Grow a random forest, or resume: bitwise the same on any number of workers and servers, and in one process."""
     names = CheckpointNames.of(plan.name, ps)
     record = Record(on_step, Words("tree", "impurity"), completed="all trees have grown")
     settings = settings_of(problem, plan)
     run = TreeRun(problem, plan, facts.rows, mean_weight_of(table, facts), settings, record, names)
-    # Compare the settings before looking for the vectors, which depend on ``via``.
+    # Compare the settings with those of a resumed training first: its vectors depend on ``via``.
     Journal.of(names, settings, ForestProgram.number)
     if plan.via == "local":
         return run_program(ps, LocalForestProgram(run), table, names)
@@ -76,12 +69,12 @@ class ForestProgram(FleetProgram[RandomForest]):
         plan = self.plan
         matrices = yield from self.prepare_histograms(ask)
         report = yield SumRows()
-        scales, num_rows = plan.scales(sums_below(report.exponents)), int(report.rows)
+        scales, num_rows = plan.scales(sum_bounds(report.exponents)), int(report.rows)
         forest = ForestRecord(self._problem, plan, self.record)
         forest.begin(matrices.bins, scales)
-        num_features = int((matrices.bins.columns > 0).sum())  # features that can split nodes
+        num_features = int((matrices.bins.num_columns > 0).sum())  # features that can split nodes
         while (first := len(forest.trees)) < plan.settings.numTrees:
-            # Several trees grow at once. Workers sample their rows, and add the roots' histograms to rows of a matrix.
+            # Several trees grow at once. Workers sample the trees' rows, and send the histograms of the roots.
             slots = matrices.rows[: min(plan.trees_at_once, plan.settings.numTrees - first)]
             moves = Moves(opened=opened_roots(slots if plan.settings.maxDepth and num_features else []))
             report = yield PlantTrees(
@@ -102,17 +95,16 @@ class ForestProgram(FleetProgram[RandomForest]):
         """Make the matrices of histograms; LimitError if they cannot fit."""
         plan = self.plan
         size = columns_of(bins, plan.channels) * SUM_BYTES
-        max_useful = plan.trees_at_once << min(max(plan.settings.maxDepth - 1, 0), 10)  # the nodes of a level
+        # All nodes of a level may be open.
+        max_useful = plan.trees_at_once << min(max(plan.settings.maxDepth - 1, 0), 10)
         rows = max(min(max_useful, MAX_HISTOGRAMS, left_on(self._memory) // MEMORY_DIVISOR // size), 1)
-        what = (
-            f"{bins.features:,} features have {bins.columns.sum():,} bins that can split rows: histograms of {size:,}"
-        )
-        with fitting_servers(f"{what} bytes", advice=f"{MORE_SERVERS}, or let features have fewer bins"):
+        what = f"{bins.num_features:,} features have {bins.num_columns.sum():,} bins that can split rows: histograms"
+        with fitting_servers(f"{what} of {size:,} bytes", advice=f"{MORE_SERVERS}, or let features have fewer bins"):
             return HistogramMatrices.make(bins, self._problem, plan.channels, rows_with_marks(1 + rows))
 
 
 class LocalForestProgram(LocalProgram[RandomForest]):
-    """A random forest that grows in the only worker's process."""
+    """A random forest that grows in the process of the only worker."""
 
     def drive(self, ask: Ask) -> Steps[ForestRecord]:
         forest = ForestRecord(self._problem, self.plan, self.record)
@@ -120,12 +112,12 @@ class LocalForestProgram(LocalProgram[RandomForest]):
         while len(forest.trees) < self.plan.settings.numTrees:
             report = yield GrowTrees(len(forest.trees))
             (reply,) = report.replies
-            if "scales" in reply:  # the first one
+            if "scales" in reply:  # only the first reply has them
                 weight_scale, label_scale = reply["scales"].tolist()
-                bins = bins_by_shapes(self._problem, reply["cuts"], reply["shapes"])
+                bins = bins_from_codes(self._problem, reply["cuts"], reply["shapes"])
                 forest.begin(bins, (weight_scale, label_scale))
             forest.add(ask, [ForestTree(*data) for data in reply["trees"]], reply["rows"], reply["tree_s"])
         return forest
 
     def worker(self) -> Callable[[Reading], LocalForestWorker]:
-        return partial(LocalForestWorker, self._problem, self.plan, self._run.mean_weight)
+        return partial(LocalForestWorker, self._problem, self.plan, self._training_run.mean_weight)

@@ -1,4 +1,4 @@
-"""A trained random forest where there is no Spark and no server."""
+"""A trained random forest that needs neither Spark nor servers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class RandomForest(TreesModel):
         model.predictProbability(X)  # NumPy or scipy CSR
 
     Attributes:
-        forest: the trees. A node's value is the mean label, or the class with the largest share.
-        shares: for each tree, the share of each class in the weight of each node's rows, float64, shape (nodes,
-            classes); empty: labels are numbers.
+        forest: the trees. A node's value is the mean label, or the class with the largest weight.
+        shares: for each tree, the fraction of each class in the weight of each node's rows, float64, shape (nodes,
+            classes); empty: regression.
     """
 
     forest: Forest
@@ -57,7 +57,7 @@ class RandomForest(TreesModel):
         return self.shares[0].shape[1] if self.shares else None
 
     def margins(self, x: Any) -> Float64s:
-        """Compute the margins of rows: the mean of the trees' values, or for each class the sum of its shares.
+        """Compute the margins of rows: the mean of the leaves' values, or for each class the sum of its fractions.
 
         Args:
             x: shape (n, features), NumPy, scipy CSR or pandas; NaN is missing.
@@ -75,14 +75,14 @@ class RandomForest(TreesModel):
         return out if self.shares else out / nodes.shape[1]
 
     def votes(self, x: Any, counts: npt.NDArray[np.bool_]) -> tuple[Float64s, Int64s]:
-        """Sum the votes of those trees that count for a row; return the sums and the numbers of these trees.
+        """Sum the votes of the trees that count for a row; return the sums, and the number of these trees.
 
         Args:
             x: see ``margins``.
             counts: whether a tree counts for a row, bool, shape (n, trees).
 
         Returns:
-            The sums, float64, shape (n, 1) or (n, classes), and the numbers, int64, shape (n,).
+            The sums, float64, shape (n, 1) or (n, classes), and the numbers of trees, int64, shape (n,).
         """
         nodes = self.nodes(x)
         out, trees = np.zeros((len(nodes), self.classes or 1)), np.zeros(len(nodes), np.int64)
@@ -104,7 +104,7 @@ class RandomForest(TreesModel):
         return ValueHead() if self.classes is None else VotesHead(self.classes)
 
     def importances(self) -> Float64s:
-        """Return the features' importances, as pyspark.ml: the mean over trees of each feature's share of the gains.
+        """Return the features' importances, as pyspark.ml: a feature's fraction of a tree's gains, averaged over trees.
 
         They are float64, of shape (features,), and their sum is 1; zeros: there are no splits.
         """
@@ -117,7 +117,7 @@ class RandomForest(TreesModel):
         return total / total.sum() if total.any() else total
 
     def part(self, tree: int) -> RandomForest:
-        """Return the forest of one tree."""
+        """Return a forest of only one tree; tree: its number."""
         forest = Forest(self.forest.trees[tree : tree + 1], self.forest.base, self.dim, absent=self.forest.absent)
         return RandomForest(forest, self.shares[tree : tree + 1])
 
@@ -129,14 +129,14 @@ class RandomForest(TreesModel):
 
     @cached_property
     def _tables(self) -> tuple[Int64s, Float64s]:
-        """The number of each tree's first node, and the votes of all nodes, shape (nodes, classes or 1)."""
+        """The index of each tree's first node, and the votes of all trees' nodes, shape (nodes, classes or 1)."""
         begins = np.append(0, np.cumsum([len(tree) for tree in self.forest.trees])).astype(np.int64)
         votes = self.shares or [tree.value[:, None] for tree in self.forest.trees]
         return readable(begins), readable(np.concatenate(votes))
 
 
 class RandomForestFiles(ArrayFiles):
-    """The files of a random forest; the array "shares" is there only for classes."""
+    """The files of a random forest; the array "shares" exists only for classification."""
 
     _FILES = ModelFiles(
         "ps2.random_forest.v1",
@@ -183,7 +183,7 @@ def add_leaves(nodes: Int32s, out: Float64s, begins: Int64s, votes: Float64s) ->
 def add_votes(
     nodes: Int32s, counts: npt.NDArray[np.bool_], out: Float64s, trees: Int64s, begins: Int64s, votes: Float64s
 ) -> None:
-    """Add the votes of the leaves of trees that count for a row, and count these trees; votes: shape (nodes, width)."""
+    """Add the votes of the trees that count for each row, and count these trees; votes: shape (nodes, width)."""
     for row in range(nodes.shape[0]):
         for tree in range(nodes.shape[1]):
             if counts[row, tree]:
