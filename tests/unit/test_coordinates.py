@@ -23,7 +23,7 @@ NONE = np.empty(0, np.int64)
 
 def local(x=X, dense=(), means=()):
     rows = Rows(sp.csr_array(np.hstack([x[:, :4], np.zeros((len(x), 1)), x[:, 4:]]))).localize()
-    return LocalColumns.of(rows, np.array(dense, np.int64), np.array(means, np.float64))
+    return LocalColumns.from_rows(rows, np.array(dense, np.int64), np.array(means, np.float64))
 
 
 def test_columns_when_absent_then_are_zeros():
@@ -89,12 +89,12 @@ def test_block_when_minimised_then_conditions_hold(curved, l2):
         assert H @ (np.sin(np.arange(40)) - turn) == pytest.approx(0, abs=1e-9)
     strengths = Strengths(l1, l2)
     quadratic = 0.5 * turn @ (H * turn) - turn @ (H * np.sin(np.arange(40)))
-    assert result.decrease == pytest.approx(strengths.of(w) - quadratic - strengths.of(result.w))
+    assert result.decrease == pytest.approx(strengths.penalty(w) - quadratic - strengths.penalty(result.w))
 
 
 def test_block_when_columns_are_equal_then_minimum_is_found():
     x = np.repeat(X[:, :1], 3, axis=1)
-    columns, of = LocalColumns.of(Rows(sp.csr_array(x)).localize(), NONE, np.empty(0)), np.arange(3)
+    columns, of = LocalColumns.from_rows(Rows(sp.csr_array(x)).localize(), NONE, np.empty(0)), np.arange(3)
     products = NO_PRODUCTS.extended(of, columns.products(of, 3, np.ones(40)), columns.dot(of, np.ones(40)), 0.0)
     y = X[:, 0] + X[:, 1]
     result = minimise(products, x.T @ y, np.zeros(3), (0.0, 0.0), Strengths(2.0, 0.0), 0.0)
@@ -131,7 +131,7 @@ def test_bound_when_at_the_minimum_then_is_the_objective():
     x, y, strengths = np.array([[1.0], [-1.0]]), np.array([2.0, -2.0]), Strengths(0.5, 0.25)
     w = (2.0 - 0.5) / 1.25
     left = y - x[:, 0] * w
-    value = left @ left / 4 + strengths.of(np.array([w]))
+    value = left @ left / 4 + strengths.penalty(np.array([w]))
     largest = abs(x[:, 0] @ left / 2 - 0.25 * w)
     bound = lower_bound(left @ y / 2, left @ left / 4, largest, w * w, strengths)
     assert bound == pytest.approx(value)

@@ -125,7 +125,7 @@ def describe_columns(indptr: Array, columns: Array, values: Array, c: Float64s, 
 
 
 @kernel
-def by_column(
+def rows_to_columns(
     indptr: Array, columns: Array, values: Array, slots: Int64s, means: Float64s
 ) -> tuple[Int64s, Array, Float64s]:
     """Turn rows into columns at ``slots``; subtract ``means``, which makes an entry for every row (NaN: no mean)."""

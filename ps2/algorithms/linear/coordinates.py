@@ -11,9 +11,9 @@ import scipy.sparse as sp
 from ps2.algorithms.linear.coordinate_kernels import (
     add_columns,
     add_products,
-    by_column,
     columns_dot,
     descend,
+    rows_to_columns,
     select_columns,
 )
 from ps2.array_types import Float64s, Int64s
@@ -42,7 +42,7 @@ class LocalColumns:
     values: Float64s
 
     @staticmethod
-    def of(rows: LocalRows, dense: Int64s, means: Float64s) -> LocalColumns:
+    def from_rows(rows: LocalRows, dense: Int64s, means: Float64s) -> LocalColumns:
         """Return the columns of rows; subtract ``means`` from the ``dense`` features, or sums of products would cancel.
 
         ``dense`` is sorted; the worker's rows may lack some of these features.
@@ -52,7 +52,9 @@ class LocalColumns:
         shifts = np.full(len(keys), np.nan)
         shifts[np.searchsorted(keys, dense)] = means
         x = rows.x
-        starts, entry_rows, values = by_column(x.indptr, x.indices, x.data, np.searchsorted(keys, rows.keys), shifts)
+        starts, entry_rows, values = rows_to_columns(
+            x.indptr, x.indices, x.data, np.searchsorted(keys, rows.keys), shifts
+        )
         return LocalColumns(keys, len(rows), starts, entry_rows, values)
 
     def dot(self, features: Int64s, s: Float64s) -> Float64s:
@@ -155,7 +157,7 @@ class Strengths:
     l1: float
     l2: float
 
-    def of(self, w: Float64s) -> float:
+    def penalty(self, w: Float64s) -> float:
         """Return the penalties of weights."""
         return float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * (w @ w))
 

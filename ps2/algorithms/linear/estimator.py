@@ -34,7 +34,7 @@ from ps2.algorithms.linear.settings import (
     LinearSVCSettings,
     LogisticRegressionSettings,
 )
-from ps2.algorithms.linear.solvers.averaging import refused
+from ps2.algorithms.linear.solvers.averaging import unsupported_error
 from ps2.array_types import Float64s
 from ps2.errors import ConfigError, InputError
 
@@ -71,7 +71,7 @@ class LogisticRegression(LogisticRegressionSettings, PathEstimator, Probabilisti
         if self._bounds:
             self._check_bounds(solver)
         if solver == "ma-sgd" and self.getFamily() == "multinomial":
-            raise refused("family 'multinomial'")
+            raise unsupported_error("family 'multinomial'")
 
     @property
     def _bounds(self) -> list[str]:
@@ -178,7 +178,7 @@ class LinearRegression(LinearRegressionSettings, PathEstimator, Regressor["Linea
                 f"elasticNetParam: loss 'huber' takes L2 penalties only, got {self.getElasticNetParam():g}"
             )
         if self.getSolver() == "ma-sgd" and self.getLoss() == "huber":
-            raise refused("loss 'huber'")
+            raise unsupported_error("loss 'huber'")
         if self.getSolver() == "normal":
             if self.getLoss() == "huber":
                 raise ConfigError("solver: loss 'huber' has no normal equations, got 'normal'")
@@ -203,7 +203,7 @@ class LinearRegression(LinearRegressionSettings, PathEstimator, Regressor["Linea
         return replace(problem, l2=problem.l2 / scale)
 
 
-class MachineEstimator(FactorizationSettings, LinearEstimator):
+class FMEstimator(FactorizationSettings, LinearEstimator):
     """Base class of the estimators of factorization machines."""
 
     def _problem(self, survey: Survey) -> Problem:
@@ -215,7 +215,7 @@ class MachineEstimator(FactorizationSettings, LinearEstimator):
         )
 
 
-class FMClassifier(FMClassifierSettings, MachineEstimator, ProbabilisticClassifier):
+class FMClassifier(FMClassifierSettings, FMEstimator, ProbabilisticClassifier):
     """Factorization machine for two classes: ``pyspark.ml.classification.FMClassifier`` on servers.
 
     Example::
@@ -235,7 +235,7 @@ class FMClassifier(FMClassifierSettings, MachineEstimator, ProbabilisticClassifi
         return super()._problem(survey)
 
 
-class FMRegressor(FMRegressorSettings, MachineEstimator, Regressor["FMRegressionModel"]):
+class FMRegressor(FMRegressorSettings, FMEstimator, Regressor["FMRegressionModel"]):
     """Factorization machine for numbers: ``pyspark.ml.regression.FMRegressor`` on servers.
 
     Example::

@@ -20,7 +20,7 @@ from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.models import WeightsModel, start_of, weights_of
 from ps2.algorithms.linear.plan import LinearPlan, Problem
 from ps2.algorithms.linear.program import form_of
-from ps2.algorithms.linear.settings import TAKES, LossName, SolverName, SolverSettings, When
+from ps2.algorithms.linear.settings import PARAMS_BY_SOLVER, LossName, SolverName, SolverSettings, UsePolicy
 from ps2.algorithms.linear.solvers import averaging
 from ps2.algorithms.linear.solvers.optimizer import follows_from_sums, lazy_optimizers, step_of
 from ps2.algorithms.linear.solvers.sap import check_problem
@@ -41,16 +41,16 @@ MAX_SMALL = 4
 # The seconds that one clock takes for a stored value and one weight of its feature (decision 57).
 VALUE_S = 4e-9
 # Solvers whose gradients may travel as sufficient factors.
-TAKES_FACTORS = tuple(solver for solver, names in TAKES.items() if "factors" in names)
+SOLVERS_WITH_FACTORS = tuple(solver for solver, names in PARAMS_BY_SOLVER.items() if "factors" in names)
 # The parameters that only some solvers take.
-SOLVER_PARAMS = sorted({name for names in TAKES.values() for name in names})
+SOLVER_PARAMS = sorted({name for names in PARAMS_BY_SOLVER.values() for name in names})
 # The solver and optimizer of a value of ``solver`` that is not a solver's name; None: the optimizer is ``optimizer``.
 ALIASES: dict[Any, tuple[SolverName, str | None]] = {
     "auto": ("l-bfgs", None),
     "adamW": ("minibatch", "adamW"),
     "gd": ("minibatch", "gd"),
 }
-TAKES_L1 = ("l-bfgs", "normal", "minibatch", "ma-sgd", "sap")
+SOLVERS_WITH_L1 = ("l-bfgs", "normal", "minibatch", "ma-sgd", "sap")
 # Why a solver cannot begin with a model.
 NO_INITIAL_MODEL = {
     "normal": "computes the minimum at once",
@@ -117,7 +117,7 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
 
     def _plan(self) -> LinearPlan:
         solver, optimizer = choose_solver(self)
-        factors: When = self.getOrDefault("factors") if self.hasParam("factors") else "auto"
+        factors: UsePolicy = self.getOrDefault("factors") if self.hasParam("factors") else "auto"
         settings = self._values(SolverSettings)
         return LinearPlan(settings=settings, name=self._name, solver=solver, optimizer=optimizer, factors=factors)
 
@@ -165,7 +165,7 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         if plan.solver == "ma-sgd":
             averaging.check_problem(problem)
         if self._initial is not None:
-            biases = loss_of(problem).first_biases(survey.facts)
+            biases = loss_of(problem).initial_biases(survey.facts)
             plan = replace(plan, start=start_of(self._initial, problem, biases))
         return problem, plan
 
@@ -185,7 +185,7 @@ def _with_storage(plan: LinearPlan, problem: Problem, survey: Survey) -> LinearP
 
     Sufficient factors need that: then all columns of a feature are on the same server.
     """
-    if problem.loss != "softmax" or plan.solver not in TAKES_FACTORS:
+    if problem.loss != "softmax" or plan.solver not in SOLVERS_WITH_FACTORS:
         return plan
     values = sum(load.cost - load.rows for load in survey.loads.values())
     return replace(plan, all_columns=plan.factors == "always" or values >= problem.dim)
@@ -268,15 +268,15 @@ def choose_solver(params: Any) -> tuple[SolverName, str]:
 def check_solver(params: Any, solver: SolverName, optimizer: str, l1: float) -> None:
     """Raise ConfigError if a solver does not take the estimator's params, or an L1 penalty of strength ``l1``."""
     for name in SOLVER_PARAMS:
-        if name in TAKES.get(solver, ()) or not params.hasParam(name) or not params.isSet(name):
+        if name in PARAMS_BY_SOLVER.get(solver, ()) or not params.hasParam(name) or not params.isSet(name):
             continue
         if _differs(params, name):
-            takers = ", ".join(repr(taker) for taker, names in TAKES.items() if name in names)
+            takers = ", ".join(repr(taker) for taker, names in PARAMS_BY_SOLVER.items() if name in names)
             raise ConfigError(f"{name}: solver {params.getSolver()!r} does not take it, only {takers}")
-    if l1 > 0 and solver not in TAKES_L1:
+    if l1 > 0 and solver not in SOLVERS_WITH_L1:
         raise ConfigError(
             f"elasticNetParam: solver {solver!r} takes L2 penalties only, got {params.getElasticNetParam():g}; "
-            f"{', '.join(map(repr, TAKES_L1))} take both"
+            f"{', '.join(map(repr, SOLVERS_WITH_L1))} take both"
         )
     if params.getLazy():
         _check_lazy(optimizer, params.getRegParam())

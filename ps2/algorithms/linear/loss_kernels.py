@@ -257,7 +257,7 @@ def softmax_loss(rows: RowArrays, w: Array, b: Float64s, sums: Float64s) -> None
 
 
 @inline
-def machine_margin(columns: Array, values: Array, begin: int, end: int, w: Array, width: int, sums: Float64s) -> float:
+def fm_margin(columns: Array, values: Array, begin: int, end: int, w: Array, width: int, sums: Float64s) -> float:
     """Compute one row's sum of w x and of pairs <v_i, v_j> x_i x_j (Rendle 2010, lemma 3.1); set ``sums`` to v x."""
     linear, squares = 0.0, 0.0
     sums[:] = 0.0
@@ -276,16 +276,14 @@ def machine_margin(columns: Array, values: Array, begin: int, end: int, w: Array
 
 
 @kernel
-def machine_margins(
-    indptr: Array, columns: Array, values: Array, w: Array, b: float, width: int, out: Float64s
-) -> None:
+def fm_margins(indptr: Array, columns: Array, values: Array, w: Array, b: float, width: int, out: Float64s) -> None:
     sums = np.empty(width - 1)
     for row in range(len(out)):
-        out[row] = b + machine_margin(columns, values, indptr[row], indptr[row + 1], w, width, sums)
+        out[row] = b + fm_margin(columns, values, indptr[row], indptr[row + 1], w, width, sums)
 
 
 @kernel
-def machine_gradient(
+def fm_gradient(
     rows: RowArrays, w: Array, b: float, width: int, code: int, linear: bool, dw: Float64s, db: Float64s, sums: Float64s
 ) -> None:
     """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; read each row twice, in cache."""
@@ -297,7 +295,7 @@ def machine_gradient(
         if c == 0.0:
             continue
         begin, end = indptr[row], indptr[row + 1]
-        margin = b + machine_margin(columns, values, begin, end, w, width, factor_sums)
+        margin = b + fm_margin(columns, values, begin, end, w, width, factor_sums)
         loss += c * margin_loss(code, margin, y[row])
         weight += c
         slope = c * margin_slope(code, margin, y[row])

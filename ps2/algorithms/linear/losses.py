@@ -32,8 +32,8 @@ MARGIN_CODES = {
     "huber": kernels.HUBER,
 }
 # The losses of factorization machines. The squared loss is (margin - y)^2, as in pyspark.ml, without the factor 1/2.
-MACHINE_CODES = {"fmLogistic": kernels.LOGISTIC, "fmSquared": kernels.SQUARED}
-CODES = MARGIN_CODES | MACHINE_CODES
+FM_CODES = {"fmLogistic": kernels.LOGISTIC, "fmSquared": kernels.SQUARED}
+CODES = MARGIN_CODES | FM_CODES
 # The sums of ``dw`` and ``db`` of ``Evaluated``, and an array of its loss and weight.
 Sums = tuple[Float64s, Float64s, Float64s]
 
@@ -91,7 +91,7 @@ class Loss(ABC):
         return None
 
     @abstractmethod
-    def first_biases(self, facts: Facts) -> Float64s:
+    def initial_biases(self, facts: Facts) -> Float64s:
         """Return the initial biases: those of the best model without features, where they are known, else 0."""
 
     @abstractmethod
@@ -141,7 +141,7 @@ class MarginLoss(Loss):
         kernels.linear_margins(x.indptr, x.indices, x.data, w, b[0], out)
         return out
 
-    def first_biases(self, facts: Facts) -> Float64s:
+    def initial_biases(self, facts: Facts) -> Float64s:
         biases = np.zeros(self.problem.biases)
         if self.problem.fit_intercept:
             if self.problem.loss == "logistic":
@@ -188,7 +188,7 @@ class SoftmaxLoss(Loss):
         kernels.all_margins(x.indptr, x.indices, x.data, w, b, out)
         return out
 
-    def first_biases(self, facts: Facts) -> Float64s:
+    def initial_biases(self, facts: Facts) -> Float64s:
         width = self.problem.width
         return _log_priors(facts, width) if self.problem.fit_intercept else np.zeros(width)
 
@@ -204,7 +204,7 @@ class SoftmaxLoss(Loss):
 
 
 @dataclass(frozen=True)
-class MachineLoss(Loss):
+class FMLoss(Loss):
     """The logistic or squared loss of a factorization machine."""
 
     def __post_init__(self) -> None:
@@ -216,7 +216,7 @@ class MachineLoss(Loss):
     def margins(self, x: sp.csr_array, w: Array, b: Float64s) -> Float64s:
         check_matrix(self.problem, x, w, b)
         out = np.empty(x.shape[0])
-        kernels.machine_margins(x.indptr, x.indices, x.data, w, b[0], self.problem.width, out)
+        kernels.fm_margins(x.indptr, x.indices, x.data, w, b[0], self.problem.width, out)
         return out
 
     def initial_weights(self, keys: Int64s, seed: int) -> Float64s:
@@ -225,23 +225,23 @@ class MachineLoss(Loss):
         kernels.fill_normal(np.asarray(keys, np.int64), np.uint64(seed % 2**64), self.problem.width, weights)
         return weights * self.problem.init_std
 
-    def first_biases(self, facts: Facts) -> Float64s:
+    def initial_biases(self, facts: Facts) -> Float64s:
         return np.zeros(1)  # as in pyspark.ml
 
     def _add_gradient(self, rows: RowArrays, w: Array, b: Float64s, sums: Sums) -> None:
         problem = self.problem
-        kernels.machine_gradient(rows, w, b[0], problem.width, CODES[problem.loss], problem.fit_linear, *sums)
+        kernels.fm_gradient(rows, w, b[0], problem.width, CODES[problem.loss], problem.fit_linear, *sums)
 
 
 def loss_of(problem: Problem) -> Loss:
     """Return the loss of a problem; raise ConfigError if its name, width or epsilon is wrong."""
     if problem.loss in MARGIN_CODES:
         return MarginLoss(problem)
-    if problem.loss in MACHINE_CODES:
-        return MachineLoss(problem)
+    if problem.loss in FM_CODES:
+        return FMLoss(problem)
     if problem.loss == "softmax":
         return SoftmaxLoss(problem)
-    known = [*MARGIN_CODES, "softmax", *MACHINE_CODES]
+    known = [*MARGIN_CODES, "softmax", *FM_CODES]
     raise ConfigError(f"loss: expected one of {', '.join(known)}, got {problem.loss!r}")
 
 

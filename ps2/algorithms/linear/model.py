@@ -68,7 +68,7 @@ class Weights(ArrayFiles):
     biases: Float64s
 
     @staticmethod
-    def of(problem: Problem, weight: DCV, biases: Float64s) -> Weights:
+    def from_servers(problem: Problem, weight: DCV, biases: Float64s) -> Weights:
         """Move trained weights into the driver if they are few, else into a matrix of their own; free the old ones."""
         if problem.size > MAX_IN_DRIVER:
             return Weights(problem, _move(weight), biases)
@@ -282,7 +282,7 @@ class LinearModel(_Predictor):
             UsageError: it is another model, such as a factorization machine, or of a version that is not known here.
             CheckpointCorruptError: the files do not match the metadata.
         """
-        return LinearModel(*_load(path, "LinearModel", "FactorizationMachine", is_machine=False))
+        return LinearModel(*_load(path, "LinearModel", "FactorizationMachine", is_fm=False))
 
     @property
     def coefficients(self) -> Float64s:
@@ -311,7 +311,7 @@ class FactorizationMachine(_Predictor):
     @staticmethod
     def load(path: str) -> FactorizationMachine:
         """Read a model that ``model.save(path)`` of an estimator's model wrote; see ``LinearModel.load``."""
-        return FactorizationMachine(*_load(path, "FactorizationMachine", "LinearModel", is_machine=True))
+        return FactorizationMachine(*_load(path, "FactorizationMachine", "LinearModel", is_fm=True))
 
     @property
     def intercept(self) -> float:
@@ -329,10 +329,10 @@ class FactorizationMachine(_Predictor):
         return self._weights.array("factors")[:, 1:]
 
 
-def _load(path: str, name: str, other_name: str, is_machine: bool) -> tuple[Weights, Head]:
+def _load(path: str, name: str, other_name: str, is_fm: bool) -> tuple[Weights, Head]:
     metadata = load_metadata(path)
     weights = WeightsInMemory.read(path, path, metadata.get(KEY))
-    if weights.problem.loss.startswith("fm") != is_machine:
+    if weights.problem.loss.startswith("fm") != is_fm:
         raise UsageError(f"{path}: {name} cannot read a {metadata.get('class')}; {other_name}.load(path) reads it")
     params = {**metadata.get("defaultParamMap", {}), **metadata.get("paramMap", {})}
     return weights, head_of(weights.problem, params)

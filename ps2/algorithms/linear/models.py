@@ -192,7 +192,7 @@ class LinearRegressionModel(
         return self._as_pyspark(regression.LinearRegressionModel, self.coefficients, self.intercept, self.scale)
 
 
-class MachineModel(WeightsModel):
+class FMModel(WeightsModel):
     """A trained factorization machine."""
 
     _LOADER = "ps2.algorithms.linear.model:FactorizationMachine"
@@ -213,7 +213,7 @@ class MachineModel(WeightsModel):
         return ", ".join([super().__repr__(), *(f"{name}={str(value).lower()}" for name, value in params.items())])
 
 
-class FMClassificationModel(FMClassifierSettings, MachineModel, ProbabilityModel, ProbabilisticClassificationModel):
+class FMClassificationModel(FMClassifierSettings, FMModel, ProbabilityModel, ProbabilisticClassificationModel):
     """A trained ``FMClassifier``."""
 
     __module__ = "ps2.algorithms.classification"
@@ -227,7 +227,7 @@ class FMClassificationModel(FMClassifierSettings, MachineModel, ProbabilityModel
         return self._as_pyspark(classification.FMClassificationModel, self.intercept, self.linear, self.factors)
 
 
-class FMRegressionModel(FMRegressorSettings, MachineModel, FleetRegressionModel, RegressionModel[Vector]):
+class FMRegressionModel(FMRegressorSettings, FMModel, FleetRegressionModel, RegressionModel[Vector]):
     """A trained ``FMRegressor``."""
 
     __module__ = "ps2.algorithms.regression"

@@ -37,16 +37,16 @@ class Parameters:
     width: int
 
     @property
-    def each(self) -> tuple[DCV, DCV]:
+    def vectors(self) -> tuple[DCV, DCV]:
         """Both vectors."""
         return self.weight, self.bias
 
     def zero(self) -> None:
-        for vector in self.each:
+        for vector in self.vectors:
             vector.zero()
 
     def copy(self, other: Parameters) -> None:
-        for target, source in zip(self.each, other.each, strict=True):
+        for target, source in zip(self.vectors, other.vectors, strict=True):
             target.copy(source)
 
     def combine(self, others: Sequence[Parameters], alphas: Sequence[float] | Float64s) -> None:
@@ -74,20 +74,20 @@ class Space:
         self._vectors = [self._bias, self._weight]
 
     def new(self) -> Parameters:
-        return self.several(1)[0]
+        return self.new_list(1)[0]
 
-    def several(self, count: int) -> list[Parameters]:
+    def new_list(self, count: int) -> list[Parameters]:
         """Make vectors of zeros by one request."""
         weights, biases = self._derive(self._weight, count), self._derive(self._bias, count)
         self._vectors += [*weights, *biases]
         return [Parameters(w, b, self._problem.width) for w, b in zip(weights, biases, strict=True)]
 
-    def weight(self) -> DCV:
+    def new_weight(self) -> DCV:
         """Make a vector for weights alone."""
         self._vectors += self._derive(self._weight, 1)
         return self._vectors[-1]
 
-    def features(self, count: int) -> list[DCV]:
+    def new_features(self, count: int) -> list[DCV]:
         """Make float64 vectors with a value for each feature, co-located only with each other."""
         make = DCV.dense if self._is_dense else DCV.sparse
         first = self._names.give(lambda name: make(self._problem.dim, count, "float64", name=name))
@@ -95,7 +95,7 @@ class Space:
         self._vectors += vectors
         return vectors
 
-    def small(self, columns: int) -> DCV:
+    def new_small(self, columns: int) -> DCV:
         """Make a short float64 vector."""
         self._vectors.append(self._names.give(lambda name: DCV.dense(columns, 1, "float64", name=name)))
         return self._vectors[-1]
@@ -150,7 +150,7 @@ class Center:
 
 
 # The summed loss of no rows, and the sum of their weights.
-NOTHING = 0.0, 0.0
+NO_LOSS = 0.0, 0.0
 
 
 class ModelView:
@@ -189,8 +189,8 @@ class ModelView:
 
     def report(
         self,
-        loss: tuple[float, float] = NOTHING,
-        held_out: tuple[float, float] = NOTHING,
+        loss: tuple[float, float] = NO_LOSS,
+        held_out: tuple[float, float] = NO_LOSS,
         rows: int = 0,
         **solver_values: float | Array,
     ) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 
 from ps2.algorithms.frame.settings import Plan
-from ps2.algorithms.linear.settings import NO_BOUND, LossName, PathSettings, SolverName, SolverSettings, When
+from ps2.algorithms.linear.settings import ASP_STALENESS, LossName, PathSettings, SolverName, SolverSettings, UsePolicy
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
@@ -155,7 +155,7 @@ class LinearPlan(Plan[SolverSettings]):
 
     solver: SolverName = "l-bfgs"
     optimizer: str = "adam"
-    factors: When = "auto"
+    factors: UsePolicy = "auto"
     path: PathSettings | None = None
     schedule: ScheduleName = "sap"
     set_size: int = 512
@@ -167,7 +167,7 @@ class LinearPlan(Plan[SolverSettings]):
     @property
     def staleness(self) -> int | None:
         """The number of clocks that a worker may be ahead of the slowest one: 0 for BSP, s for SSP, None for ASP."""
-        return None if self.settings.staleness == NO_BOUND else self.settings.staleness
+        return None if self.settings.staleness == ASP_STALENESS else self.settings.staleness
 
     @property
     def validate(self) -> bool:

@@ -18,9 +18,9 @@ from ps2.algorithms.linear.losses import Loss
 from ps2.algorithms.linear.parameters import Center, Parameters
 from ps2.algorithms.linear.scaling import (
     column_sums,
-    conditioning,
     deviations,
     inverse,
+    preconditioner,
     scaled,
     shrink_factors,
     squared_distances,
@@ -75,7 +75,7 @@ class Preparation:
             distances from the mean; for float64 rows, its size (``ColumnSums``). None: features are not scaled.
         scale: each feature's factor, repeated in each of its columns; None: features are not scaled.
         start: the user's initial weights on the servers; workers copy the columns of their features; or None.
-        conditions: see ``SolverContext``.
+        is_preconditioned: see ``SolverContext``.
     """
 
     facts: Facts
@@ -86,7 +86,7 @@ class Preparation:
     scale: DCV | None
     center: Center | None
     start: DCV | None
-    conditions: bool
+    is_preconditioned: bool
 
     @staticmethod
     def make(context: SolverContext) -> Preparation:
@@ -96,11 +96,11 @@ class Preparation:
             context.loss,
             context.plan.seed,
             context.initial_model,
-            None if context.scale is None else context.space.features(feature_vectors(context.problem)),
+            None if context.scale is None else context.space.new_features(feature_vectors(context.problem)),
             context.scale,
             context.center,
             context.start.weight if context.start is not None and isinstance(context.start.weight, DCV) else None,
-            context.conditions,
+            context.is_preconditioned,
         )
 
     def do(self, worker: Any, task: PreparationTask, rows: KeptRows) -> None:
@@ -140,9 +140,9 @@ class Preparation:
         shrink = _shrinking(sizes, keys)
         std = deviations(squares, weights, mean, shrink, self.facts)
         max_factor = np.finfo(scale.dtype).max * HEADROOM
-        if self.conditions:
+        if self.is_preconditioned:
             uncentered_mean = mean if self.center is None else np.zeros(len(keys))
-            factors = np.minimum(conditioning(std, uncentered_mean, shrink, self.loss.problem), max_factor)
+            factors = np.minimum(preconditioner(std, uncentered_mean, shrink, self.loss.problem), max_factor)
         else:
             factors = inverse(std, shrink)
         too_large = np.flatnonzero(factors > max_factor)

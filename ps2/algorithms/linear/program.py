@@ -99,12 +99,12 @@ class LinearProgram(Program[TrainedModel]):
         return shifts
 
     def _set_initial_biases(self) -> None:
-        self.model.bias.push(self.first_biases())
-        if self.context.conditions and self.context.scale is not None:
+        self.model.bias.push(self.initial_biases())
+        if self.context.is_preconditioned and self.context.scale is not None:
             self.context.scale.fill(1.0)  # workers overwrite it for features of their rows
 
-    def first_biases(self) -> Float64s:
-        return self.context.loss.first_biases(self.context.facts)
+    def initial_biases(self) -> Float64s:
+        return self.context.loss.initial_biases(self.context.facts)
 
     def _set_initial_parameters(self) -> Float64s:
         context = self.context
@@ -190,7 +190,7 @@ class SteppingProgram(LinearProgram):
         reason = self.validation.add_loss(ask, report, self.model) if self.plan.validate else ""
         if not (reason or is_last):
             return False
-        ask(self.monitor.end)
+        ask(self.monitor.check_end)
         self.record.reason = reason
         return True
 

@@ -94,7 +94,7 @@ def inverse(deviation: Array, h: Array) -> Float64s:
         return inverses * h
 
 
-def conditioning(deviation: Array, mean: Array, h: Array, problem: Problem) -> Float64s:
+def preconditioner(deviation: Array, mean: Array, h: Array, problem: Problem) -> Float64s:
     """Return factors of features that make the objective about equally curved along each weight (Jacobi).
 
     ``deviation`` is the standard deviation times h^2; ``mean`` is 0 if the search subtracts means.

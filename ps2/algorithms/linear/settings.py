@@ -26,14 +26,14 @@ S = TypeVar("S")
 
 LossName = Literal["logistic", "softmax", "hinge", "squaredHinge", "squared", "huber", "fmLogistic", "fmSquared"]
 SolverName = Literal["l-bfgs", "normal", "minibatch", "ma-sgd", "ftsgd", "sap"]
-When = Literal["auto", "always", "never"]
-WHEN: tuple[When, ...] = get_args(When)
+UsePolicy = Literal["auto", "always", "never"]
+USE_POLICIES: tuple[UsePolicy, ...] = get_args(UsePolicy)
 # The value of ``staleness`` at which no worker waits for another one (ASP).
-NO_BOUND = -1
+ASP_STALENESS = -1
 # The maximum number of features of normal equations, as in pyspark.ml: their products are 64 MiB.
 MAX_FEATURES = 4096
 # The parameters that each solver takes, of those that not every solver takes.
-TAKES: dict[SolverName, tuple[str, ...]] = {
+PARAMS_BY_SOLVER: dict[SolverName, tuple[str, ...]] = {
     "l-bfgs": ("factors",),
     "minibatch": ("optimizer", "lazy", "staleness", "stepSize", "miniBatchFraction", "factors"),
     "ma-sgd": ("stepSize", "localPasses", "localBatchSize"),
@@ -43,7 +43,7 @@ TAKES: dict[SolverName, tuple[str, ...]] = {
 LINEAR_SOLVERS = ("auto", "l-bfgs", "minibatch", "ma-sgd", "ftsgd")
 LASSO_SOLVERS = (*LINEAR_SOLVERS, "sap")
 LEAST_SQUARES_SOLVERS = (*LASSO_SOLVERS, "normal")
-MACHINE_SOLVERS = ("adamW", "gd", "l-bfgs", "minibatch", "ftsgd")
+FM_SOLVERS = ("adamW", "gd", "l-bfgs", "minibatch", "ftsgd")
 REGRESSION_LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
 OPTIMIZERS = ("adam", "sgd", "momentum", "adagrad", "rmsprop", "ftrl")
 AUTO = "auto is minibatch if an optimizer is set, else l-bfgs"
@@ -106,7 +106,7 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
     staleness: Setting[int] = param(
         0,
         "how many steps a worker may be ahead of the slowest one: 0 is BSP, s is SSP, -1 is ASP (minibatch)",
-        check=(lambda value: value >= NO_BOUND, "the clocks to be ahead, or -1 for no bound"),
+        check=(lambda value: value >= ASP_STALENESS, "the clocks to be ahead, or -1 for no bound"),
         option=None,
     )
     localPasses: Setting[int] = param(
@@ -138,14 +138,14 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
         "auto",
         "whether there are local steps: 'auto' (after the first average, if the workers' models agree by the "
         "68-95-99.7 rule), 'always' or 'never', which is MLlib's SGD (ftsgd)",
-        one_of=WHEN,
+        one_of=USE_POLICIES,
     )
     seed: Setting[int] = param(0, "the seed of minibatches, of the order of rows, and of initial factors", bits=64)
     spill: Setting[str] = param(
         "auto",
         "whether workers keep their rows in files on Spark's local disks: 'auto' (those that exceed a quarter of a "
         "worker's memory), 'always' or 'never'; solvers ma-sgd and sap keep rows in memory",
-        one_of=WHEN,
+        one_of=USE_POLICIES,
     )
     validationIndicatorCol: Setting[str | None] = param(
         None,
@@ -246,7 +246,7 @@ class LogisticRegressionSettings(ElasticNetSettings, ProbabilitySettings):
         "auto",
         "whether gradients of the multinomial model travel as sufficient factors: 'auto' (where these take fewer bytes "
         "than the values), 'always' or 'never' (l-bfgs, minibatch)",
-        one_of=WHEN,
+        one_of=USE_POLICIES,
         option=None,
     )
     threshold: Setting[float] = param(
@@ -385,8 +385,8 @@ class FactorizationSettings(SolverSettings):
 
     solver: Setting[str] = param(
         "adamW",
-        f"how to train: {', '.join(MACHINE_SOLVERS)}; gd and adamW (default) are pyspark.ml's, of minibatches",
-        one_of=MACHINE_SOLVERS,
+        f"how to train: {', '.join(FM_SOLVERS)}; gd and adamW (default) are pyspark.ml's, of minibatches",
+        one_of=FM_SOLVERS,
     )
     stepSize: Setting[float] = with_default(SolverSettings, "stepSize", 1.0)
     factorSize: Setting[int] = param(8, "the number of factors of each feature", at_least=1)

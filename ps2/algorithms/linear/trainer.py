@@ -72,9 +72,9 @@ def train(
             Record(on_step),
             table.workers,
             table.columns,
-            space.weight() if plan.scales(problem) else None,
-            Center(space.weight(), problem.outputs) if _subtracts_means(problem, plan) else None,
-            None if plan.bounds is None else Box(plan.bounds, *space.several(2)),
+            space.new_weight() if plan.scales(problem) else None,
+            Center(space.new_weight(), problem.outputs) if _subtracts_means(problem, plan) else None,
+            None if plan.bounds is None else Box(plan.bounds, *space.new_list(2)),
             plan.start,
         )
         return run_program(ps, SOLVERS[plan.solver](context), table, names)
@@ -98,7 +98,7 @@ def train_weights(
 ) -> tuple[Weights, TrainingHistory]:
     """Train as ``train`` does; return the weights, as an array if they are few."""
     model = train(ps, table, problem, plan, facts, on_step)
-    return Weights.of(problem, model.weight, model.biases), model.history
+    return Weights.from_servers(problem, model.weight, model.biases), model.history
 
 
 # -- the same programs in the process of the only worker, which has all rows -------------------------------------------

@@ -75,7 +75,7 @@ def _predict(problem: Problem) -> None:
 def _descend() -> None:
     """Take a step of coordinate descent."""
     rows, features, empty = _rows("float64", np.int32), np.arange(2), np.empty(0)
-    columns, slope, curvature = LocalColumns.of(rows, empty.astype(np.int64), empty), np.empty(2), np.empty(2)
+    columns, slope, curvature = LocalColumns.from_rows(rows, empty.astype(np.int64), empty), np.empty(2), np.empty(2)
     for weights in (empty, np.ones(2)):
         coordinate_kernels.slopes(HALF_SQUARED, np.zeros(2), np.array([0.0, 1.0]), weights, 0.0, 0.5, slope, curvature)
     coordinate_kernels.describe_columns(rows.x.indptr, rows.x.indices, rows.x.data, np.ones(2), np.zeros((2, 3)))

@@ -61,33 +61,33 @@ class AveragingWork:
         def do(worker: Any, task: PassLocally | Evaluate) -> None:
             view = ModelView(worker)
             w, b = view.pull(self.model, data.columns)
-            loss, held_loss = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
+            loss, held_out_loss = self.loss.loss(data.rows, w, b), data.held_out_loss(self.loss, w, b)
             if isinstance(task, Evaluate):
-                view.report(loss, held_loss)
+                view.report(loss, held_out_loss)
                 return
-            share, rng, rows = data.rows.weight / self.weight, worker.rng(), data.whole
+            share, rng, rows = data.rows.weight / self.weight, worker.rng(), data.local_rows
             order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.plan.settings.localPasses)])
             batch_rows = max(1, self.plan.settings.localBatchSize or len(rows))
             first_step, problem = task.step * -(-len(order) // batch_rows), self.loss.problem
             steps = LocalSteps(batch_rows, task.step_size, problem.l2, first_step, problem.l1)
             local = local_sgd(self.loss, rows, w, b, order, steps)
-            change = SentValues(share * (local.w - local.unused(w)), data.columns)
+            change = SentValues(share * (local.w - local.shrink_unused(w)), data.columns)
             view.add(self.changes, change, share * (local.b - b))
             shrinking = np.zeros((worker.workers, 2))
             shrinking[worker.rank] = share * local.shrink, local.threshold
-            view.report(loss, held_loss, len(order), shrinking=shrinking)
+            view.report(loss, held_out_loss, len(order), shrinking=shrinking)
 
         return do
 
 
 def check_problem(problem: Problem) -> None:
     """Raise ConfigError for an objective that this solver does not minimise."""
-    if not takes(problem.loss):
+    if not is_supported(problem.loss):
         is_softmax = problem.loss == "softmax"
-        raise refused(f"family: {problem.width} classes" if is_softmax else f"loss {problem.loss!r}")
+        raise unsupported_error(f"family: {problem.width} classes" if is_softmax else f"loss {problem.loss!r}")
 
 
-def refused(got: str) -> ConfigError:
+def unsupported_error(got: str) -> ConfigError:
     """Return the error of a model that the solver does not train."""
     return ConfigError(
         "solver: 'ma-sgd' expects two classes (family 'binomial') or numbers (a loss other than 'huber'), got "
@@ -183,7 +183,7 @@ class LocalModel:
     next_step: int
     threshold: float = 0.0
 
-    def unused(self, w: Array) -> Float64s:
+    def shrink_unused(self, w: Array) -> Float64s:
         """Return the weights after the pass, from those before it, of features that no row has."""
         w = np.asarray(w, np.float64)
         if self.threshold == 0.0:
@@ -191,7 +191,7 @@ class LocalModel:
         return self.shrink * np.sign(w) * np.maximum(np.abs(w) - self.threshold, 0.0)
 
 
-def takes(loss: str) -> bool:
+def is_supported(loss: str) -> bool:
     """Return whether ``local_sgd`` takes a loss: those of linear models, except Huber's, which trains a scale."""
     return loss in MARGIN_CODES and loss != "huber"
 
@@ -202,7 +202,7 @@ def local_sgd(loss: Loss, rows: LocalRows, w: Array, b: Float64s, order: Int64s,
     ``order`` has numbers of rows; some rows may be missing, others may repeat. Wrong arguments raise a ``UsageError``.
     """
     problem = loss.problem
-    if not takes(problem.loss):
+    if not is_supported(problem.loss):
         raise ConfigError(f"local SGD: expected a linear model's loss other than huber, got {problem.loss!r}")
     if steps.batch < 0 or not steps.step_size > 0.0 or min(steps.l1, steps.l2) < 0.0 or steps.first_step < 0:
         raise ConfigError(f"local SGD: expected a positive step size, and no negative number, got {steps}")

@@ -59,11 +59,11 @@ class History:
         if self._dots[s, y] > MIN_CURVATURE * self._dots[y, y]:
             self.slots.append(slot)
 
-    def begin(self, square: float) -> None:
+    def set_gradient_square(self, square: float) -> None:
         """Set the inner product of the first gradient with itself."""
         self._dots[-1, -1] = square
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Remove all steps; keep the gradient."""
         self.slots = []
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
 from ps2.algorithms.linear.losses import Loss
-from ps2.algorithms.linear.parameters import NOTHING, ModelView, Parameters
+from ps2.algorithms.linear.parameters import NO_LOSS, ModelView, Parameters
 from ps2.algorithms.linear.plan import LinearPlan
 from ps2.algorithms.linear.program import Evaluate, SteppingProgram
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
@@ -86,9 +86,9 @@ class FtsgdWork:
         def do(worker: Any, task: SearchLocally | Evaluate) -> None:
             view = ModelView(worker)
             w, b = view.pull(self.model, data.columns)
-            held_loss = data.held_loss(self.loss, w, b)
+            held_out_loss = data.held_out_loss(self.loss, w, b)
             if isinstance(task, Evaluate):
-                view.report(self.loss.loss(data.rows, w, b), held_loss)
+                view.report(self.loss.loss(data.rows, w, b), held_out_loss)
                 return
             # If minibatches have all rows, the first gradient's loss is that of all rows.
             loss = None if self.plan.settings.miniBatchFraction == 1.0 else self.loss.loss(data.rows, w, b)
@@ -102,7 +102,7 @@ class FtsgdWork:
                 view.add(self.changes, SentValues(gradient.dw, data.columns), gradient.db)
                 sampled = gradient.weight
                 view.report(
-                    *(loss or (gradient.loss, sampled), held_loss, len(rows)),
+                    *(loss or (gradient.loss, sampled), held_out_loss, len(rows)),
                     shrink=0.0,
                     oscillated=0,
                     fell_back=1,
@@ -118,7 +118,7 @@ class FtsgdWork:
             change = SentValues(share * (local.w[: len(w)] - local.shrink * w), data.columns)
             view.add(self.changes, change, share * (local.w[len(w) :] - b))
             view.report(
-                *(loss or shard.first or NOTHING, held_loss, shard.rows),
+                *(loss or shard.first or NO_LOSS, held_out_loss, shard.rows),
                 shrink=share * local.shrink,
                 oscillated=int(local.oscillated),
                 fell_back=0,
@@ -134,7 +134,7 @@ class FtsgdWork:
         with np.errstate(over="ignore", invalid="ignore"):
             if plan.settings.adaptiveMomentum:
                 return ftsgd(shard, start, slope, plan.settings.momentum, task.step_size, plan.settings.localSteps, l2)
-            return descend(shard, start, decayed(plan.settings.stepSize, task.step), plan.settings.localSteps, l2)
+            return descend(shard, start, decayed_rate(plan.settings.stepSize, task.step), plan.settings.localSteps, l2)
 
     def _agree(self, worker: Any, first: Array | None, average: Array, norm: float) -> bool:
         """Return whether the workers' first models allow local iterations."""
@@ -172,7 +172,7 @@ class Ftsgd(SteppingProgram):
             raise ConfigError(f"ftsgd: takes L2 penalties only, got l1={context.problem.l1:g}")
         super().__init__(context)
         self._changes = context.space.new()
-        self._similarities = context.space.small(context.workers)
+        self._similarities = context.space.new_small(context.workers)
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class Ftsgd(SteppingProgram):
         factor, rate = float(report.shrink), 1.0
         with batch():
             if report.fell_back:
-                step_size = decayed(self.plan.settings.stepSize, step) if report.sampled else 0.0
+                step_size = decayed_rate(self.plan.settings.stepSize, step) if report.sampled else 0.0
                 factor, rate = 1.0 - step_size * self.context.problem.l2, -step_size / max(report.sampled, MIN_WEIGHT)
                 self._changes.bias.mul(rate)
             self.model.weight.combine([self.model.weight, self._changes.weight], [factor, rate])
@@ -261,13 +261,15 @@ def ftsgd(  # noqa: PLR0913
         similarity = 0.0 if old is None else cosine(old, gradient)
         old = gradient
         if similarity < 0.0 and was_opposed:
-            return LocalResult(w, gradient, True, momenta, shrunk(momenta, beta / 2.0 * l2))
+            return LocalResult(w, gradient, True, momenta, shrink_factor(momenta, beta / 2.0 * l2))
         was_opposed = similarity < 0.0
         momentum = 0.0 if was_opposed else alpha * (1.0 + similarity)
         momenta.append(momentum)
         velocity = momentum * velocity + beta / 2.0 * gradient
         w -= velocity
-    return LocalResult(w, np.zeros_like(w) if old is None else old, False, momenta, shrunk(momenta, beta / 2.0 * l2))
+    return LocalResult(
+        w, np.zeros_like(w) if old is None else old, False, momenta, shrink_factor(momenta, beta / 2.0 * l2)
+    )
 
 
 def descend(
@@ -280,15 +282,15 @@ def descend(
         gradient = gradient_of(w)
         w -= rate * gradient
     momenta = [0.0] * local_steps
-    return LocalResult(w, gradient, False, momenta, shrunk(momenta, rate * l2))
+    return LocalResult(w, gradient, False, momenta, shrink_factor(momenta, rate * l2))
 
 
-def decayed(step_size: float, clock: int) -> float:
+def decayed_rate(step_size: float, clock: int) -> float:
     """Return the learning rate of MLlib's SGD in a clock, from 0 (FTSGD, equation 4)."""
     return step_size / math.sqrt(clock + 1)
 
 
-def shrunk(momenta: Sequence[float], rate: float) -> float:
+def shrink_factor(momenta: Sequence[float], rate: float) -> float:
     """Return the factor by which steps shrink a weight that has only the penalty; ``rate`` is beta / 2 times l2."""
     scale, velocity = 1.0, 0.0
     for momentum in momenta:

@@ -69,8 +69,10 @@ class LbfgsWork:
             b[: len(task.shifts)] -= task.shifts
             evaluated, sent = self.form.gradient(self.gradient.weight, data.rows, w, b, data.columns)
             view.add(self.gradient, sent, evaluated.db)
-            held_loss = data.held_loss(self.loss, w, b)
-            view.report((evaluated.loss, evaluated.weight), held_loss, len(data.rows), **self.form.choice.reported())
+            held_out_loss = data.held_out_loss(self.loss, w, b)
+            view.report(
+                (evaluated.loss, evaluated.weight), held_out_loss, len(data.rows), **self.form.choice.reported()
+            )
 
         return evaluate
 
@@ -104,15 +106,15 @@ class Lbfgs(LinearProgram):
         super().__init__(context)
         self._trial = self.model
         # The weights of unscaled features, if the penalties are on these.
-        self._unscaled = context.space.weight() if context.conditions else None
-        vectors = context.space.several(4 + 2 * PAIRS)
+        self._unscaled = context.space.new_weight() if context.is_preconditioned else None
+        vectors = context.space.new_list(4 + 2 * PAIRS)
         self._point, self._direction, self._gradient, self._gradient_at_trial = vectors[:4]
         self._steps, self._changes = vectors[4 : 4 + PAIRS], vectors[4 + PAIRS :]
-        scale = context.scale if context.conditions else None
+        scale = context.scale if context.is_preconditioned else None
         orthants = Orthants(context.problem.l1, scale, self._unscaled) if context.problem.l1 else None
         self._region: Box | Orthants | None = context.box or orthants
         if self._region is not None:
-            self._pseudo, self._pseudo_at_trial = context.space.several(2)
+            self._pseudo, self._pseudo_at_trial = context.space.new_list(2)
         else:
             self._pseudo, self._pseudo_at_trial = self._gradient, self._gradient_at_trial
         self._basis = [*self._steps, *self._changes, self._pseudo]
@@ -128,7 +130,7 @@ class Lbfgs(LinearProgram):
         history, objectives = History(PAIRS), list[float]()
         evaluations = iter(range(EVALUATIONS_PER_STEP * self.plan.settings.maxIter))  # after the first one
         trial = yield from self._evaluate(ask, history, shifts)
-        history.begin(trial.square)
+        history.set_gradient_square(trial.square)
         while True:
             objectives.append(trial.value)
             ask.record_objective(trial.value)
@@ -160,7 +162,7 @@ class Lbfgs(LinearProgram):
             except ArithmeticError as error:
                 if history.is_empty:
                     return str(error)
-                history.forget()  # to search along the gradient
+                history.clear()  # to search along the gradient
                 search, shifts = self._choose_direction(ask, history, value, accept=False)
             else:
                 shifts = ask(partial(self._move_trial, search.step))
@@ -178,7 +180,7 @@ class Lbfgs(LinearProgram):
         """
         coefficients, slope = history.direction()
         if slope >= 0.0:  # by rounding, or because servers lost a part of the vectors
-            history.forget()
+            history.clear()
             coefficients, slope = history.direction()
         length = self._label_size / math.sqrt(-slope) if history.is_empty else 1.0
         if self.context.start is not None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
 from ps2.algorithms.linear.losses import Loss
-from ps2.algorithms.linear.parameters import NOTHING, ModelView, Parameters
+from ps2.algorithms.linear.parameters import NO_LOSS, ModelView, Parameters
 from ps2.algorithms.linear.preparation import END, PREPARATION
 from ps2.algorithms.linear.program import Evaluate, LinearWork, SteppingProgram
 from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer, follows_from_sums, states_of
@@ -64,19 +64,19 @@ class MinibatchWork:
             catch_up = None if self.catch_up is None else self.catch_up.to_step(task.step)
             w, b = view.pull(self.model, columns, catch_up)
             if is_last:
-                view.report(self.loss.loss(rows, w, b), self._held_loss(data, view, catch_up))
+                view.report(self.loss.loss(rows, w, b), self._held_out_loss(data, view, catch_up))
                 return
             evaluated, sent = self.form.gradient(self.gradient.weight, rows, w, b, columns, self.scale)
-            held_loss = self._held_loss(data, view, catch_up) if task.step % self.every == 0 else NOTHING
+            held_out_loss = self._held_out_loss(data, view, catch_up) if task.step % self.every == 0 else NO_LOSS
             own_step = None if self.optimizer is None else partial(self.optimizer.step, task.step + 1)
             view.add(self.gradient, sent, evaluated.db * self.scale, own_step)
-            view.report((evaluated.loss, evaluated.weight), held_loss, len(rows), **self.form.choice.reported())
+            view.report((evaluated.loss, evaluated.weight), held_out_loss, len(rows), **self.form.choice.reported())
 
         return do
 
-    def _held_loss(self, data: Data, view: ModelView, catch_up: Any) -> tuple[float, float]:
+    def _held_out_loss(self, data: Data, view: ModelView, catch_up: Any) -> tuple[float, float]:
         if data.held_out is None:
-            return NOTHING
+            return NO_LOSS
         return self.loss.loss(data.held_out, *view.pull(self.model, data.columns, catch_up))
 
 
@@ -106,12 +106,12 @@ class Minibatch(SteppingProgram):
         states = {name: context.space.new() for name in states_of(plan.optimizer)}
         steps_per_clock = 1 if plan.staleness == 0 else context.workers
         self._optimizer = Optimizer(context.problem, plan, model, self._gradient, states, steps_per_clock)
-        super().__init__(context, self._optimizer.decayed)
+        super().__init__(context, self._optimizer.penalised)
         self._catch_up = self._optimizer.catch_up()
         self._every = math.ceil(1.0 / self.plan.settings.miniBatchFraction)
 
-    def first_biases(self) -> Float64s:
-        biases = super().first_biases()
+    def initial_biases(self) -> Float64s:
+        biases = super().initial_biases()
         # With sums of 0, such an optimizer computes weights of 0.
         return np.zeros_like(biases) if follows_from_sums(self.plan.optimizer) else biases
 

@@ -57,7 +57,7 @@ class ObjectiveMonitor:
             )
         return value
 
-    def end(self) -> None:
+    def check_end(self) -> None:
         """Warn if the last objective is worse than the first one; raise DivergedError if it is far worse."""
         factor, message = self._context.record.growth(self._rounding)
         if factor > DIVERGED:

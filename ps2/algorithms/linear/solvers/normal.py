@@ -101,7 +101,10 @@ class Normal(LinearProgram):
     def __init__(self, context: SolverContext) -> None:
         super().__init__(context)
         problem = context.problem
-        self._sums, self._residuals = context.space.small(packed_size(problem.dim)), context.space.small(problem.dim)
+        self._sums, self._residuals = (
+            context.space.new_small(packed_size(problem.dim)),
+            context.space.new_small(problem.dim),
+        )
         self._label_mean = context.facts.label_mean if problem.fit_intercept else 0.0
         self._equations: _Equations | None = None  # a cache of the sums on the servers
 

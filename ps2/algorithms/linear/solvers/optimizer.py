@@ -70,12 +70,12 @@ class Optimizer:
         weights, biases = [state.weight for state in states], [state.bias for state in states]
         self.model.weight.zip(*weights, self.gradient.weight).apply(name, **self._scalars(number, is_weight=True))
         self.model.bias.zip(*biases, self.gradient.bias).apply(name, **self._scalars(number, is_weight=False))
-        for vector in self.gradient.each:
+        for vector in self.gradient.vectors:
             vector.zero()
 
-    def decayed(self, model: Parameters) -> tuple[DCV, ...]:
+    def penalised(self, model: Parameters) -> tuple[DCV, ...]:
         """Return the vectors of a model to which an L2 penalty applies."""
-        return model.each if self.plan.optimizer in DECAYING else (model.weight,)
+        return model.vectors if self.plan.optimizer in DECAYING else (model.weight,)
 
     def catch_up(self) -> CatchUp | None:
         """Return how to apply skipped penalties before workers read columns; None: no step skips penalties."""
@@ -96,7 +96,7 @@ class Optimizer:
     def _decay(self, number: int) -> None:
         if self.plan.optimizer in DECAYING and self.problem.l2:
             share = self.problem.l2 * (self._rate(number) if self.plan.optimizer == "gd" else 1.0)
-            for vector in self.model.each:
+            for vector in self.model.vectors:
                 vector.mul(1.0 - share / self.steps_per_clock)
 
     def _rate(self, number: int) -> float:

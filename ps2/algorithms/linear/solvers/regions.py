@@ -75,12 +75,12 @@ class Box:
 
     def set_pseudo_gradient(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
         for vector, *arguments in zip(
-            pseudo.each, point.each, gradient.each, self.lower.each, self.upper.each, strict=True
+            pseudo.vectors, point.vectors, gradient.vectors, self.lower.vectors, self.upper.vectors, strict=True
         ):
             vector.zip(*arguments).apply("box_gradient")
 
     def align(self, direction: Parameters, pseudo: Parameters) -> None:
-        for vector, mask in zip(direction.each, pseudo.each, strict=True):
+        for vector, mask in zip(direction.vectors, pseudo.vectors, strict=True):
             vector.zip(mask).apply("mask")
 
     def project(
@@ -94,5 +94,5 @@ class Box:
         self.align(change, pseudo)
 
     def _clip(self, parameters: Parameters) -> None:
-        for vector, lower, upper in zip(parameters.each, self.lower.each, self.upper.each, strict=True):
+        for vector, lower, upper in zip(parameters.vectors, self.lower.vectors, self.upper.vectors, strict=True):
             vector.zip(lower, upper).apply("clip")

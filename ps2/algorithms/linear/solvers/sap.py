@@ -167,7 +167,7 @@ class Sap(LinearProgram):
     def __init__(self, context: SolverContext) -> None:
         check_problem(context.problem)
         super().__init__(context)
-        self._vectors = ColumnVectors(*(context.space.weight() for _ in range(5)))
+        self._vectors = ColumnVectors(*(context.space.new_weight() for _ in range(5)))
         self._path = context.plan.path or SOLE_STRENGTH
         self._is_squared = context.problem.loss == "squared"
         self._by_change = context.plan.schedule in BY_CHANGE
@@ -187,7 +187,7 @@ class Sap(LinearProgram):
         loss = initial_loss
         for stage, factor in enumerate(factors):
             fit.begin(Strengths(self.context.problem.l1 * factor, self.context.problem.l2 * factor))
-            first_value, first_step = loss + fit.strengths.of(fit.support.w), len(self.record.seconds)
+            first_value, first_step = loss + fit.strengths.penalty(fit.support.w), len(self.record.seconds)
             while True:
                 screen = fit.strengths.l1 if fit.steps else self._strong_rule(factors, stage)
                 max_gradient = ask(partial(self._predict_changes, fit.strengths, screen))
@@ -253,7 +253,7 @@ class Sap(LinearProgram):
             report = yield from self.clock(task)
             for length, loss in zip(lengths, report.losses, strict=True):
                 moved = support.replaced(direction.columns, w + length * direction.changes)
-                value = float(loss) / self.context.facts.weight + fit.strengths.of(moved.w)
+                value = float(loss) / self.context.facts.weight + fit.strengths.penalty(moved.w)
                 if value <= fit.value * (1.0 + ROUNDING) - ARMIJO * length * expected:
                     return _Move(direction.columns, length * direction.changes, length * direction.intercept), value
             lengths = lengths[-1] * 0.5 ** np.arange(1, HALVINGS + 1)
@@ -297,7 +297,7 @@ class Sap(LinearProgram):
         """Compute objective and duality gap at a pass; return why the current strengths are done, or ""."""
         plan, w = self.plan, fit.support.w
         dual = float(report.dual) / self.context.facts.weight
-        value = loss + fit.strengths.of(w)
+        value = loss + fit.strengths.penalty(w)
         bound = lower_bound(dual, loss if self._is_squared else None, max_gradient, float(w @ w), fit.strengths)
         gap = value - bound + self._intercept_gap(report)
         if not math.isfinite(gap):
@@ -392,7 +392,7 @@ class Sap(LinearProgram):
         tol = max(INEXACT * fit.gap / fit.value, TOLERANCE_SHARE * self.plan.settings.tol, EXACT) * strengths.l1
         step = minimise(products, report.gradient, w, (float(report.down), curved), strengths, tol)
         expected = float(report.gradient @ step.change) + float(report.down) * step.intercept
-        expected += strengths.of(w) - strengths.of(step.w)
+        expected += strengths.penalty(w) - strengths.penalty(step.w)
         expected = max(expected, step.decrease)  # rounding of the penalties may hide a small decrease
         move = {"change": step.change, "intercept": step.intercept, "decrease": step.decrease, "expected": expected}
         return {**amounts, "is_lost": False, **move}

@@ -104,7 +104,7 @@ class SapWork:
     vectors: ColumnVectors
 
     def __call__(self, data: Data) -> DoTask:
-        return _Work(self, data.whole).do
+        return _Work(self, data.local_rows).do
 
 
 class _Work:
@@ -145,7 +145,7 @@ class _Work:
         view.report()
 
     def _make_margins(self, view: ModelView) -> LocalColumns:
-        columns = LocalColumns.of(self._rows, *self._vectors.dense_means(self._problem))
+        columns = LocalColumns.from_rows(self._rows, *self._vectors.dense_means(self._problem))
         w, _ = view.pull(self._model, columns.keys)
         used = np.flatnonzero(w)
         columns.add_to(self._z, columns.keys[used], w[used])

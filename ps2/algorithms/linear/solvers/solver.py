@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from ps2.algorithms.linear.losses import Evaluated, Loss, SoftmaxLoss
-from ps2.algorithms.linear.parameters import NOTHING, Center, Parameters, Space
+from ps2.algorithms.linear.parameters import NO_LOSS, Center, Parameters, Space
 from ps2.algorithms.linear.plan import LinearPlan, Problem, Start
 from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.training.faults import ColumnNames
@@ -40,14 +40,14 @@ class Data:
         return columns_of(self.rows.keys, self.width)
 
     @property
-    def whole(self) -> LocalRows:
+    def local_rows(self) -> LocalRows:
         """The rows to train on, for a solver that needs all of them in memory."""
         assert isinstance(self.rows, LocalRows)
         return self.rows
 
-    def held_loss(self, loss: Loss, w: Array, b: Float64s) -> tuple[float, float]:
+    def held_out_loss(self, loss: Loss, w: Array, b: Float64s) -> tuple[float, float]:
         """Return the summed loss of the held-out rows, and their summed weight."""
-        return NOTHING if self.held_out is None else loss.loss(self.held_out, w, b)
+        return NO_LOSS if self.held_out is None else loss.loss(self.held_out, w, b)
 
     def sample(self, fraction: float, rng: np.random.Generator) -> KeptRows:
         """Select each row to train on with probability ``fraction``; keep all keys."""
@@ -112,6 +112,6 @@ class SolverContext:
     start: Start | None = None
 
     @property
-    def conditions(self) -> bool:
+    def is_preconditioned(self) -> bool:
         """Whether ``scale`` only makes L-BFGS faster, and penalties are on the weights of unscaled features."""
         return self.scale is not None and not self.problem.standardize and self.plan.solver == "l-bfgs"
