@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms.linear import coordinates
-from ps2.algorithms.linear.coordinate_kernels import slopes
+from ps2.algorithms.linear.coordinate_kernels import loss_derivatives
 from ps2.algorithms.linear.coordinates import NO_PRODUCTS, NO_SUPPORT, LocalColumns, Strengths, lower_bound, minimise
 from ps2.algorithms.linear.loss_kernels import HALF_SQUARED, LOGISTIC
 from ps2.algorithms.linear.settings import PathSettings
@@ -114,7 +114,7 @@ def test_block_when_a_column_is_zeros_then_stays_zero():
 def test_slopes_when_computed_then_are_derivatives(code, weights):
     margins, y = np.array([0.3, -2.0, 1.0, 40.0]), np.array([1.0, 0.0, 1.0, 0.0])
     c, slope, curvature = weights if len(weights) else np.ones(4), np.empty(4), np.empty(4)
-    loss, dual = slopes(code, margins, y, weights, 0.5, 0.1, slope, curvature)
+    loss, dual = loss_derivatives(code, margins, y, weights, 0.5, 0.1, slope, curvature)
     if code == HALF_SQUARED:
         down, second, losses, duals = y - margins, np.ones(4), (y - margins) ** 2 / 2, (y - margins) * (y - 0.5)
     else:

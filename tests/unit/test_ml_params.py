@@ -193,7 +193,7 @@ def test_recipe_when_seed_hash_is_negative_then_seed_is_not():
         (FMRegressor(solver="ftsgd", localSearch="maybe"), "localSearch: expected one of auto, always, never, got 'm"),
         (
             LinearSVC(solver="ftsgd", momentum=0.3, adaptiveMomentum=False),
-            "momentum: adaptiveMomentum=False has none, got 0.3",
+            "momentum: adaptiveMomentum=False uses no momentum, got 0.3",
         ),
         (
             LinearRegression(solver="ftsgd", localSearch="never", localSteps=2),

@@ -1,7 +1,7 @@
-"""Gradients of minibatches, and an optimizer on the servers (PS2 paper, sections 3.3 and 5.2.1, Figure 3).
+"""Minibatch gradients of workers, and an optimizer on the servers (PS2 paper, sections 3.3 and 5.2.1, Figure 3).
 
-Under BSP the driver takes a step with the sum of all workers' gradients. Workers that may be ahead of each other (SSP,
-ASP) take their own steps, and know their tasks without the driver.
+Under BSP, the driver requests one step of the optimizer for the sum of all workers' gradients. Under SSP and ASP, each
+worker requests a step for its own gradient, and does not wait for tasks from the driver.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class AddGradient(Task):
 
 @dataclass(frozen=True, eq=False)
 class MinibatchWork:
-    """Makes the function that does a worker's tasks from its rows; picklable.
+    """The workers' part of the solver; picklable.
 
     Attributes:
-        optimizer: takes the worker's own step in each clock; None: the driver takes one step with all gradients.
-        catch_up: applies skipped penalties to the columns of a minibatch before they are read; None: there are none.
-        fraction: the share of the rows in a minibatch.
-        scale: the factor of the summed gradient.
-        every: the number of clocks from one evaluation of the held-out rows to the next.
+        optimizer: takes a step for the worker's gradient in each clock; None: the driver takes one step for all
+            gradients.
+        catch_up: applies skipped penalties to the columns of a minibatch before a pull; None: no penalties are skipped.
+        fraction: the fraction of the rows in a minibatch.
+        scale: the factor from the summed gradient of a minibatch to the estimated mean gradient of all workers' rows.
+        interval: the number of clocks from one evaluation of the held-out rows to the next.
     """
 
     loss: Loss
@@ -54,7 +55,7 @@ class MinibatchWork:
     catch_up: CatchUp | None
     fraction: float
     scale: float
-    every: int
+    interval: int
 
     def __call__(self, data: Data) -> DoTask:
         def do(worker: Any, task: AddGradient | Evaluate) -> None:
@@ -67,7 +68,7 @@ class MinibatchWork:
                 view.report(self.loss.loss(rows, w, b), self._held_out_loss(data, view, catch_up))
                 return
             evaluated, sent = self.form.gradient(self.gradient.weight, rows, w, b, columns, self.scale)
-            held_out_loss = self._held_out_loss(data, view, catch_up) if task.step % self.every == 0 else NO_LOSS
+            held_out_loss = self._held_out_loss(data, view, catch_up) if task.step % self.interval == 0 else NO_LOSS
             own_step = None if self.optimizer is None else partial(self.optimizer.step, task.step + 1)
             view.add(self.gradient, sent, evaluated.db * self.scale, own_step)
             view.report((evaluated.loss, evaluated.weight), held_out_loss, len(rows), **self.form.choice.reported())
@@ -92,14 +93,14 @@ class OwnSteps:
         for clock in clocks_until_rollback(worker, END + self.steps + 1):
             step = clock - END
             if step < 0:
-                worker.barrier()  # other workers may not have finished the clock before
+                worker.barrier()  # a preparation task needs the sums of all workers
                 do(worker, PREPARATION[clock - FIRST_CLOCK])
             else:
                 do(worker, AddGradient(step) if step < self.steps else Evaluate(step))
 
 
 class Minibatch(SteppingProgram):
-    """An optimizer's steps along gradients of minibatches."""
+    """The program of solver "minibatch"."""
 
     def __init__(self, context: SolverContext) -> None:
         model, plan, self._gradient = context.initial_model, context.plan, context.space.new()
@@ -108,11 +109,11 @@ class Minibatch(SteppingProgram):
         self._optimizer = Optimizer(context.problem, plan, model, self._gradient, states, steps_per_clock)
         super().__init__(context, self._optimizer.penalised)
         self._catch_up = self._optimizer.catch_up()
-        self._every = math.ceil(1.0 / self.plan.settings.miniBatchFraction)
+        self._interval = math.ceil(1.0 / self.plan.settings.miniBatchFraction)
 
     def initial_biases(self) -> Float64s:
         biases = super().initial_biases()
-        # With sums of 0, such an optimizer computes weights of 0.
+        # Such an optimizer ignores initial values: from sums of 0, it computes 0.
         return np.zeros_like(biases) if follows_from_sums(self.plan.optimizer) else biases
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
@@ -122,8 +123,8 @@ class Minibatch(SteppingProgram):
         step, penalty = 0, 0.0
         while True:
             report, is_last = yield from self.step_or_evaluate(ask, step, AddGradient(step))
-            # One request to the servers computes the penalty and takes the step. With held-out rows, the model must
-            # first be copied if it is the best one.
+            # One request to the servers computes the penalty and takes the step. With held-out rows, the step must
+            # wait: if this model is the best one so far, it is copied first.
             penalty = ask(partial(self._compute_penalty_and_step, step, is_last, penalty))
             if self.end_step(ask, step, report, penalty, is_last):
                 return self.validation.best
@@ -132,16 +133,18 @@ class Minibatch(SteppingProgram):
             step += 1
 
     def _compute_penalty_and_step(self, step: int, is_last: bool, last_penalty: float) -> float:
-        """Return the model's penalty, or ``last_penalty`` if it is not due; take a step, unless rows are held out."""
-        driver_steps = self.staleness == 0
-        # A lazy step touches only the columns of its minibatch, so all columns are visited once per pass over the rows.
-        is_due = is_last or self._catch_up is None or step % self._every == 0
-        # If workers are ahead, the penalties of this clock would replace those of later clocks.
-        if is_due and self._catch_up is not None and (driver_steps or is_last):
+        """Return the model's penalty, or ``last_penalty`` if none is due; take a BSP step, unless rows are held out."""
+        driver_takes_step = self.staleness == 0
+        # The penalty needs all columns, but a lazy step reads only its minibatch's. So compute it once per pass over
+        # the rows.
+        is_due = is_last or self._catch_up is None or step % self._interval == 0
+        # Under SSP and ASP, workers may already have applied penalties of later clocks, which this clock's would
+        # replace.
+        if is_due and self._catch_up is not None and (driver_takes_step or is_last):
             self._catch_up.to_step(step)(None)
         with batch():
             penalty = self.monitor.penalty(self.model) if is_due else None
-            if driver_steps and not (is_last or self.plan.validate):
+            if driver_takes_step and not (is_last or self.plan.validate):
                 self._optimizer.step(step + 1)
         return last_penalty if penalty is None else penalty()
 
@@ -162,7 +165,7 @@ class Minibatch(SteppingProgram):
             self._catch_up,
             plan.settings.miniBatchFraction,
             1.0 / (plan.settings.miniBatchFraction * context.facts.weight),
-            self._every,
+            self._interval,
         )
 
     def loop(self) -> Any:
