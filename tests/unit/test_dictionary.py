@@ -199,7 +199,7 @@ def test_options_when_impossible_then_error_says_why():
         plan_of(3, k=6).check(5)
     with pytest.raises(LimitError, match="at most 1,024 atoms, got 2,000"):
         plan_of(3, k=2000).check(5000)
-    with pytest.raises(LimitError, match="make 100,000,000 numbers"):
+    with pytest.raises(LimitError, match="make 100,000,000 values"):
         plan_of(100_000, k=1000).check(5000)
 
 

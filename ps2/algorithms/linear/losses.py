@@ -34,12 +34,12 @@ MARGIN_CODES = {
 # The losses of factorization machines. The squared loss is (margin - y)^2, as in pyspark.ml, without the factor 1/2.
 FM_CODES = {"fmLogistic": kernels.LOGISTIC, "fmSquared": kernels.SQUARED}
 CODES = MARGIN_CODES | FM_CODES
-# ``dw`` and ``db`` of ``Evaluated``, and an array of its loss and weight.
+# ``dw`` and ``db`` of ``LossAndGradient``, and an array of its loss and weight.
 Sums = tuple[Float64s, Float64s, Float64s]
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluated:
+class LossAndGradient:
     """A loss and its gradient, summed over weighted rows, without penalties.
 
     Attributes:
@@ -64,14 +64,14 @@ class Loss(ABC):
 
     problem: Problem
 
-    def gradient(self, rows: KeptRows, w: Array, b: Float64s) -> Evaluated:
+    def gradient(self, rows: KeptRows, w: Array, b: Float64s) -> LossAndGradient:
         """Compute loss and gradient, block by block; the result is the same for all sizes of blocks."""
         dw, db, sums = np.zeros(len(w)), np.zeros(len(b)), np.zeros(2)
         for block in rows.blocks():
             self._add_gradient(self._arrays(block, w, b), w, b, (dw, db, sums))
         if not self.problem.fit_intercept:
             db[: self.problem.outputs] = 0.0
-        return Evaluated(float(sums[0]), float(sums[1]), dw, db)
+        return LossAndGradient(float(sums[0]), float(sums[1]), dw, db)
 
     def loss(self, rows: KeptRows, w: Array, b: Float64s) -> tuple[float, float]:
         """Compute the summed loss, and the summed weight of the rows."""
@@ -174,7 +174,7 @@ class SoftmaxLoss(Loss):
             kernels.softmax_loss(self._arrays(block, w, b), w, b, sums)
         return float(sums[0]), float(sums[1])
 
-    def factors(self, rows: LocalRows, w: Array, b: Float64s) -> tuple[Evaluated, Float64s]:
+    def factors(self, rows: LocalRows, w: Array, b: Float64s) -> tuple[LossAndGradient, Float64s]:
         """Compute the gradient in factored form (sufficient factors; Petuum, section 3.4): ``dw`` is ``x.T @ slopes``.
 
         Returns:
@@ -183,7 +183,7 @@ class SoftmaxLoss(Loss):
         """
         slopes = np.zeros((len(rows), len(b)))
         loss, weight = kernels.softmax_slopes(self._arrays(rows, w, b), w, b, slopes)
-        return Evaluated(loss, weight, np.empty(0), slopes.sum(axis=0) * self.problem.fit_intercept), slopes
+        return LossAndGradient(loss, weight, np.empty(0), slopes.sum(axis=0) * self.problem.fit_intercept), slopes
 
     def margins(self, x: sp.csr_array, w: Array, b: Float64s) -> Float64s:
         check_matrix(self.problem, x, w, b)

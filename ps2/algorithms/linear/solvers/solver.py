@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ps2.algorithms.linear.losses import Evaluated, Loss, SoftmaxLoss
+from ps2.algorithms.linear.losses import Loss, LossAndGradient, SoftmaxLoss
 from ps2.algorithms.linear.parameters import NO_LOSS, Center, Parameters, Space
 from ps2.algorithms.linear.plan import LinearPlan, Problem, Start
 from ps2.algorithms.linear.solvers.regions import Box
@@ -69,7 +69,7 @@ class GradientForm:
 
     def gradient(
         self, vector: DCV, rows: KeptRows, w: Array, b: Float64s, columns: Int64s, scale: float = 1.0
-    ) -> tuple[Evaluated, SentValues | SentFactors]:
+    ) -> tuple[LossAndGradient, SentValues | SentFactors]:
         """Return loss and gradient, and the gradient times ``scale`` in the form in which it is sent to ``vector``.
 
         If rows are in a file, values are sent: sufficient factors would contain all rows.
