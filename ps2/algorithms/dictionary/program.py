@@ -179,7 +179,7 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
 
 
 def _merge_draws(count: int, report: Any) -> dict[str, Any]:
-    """Return a report with the ``count`` drawn rows that come first: their hashes, and the ranks of workers that have them."""
+    """Return a report with the first ``count`` drawn rows: their hashes, and the ranks of workers with them."""
     # If several workers have the same row, the first of them provides it.
     order = np.argsort(report.ranks, kind="stable")
     ids, ranks = report.ids[order], report.ranks[order]
