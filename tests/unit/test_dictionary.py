@@ -144,7 +144,7 @@ def test_fit_when_a_row_is_an_outlier_then_a_warning_says_so(caplog):
     assert not caplog.text
     x[5, 3] = 1e12
     trained(x, maxIter=1)
-    assert "small rows may count for nothing, and the training ends early" in caplog.text
+    assert "small rows may have no effect, and the training may end early" in caplog.text
 
 
 def test_objective_when_entries_repeat_then_is_of_their_sums():

@@ -210,7 +210,7 @@ def test_recipe_when_seed_hash_is_negative_then_seed_is_not():
         (LogisticRegression(stepSize=0.0), "stepSize: expected a finite positive number, got 0.0"),
         (LogisticRegression(numWorkers=0), "numWorkers: expected at least 1, got 0"),
         (LogisticRegression(numServers=0), "numServers: expected at least 1, got 0"),
-        (LogisticRegression(staleness=-2), "staleness: expected the clocks to be ahead, or -1"),
+        (LogisticRegression(staleness=-2), "staleness: expected a number of steps, or -1"),
         (LinearRegression(epsilon=1.0), "epsilon: expected a finite number above 1, got 1.0"),
         (FMRegressor(factorSize=0), "factorSize: expected at least 1, got 0"),
         (FMRegressor(miniBatchFraction=0.0), r"miniBatchFraction: expected a number in \(0, 1\], got 0.0"),

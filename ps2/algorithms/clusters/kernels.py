@@ -2,8 +2,7 @@
 
 Inner products of rows and centres are computed in the rows' dtype; they and bounds of their rounding errors give bounds
 of the distances. Only for the centres that may be the nearest, by these bounds, is the distance computed in float64 and
-in a fixed order. So a row's nearest centre depends only on the row and the centres, not on the worker's other rows and
-columns.
+in a fixed order. So a row's nearest centre depends only on the row and the centres, not on the worker's other rows.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ def _bound_distances(
 ) -> float:
     """Bound |x - c|^2 - |x|^2 for row x and each centre c: write lower bounds to ``low``, return the least upper bound.
 
-    ``norm`` is |x|, ``norms`` are |c|, ``squares`` are |c|^2, and ``products`` are the inner products x c. The error is
-    at most ``slack`` (|x| + |c|)^2.
+    ``norm`` is |x|, ``norms`` are |c|, ``squares`` |c|^2, ``products`` x c. Errors are at most slack (|x| + |c|)^2.
     """
     for c in range(products.size):
         norm_sum = norm + norms[c]

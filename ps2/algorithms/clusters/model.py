@@ -52,9 +52,8 @@ class Points:
         norms = readable(np.sqrt(squares))
         if self._table is None:
             entries = readable(self.x.indptr), readable(self.x.indices), readable(self.x.data)
-            kernels.nearest_sparse(
-                *entries, readable(centres), squares, norms, epsilon, self._dim, assignments, distances
-            )
+            outputs = assignments, distances
+            kernels.nearest_sparse(*entries, readable(centres), squares, norms, epsilon, self._dim, *outputs)
             return assignments, distances
         by_cluster = readable(centres.T)
         step = max(1, MAX_PRODUCTS // max(1, centres.shape[1]))
@@ -62,9 +61,8 @@ class Points:
             block = slice(begin, begin + step)
             x = readable(self._table[block])
             products = readable(x @ centres)
-            kernels.nearest_dense(
-                x, products, by_cluster, squares, norms, epsilon, assignments[block], distances[block]
-            )
+            outputs = assignments[block], distances[block]
+            kernels.nearest_dense(x, products, by_cluster, squares, norms, epsilon, *outputs)
         return assignments, distances
 
 

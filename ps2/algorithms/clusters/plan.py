@@ -21,8 +21,7 @@ MIN_FLOAT32_VALUES = 1 << 22
 SUM_BYTES = 8
 # The number of statistics of each feature on the servers: highs, lows, held, shifts and sizes (``ServerVectors``).
 VALUES_PER_FEATURE = 5
-# The cost of a stored value in a clock, in seconds, for dense and for sparse rows: (fixed, for each cluster)
-# (docs/decisions/0061).
+# The cost of a stored value in a clock, in seconds, of dense and sparse rows (decision 61): (fixed, per cluster).
 DENSE_S, SPARSE_S = (2.5e-9, 0.14e-9), (10e-9, 0.4e-9)
 # The approximate number of clocks that belong neither to iterations nor to rounds of k-means||.
 OTHER_CLOCKS = 6

@@ -131,8 +131,7 @@ class KMeansProgram(Program[FittedClusters]):
         """Choose the first centres by k-means|| (Bahmani et al., 2012, Algorithm 2); return the hashes of their rows.
 
         A draw takes two clocks. In the first, workers give their rows random ranks, which are more often small for rows
-        far from all candidates, and report the smallest. In the second, they report the rows up to the draw's last
-        rank.
+        far from all candidates, and report the smallest. In the second, they report the draw's rows.
         """
         plan, settings = self.plan, self.plan.settings
         if settings.initMode == "random":

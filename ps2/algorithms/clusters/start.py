@@ -15,8 +15,7 @@ import scipy.sparse as sp
 from ps2.algorithms.training.row_draws import MODULUS, UInt64s
 from ps2.ops.kernels import Float64s, Int64s
 
-# Rows as a dict of arrays: "sizes", the number of values of each row; "values" and their "columns"; "ids", the rows'
-# hashes.
+# Rows as a dict of arrays: "sizes", each row's number of values; "values" and their "columns"; "ids", the rows' hashes.
 PackedRows = dict[str, npt.NDArray[Any]]
 
 # A squared distance below this fraction of the sum of both squared norms has lost too many digits by cancellation. It
@@ -76,9 +75,8 @@ def drop_duplicates(rows: PackedRows) -> PackedRows:
     _, kept_rows = np.unique(rows["ids"], return_index=True)
     starts = np.concatenate([[0], np.cumsum(rows["sizes"])])
     sizes = rows["sizes"][kept_rows]
-    entries = np.repeat(starts[kept_rows] - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(
-        sizes.sum()
-    )
+    entries = np.repeat(starts[kept_rows] - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
+    entries += np.arange(sizes.sum())
     columns, values = rows["columns"][entries], rows["values"][entries]
     return {"sizes": sizes, "columns": columns, "values": values, "ids": rows["ids"][kept_rows]}
 

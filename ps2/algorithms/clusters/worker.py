@@ -1,7 +1,6 @@
 """A worker of k-means: the tasks that the driver sends, and how a worker does them.
 
-A restarted worker can compute everything from its task and the servers. Its cache, the nearest candidate of each row,
-only saves time.
+A restarted worker can compute everything from its task and the servers. It caches each row's nearest candidate.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ Array = npt.NDArray[Any]
 DIGITS = 51
 # The minimum unit of sums; smaller units might underflow.
 MIN_UNIT = 2.0**-1000
-# With the cosine distance, float64 rows of norm 1 are rounded to multiples of this value: rows with the same direction
-# then become equal.
+# With the cosine distance, float64 rows of norm 1 are rounded to multiples of this value: parallel rows become equal.
 DIRECTION_UNIT = 2.0**-42
 # The maximum bytes of candidates whose distances are computed together.
 CANDIDATE_BYTES = 128 << 20

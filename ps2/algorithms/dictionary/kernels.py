@@ -21,8 +21,7 @@ Mask = npt.NDArray[np.bool_]
 
 # The maximum number of sweeps over all atoms, and of sweeps over the atoms with nonzero codes between two of these.
 MAX_SWEEPS, MAX_INNER_SWEEPS = 100, 200
-# Descent for a code ends when no coordinate, times its atom's norm, changes by more than this fraction of the row's
-# norm.
+# Descent for a code ends when no coordinate, times its atom's norm, changes by more than this fraction of its norm.
 TOLERANCE = 1e-6
 # The maximum number of values of dense codes in memory at a time.
 MAX_DENSE_VALUES = 1 << 20
@@ -314,8 +313,7 @@ def update(
         is_new: a mask of the atoms that are replaced by their rows of B, scaled to norm 1.
 
     Returns:
-        The coefficients of the old atoms, and the coefficients of the rows of B, each of shape (k, k); row i makes the
-        next atom i.
+        The coefficients of old atoms and of rows of B, each of shape (k, k); row i has those of the next atom i.
     """
     count, pairs = len(pairs), pairs.copy()
     pairs[is_new], pairs[:, is_new] = 0.0, 0.0

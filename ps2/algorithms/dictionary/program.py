@@ -47,8 +47,7 @@ from ps2.errors import InputError
 from ps2.ops.exact_sums import sum_of_shards
 from ps2.ops.kernels import Float64s
 
-# If the largest absolute values of two rows differ by more than this factor, rounding may set the smaller row's
-# products in the sums to 0.
+# If the largest absolute values of two rows differ by more than this factor, the smaller may be rounded to 0.
 MAX_SPREAD = 2.0**20
 # Growth of the objective by more than this fraction causes a warning; less may be rounding errors.
 ROUNDING = 1e-9

@@ -24,9 +24,7 @@ class DictionarySettings(FeatureSettings, ViaSettings):
     tol: Setting[float] = param(
         1e-4, "stop when an iteration reduces the objective by no more than this fraction of it", at_least=0
     )
-    seed: Setting[int] = param(
-        0, "the seed of the rows that are the first atoms, and of the rows that replace unused atoms", bits=64
-    )
+    seed: Setting[int] = param(0, "the seed of the first atoms, and of atoms that replace unused ones", bits=64)
     outputCol: Setting[str] = param("codes", "the column of the codes, sparse vectors", option=None, in_model=True)
 
     getK, setK = getter(k), setter(k)

@@ -49,10 +49,9 @@ def loss_derivatives(
 ) -> tuple[float, float]:
     """Compute the rows' loss' and loss'' with respect to their margins.
 
-    Set ``slope`` to -loss' and ``curvature`` to loss'', each times the row's weight and ``factor``.
-
-    Return the weighted sums of the rows' losses and dual values. A row's dual value is residual * (label - ``center``)
-    for the squared loss (Mairal and Yu, 2012), and the entropy for the logistic loss (Yu, Huang and Lin, 2011).
+    Set ``slope`` to -loss' and ``curvature`` to loss'', each times the row's weight and ``factor``. Return the weighted
+    sums of the rows' losses and dual values. A row's dual value is residual * (label - ``center``) for the squared loss
+    (Mairal and Yu, 2012), and the entropy for the logistic loss (Yu, Huang and Lin, 2011).
     """
     loss, dual = 0.0, 0.0
     for row in range(len(y)):

@@ -46,17 +46,15 @@ class LocalColumns:
     def from_rows(rows: LocalRows, dense: Int64s, means: Float64s) -> LocalColumns:
         """Return the columns of rows; subtract their ``means`` from the ``dense`` features.
 
-        Otherwise sums of their products would lose digits by cancellation. ``dense`` is sorted, and may have features
-        that this worker's rows do not have.
+        Otherwise sums of their products would cancel. ``dense`` is sorted; the rows may lack some of these features.
         """
         absent = dense[_slots(rows.keys, dense) < 0]
         keys = np.insert(rows.keys, np.searchsorted(rows.keys, absent), absent)
         shifts = np.full(len(keys), np.nan)
         shifts[np.searchsorted(keys, dense)] = means
         x = rows.x
-        starts, entry_rows, values = rows_to_columns(
-            x.indptr, x.indices, x.data, np.searchsorted(keys, rows.keys), shifts
-        )
+        slots = np.searchsorted(keys, rows.keys)
+        starts, entry_rows, values = rows_to_columns(x.indptr, x.indices, x.data, slots, shifts)
         return LocalColumns(keys, len(rows), starts, entry_rows, values)
 
     def dot(self, features: Int64s, s: Float64s) -> Float64s:
@@ -74,8 +72,7 @@ class LocalColumns:
     def products(self, features: Int64s, new: int, h: Float64s) -> Float64s:
         """Return the inner products of the first ``new`` columns with themselves and all later columns.
 
-        ``h`` are the weights of the rows. The result has shape (new, len(features)); it is undefined below the
-        diagonal.
+        ``h`` are the weights of the rows. The result, shape (new, len(features)), is undefined below the diagonal.
         """
         n, k = self.n, len(features)
         indptr, indices, values = select_columns(self.starts, self.rows, self.values, _slots(self.keys, features), n)

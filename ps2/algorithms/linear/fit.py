@@ -44,8 +44,7 @@ VALUE_S = 4e-9
 SOLVERS_WITH_FACTORS = tuple(solver for solver, names in PARAMS_BY_SOLVER.items() if "factors" in names)
 # The parameters that only some solvers take.
 SOLVER_PARAMS = sorted({name for names in PARAMS_BY_SOLVER.values() for name in names})
-# Values of ``solver`` that are not solvers' names: the solver and the optimizer that they stand for; None:
-# ``optimizer``.
+# The solvers and optimizers behind values of ``solver`` that are not solvers' names; None: param ``optimizer``.
 ALIASES: dict[Any, tuple[SolverName, str | None]] = {
     "auto": ("l-bfgs", None),
     "adamW": ("minibatch", "adamW"),

@@ -16,8 +16,7 @@ from ps2.algorithms.linear.solvers.descent import PAIRS
 from ps2.algorithms.linear.solvers.least_squares import packed_size
 from ps2.algorithms.linear.solvers.optimizer import states_of
 
-# The maximum number of weight vectors of a solver on the servers. They include a copy of the best model, but not the
-# optimizer's state.
+# The maximum number of weight vectors of a solver on the servers, with the best model's copy, without optimizer states.
 ROWS: dict[SolverName, int] = {"l-bfgs": 2 * PAIRS + 12, "normal": 3, "minibatch": 5, "ma-sgd": 5, "ftsgd": 5, "sap": 7}
 # The maximum number of further float64 arrays in a worker that are as long as its array of weights, such as a gradient.
 BUFFERS: dict[SolverName, int] = {"l-bfgs": 1, "normal": 1, "minibatch": 1, "ma-sgd": 2, "ftsgd": 4, "sap": 1}

@@ -77,8 +77,7 @@ def margin_loss(code: int, margin: float, y: float) -> float:
 def huber_loss(margin: float, y: float, sigma: float, epsilon: float) -> tuple[float, float, float]:
     """Compute the loss 1/2 (sigma + H((y - margin) / sigma) sigma), and its derivatives by margin and log sigma.
 
-    H(z) is z^2 if |z| <= epsilon, else 2 epsilon |z| - epsilon^2 (Owen 2007, equations 6 and 7). The factor 1/2 is
-    pyspark.ml's.
+    H(z) is z^2 if |z| <= epsilon, else 2 epsilon |z| - epsilon^2 (Owen 2007, equations 6, 7). 1/2: as in pyspark.ml.
     """
     z = (y - margin) / sigma
     if abs(z) <= epsilon:
@@ -259,10 +258,7 @@ def softmax_loss(rows: RowArrays, w: Array, b: Float64s, sums: Float64s) -> None
 
 @inline
 def fm_margin(columns: Array, values: Array, begin: int, end: int, w: Array, width: int, sums: Float64s) -> float:
-    """Compute one row's margin without intercept: the sums over i of w_i x_i, and over i < j of <v_i, v_j> x_i x_j.
-
-    Set ``sums`` to the sum over i of v_i x_i, from which the sum over pairs follows (Rendle 2010, lemma 3.1).
-    """
+    """Compute sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j (Rendle 2010, lemma 3.1); set ``sums`` to sum_i v_i x_i."""
     linear, squares = 0.0, 0.0
     sums[:] = 0.0
     for position in range(begin, end):

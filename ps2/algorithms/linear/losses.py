@@ -109,9 +109,7 @@ def check_matrix(problem: Problem, x: sp.csr_array, w: Array, b: Float64s) -> No
     """Raise ShapeError unless weights and biases fit the matrix. The compiled loops do not check bounds."""
     expected = x.shape[1] * problem.width
     if w.shape != (expected,):
-        raise ShapeError(
-            f"w: expected shape ({expected},), {problem.width} for each of {x.shape[1]} keys, got {w.shape}"
-        )
+        raise ShapeError(f"w: expected shape ({expected},), {problem.width} for each key, got {w.shape}")
     if b.shape != (problem.biases,):
         raise ShapeError(f"b: expected shape ({problem.biases},), got {b.shape}")
 

@@ -31,8 +31,7 @@ log = logging.getLogger(__name__)
 Head = ClassHead | ValueHead
 # The maximum number of weights that are moved into the driver (128 MiB); a model with more stays on the servers.
 MAX_IN_DRIVER = 1 << 24
-# Spark broadcasts a model of at least this many weights (1 MiB). A smaller one is pickled with the function that uses
-# it.
+# Spark broadcasts a model of at least this many weights (1 MiB). Smaller ones are pickled with their function.
 BROADCAST_FROM = 1 << 17
 
 
@@ -95,10 +94,7 @@ class Weights(ArrayFiles):
         return isinstance(self.weight, DCV) or self.problem.size < BROADCAST_FROM
 
     def array(self, name: str) -> Float64s:
-        """Return the weights, shape (dim, width); raise UsageError if they are no array.
-
-        ``name`` starts its message.
-        """
+        """Return the weights, shape (dim, width); raise UsageError, whose text starts with ``name``, for a vector."""
         if isinstance(self.weight, DCV):
             raise UsageError(
                 f"{name}: the model has {self.problem.size:,} weights, and up to {MAX_IN_DRIVER:,} are held in the "

@@ -302,9 +302,7 @@ def start_of(initial: Weights, problem: Problem, default_biases: Any) -> Start:
             raise ConfigError(f"initialModel: expected a model of {name} {expected}, as in this training, got {got}")
     intercepts = np.asarray(initial.biases[: model_problem.outputs], np.float64)
     if not problem.fit_intercept and intercepts.any():
-        raise ConfigError(
-            "initialModel: expected no intercept, as fitIntercept is False, got a model with an intercept"
-        )
+        raise ConfigError("initialModel: expected no intercept, as fitIntercept is False, got a model with one")
     weight: Any = initial.weight
     is_finite = np.isfinite(initial.biases).all()
     if not is_finite or not (isinstance(weight, DCV) or np.isfinite(weight).all()):

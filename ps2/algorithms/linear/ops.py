@@ -1,7 +1,6 @@
 """Server operations of linear models: centred features for L-BFGS, averages of models, and schedules of coordinates.
 
-A feature has ``width`` adjacent columns, one for each output. A vector of means repeats the feature's mean in all of
-them.
+A feature has ``width`` adjacent columns, one for each output. In a vector of means, all of these hold its mean.
 """
 
 from __future__ import annotations
@@ -63,8 +62,7 @@ def _by_feature(row: Array, width: int) -> Array:
 
 # -- coordinate descent by schedule ------------------------------------------------------------------------------------
 
-# Schedules: draw with probabilities in proportion to squared changes; take the largest changes; draw uniformly; cycle
-# through all columns.
+# Schedules: draw in proportion to squared changes; take the largest changes; draw uniformly; cycle through all columns.
 BY_CHANGE, LARGEST, UNIFORM, CYCLIC = range(4)
 # The costs of a column, in element additions, by which ``over_blocks`` chooses blocks and threads.
 PREDICT_COST = 8
@@ -94,8 +92,7 @@ def dense_columns(share: Row, mean: Row, part: Partition, *, least: float) -> Co
 def curvature(square: Row, mean: Row, *, factor: float, centred: bool) -> None:
     """Turn columns' mean squares into second derivatives of the loss: ``factor`` times mean square, or variance.
 
-    ``centred`` selects the variance. It is at least a small fraction of the mean square, so only a column of zeros has
-    0.
+    ``centred`` selects the variance. It is at least a small fraction of the mean square: 0 only for zeros.
     """
     check_same_width(square, mean)
     with np.errstate(over="ignore", invalid="ignore"):  # the caller checks for NaN
@@ -125,9 +122,7 @@ def predict_changes(
 def draw_coordinates(
     change: Row, part: Partition, *, count: Count, seed: int, round: int, dim: Count, schedule: Schedule
 ) -> ColumnsAndValues:
-    """Return the shard's candidates for a set of ``count`` coordinates, and their keys.
-
-    The caller takes the candidates of all shards with the largest keys.
+    """Return a shard's candidates for a set of ``count`` coordinates, and their keys; the largest keys form the set.
 
     ``BY_CHANGE`` draws without replacement, with a probability in proportion to change^2 (Xing et al., 2016,
     section 3.1; keys as in Efraimidis and Spirakis, 2006). Random numbers depend on seed, round and column, so the set

@@ -56,10 +56,7 @@ class Parameters:
 
 
 class Space:
-    """Makes a training's vectors, which are 0 at first.
-
-    Vectors of weights are co-located, and so are vectors of biases.
-    """
+    """Makes a training's vectors, initially 0. Vectors of weights are co-located, and so are vectors of biases."""
 
     def __init__(
         self, problem: Problem, rows: int, names: CheckpointNames = UNNAMED, all_columns: bool = False
@@ -115,10 +112,7 @@ class Space:
 
 
 def gram(left: Sequence[Parameters], right: Sequence[Parameters]) -> Callable[[], Float64s]:
-    """Request the inner products of ``left`` and ``right`` within ``batch()``.
-
-    Return a function to call after the batch, which returns the products, shape (len(left), len(right)).
-    """
+    """Request inner products, shape (len(left), len(right)), in ``batch()``; after it, call the result to get them."""
     weights = DCV.gram([vector.weight for vector in left], [vector.weight for vector in right])
     biases = DCV.gram([vector.bias for vector in left], [vector.bias for vector in right])
     return lambda: weights.result() + biases.result()
@@ -170,10 +164,7 @@ class ModelView:
     def pull(
         self, model: Parameters, columns: Int64s, prepare: Callable[[Int64s], object] | None = None
     ) -> tuple[Array, Float64s]:
-        """Return weights at columns, and biases.
-
-        The requests of ``prepare`` are in the same message, before the pull.
-        """
+        """Return weights at columns, and biases; requests of ``prepare`` are sent with the pull and done first."""
         with batch():
             if prepare is not None:
                 prepare(columns)

@@ -134,10 +134,7 @@ class Preparation:
             squares.add(squared_distances(rows, mean, _shrinking(size, rows.keys)), rows.keys)
 
     def _set_scale(self, scale: DCV, keys: Int64s) -> Float64s:
-        """Set the factors of features.
-
-        Return the first feature whose factor would overflow, and its standard deviation, shape (1, 2); else (0, 2).
-        """
+        """Set features' factors; return the first feature that would overflow, with its std, shape (0 or 1, 2)."""
         assert self.sums is not None
         mean, weights, squares, *sizes = _pull(self.sums, keys)
         shrink = _shrinking(sizes, keys)

@@ -1,8 +1,7 @@
 """Standard deviations of features as pyspark's Summarizer computes them, and rows scaled by factors.
 
 Two rounds avoid cancellation: workers sum the mean of each feature, then the squared distances from the mean. A feature
-that a row does not store is 0 in that row. Loops visit only stored values; the zeros' part of a sum is computed at
-once.
+that a row does not store is 0 in that row. Loops visit only stored values; zeros are added at the end.
 
 Squares of float64 values may overflow. So the first round also finds the largest value of each feature, from which a
 power of two h follows. The second round sums squared distances of value * h^2, which is below 1.

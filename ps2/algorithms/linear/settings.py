@@ -65,9 +65,7 @@ def _is_optimizer(name: str) -> bool:
 
 
 def _are_descending(values: Sequence[float]) -> bool:
-    return len(values) > 0 and all(
-        math.inf > value > next_value for value, next_value in itertools.pairwise([*values, 0.0])
-    )
+    return len(values) > 0 and all(math.inf > a > b for a, b in itertools.pairwise([*values, 0.0]))
 
 
 class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
@@ -375,9 +373,7 @@ class LinearRegressionSettings(ElasticNetSettings):
     )
     loss: Setting[str] = param("squaredError", "the loss to minimize", one_of=REGRESSION_LOSSES)
     epsilon: Setting[float] = param(
-        1.35,
-        "the residual, as a multiple of the scale, from which Huber's loss is linear instead of quadratic (huber)",
-        above=1,
+        1.35, "the residual, as a multiple of the scale, from which Huber's loss is linear (huber)", above=1
     )
 
     getSolver, setSolver = getter(solver), setter(solver)

@@ -77,9 +77,8 @@ def _descend() -> None:
     rows, features, empty = _rows("float64", np.int32), np.arange(2), np.empty(0)
     columns, slope, curvature = LocalColumns.from_rows(rows, empty.astype(np.int64), empty), np.empty(2), np.empty(2)
     for weights in (empty, np.ones(2)):
-        coordinate_kernels.loss_derivatives(
-            HALF_SQUARED, np.zeros(2), np.array([0.0, 1.0]), weights, 0.0, 0.5, slope, curvature
-        )
+        rows_arguments = np.zeros(2), np.array([0.0, 1.0]), weights
+        coordinate_kernels.loss_derivatives(HALF_SQUARED, *rows_arguments, 0.0, 0.5, slope, curvature)
     coordinate_kernels.describe_columns(rows.x.indptr, rows.x.indices, rows.x.data, np.ones(2), np.zeros((2, 3)))
     columns.add_to(slope, features, np.ones(2))
     products = NO_PRODUCTS.extended(

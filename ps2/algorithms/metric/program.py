@@ -34,8 +34,7 @@ FIRST_STEP = FIRST_CLOCK + 1
 # Differences with at least this fraction of stored values are sent as dense arrays, which need no column indices.
 DENSE_FROM = 0.8
 # The columns of the survey, which has a row for each worker: the numbers of similar and of dissimilar pairs; the
-# largest absolute value of a difference; the sum of squares of all values of differences, divided by the square of the
-# largest.
+# largest absolute value of a difference; the sum of squares of differences' values, divided by its square.
 SIMILAR, DISSIMILAR, LARGEST, SQUARES = range(4)
 
 
@@ -93,9 +92,8 @@ class MetricProgram(Program[Trained[Metric]]):
         while True:
             is_last = step >= ask.setting(lambda: self.plan.settings.maxIter)
             report = yield Evaluate(scale) if is_last else AddGradient(scale, pairs, step)
-            if is_last and step < ask.setting(
-                lambda: self.plan.settings.maxIter
-            ):  # a driver that resumes the training has a larger maxIter
+            # A driver that resumes the training may have a larger maxIter.
+            if is_last and step < ask.setting(lambda: self.plan.settings.maxIter):
                 continue
             value = report.loss / report.pairs if report.pairs else math.nan
             if report.pairs and not math.isfinite(value):
@@ -236,16 +234,13 @@ class _MetricWorker:
         keys = pairs.keys[used]
         columns = columns_of(keys, rank)
         w = self.weight.pull(columns)
-        evaluation = evaluate(
-            x, pairs.similar[indices], w.reshape(len(keys), rank), self.plan.settings.dissimilarWeight
-        )
+        settings = self.plan.settings
+        evaluation = evaluate(x, pairs.similar[indices], w.reshape(len(keys), rank), settings.dissimilarWeight)
         has_gradient = np.flatnonzero(evaluation.slopes.any(axis=1))
         if not len(has_gradient):
             return evaluation.loss, w.nbytes
-        x, slopes = (
-            x[has_gradient],
-            evaluation.slopes[has_gradient] / (self.plan.settings.miniBatchFraction * all_pairs),
-        )
+        x = x[has_gradient]
+        slopes = evaluation.slopes[has_gradient] / (settings.miniBatchFraction * all_pairs)
         if x.nnz >= DENSE_FROM * x.shape[0] * x.shape[1]:
             x = x.toarray()
         factor_bytes = self._form.factor_bytes(self.gradient, rank, x, keys)

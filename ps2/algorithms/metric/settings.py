@@ -11,9 +11,7 @@ OPTIMIZERS = ("adagrad", "sgd")
 class MetricSettings(FeatureSettings, ViaSettings):
     """The params of metric learning."""
 
-    rank: Setting[int] = param(
-        10, "the number of rows of L: the length of the vectors that transform returns", at_least=1
-    )
+    rank: Setting[int] = param(10, "the number of rows of L, and the length of the vectors L x", at_least=1)
     otherCol: Setting[str | None] = param(
         None,
         "the column of each pair's second vector; labels are 1 (similar) or 0 (dissimilar). Not set: labels are "

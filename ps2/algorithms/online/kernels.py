@@ -21,8 +21,7 @@ from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
-# The positions in ``rates``: FTRL's alpha, beta, l1 and l2; Adagrad's lr and eps; the L2 penalty of the weights that
-# Adagrad updates.
+# The positions in ``rates``: FTRL's alpha, beta, l1 and l2; Adagrad's lr, eps and L2 penalty.
 ALPHA, BETA, L1, L2, LR, EPS, DECAY = range(7)
 # The rows' arrays: indptr; each pair's key, as an index of the distinct keys, and value; the rows' labels 0 or 1; the
 # rows' weights, or an empty array if all are 1.
@@ -193,11 +192,8 @@ def merge_pairs(
     """
     n = indptr.size - 1
     num_pairs = inverse.size + n if intercept else inverse.size
-    merged_indptr, merged_inverse, sums = (
-        np.zeros(n + 1, np.int64),
-        np.empty(num_pairs, np.int32),
-        np.empty(num_pairs, np.float32),
-    )
+    merged_indptr, merged_inverse = np.zeros(n + 1, np.int64), np.empty(num_pairs, np.int32)
+    sums = np.empty(num_pairs, np.float32)
     last_pair = np.full(keys, -1, np.int64)  # the last output pair of each key
     count = 0
     for row in range(n):

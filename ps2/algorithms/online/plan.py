@@ -91,10 +91,8 @@ class OnlinePlan:
     def new_table(self, name: str | None = None) -> EmbeddingTable:
         """Create the table on the fleet of the active context."""
         init = "normal" if self.factors else "zeros"
-        initialization = {"init": init, "initScale": self.init_scale, "seed": self.seed, **self.key_arguments}
-        return EmbeddingTable(
-            self.k, self._optimizer, zeroColumns=1, name=name, **self._hyperparameters, **initialization
-        )
+        start = {"init": init, "initScale": self.init_scale, "seed": self.seed, **self.key_arguments}
+        return EmbeddingTable(self.k, self._optimizer, zeroColumns=1, name=name, **self._hyperparameters, **start)
 
     def table_settings(self) -> TableSettings:
         """Return the settings of the table that ``new_table`` makes."""

@@ -24,9 +24,7 @@ class OnlineSettings(ClassSettings, LearningSettings):
     l2: Setting[float] = param(
         0.0, "the strength of the L2 penalty on linear weights with 'ftrl', else on all weights", at_least=0
     )
-    batchSize: Setting[int] = param(
-        8192, "the number of rows that a task learns from between a pull and a push", at_least=1
-    )
+    batchSize: Setting[int] = param(8192, "the number of rows between a task's pull and push", at_least=1)
     localSteps: Setting[bool | None] = param(
         None,
         "True (the default, except with 'adam'): a task takes a step for each of batchSize rows, on a copy of their "

@@ -124,10 +124,7 @@ class Averaging(SteppingProgram):
         return bool(problem.l1 or not problem.l2) and later > (1.0 - MIN_FALL) * earlier
 
     def _average(self, shrinking: Float64s) -> None:
-        """Average the models.
-
-        ``shrinking``, shape (workers, 2), has each worker's factor times fraction, and threshold.
-        """
+        """Average the models; ``shrinking``, shape (workers, 2): each worker's factor times fraction, and threshold."""
         factors, thresholds = shrinking.T
         with batch():
             if thresholds.any():

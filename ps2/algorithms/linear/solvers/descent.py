@@ -16,8 +16,7 @@ from ps2.array_types import Float64s
 
 # The maximum of m, the number of pairs (s, y); as in pyspark.ml.
 PAIRS = 10
-# A pair (s, y) is not used unless s y is above this fraction of y y; otherwise the Hessian's estimate would be
-# unstable.
+# A pair (s, y) is not used unless s y is above this fraction of y y; else the Hessian estimate would be unstable.
 MIN_CURVATURE = 1e-10
 # The Wolfe conditions of a line search: the objective must fall by at least the first fraction of the expected
 # decrease, and the slope must rise above the second fraction of the slope at the start.
@@ -70,10 +69,7 @@ class History:
         self.slots = []
 
     def direction(self) -> tuple[Float64s, float]:
-        """Return the coefficients of the direction -H g in the basis, and the slope along it.
-
-        H: the inverse Hessian.
-        """
+        """Return the coefficients of -H g in the basis, and the slope along it; H estimates the inverse Hessian."""
         size, dots = self.size, self._dots
         coefficients = np.zeros(2 * size + 1)
         coefficients[-1] = -1.0  # p = -g
@@ -99,8 +95,7 @@ class LineSearch:
         value: the objective at the start of the direction.
         slope: the slope at the start, below 0.
         step: the next point to evaluate, as a multiple of the direction.
-        curvature: whether the slope must satisfy the second Wolfe condition; not with an L1 penalty (Andrew & Gao,
-            2007).
+        curvature: whether the second Wolfe condition applies; False with an L1 penalty (Andrew & Gao, 2007).
         _low, _high: the interval of steps in which an acceptable step lies.
     """
 

@@ -59,8 +59,7 @@ class _WorkerState:
     """The state of a worker between tasks. A rollback of the fleet does not change it.
 
     Attributes:
-        first_model: the worker's local model after step 0, shape (weights + biases,); None: lost, or the worker has no
-            rows.
+        first_model: the worker's local model after step 0, shape (weights + biases,); None: there is none.
         last_gradient: the last gradient of local iterations; None: there were none.
         step: the step of ``last_gradient``.
     """
@@ -130,30 +129,22 @@ class FtsgdWork:
 
         return do
 
-    def _search(
-        self, gradients: _MinibatchGradients, start: Float64s, last: Float64s | None, task: SearchLocally
-    ) -> LocalResult:
+    def _search(self, gradients: Any, start: Float64s, last: Float64s | None, task: SearchLocally) -> LocalResult:
         """Take a clock's local iterations. ``last`` is the last gradient of the previous step; None: unknown."""
-        plan, l2 = self.plan, self.loss.problem.l2
+        plan, steps, l2 = self.plan, self.plan.settings.localSteps, self.loss.problem.l2
         # If the model overflows, the driver raises the error.
         with np.errstate(over="ignore", invalid="ignore"):
             if plan.settings.adaptiveMomentum:
-                return ftsgd(
-                    gradients, start, last, plan.settings.momentum, task.step_size, plan.settings.localSteps, l2
-                )
-            return descend(
-                gradients, start, decayed_rate(plan.settings.stepSize, task.step), plan.settings.localSteps, l2
-            )
+                return ftsgd(gradients, start, last, plan.settings.momentum, task.step_size, steps, l2)
+            return descend(gradients, start, decayed_rate(plan.settings.stepSize, task.step), steps, l2)
 
     def _agree(self, worker: Any, local_model: Array | None, average: Array, norm: float) -> bool:
         """Return whether the workers' models after step 0 agree, by their similarity to the average of that norm."""
         with np.errstate(over="ignore", invalid="ignore"):
             # A restarted worker has lost this model, and a worker without rows has none.
-            similarity = (
-                1.0
-                if local_model is None
-                else cosine_of(float(local_model @ average), float(np.linalg.norm(local_model)), norm)
-            )
+            similarity = 1.0
+            if local_model is not None:
+                similarity = cosine_of(float(local_model @ average), float(np.linalg.norm(local_model)), norm)
         self.similarities.push(np.array([similarity]), np.array([worker.rank]))
         worker.barrier()
         return is_gaussian(self.similarities.pull())
@@ -280,13 +271,8 @@ def ftsgd(  # noqa: PLR0913
         momenta.append(momentum)
         velocity = momentum * velocity + beta / 2.0 * gradient
         w -= velocity
-    return LocalResult(
-        w,
-        np.zeros_like(w) if last_gradient is None else last_gradient,
-        False,
-        momenta,
-        shrink_factor(momenta, beta / 2.0 * l2),
-    )
+    gradient = np.zeros_like(w) if last_gradient is None else last_gradient
+    return LocalResult(w, gradient, False, momenta, shrink_factor(momenta, beta / 2.0 * l2))
 
 
 def descend(

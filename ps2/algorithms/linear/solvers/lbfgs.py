@@ -7,8 +7,7 @@ the point is accepted. The second computes the next direction and trial point as
 With a ``center``, the parameters are those of a model of centred features (``Center``).
 
 Without ``standardize``, features are scaled nevertheless, as a preconditioner: the objective then has similar second
-derivatives along all weights. The penalties are on the weights times the scale, which are the unscaled features'
-weights.
+derivatives along all weights. The penalties are on the weights times the scale, the weights of unscaled features.
 """
 
 from __future__ import annotations
@@ -72,10 +71,8 @@ class LbfgsWork:
             b[: len(task.shifts)] -= task.shifts
             evaluated, sent = self.form.gradient(self.gradient.weight, data.rows, w, b, data.columns)
             view.add(self.gradient, sent, evaluated.db)
-            held_out_loss = data.held_out_loss(self.loss, w, b)
-            view.report(
-                (evaluated.loss, evaluated.weight), held_out_loss, len(data.rows), **self.form.choice.reported()
-            )
+            loss, held_out_loss = (evaluated.loss, evaluated.weight), data.held_out_loss(self.loss, w, b)
+            view.report(loss, held_out_loss, len(data.rows), **self.form.choice.reported())
 
         return evaluate
 
@@ -105,10 +102,7 @@ class _Evaluation:
 
 
 class Lbfgs(LinearProgram):
-    """The program of L-BFGS.
-
-    A pseudo-gradient (``regions``) replaces the gradient if there is a region; otherwise it is the gradient.
-    """
+    """The program of L-BFGS. ``_pseudo`` is the pseudo-gradient (``regions``); without a region, the gradient."""
 
     def __init__(self, context: SolverContext) -> None:
         super().__init__(context)
@@ -184,8 +178,7 @@ class Lbfgs(LinearProgram):
     def _choose_direction(self, ask: Ask, history: History, value: float, accept: bool) -> tuple[LineSearch, Float64s]:
         """Choose a direction and the first trial point along it; return the line search, and the trial point's shifts.
 
-        ``value`` is the objective at the current point. With ``accept``, the last trial point first becomes the current
-        point.
+        ``value`` is the objective at the current point. With ``accept``, this is the last trial point.
         """
         coefficients, slope = history.direction()
         if slope >= 0.0:  # an ascent: rounding errors, or servers lost a part of the vectors

@@ -39,8 +39,7 @@ class MinibatchWork:
     """The workers' part of the solver; picklable.
 
     Attributes:
-        optimizer: takes a step for the worker's gradient in each clock; None: the driver takes one step for all
-            gradients.
+        optimizer: takes a step for the worker's gradient in each clock; None: the driver takes the steps.
         catch_up: applies skipped penalties to the columns of a minibatch before a pull; None: no penalties are skipped.
         fraction: the fraction of the rows in a minibatch.
         scale: the factor from the summed gradient of a minibatch to the estimated mean gradient of all workers' rows.
@@ -135,11 +134,9 @@ class Minibatch(SteppingProgram):
     def _compute_penalty_and_step(self, step: int, is_last: bool, last_penalty: float) -> float:
         """Return the model's penalty, or ``last_penalty`` if none is due; take a BSP step, unless rows are held out."""
         driver_takes_step = self.staleness == 0
-        # The penalty needs all columns, but a lazy step reads only its minibatch's. So compute it once per pass over
-        # the rows.
+        # The penalty needs all columns, but a lazy step reads only its minibatch's. So compute it once per pass.
         is_due = is_last or self._catch_up is None or step % self._interval == 0
-        # Under SSP and ASP, workers may already have applied penalties of later clocks, which this clock's would
-        # replace.
+        # Under SSP and ASP, this clock's penalties would replace those that workers have applied in later clocks.
         if is_due and self._catch_up is not None and (driver_takes_step or is_last):
             self._catch_up.to_step(step)(None)
         with batch():

@@ -47,10 +47,7 @@ class ObjectiveMonitor:
         return lambda: sum(factor * term.result() for factor, term in terms)
 
     def objective(self, step: int, loss: float, weight: float, penalty: float) -> float:
-        """Return the objective of the model after ``step`` steps; NaN if no row has weight.
-
-        Raise if it is not finite.
-        """
+        """Return the objective of the model after ``step`` steps, NaN without rows; raise if it is not finite."""
         value = loss / weight + penalty if weight else math.nan
         if weight and not math.isfinite(value):
             if step == 0:
@@ -119,10 +116,7 @@ class Validation:
         return self._best if self._losses else self._model
 
     def add_loss(self, ask: Ask, report: Any, model: Parameters) -> str:
-        """Add a model's held-out loss, if it is in the report; copy the best model.
-
-        Return the reason to stop, or "".
-        """
+        """Add the held-out loss, if the report has one; copy the best model. Return the reason to stop, or ""."""
         if not report.held_weight:
             return ""
         loss, min_loss = float(report.held_loss / report.held_weight), min(self._losses, default=math.inf)

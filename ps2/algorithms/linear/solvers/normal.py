@@ -3,8 +3,8 @@
 If features are nearly collinear, their products determine only the first digits of the weights. Then a few more clocks
 add digits: workers compute residuals from their rows, and the driver solves for the correction of the weights.
 
-The penalties are those of pyspark.ml's solver "normal": it scales features by biased standard deviations, which divide
-by the weight of all rows.
+The penalties are those of pyspark.ml's solver "normal": its standard deviations are biased (divided by all rows'
+weight).
 """
 
 from __future__ import annotations
@@ -88,12 +88,7 @@ class NormalWork:
 
 @dataclass(frozen=True, eq=False)
 class _Equations:
-    """The normal equations and their solution.
-
-    Attributes:
-        sums: the products of features, divided by the weight of all rows.
-        l1, l2: the strengths of each weight's penalties, shape (dim,).
-    """
+    """The normal equations, with sums divided by the weight of all rows, each weight's penalties, and the solution."""
 
     sums: Products
     l1: Float64s
@@ -107,10 +102,8 @@ class Normal(LinearProgram):
     def __init__(self, context: SolverContext) -> None:
         super().__init__(context)
         problem = context.problem
-        self._sums, self._residuals = (
-            context.space.new_small(packed_size(problem.dim)),
-            context.space.new_small(problem.dim),
-        )
+        self._sums = context.space.new_small(packed_size(problem.dim))
+        self._residuals = context.space.new_small(problem.dim)
         self._label_mean = context.facts.label_mean if problem.fit_intercept else 0.0
         self._equations: _Equations | None = None  # a cache: recomputed from the sums on the servers if it is None
 

@@ -55,8 +55,7 @@ from ps2.errors import ConfigError, InputError
 
 # The maxima for a set: the coordinates without cached products; all coordinates; the products in a report (48 MiB).
 MAX_NEW, MAX_CACHED, MAX_PRODUCTS = 1024, 4096, 6 << 20
-# MAX_NEW for the logistic loss, whose products are never cached. A set includes all nonzero weights if these are not
-# more.
+# MAX_NEW for the logistic loss, whose products are never cached. If the support is not larger, a set includes it.
 MAX_NEW_LOGISTIC = 2048
 # Coordinate descent along a set ends when a sweep changes all gradients by less than l1 times the maximum of: the first
 # constant times the relative duality gap, the second times the gap's tolerance, and the third.
@@ -383,10 +382,7 @@ class Sap(LinearProgram):
         return np.sort(columns[order])
 
     def _minimise(self, fit: _Fit, task: ComputeBlock, report: Any) -> dict[str, Any]:
-        """Minimise over a set; return the step.
-
-        ``is_lost`` means that cached products are missing, as after a rollback.
-        """
+        """Minimise over a set; return the step. ``is_lost``: cached products are missing, as after a rollback."""
         volume = {"rows": report.rows, "bytes": report.bytes}
         cached = self._products.last(task.block[task.new :])
         if cached is None:
@@ -395,11 +391,9 @@ class Sap(LinearProgram):
         products = cached.extended(task.block, report.products, report.entries, curvature)
         self._products = products if self._caches_products(fit) else NO_PRODUCTS
         w, strengths = fit.support.weights(task.block), fit.strengths
-        tol = (
-            max(GAP_FACTOR * fit.gap / fit.value, TOLERANCE_FACTOR * self.plan.settings.tol, MIN_SWEEP_TOL)
-            * strengths.l1
-        )
-        step = minimise(products, report.gradient, w, (float(report.down), curvature), strengths, tol)
+        tol = max(GAP_FACTOR * fit.gap / fit.value, TOLERANCE_FACTOR * self.plan.settings.tol, MIN_SWEEP_TOL)
+        intercept = float(report.down), curvature
+        step = minimise(products, report.gradient, w, intercept, strengths, tol * strengths.l1)
         expected = float(report.gradient @ step.change) + float(report.down) * step.intercept
         expected += strengths.penalty(w) - strengths.penalty(step.w)
         expected = max(expected, step.decrease)  # rounding errors of the penalties may exceed a small decrease

@@ -34,12 +34,7 @@ class Describe(Task):
 
 @dataclass(frozen=True, eq=False)
 class MarginTask(Task):
-    """A computation at new weights.
-
-    Attributes:
-        columns, changes: the columns whose weights have changed since the last task, and the changes.
-        bias: the new value of the intercept.
-    """
+    """A computation after ``changes`` of the weights of ``columns`` since the last task; ``bias`` is the intercept."""
 
     columns: Int64s
     changes: Float64s
@@ -82,11 +77,9 @@ class ColumnVectors:
     Attributes:
         share: the fraction of the rows' weight where the feature is not 0.
         mean: the mean of the feature.
-        curvature: the mean square of the feature; after ``Sap._describe`` the loss's second derivative, or an upper
-            bound.
+        curvature: the mean square of the feature; later an upper bound of the loss's second derivative.
         gradient: the sum of the workers' negative gradients of the loss.
-        change: the weight's predicted next change, or its last change, times the root of the objective's second
-            derivative.
+        change: the weight's predicted or last change times the root of the objective's second derivative.
     """
 
     share: DCV
@@ -171,13 +164,10 @@ class _SapWorker:
     def _differentiate(self, task: MarginTask, columns: LocalColumns, view: ModelView) -> None:
         center = self._facts.label_mean if self._problem.fit_intercept else 0.0
         code, margins, factor = MARGIN_CODES[self._problem.loss], self._z + task.bias, 1.0 / self._facts.weight
-        loss, dual = loss_derivatives(
-            code, margins, self._y, self._weights, center, factor, self._slope, self._curvature
-        )
-        rows, report = (
-            0,
-            dict[str, Any](dual=dual, down=self._slope.sum(), curved=self._curvature.sum()),
-        )  # by the intercept
+        slope, curvature = self._slope, self._curvature
+        loss, dual = loss_derivatives(code, margins, self._y, self._weights, center, factor, slope, curvature)
+        # The sums are the negative first and the second derivative with respect to the intercept.
+        rows, report = 0, dict[str, Any](dual=dual, down=slope.sum(), curved=curvature.sum())
         if isinstance(task, ComputeBlock):
             report["gradient"] = columns.dot(task.block, self._slope)
             report["entries"] = columns.dot(task.block, self._curvature)

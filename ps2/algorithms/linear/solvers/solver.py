@@ -54,9 +54,8 @@ class Data:
         if fraction == 1.0:
             return self.rows
         begins = range(0, len(self.rows), DRAWS)
-        selected = [
-            np.flatnonzero(rng.random(min(DRAWS, len(self.rows) - begin)) < fraction) + begin for begin in begins
-        ]
+        n = len(self.rows)
+        selected = [np.flatnonzero(rng.random(min(DRAWS, n - begin)) < fraction) + begin for begin in begins]
         return self.rows.chosen(np.concatenate([np.empty(0, np.int64), *selected]))
 
 
