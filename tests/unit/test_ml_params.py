@@ -289,7 +289,7 @@ def test_recipe_when_option_conflicts_with_bounds_names_both(params, message):
         ({"upperBoundsOnIntercepts": Vectors.dense(math.nan)}, "upperBoundsOnIntercepts: expected numbers, got nan"),
         (
             {"upperBoundsOnCoefficients": DenseMatrix(1, 2, [0.0, -2.0])},
-            "lowerBoundsOnCoefficients: expected none above upperBoundsOnCoefficients, got -1 above -2",
+            "lowerBoundsOnCoefficients: expected no bound above upperBoundsOnCoefficients, got -1 above -2",
         ),
     ],
 )

@@ -123,7 +123,7 @@ class KMeansProgram(Program[FittedClusters]):
     def _shift_features(self, rows: int) -> float:
         """Choose the shift of each feature (``ops.shift``); return the largest absolute value after the shifts."""
         vectors = self._vectors
-        features = vectors.highs.zip(vectors.lows, vectors.held, vectors.sizes, vectors.shifts)
+        features = vectors.highs.zip(vectors.lows, vectors.stored_counts, vectors.sizes, vectors.shifts)
         features.apply("clusters.shift", rows=float(rows))
         return vectors.sizes.max()
 

@@ -56,7 +56,7 @@ class ServerVectors:
         norms: the squared norm of each centre.
         highs: the largest value of each feature.
         lows: the smallest value of each feature, negated.
-        held: the number of rows that store each feature.
+        stored_counts: the number of rows that store each feature.
         shifts: the shift that is subtracted from each feature (``ops.shift``).
         sizes: the largest absolute value of each feature after the shift.
     """
@@ -67,7 +67,7 @@ class ServerVectors:
     norms: DCV
     highs: DCV
     lows: DCV
-    held: DCV
+    stored_counts: DCV
     shifts: DCV
     sizes: DCV
 
@@ -195,7 +195,7 @@ class ClusteringWorker:
             max_values = np.full(len(rows.keys), -np.inf)
             np.maximum.at(max_values, rows.x.indices, values)
             vector.zip().apply("clusters.raise_to", slots=rows.keys, values=max_values)
-        vectors.held.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.float64), rows.keys)
+        vectors.stored_counts.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.float64), rows.keys)
         weight = 1.0 if rows.weights is None else float(rows.weights.max(initial=0.0))
         worker.report({"weight": weight}, "max")
         worker.report({"rows": len(rows), "without_length": self._num_zero_rows})

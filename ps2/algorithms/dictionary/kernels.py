@@ -273,7 +273,7 @@ def sweep(
             atoms[k, i], atoms[i, k] = u_atoms[i], u_atoms[i]
 
 
-def code(
+def encode(
     x: sp.csr_array, atoms: Float64s, products: Float64s, penalty: float, positive: bool
 ) -> tuple[sp.csr_array, Float64s]:
     """Return the code of each row, and its loss, 1/2 |x - code D|^2 + penalty |code|_1.

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.dictionary.kernels import add_sums, code
+from ps2.algorithms.dictionary.kernels import add_sums, encode
 from ps2.algorithms.dictionary.plan import VALUE_BYTES, DictionaryPlan
 from ps2.algorithms.frame.memory import check_worker
 from ps2.algorithms.frame.powers_of_two import scaled_rows, shifted
@@ -164,7 +164,7 @@ class DictionaryWorker:
             plan = self._plan
             penalty = float(shifted(plan.settings.regParam, -scale.exponent))
             products = products.reshape(plan.settings.k, plan.settings.k)
-            self._code_cache = code(self._x, atoms, products, penalty, plan.settings.nonnegative)
+            self._code_cache = encode(self._x, atoms, products, penalty, plan.settings.nonnegative)
             received_bytes = atoms.nbytes + products.nbytes
         return *self._code_cache, received_bytes
 

@@ -265,7 +265,9 @@ def read_bounds(params: Any, problem: Problem) -> Bounds:
         crossed = np.argwhere(low > high)
         if len(crossed):
             index = tuple(crossed[0])
-            raise ConfigError(f"{names[0]}: expected none above {names[1]}, got {low[index]:g} above {high[index]:g}")
+            raise ConfigError(
+                f"{names[0]}: expected no bound above {names[1]}, got {low[index]:g} above {high[index]:g}"
+            )
     return Bounds(lower, upper, lower_biases, upper_biases)
 
 
@@ -282,4 +284,4 @@ def _read_bound(params: Any, name: str, shape: tuple[int, ...], sign: int) -> Fl
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:
-    return f"{shape[0]} x {shape[1]}" if len(shape) == 2 else f"{shape[0]} of them"
+    return f"{shape[0]} x {shape[1]}" if len(shape) == 2 else f"{shape[0]} values"

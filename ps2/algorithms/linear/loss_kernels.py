@@ -319,8 +319,8 @@ def fill_normal(keys: Int64s, seed: np.uint64, width: int, out: Float64s) -> Non
     for i in range(len(keys)):
         state = scrambled(start + np.uint64(keys[i]) * GOLDEN)
         for f in range(1, width):
-            first = scrambled(state + np.uint64(2 * f) * GOLDEN)
-            second = scrambled(state + np.uint64(2 * f + 1) * GOLDEN)
+            radius_bits = scrambled(state + np.uint64(2 * f) * GOLDEN)
+            angle_bits = scrambled(state + np.uint64(2 * f + 1) * GOLDEN)
             # The argument of the logarithm is in (0, 1], so the logarithm is finite.
-            radius = math.sqrt(-2.0 * math.log((np.float64(first >> np.uint64(11)) + 1.0) * TO_UNIT))
-            out[i * width + f] = radius * math.cos(TURN * np.float64(second >> np.uint64(11)) * TO_UNIT)
+            radius = math.sqrt(-2.0 * math.log((np.float64(radius_bits >> np.uint64(11)) + 1.0) * TO_UNIT))
+            out[i * width + f] = radius * math.cos(TURN * np.float64(angle_bits >> np.uint64(11)) * TO_UNIT)

@@ -97,8 +97,8 @@ class Weights(ArrayFiles):
         """Return the weights, shape (dim, width); raise UsageError, whose text starts with ``name``, for a vector."""
         if isinstance(self.weight, DCV):
             raise UsageError(
-                f"{name}: the model has {self.problem.size:,} weights, and up to {MAX_IN_DRIVER:,} are held in the "
-                "driver; they are on the servers, weightVector pulls from there"
+                f"{name}: the model has {self.problem.size:,} weights, more than the {MAX_IN_DRIVER:,} "
+                "that the driver holds; weightVector is the vector on the servers"
             )
         if isinstance(self.weight, KeyedValues):
             raise UsageError(

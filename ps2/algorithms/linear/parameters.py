@@ -63,28 +63,30 @@ class Space:
     ) -> None:
         """Reserve memory for ``rows`` vectors. A driver that resumes the training gives vectors the same ``names``."""
         self._problem, self._names = problem, names
-        self._bias = names.give(lambda name: DCV.dense(problem.biases, rows, "float64", name=name))
+        self._first_bias = names.give(lambda name: DCV.dense(problem.biases, rows, "float64", name=name))
         self._is_dense = all_columns or is_small(problem)
         if self._is_dense:
             dtype = "float64" if is_small(problem) else "float32"
-            self._weight = names.give(lambda name: DCV.dense(problem.size, rows, dtype, align=problem.width, name=name))
+            self._first_weight = names.give(
+                lambda name: DCV.dense(problem.size, rows, dtype, align=problem.width, name=name)
+            )
         else:
-            self._weight = names.give(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
-        # Workers have copies of these handles, but only the driver frees the vectors.
-        self._vectors = [self._bias, self._weight]
+            self._first_weight = names.give(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
+        # The first vectors of two matrices, from which the others derive. Only the driver frees them.
+        self._vectors = [self._first_bias, self._first_weight]
 
     def new(self) -> Parameters:
         return self.new_list(1)[0]
 
     def new_list(self, count: int) -> list[Parameters]:
         """Make several vectors with one request to each server."""
-        weights, biases = self._derive(self._weight, count), self._derive(self._bias, count)
+        weights, biases = self._derive(self._first_weight, count), self._derive(self._first_bias, count)
         self._vectors += [*weights, *biases]
         return [Parameters(w, b, self._problem.width) for w, b in zip(weights, biases, strict=True)]
 
     def new_weight(self) -> DCV:
         """Make a vector of weights without biases."""
-        self._vectors += self._derive(self._weight, 1)
+        self._vectors += self._derive(self._first_weight, 1)
         return self._vectors[-1]
 
     def new_features(self, count: int) -> list[DCV]:
@@ -180,7 +182,7 @@ class ModelView:
         db: Float64s,
         finish: Callable[[], object] | None = None,
     ) -> None:
-        """Add to the gradient. The requests of ``finish`` are in the same message, after the additions."""
+        """Add to the gradient; requests of ``finish`` are sent with the additions and done last."""
         self.moved_bytes += sent.nbytes + db.nbytes
         with batch():
             sent.add_to(gradient.weight)

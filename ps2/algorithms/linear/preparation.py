@@ -60,7 +60,7 @@ class SetScales(PreparationTask):
 
 PREPARATION = SumColumns(), SumSquares(), SetScales()
 # The clock in which the solver's first task runs.
-END = FIRST_CLOCK + len(PREPARATION)
+FIRST_SOLVER_CLOCK = FIRST_CLOCK + len(PREPARATION)
 # The maximum factor is the dtype's largest value times this: trained weights up to 2^30 times a factor stay finite.
 HEADROOM = 2.0**-30
 
@@ -131,24 +131,24 @@ class Preparation:
                     vector.add(sums.sizes, rows.keys)
         else:
             mean, *size = _pull([means, *sizes], rows.keys)
-            squares.add(squared_distances(rows, mean, _shrinking(size, rows.keys)), rows.keys)
+            squares.add(squared_distances(rows, mean, _powers_of_two(size, rows.keys)), rows.keys)
 
     def _set_scale(self, scale: DCV, keys: Int64s) -> Float64s:
         """Set features' factors; return the first feature that would overflow, with its std, shape (0 or 1, 2)."""
         assert self.sums is not None
         mean, weights, squares, *sizes = _pull(self.sums, keys)
-        shrink = _shrinking(sizes, keys)
-        std = deviations(squares, weights, mean, shrink, self.facts)
+        h = _powers_of_two(sizes, keys)  # see ``scaling``
+        scaled_std = deviations(squares, weights, mean, h, self.facts)
         max_factor = np.finfo(scale.dtype).max * HEADROOM
         if self.is_preconditioned:
             uncentered_mean = mean if self.center is None else np.zeros(len(keys))
-            factors = np.minimum(preconditioner(std, uncentered_mean, shrink, self.loss.problem), max_factor)
+            factors = np.minimum(preconditioner(scaled_std, uncentered_mean, h, self.loss.problem), max_factor)
         else:
-            factors = inverse(std, shrink)
+            factors = inverse(scaled_std, h)
         too_large = np.flatnonzero(factors > max_factor)
         if len(too_large):
             index = too_large[0]
-            return np.array([[keys[index], std[index] / shrink[index] / shrink[index]]])
+            return np.array([[keys[index], scaled_std[index] / h[index] / h[index]]])
         width = self.initial_model.width
         scale.push(np.repeat(factors, width).astype(scale.dtype), columns_of(keys, width))
         if self.center is not None:
@@ -198,5 +198,5 @@ def _pull(vectors: list[DCV], keys: Int64s) -> list[Array]:
     return [result.result() for result in results]
 
 
-def _shrinking(sizes: list[Array], keys: Int64s) -> Float64s:
+def _powers_of_two(sizes: list[Array], keys: Int64s) -> Float64s:
     return shrink_factors(sizes[0]) if sizes else np.ones(len(keys))

@@ -167,7 +167,7 @@ def train_locally(
     ps: Any, table: Table, problem: Problem, plan: LinearPlan, facts: Facts, on_step: OnStep
 ) -> tuple[Weights, TrainingHistory]:
     """Train like ``train_weights`` in the only worker's process; call ``on_step`` for all steps after the training."""
-    # Rows that exceed memory are already in files: ``Training`` writes them when it reads the table.
+    # ``Training`` spills rows when it reads the table, so the training in the worker must not spill them again.
     task = Task(problem, plan.with_settings(spill="never"), facts)
     program = partial(run_only_worker, train_task, replace(table, frame=None), task, len(ps.servers))
     record = Record(on_step)

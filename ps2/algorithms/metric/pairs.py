@@ -98,8 +98,7 @@ def read_pairs(rows: LocalRows, dim: int) -> Pairs:
 def draw_pairs(rows: LocalRows, count: int, rng: np.random.Generator) -> Pairs:
     """Draw partners for each row among this worker's rows: ``count`` of its class, and ``count`` of other classes.
 
-    A row without other rows of its class gets no similar partner; without rows of other classes, it gets no dissimilar
-    one.
+    A row without other rows of its class gets no similar partner; without rows of other classes, no dissimilar one.
     """
     assert rows.y is not None
     order = np.argsort(rows.y, kind="stable")

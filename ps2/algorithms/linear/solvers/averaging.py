@@ -97,7 +97,7 @@ def unsupported_error(got: str) -> ConfigError:
 
 
 class Averaging(SteppingProgram):
-    """Model averaging."""
+    """The program of solver "ma-sgd"."""
 
     def __init__(self, context: SolverContext) -> None:
         check_problem(context.problem)

@@ -169,7 +169,7 @@ class _MinibatchGradients:
 
 
 class Ftsgd(SteppingProgram):
-    """FTSGD."""
+    """The program of solver "ftsgd"."""
 
     def __init__(self, context: SolverContext) -> None:
         if context.problem.l1:

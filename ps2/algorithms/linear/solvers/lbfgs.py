@@ -69,9 +69,9 @@ class LbfgsWork:
             view = ModelView(worker)
             w, b = view.pull(self.trial, data.columns)
             b[: len(task.shifts)] -= task.shifts
-            evaluated, sent = self.form.gradient(self.gradient.weight, data.rows, w, b, data.columns)
-            view.add(self.gradient, sent, evaluated.db)
-            loss, held_out_loss = (evaluated.loss, evaluated.weight), data.held_out_loss(self.loss, w, b)
+            sums, sent = self.form.gradient(self.gradient.weight, data.rows, w, b, data.columns)
+            view.add(self.gradient, sent, sums.db)
+            loss, held_out_loss = (sums.loss, sums.weight), data.held_out_loss(self.loss, w, b)
             view.report(loss, held_out_loss, len(data.rows), **self.form.choice.reported())
 
         return evaluate

@@ -16,7 +16,7 @@ import numpy as np
 from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
 from ps2.algorithms.linear.losses import Loss
 from ps2.algorithms.linear.parameters import NO_LOSS, ModelView, Parameters
-from ps2.algorithms.linear.preparation import END, PREPARATION
+from ps2.algorithms.linear.preparation import FIRST_SOLVER_CLOCK, PREPARATION
 from ps2.algorithms.linear.program import Evaluate, LinearWork, SteppingProgram
 from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer, follows_from_sums, states_of
 from ps2.algorithms.linear.solvers.solver import Data, GradientForm, SolverContext
@@ -66,11 +66,11 @@ class MinibatchWork:
             if is_last:
                 view.report(self.loss.loss(rows, w, b), self._held_out_loss(data, view, catch_up))
                 return
-            evaluated, sent = self.form.gradient(self.gradient.weight, rows, w, b, columns, self.scale)
+            sums, sent = self.form.gradient(self.gradient.weight, rows, w, b, columns, self.scale)
             held_out_loss = self._held_out_loss(data, view, catch_up) if task.step % self.interval == 0 else NO_LOSS
             own_step = None if self.optimizer is None else partial(self.optimizer.step, task.step + 1)
-            view.add(self.gradient, sent, evaluated.db * self.scale, own_step)
-            view.report((evaluated.loss, evaluated.weight), held_out_loss, len(rows), **self.form.choice.reported())
+            view.add(self.gradient, sent, sums.db * self.scale, own_step)
+            view.report((sums.loss, sums.weight), held_out_loss, len(rows), **self.form.choice.reported())
 
         return do
 
@@ -81,16 +81,16 @@ class MinibatchWork:
 
 
 @dataclass(frozen=True, eq=False)
-class OwnSteps:
-    """The loop of a worker that may be ahead of other workers; picklable."""
+class AsynchronousLoop:
+    """The loop of a worker under SSP or ASP, which knows its tasks without the driver; picklable."""
 
     work: LinearWork
     steps: int
 
     def __call__(self, worker: Any, reading: Any) -> None:
         do = self.work(reading)
-        for clock in clocks_until_rollback(worker, END + self.steps + 1):
-            step = clock - END
+        for clock in clocks_until_rollback(worker, FIRST_SOLVER_CLOCK + self.steps + 1):
+            step = clock - FIRST_SOLVER_CLOCK
             if step < 0:
                 worker.barrier()  # a preparation task needs the sums of all workers
                 do(worker, PREPARATION[clock - FIRST_CLOCK])
@@ -166,4 +166,4 @@ class Minibatch(SteppingProgram):
         )
 
     def loop(self) -> Any:
-        return super().loop() if self.staleness == 0 else OwnSteps(self.worker(), self.plan.settings.maxIter)
+        return super().loop() if self.staleness == 0 else AsynchronousLoop(self.worker(), self.plan.settings.maxIter)

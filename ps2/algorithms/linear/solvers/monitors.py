@@ -53,7 +53,8 @@ class ObjectiveMonitor:
             if step == 0:
                 raise too_large(value)
             raise diverged(
-                self._context, f"after step {step} the objective is {value}, and it was {self._first:g} before"
+                self._context,
+                f"after step {step} the objective is {value}, and it was {self._first_objective:g} before",
             )
         return value
 
@@ -68,7 +69,7 @@ class ObjectiveMonitor:
             log.warning("%s: %s; %s", _name(plan), message, _advice(self._context))
 
     @property
-    def _first(self) -> float:
+    def _first_objective(self) -> float:
         """The first objective that is not NaN; NaN if there is none."""
         return next((value for value in self._context.record.objective if not math.isnan(value)), math.nan)
 

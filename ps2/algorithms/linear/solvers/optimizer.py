@@ -13,7 +13,7 @@ from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
 from ps2.ops.all import optimizer_steps
 from ps2.ops.table import Op
-from ps2.ops.table import Optimizer as Declared
+from ps2.ops.table import Optimizer as DeclaredOptimizer
 
 # pyspark.ml's update rules for factorization machines, and the operations of their steps. Before a step, the L2 penalty
 # multiplies weights and intercept by a factor below 1.
@@ -32,8 +32,8 @@ def states_of(name: str) -> tuple[str, ...]:
 
 def follows_from_sums(name: str) -> bool:
     """Return whether an optimizer computes weights only from sums over all steps, as FTRL does."""
-    declared = step_of(name).optimizer
-    return declared is not None and declared.catch_up is not None
+    declaration = step_of(name).optimizer
+    return declaration is not None and declaration.catch_up is not None
 
 
 def lazy_optimizers() -> list[str]:
@@ -80,19 +80,19 @@ class Optimizer:
 
     def catch_up(self) -> CatchUp | None:
         """Return the object that applies the penalties that lazy steps skip; None: no step skips penalties."""
-        problem, declared = self.problem, self._declared
-        if declared.catch_up is None or not self.plan.settings.lazy or not (problem.l1 or problem.l2):
+        problem, declaration = self.problem, self._declaration
+        if declaration.catch_up is None or not self.plan.settings.lazy or not (problem.l1 or problem.l2):
             return None
         sums = tuple(state.weight for state in self.states.values())
         return CatchUp(
-            declared.catch_up, self.model.weight, sums, {declared.rate: self._rate(1)}, problem.l1, problem.l2
+            declaration.catch_up, self.model.weight, sums, {declaration.rate: self._rate(1)}, problem.l1, problem.l2
         )
 
     @property
-    def _declared(self) -> Declared:
-        declared = step_of(self.plan.optimizer).optimizer
-        assert declared is not None
-        return declared
+    def _declaration(self) -> DeclaredOptimizer:
+        declaration = step_of(self.plan.optimizer).optimizer
+        assert declaration is not None
+        return declaration
 
     def _decay(self, number: int) -> None:
         if self.plan.optimizer in DECAYING and self.problem.l2:
@@ -102,7 +102,7 @@ class Optimizer:
 
     def _rate(self, number: int) -> float:
         rate = self.plan.settings.stepSize / (math.sqrt(number) if self.plan.optimizer == "gd" else 1.0)
-        return rate / self.steps_per_clock**self._declared.damping
+        return rate / self.steps_per_clock**self._declaration.damping
 
     def _scalars(self, number: int, is_weight: bool) -> dict[str, Any]:
         penalised = is_weight and self.plan.optimizer not in DECAYING
@@ -114,7 +114,7 @@ class Optimizer:
             scalars["lazy"] = True
         if "step" in step_of(self.plan.optimizer).params:
             scalars["step"] = number * self.steps_per_clock
-        return scalars | {self._declared.rate: self._rate(number)}
+        return scalars | {self._declaration.rate: self._rate(number)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,8 @@
 
 A round minimises the objective over the weights of a set of features (coordinates). The servers draw the set; features
 whose weights will change much are more probable. Workers add up the set's gradient and products of columns. The driver
-then minimises over the set alone, so the features of a set may be correlated. Between rounds, a pass over all columns
-predicts the weights' next changes, and bounds the distance of the objective from its minimum (the duality gap).
+then minimises over the set alone, so the features of a set may be correlated. Between rounds, a pass over all
+columns predicts the weights' next changes, and bounds the distance of the objective from its minimum (the duality gap).
 Features with weight 0 whose predicted change is 0 are not drawn.
 
 Products of the squared loss do not change, so the driver caches them (covariance updates: Friedman, Hastie and
@@ -77,7 +77,7 @@ CURVATURE = {"squared": 1.0, "logistic": 0.25}
 # The schedules that draw coordinates by their predicted or last changes.
 SCHEDULES_BY_CHANGE = ("sap", "greedy")
 # The path with one model, for the problem's own penalties.
-SOLE_STRENGTH = PathSettings(lambdaPath=[1.0])
+SINGLE_MODEL_PATH = PathSettings(lambdaPath=[1.0])
 
 
 def check_problem(problem: Problem) -> None:
@@ -124,9 +124,9 @@ class _Fit:
         value: the current objective.
         gap, value_at_pass: the duality gap and the objective at the last pass.
         steps: the number of steps of the current model.
-        rounds: the number of sets to draw before the next pass.
-        sets: the number of sets drawn so far.
-        cached: the features whose products are cached.
+        remaining_sets: the number of sets to draw before the next pass.
+        num_sets: the number of sets drawn so far.
+        cached_columns: the features whose products are cached.
         move: the last change of the parameters, which the next task will send to the workers.
     """
 
@@ -137,13 +137,14 @@ class _Fit:
     gap: float = math.inf
     value_at_pass: float = math.inf
     steps: int = 0
-    rounds: int = 0
-    sets: int = 0
-    cached: Int64s = field(default_factory=lambda: NO_COLUMNS)
+    remaining_sets: int = 0
+    num_sets: int = 0
+    cached_columns: Int64s = field(default_factory=lambda: NO_COLUMNS)
     move: _Move = NO_MOVE
 
     def start_model(self, strengths: Strengths) -> None:
-        self.strengths, self.steps, self.rounds, self.gap, self.value_at_pass = strengths, 0, 0, math.inf, math.inf
+        self.strengths, self.steps, self.remaining_sets = strengths, 0, 0
+        self.gap = self.value_at_pass = math.inf
 
     def apply(self, move: _Move, value: float) -> None:
         self.support = self.support.replaced(move.columns, self.support.weights(move.columns) + move.changes)
@@ -156,7 +157,7 @@ class _Fit:
 
 
 def strengths_of(path: PathSettings, max_strength: float) -> tuple[float, ...]:
-    """Return a path's strengths, descending. At ``max_strength``, the smallest such strength, all weights are 0."""
+    """Return a path's strengths, descending; ``max_strength`` is the smallest strength with all weights 0."""
     if path.lambdaPath:
         return tuple(path.lambdaPath)
     ratios = path.lambdaRatio ** (np.arange(path.lambdaCount) / max(path.lambdaCount - 1, 1))
@@ -170,7 +171,7 @@ class Sap(LinearProgram):
         check_problem(context.problem)
         super().__init__(context)
         self._vectors = ColumnVectors(*(context.space.new_weight() for _ in range(5)))
-        self._path = context.plan.path or SOLE_STRENGTH
+        self._path = context.plan.path or SINGLE_MODEL_PATH
         self._is_squared = context.problem.loss == "squared"
         self._by_change = context.plan.schedule in SCHEDULES_BY_CHANGE
         self._products = NO_PRODUCTS  # a cache of the last set's products; if it is lost, a pass follows
@@ -185,7 +186,7 @@ class Sap(LinearProgram):
         report, initial_loss = yield from self._pass_over_columns(ask, fit)  # all weights are 0
         max_gradient = ask(partial(self._predict_changes, NO_STRENGTHS, 0.0))
         ask.record_objective(initial_loss)
-        factors = strengths_of(self._path, (max_gradient or 1.0) / self.context.problem.l1)  # of l1 and l2
+        factors = strengths_of(self._path, (max_gradient or 1.0) / self.context.problem.l1)
         loss = initial_loss
         for stage, factor in enumerate(factors):
             fit.start_model(Strengths(self.context.problem.l1 * factor, self.context.problem.l2 * factor))
@@ -220,11 +221,11 @@ class Sap(LinearProgram):
         repeats = MAX_REPEATS
         while task is not None:
             step = yield from self.clock(task.then(partial(self._minimise, fit, task)))
-            fit.move, fit.cached = NO_MOVE, NO_COLUMNS
+            fit.move, fit.cached_columns = NO_MOVE, NO_COLUMNS
             if step.is_lost:
                 return
             if self._caches_products(fit):
-                fit.cached = task.block
+                fit.cached_columns = task.block
             if self._is_squared:
                 move, value = _Move(task.block, step.change, step.intercept), fit.value - step.decrease
             else:
@@ -336,7 +337,7 @@ class Sap(LinearProgram):
 
     def _draw_next_set(self, ask: Ask, fit: _Fit) -> ComputeBlock | None:
         """Draw another set after a step, by that step's changes; None: a pass is due, or the set is empty."""
-        if fit.rounds <= 0:
+        if fit.remaining_sets <= 0:
             return None
         if self._by_change:
             ask(partial(self._push_changes, fit))
@@ -344,27 +345,27 @@ class Sap(LinearProgram):
 
     def _draw_set(self, ask: Ask, fit: _Fit) -> ComputeBlock | None:
         """Let the servers draw the next set; return the task for its products, None if the set is empty."""
-        dim, support, cached = self.context.problem.dim, fit.support.columns, fit.cached
+        dim, support, cached = self.context.problem.dim, fit.support.columns, fit.cached_columns
         count, limit = self.plan.set_size, MAX_NEW if self._is_squared else MAX_NEW_LOGISTIC
         if self._by_change:
             count = min(max(count, len(support)), limit)
-        columns, rounds = ask(partial(self._draw_columns, count, fit.sets)), max(fit.rounds - 1, 0)
+        columns, remaining_sets = ask(partial(self._draw_columns, count, fit.num_sets)), max(fit.remaining_sets - 1, 0)
         if not self._by_change:
             block, cached = columns, NO_COLUMNS
-            rounds = fit.rounds - 1 if fit.rounds else -(-dim // count) - 1
+            remaining_sets = fit.remaining_sets - 1 if fit.remaining_sets else -(-dim // count) - 1
         else:
             new = columns[~np.isin(columns, cached)] if self._is_squared else np.union1d(columns, support)
             block_length = len(new) + len(cached)
             if len(new) > limit or block_length > MAX_CACHED or len(new) * block_length > MAX_PRODUCTS:
                 new, cached = np.union1d(columns, support), NO_COLUMNS
             if len(new) > limit:  # the model is too large for one set
-                new = ask(partial(self._draw_columns, limit, fit.sets))
+                new = ask(partial(self._draw_columns, limit, fit.num_sets))
                 changing = ask(lambda: int(self._vectors.change.nnz()))
-                rounds = fit.rounds - 1 if fit.rounds else -(-changing // limit) - 1
+                remaining_sets = fit.remaining_sets - 1 if fit.remaining_sets else -(-changing // limit) - 1
             block = np.concatenate([new, cached])
         if not len(block):
             return None
-        fit.cached, fit.rounds, fit.sets = cached, rounds, fit.sets + 1
+        fit.cached_columns, fit.remaining_sets, fit.num_sets = cached, remaining_sets, fit.num_sets + 1
         return ComputeBlock(*fit.change, block=block, new=len(block) - len(cached))
 
     def _draw_columns(self, count: int, number: int) -> Int64s:
@@ -402,7 +403,7 @@ class Sap(LinearProgram):
 
     def _caches_products(self, fit: _Fit) -> bool:
         """Return whether the next set may use the products of this one."""
-        return self._is_squared and self._by_change and not fit.rounds
+        return self._is_squared and self._by_change and not fit.remaining_sets
 
     def _push_weights(self, fit: _Fit) -> None:
         """Push the changed weights and the intercept to the servers."""

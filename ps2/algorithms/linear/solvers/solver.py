@@ -78,10 +78,10 @@ class GradientForm:
             x = rows.x.toarray() if rows.x.nnz == math.prod(rows.x.shape) else rows.x
             factor_bytes = self.choice.factor_bytes(vector, loss.problem.width, x, rows.keys)
             if factor_bytes is not None:
-                evaluated, slopes = loss.factors(rows, w, b)
-                return evaluated, SentFactors(slopes * scale, x, rows.keys, factor_bytes)
-        evaluated = loss.gradient(rows, w, b)
-        return evaluated, SentValues(evaluated.dw * scale, columns)
+                sums, slopes = loss.factors(rows, w, b)
+                return sums, SentFactors(slopes * scale, x, rows.keys, factor_bytes)
+        sums = loss.gradient(rows, w, b)
+        return sums, SentValues(sums.dw * scale, columns)
 
 
 @dataclass(frozen=True, eq=False)
