@@ -19,7 +19,7 @@ from ps2.ops.kernels import Int64s
 MIN_FLOAT32_VALUES = 1 << 22
 # The bytes of a value of a cluster's sums, float64.
 SUM_BYTES = 8
-# The number of statistics of each feature on the servers: highs, lows, stored counts, shifts and sizes
+# The number of statistics of each feature on the servers: highs, lows, counts, shifts, max_abs_values
 # (``ServerVectors``).
 VALUES_PER_FEATURE = 5
 # The cost of a stored value in a clock, in seconds, of dense and sparse rows (decision 61): (fixed, per cluster).

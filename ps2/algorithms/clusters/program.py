@@ -123,9 +123,9 @@ class KMeansProgram(Program[FittedClusters]):
     def _shift_features(self, rows: int) -> float:
         """Choose the shift of each feature (``ops.shift``); return the largest absolute value after the shifts."""
         vectors = self._vectors
-        features = vectors.highs.zip(vectors.lows, vectors.stored_counts, vectors.sizes, vectors.shifts)
+        features = vectors.highs.zip(vectors.lows, vectors.stored_counts, vectors.max_abs_values, vectors.shifts)
         features.apply("clusters.shift", rows=float(rows))
-        return vectors.sizes.max()
+        return vectors.max_abs_values.max()
 
     def _choose_rows(self, scale: Scale) -> Steps[Hashes]:
         """Choose the first centres by k-means|| (Bahmani et al., 2012, Algorithm 2); return the hashes of their rows.

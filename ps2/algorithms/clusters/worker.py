@@ -58,7 +58,7 @@ class ServerVectors:
         lows: the smallest value of each feature, negated.
         stored_counts: the number of rows that store each feature.
         shifts: the shift that is subtracted from each feature (``ops.shift``).
-        sizes: the largest absolute value of each feature after the shift.
+        max_abs_values: the largest absolute value of each feature after the shift.
     """
 
     centres: DCVMatrix
@@ -69,7 +69,7 @@ class ServerVectors:
     lows: DCV
     stored_counts: DCV
     shifts: DCV
-    sizes: DCV
+    max_abs_values: DCV
 
 
 class Scale(NamedTuple):
@@ -96,7 +96,7 @@ class Survey(Task):
 
 @dataclass(frozen=True, eq=False)
 class RankRows(Task):
-    """Give the rows random ranks; report the smallest ranks, and the hashes of their rows.
+    """Give the rows random ranks; report the smallest ranks and the hashes of the rows with these ranks.
 
     ``draw`` is the number of the draw, from 0; ``candidates`` are the rows of earlier draws.
     """
@@ -140,7 +140,7 @@ class Assign(Task):
     clusters: int
 
 
-# -- work --------------------------------------------------------------------------------------------------------------
+# -- the worker --------------------------------------------------------------------------------------------------------
 
 
 class ClusteringWorker:
@@ -302,8 +302,8 @@ class _Prepared:
         if plan.settings.distanceMeasure == "cosine":
             exponents = np.zeros(len(rows.keys), np.int64)
         else:
-            sizes = shifted(vectors.sizes.pull(rows.keys), -scale.exponent)
-            exponents = np.frexp(sizes)[1].astype(np.int64)
+            max_abs_values = shifted(vectors.max_abs_values.pull(rows.keys), -scale.exponent)
+            exponents = np.frexp(max_abs_values)[1].astype(np.int64)
         self.units = readable(np.maximum(np.ldexp(1.0, exponents + scale.row_exponent - DIGITS), MIN_UNIT))
         self.points = Points(x, plan.dim)
 

@@ -19,6 +19,7 @@ from ps2.ops.draws import GOLDEN, TO_UNIT, TURN, scrambled
 from ps2.ops.kernels import inline, inline_reduction, kernel
 from ps2.ops.table import Array
 
+# The codes of losses of one margin. HALF_SQUARED is 1/2 (margin - y)^2, SQUARED is (margin - y)^2.
 LOGISTIC, HINGE, SQUARED_HINGE, HALF_SQUARED, SQUARED, HUBER = range(6)
 # The rows' arrays: indptr, columns and values of the CSR matrix, then the labels and the rows' weights.
 RowArrays = tuple[Array, Array, Array, Float64s, Float64s]

@@ -52,7 +52,7 @@ class TrainedModel:
 class LinearWork:
     """The workers' part of a program; picklable. Called with a worker's rows, it returns the worker's ``DoTask``.
 
-    ``solver`` is the same for the tasks of the solver alone: it is called with the worker's scaled rows.
+    ``solver``, called with the worker's scaled rows, returns the ``DoTask`` of the solver's own tasks.
     """
 
     problem: Problem

@@ -1,4 +1,4 @@
-"""L-BFGS with all vectors on the servers: without penalty, with an L1 penalty (OWL-QN: Andrew & Gao, 2007) or bounds.
+"""L-BFGS with all vectors on the servers; with an L1 penalty OWL-QN (Andrew & Gao, 2007); with bounds, projected steps.
 
 One evaluation of the objective is one clock: the workers pull the trial point at their keys, and add their part of the
 gradient. Then the driver sends each server two requests. The first returns all inner products that the history needs if
@@ -185,7 +185,7 @@ class Lbfgs(LinearProgram):
             history.clear()
             coefficients, slope = history.direction()
         length = self._label_size / math.sqrt(-slope) if history.is_empty else 1.0
-        if self.context.start is not None:
+        if self.context.start is not None:  # near a trained model, good first steps are short
             length = min(length, 1.0)
         shifts = ask(partial(self._move_trial, length, coefficients, accept))
         return LineSearch(value, slope, length, curvature=self._region is None), shifts
