@@ -83,10 +83,10 @@ def _descend_used(
         max_move = 0.0
         for i in range(count):
             square = used_gram[i, i]
-            new = _soft_threshold(used_slope[i] + square * used_code[i], penalty, positive) / square
-            change = new - used_code[i]
+            new_value = _soft_threshold(used_slope[i] + square * used_code[i], penalty, positive) / square
+            change = new_value - used_code[i]
             if change != 0.0:
-                used_code[i] = new
+                used_code[i] = new_value
                 for j in range(count):
                     used_slope[j] -= used_gram[i, j] * change
                 max_move = max(max_move, abs(change) * np.sqrt(square))
@@ -122,15 +122,15 @@ def descend(
         for k in range(code.size):
             square = gram[k, k]
             if square > 0.0:
-                new = _soft_threshold(slope[k] + square * code[k], penalty, positive) / square
-                change = new - code[k]
+                new_value = _soft_threshold(slope[k] + square * code[k], penalty, positive) / square
+                change = new_value - code[k]
                 if change != 0.0:
-                    code[k] = new
+                    code[k] = new_value
                     gram_row = gram[k]
                     for j in range(slope.size):
                         slope[j] -= gram_row[j] * change
                     max_move = max(max_move, abs(change) * np.sqrt(square))
-                if new != 0.0:
+                if new_value != 0.0:
                     used[count] = k
                     count += 1
         if max_move <= limit:
@@ -304,9 +304,9 @@ def update(
     """Update a dictionary by block coordinate descent (Mairal et al., 2010, Algorithm 2), using only inner products.
 
     For codes A of rows X, with S = A'A and B = A'X, the dictionary D minimises 1/2 tr(D'SD) - tr(D'B). The step of atom
-    k is u = d_k + (b_k - s_k D) / s_kk, d_k = u / max(1, |u|), where d_k, b_k and s_k are rows of D, B and S. Each new
-    atom is a linear combination of old atoms and rows of B. So the driver needs only inner products, which are sums
-    over features. The servers, which have the features, need only the coefficients of the linear combinations.
+    k is u = d_k + (b_k - s_k D) / s_kk, d_k = u / max(1, |u|), where d_k, b_k and s_k are rows of D, B and S. Each
+    new_value atom is a linear combination of old atoms and rows of B. So the driver needs only inner products, which
+    are sums over features. The servers, which have the features, need only the coefficients of the linear combinations.
 
     Args:
         pairs, atoms, cross, sums: S, DD', DB' and BB', float64, each of shape (k, k).

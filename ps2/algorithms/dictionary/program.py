@@ -52,11 +52,11 @@ MAX_SPREAD = 2.0**20
 # Growth of the objective by more than this fraction causes a warning; less may be rounding errors.
 ROUNDING = 1e-9
 
-SPREAD = (
+SPREAD_WARNING = (
     "the largest absolute values of rows range from %g to %g: sums have the precision that the largest rows need, so "
     "small rows may have no effect, and the training may end early; scale rows, or remove outliers"
 )
-RAISED = "iteration %d has raised the objective, through rounding errors; the training ends"
+RAISED_WARNING = "iteration %d has raised the objective, through rounding errors; the training ends"
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
             ask.record_objective(objective, codes.rows, sums.bytes + codes.bytes)
             if iteration and last_loss - codes.loss <= plan.settings.tol * last_loss:
                 if codes.loss > last_loss * (1.0 + ROUNDING):
-                    ask(partial(log.warning, RAISED, iteration))
+                    ask(partial(log.warning, RAISED_WARNING, iteration))
                 self.record.reason = (
                     f"iteration {iteration} reduced the objective by no more than tol={plan.settings.tol:g} of it"
                 )
@@ -127,7 +127,7 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
             name = self._columns.shown("features")
             raise InputError(f"{name}: expected rows with values, got {survey.rows:,} rows of zeros alone")
         if (min_value := -survey.negated_min) < survey.max_value / MAX_SPREAD:
-            ask(partial(log.warning, SPREAD, min_value, survey.max_value))
+            ask(partial(log.warning, SPREAD_WARNING, min_value, survey.max_value))
         exponent = exponent_of(survey.max_value)
         value_exponent = math.frexp(survey.max_value)[1] - exponent
         loss_exponent = 2 * value_exponent + math.frexp(survey.max_size)[1]

@@ -171,7 +171,7 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
 
 
 def estimate_work(problem: Problem, plan: LinearPlan, survey: Survey) -> Work:
-    """Return the cost of a training, from which the placement on servers or in one worker follows."""
+    """Return the training's work, by which the cost model chooses between servers and one worker."""
     why_servers = ""
     if plan.staleness != 0:
         why_servers = "workers may be ahead of each other (staleness)"
