@@ -305,7 +305,7 @@ def update(
 
     For codes A of rows X, with S = A'A and B = A'X, the dictionary D minimises 1/2 tr(D'SD) - tr(D'B). The step of atom
     k is u = d_k + (b_k - s_k D) / s_kk, d_k = u / max(1, |u|), where d_k, b_k and s_k are rows of D, B and S. Each
-    new_value atom is a linear combination of old atoms and rows of B. So the driver needs only inner products, which
+    new atom is a linear combination of old atoms and rows of B. So the driver needs only inner products, which
     are sums over features. The servers, which have the features, need only the coefficients of the linear combinations.
 
     Args:

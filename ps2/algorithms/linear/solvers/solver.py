@@ -53,8 +53,8 @@ class Data:
         """Select each training row with probability ``fraction``; keep all keys."""
         if fraction == 1.0:
             return self.rows
-        begins = range(0, len(self.rows), DRAWS)
         n = len(self.rows)
+        begins = range(0, n, DRAWS)
         selected = [np.flatnonzero(rng.random(min(DRAWS, n - begin)) < fraction) + begin for begin in begins]
         return self.rows.chosen(np.concatenate([np.empty(0, np.int64), *selected]))
 
