@@ -162,7 +162,6 @@ class KMeansProgram(Program[FittedClusters]):
             )
 
     def _compute_norms(self) -> None:
-        """Compute the squared norms of the centres."""
         self._vectors.norms.push(sum_of_shards(self._vectors.centres.apply("clusters.squares"), 1)[0])
 
     def _cost(self, worker_sums: Float64s, scale: Scale) -> float:

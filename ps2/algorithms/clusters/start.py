@@ -82,5 +82,4 @@ def drop_duplicates(rows: PackedRows) -> PackedRows:
 
 
 def concatenate(rows: list[PackedRows]) -> PackedRows:
-    """Concatenate packed rows."""
     return {name: np.concatenate([packed[name] for packed in rows]) for name in rows[0]}

@@ -2,7 +2,7 @@
 
 A worker's columns are in CSC form: column j has the entries from ``starts[j]`` to ``starts[j + 1]``, without the last,
 of ``rows`` and ``values``. ``slots`` are indices of such columns; -1 stands for a column of zeros. ``z`` and ``s`` have
-a value for each row. Nothing is checked here: the callers check all arguments.
+a value for each row. The callers check all arguments.
 """
 
 from __future__ import annotations
@@ -99,10 +99,7 @@ def select_columns(
 
 @kernel
 def add_products(indptr: Int64s, indices: Array, values: Float64s, h: Float64s, new: int, products: Float64s) -> None:
-    """Add to ``products`` the inner products of the first ``new`` columns with themselves and all later columns.
-
-    ``h`` are the weights of the rows. The columns are in the CSR form of ``select_columns``.
-    """
+    """Add to ``products`` the first ``new`` columns' inner products, weighted by h, with themselves and later ones."""
     for row in range(len(h)):
         end = indptr[row + 1]
         for position in range(indptr[row], end):
@@ -118,10 +115,7 @@ def add_products(indptr: Int64s, indices: Array, values: Float64s, h: Float64s, 
 
 @kernel
 def describe_columns(indptr: Array, columns: Array, values: Array, c: Float64s, sums: Float64s) -> None:
-    """Add to ``sums``, shape (k, 3), the sums of c, c * value and c * value^2 over each column's values that are not 0.
-
-    ``c`` are the weights of the rows.
-    """
+    """Add to ``sums``, shape (k, 3), each column's sums of c, c value and c value^2 over nonzero values; c: weights."""
     for row in range(len(c)):
         for position in range(indptr[row], indptr[row + 1]):
             value = np.float64(values[position])
@@ -168,8 +162,7 @@ def rows_to_columns(
 def sweep(gram: Float64s, q: Float64s, w: Float64s, l1: float, l2: float, coordinates: Int64s) -> tuple[float, float]:
     """Minimise over d ``1/2 d' gram d - q' d + l1 |w + d| + l2 / 2 (w + d)^2``, one coordinate of d after the other.
 
-    Replace w by w + d and the negative gradient q by q - gram d. Return the decrease of the objective, and the largest
-    product of a coordinate's change and second derivative.
+    Add d to w, subtract gram d from q; return the objective's decrease, and the largest |change * second derivative|.
     """
     decrease, largest = 0.0, 0.0
     for j in coordinates:

@@ -141,14 +141,7 @@ NO_PRODUCTS = Products(NO_COLUMNS, np.empty((0, 0)), NO_VALUES)
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step along a block of k coordinates.
-
-    Attributes:
-        w, change: the new weights and their changes, shape (k,).
-        intercept: the change of the intercept.
-        decrease: the decrease of the objective's quadratic model.
-        sweeps: the number of sweeps that coordinate descent took.
-    """
+    """A step of k weights: the new weights, their changes, the intercept's change, and the objective's decrease."""
 
     w: Float64s
     change: Float64s
@@ -165,7 +158,6 @@ class Strengths:
     l2: float
 
     def penalty(self, w: Float64s) -> float:
-        """Return the penalties of weights."""
         return float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * (w @ w))
 
 

@@ -99,11 +99,9 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         return None
 
     def _model(self, weights: Weights) -> Any:
-        """Return the model of trained weights."""
         return self._MODEL._of(weights)
 
     def _strengths(self) -> tuple[float, float]:
-        """Return the strengths of the L1 and of the L2 penalty."""
         strength = self.getRegParam()
         l1_fraction = self.getOrDefault("elasticNetParam") if self.hasParam("elasticNetParam") else 0.0
         return strength * l1_fraction, strength * (1.0 - l1_fraction)

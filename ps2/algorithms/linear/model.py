@@ -203,10 +203,7 @@ def _check_size(path: str, problem: Problem, size: int) -> None:
 
 
 def _move(weight: DCV) -> DCV:
-    """Move a vector out of the training's matrix, which has tens of rows, to free their memory.
-
-    If the servers lack the memory for the move, return the vector itself.
-    """
+    """Move a vector out of the training's matrix, which is large; if there is too little memory, return the vector."""
     try:
         return moved_alone(weight)
     except (LimitError, BusyError) as error:

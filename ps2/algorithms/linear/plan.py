@@ -107,7 +107,6 @@ class Bounds:
 
     @property
     def are_on_biases(self) -> bool:
-        """Whether any bias has a bound."""
         return bool(np.isfinite([self.lower_biases, self.upper_biases]).any())
 
 

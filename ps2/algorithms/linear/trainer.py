@@ -133,7 +133,6 @@ class Task:
 
 
 def train_task(ps: Any, table: Table, task: Task, /, *, on_step: OnStep) -> tuple[Weights, TrainingHistory]:
-    """Train as ``train_weights`` does."""
     return train_weights(ps, table, task.problem, task.plan, task.facts, on_step)
 
 

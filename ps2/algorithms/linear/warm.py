@@ -73,7 +73,6 @@ def _predict(problem: Problem) -> None:
 
 
 def _descend() -> None:
-    """Take a step of coordinate descent."""
     rows, features, empty = _rows("float64", np.int32), np.arange(2), np.empty(0)
     columns, slope, curvature = LocalColumns.from_rows(rows, empty.astype(np.int64), empty), np.empty(2), np.empty(2)
     for weights in (empty, np.ones(2)):

@@ -19,7 +19,6 @@ def score(config: Mapping[str, Any], rows: Any, embeddings: Float32s, dense: Map
     """Return the probability of label 1 for each row: float64 of shape (n,).
 
     Args:
-        config: the model's configuration in the export; not used.
         rows: the rows as ``KeyRows``.
         embeddings: the weights of each pair's key, linear weight first: float32 of shape (pairs, k).
         dense: the export's dense arrays by name; "bias" is the intercept, shape (1,).

@@ -30,7 +30,6 @@ class Orthants:
     unscaled: DCV | None = None
 
     def set_pseudo_gradient(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
-        """Set ``pseudo`` to the pseudo-gradient at a point."""
         unscaled_gradient = gradient.weight
         if self.scale is not None and self.unscaled is not None:
             unscaled_gradient = self.unscaled.copy(gradient.weight).div(self.scale)
