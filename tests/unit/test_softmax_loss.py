@@ -88,13 +88,13 @@ def test_gradient_when_there_are_no_rows_then_all_is_0():
     assert (at.loss, at.weight, at.dw.shape, at.db.any()) == (0, 0, (0,), False)
 
 
-def test_first_biases_when_classes_weigh_then_are_log_priors():
+def test_initial_biases_when_classes_weigh_then_are_log_priors():
     first = LOSS.initial_biases(Facts(10, 20.0, 60.0, (5.0, 10.0, 4.0, 1.0), 0.5, 1.0))
     np.testing.assert_allclose(scipy.special.softmax(first), [0.25, 0.5, 0.2, 0.05])
     np.testing.assert_allclose(first.mean(), 0, atol=1e-15)
 
 
-def test_first_biases_when_class_is_empty_then_are_finite():
+def test_initial_biases_when_class_is_empty_then_are_finite():
     first = LOSS.initial_biases(Facts(10, 20.0, 60.0, (5.0, 10.0, 5.0, 0.0), 0.5, 1.0))
     assert np.isfinite(first).all()
     assert np.argmin(first) == 3

@@ -130,7 +130,7 @@ class KMeansClusters(ArrayModel):
             x: NumPy array or scipy CSR of shape (n, features).
 
         Raises:
-            ShapeError, DTypeError: x is not such a numeric matrix.
+            ShapeError, DTypeError: x is not a numeric matrix of this shape.
             InputError: a value is not finite; or, with the cosine distance, all values of a row are 0.
         """
         return self._nearest(x)[0]
