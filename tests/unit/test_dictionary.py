@@ -209,7 +209,7 @@ def test_coder_when_given_nonsense_then_error_says_so(tmp_path):
         coder.transform([[1.0, 2.0]])
     with pytest.raises(InputError, match="expected finite numbers"):
         coder.transform([[np.nan, 0, 0]])
-    with pytest.raises(InputError, match="too large to be numbers"):
+    with pytest.raises(InputError, match="too large for float64"):
         SparseCoder(np.eye(3) / 16, 0.0).transform([[1.5e308, 0, 0]])
     with pytest.raises(ShapeError, match="dictionary: expected shape"):
         SparseCoder(np.ones(3))

@@ -127,7 +127,7 @@ def test_initial_values_when_seed_differs_then_factors_differ(seed):
 
 
 @pytest.mark.parametrize("name", ["fmLogistic", "fmSquared"])
-def test_initial_biases_when_facts_are_known_then_0_as_in_pyspark(name):
+def test_initial_biases_when_facts_are_known_then_0_as_pyspark(name):
     facts = Facts(10, 20.0, 60.0, (5.0, 15.0), 7.5, 2.0)
     assert loss_of(Problem(name, KEYS, WIDTH)).initial_biases(facts) == [0]
 

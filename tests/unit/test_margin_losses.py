@@ -203,7 +203,7 @@ def test_initial_biases_when_intercept_is_not_trained_then_0(name):
 
 
 @pytest.mark.parametrize("class_weights", [(20.0, 0.0), (0.0, 20.0), (20.0,), ()])
-def test_initial_biases_when_a_class_is_empty_then_they_are_finite(class_weights):
+def test_initial_biases_when_a_class_is_empty_then_finite(class_weights):
     facts = replace(FACTS, class_weights=class_weights)
     assert np.isfinite(loss_of(Problem("logistic", KEYS)).initial_biases(facts)).all()
 

@@ -285,7 +285,7 @@ def test_recipe_when_option_conflicts_with_bounds_names_both(params, message):
     ("params", "message"),
     [
         ({"lowerBoundsOnCoefficients": DenseMatrix(2, 1, [0.0, 0.0])}, "expected 1 x 2, one for each cl.*, got 2 x 1"),
-        ({"upperBoundsOnIntercepts": Vectors.dense(1.0, 2.0)}, "upperBoundsOnIntercepts: expected 1 of them, one for"),
+        ({"upperBoundsOnIntercepts": Vectors.dense(1.0, 2.0)}, "upperBoundsOnIntercepts: expected 1 values, one for"),
         ({"upperBoundsOnIntercepts": Vectors.dense(math.nan)}, "upperBoundsOnIntercepts: expected numbers, got nan"),
         (
             {"upperBoundsOnCoefficients": DenseMatrix(1, 2, [0.0, -2.0])},
