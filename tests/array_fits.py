@@ -53,7 +53,7 @@ def fit_arrays(
     elif weights is None:
         with training_context(SERVERS) as ps:
             model = train(ps, table(survey.weight_unit), problem, plan, survey.facts)
-            weights, history = Weights.of(problem, model.weight, model.biases), model.history
+            weights, history = Weights.from_servers(problem, model.weight, model.biases), model.history
     return estimator._finish_model(estimator._model(weights), frame, history)
 
 

@@ -53,7 +53,7 @@ class Plain:
 
 def expected(rows: Rows, problem: Problem, name: str) -> tuple[Any, Any]:
     """Weights and intercept after full steps."""
-    first = loss_of(problem).first_biases(rows.facts(2))
+    first = loss_of(problem).initial_biases(rows.facts(2))
     w = Plain(np.zeros(problem.dim), name, problem.l1, problem.l2)
     b = Plain(np.zeros(1) if name == "ftrl" else first, name)
     for _ in range(STEPS):

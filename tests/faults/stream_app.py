@@ -62,7 +62,7 @@ def run(folder, kind, servers, workers, snapshot_batches, replicas):
 
     from ps2 import EmbeddingTable, PS2Context
     from ps2.algorithms import DeepFM, OnlineLogisticRegression
-    from ps2.algorithms.online.program import numbered
+    from ps2.algorithms.online.program import number_rows
     from ps2.errors import NotFoundError
 
     @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def run(folder, kind, servers, workers, snapshot_batches, replicas):
         def learn(self, found):
             time.sleep(SLOW_PACE_S if (folder / HARM_LEFT).exists() else PACE_S)
             margins = self.program.learn(found)
-            rows = numbered(found.rows, intercept=False)
+            rows = number_rows(found.rows, intercept=False)
             touched = np.bincount(rows.inverse, minlength=len(rows.keys)).astype(np.float32)
             self.counts.pushDistinct(rows.keys, -touched[:, None], wait=False)
             return margins

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms.linear import coordinates
-from ps2.algorithms.linear.coordinate_kernels import slopes
+from ps2.algorithms.linear.coordinate_kernels import loss_derivatives
 from ps2.algorithms.linear.coordinates import NO_PRODUCTS, NO_SUPPORT, LocalColumns, Strengths, lower_bound, minimise
 from ps2.algorithms.linear.loss_kernels import HALF_SQUARED, LOGISTIC
 from ps2.algorithms.linear.settings import PathSettings
@@ -23,7 +23,7 @@ NONE = np.empty(0, np.int64)
 
 def local(x=X, dense=(), means=()):
     rows = Rows(sp.csr_array(np.hstack([x[:, :4], np.zeros((len(x), 1)), x[:, 4:]]))).localize()
-    return LocalColumns.of(rows, np.array(dense, np.int64), np.array(means, np.float64))
+    return LocalColumns.from_rows(rows, np.array(dense, np.int64), np.array(means, np.float64))
 
 
 def test_columns_when_absent_then_are_zeros():
@@ -89,12 +89,12 @@ def test_block_when_minimised_then_conditions_hold(curved, l2):
         assert H @ (np.sin(np.arange(40)) - turn) == pytest.approx(0, abs=1e-9)
     strengths = Strengths(l1, l2)
     quadratic = 0.5 * turn @ (H * turn) - turn @ (H * np.sin(np.arange(40)))
-    assert result.decrease == pytest.approx(strengths.of(w) - quadratic - strengths.of(result.w))
+    assert result.decrease == pytest.approx(strengths.penalty(w) - quadratic - strengths.penalty(result.w))
 
 
 def test_block_when_columns_are_equal_then_minimum_is_found():
     x = np.repeat(X[:, :1], 3, axis=1)
-    columns, of = LocalColumns.of(Rows(sp.csr_array(x)).localize(), NONE, np.empty(0)), np.arange(3)
+    columns, of = LocalColumns.from_rows(Rows(sp.csr_array(x)).localize(), NONE, np.empty(0)), np.arange(3)
     products = NO_PRODUCTS.extended(of, columns.products(of, 3, np.ones(40)), columns.dot(of, np.ones(40)), 0.0)
     y = X[:, 0] + X[:, 1]
     result = minimise(products, x.T @ y, np.zeros(3), (0.0, 0.0), Strengths(2.0, 0.0), 0.0)
@@ -114,7 +114,7 @@ def test_block_when_a_column_is_zeros_then_stays_zero():
 def test_slopes_when_computed_then_are_derivatives(code, weights):
     margins, y = np.array([0.3, -2.0, 1.0, 40.0]), np.array([1.0, 0.0, 1.0, 0.0])
     c, slope, curvature = weights if len(weights) else np.ones(4), np.empty(4), np.empty(4)
-    loss, dual = slopes(code, margins, y, weights, 0.5, 0.1, slope, curvature)
+    loss, dual = loss_derivatives(code, margins, y, weights, 0.5, 0.1, slope, curvature)
     if code == HALF_SQUARED:
         down, second, losses, duals = y - margins, np.ones(4), (y - margins) ** 2 / 2, (y - margins) * (y - 0.5)
     else:
@@ -131,7 +131,7 @@ def test_bound_when_at_the_minimum_then_is_the_objective():
     x, y, strengths = np.array([[1.0], [-1.0]]), np.array([2.0, -2.0]), Strengths(0.5, 0.25)
     w = (2.0 - 0.5) / 1.25
     left = y - x[:, 0] * w
-    value = left @ left / 4 + strengths.of(np.array([w]))
+    value = left @ left / 4 + strengths.penalty(np.array([w]))
     largest = abs(x[:, 0] @ left / 2 - 0.25 * w)
     bound = lower_bound(left @ y / 2, left @ left / 4, largest, w * w, strengths)
     assert bound == pytest.approx(value)

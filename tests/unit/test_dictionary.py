@@ -144,7 +144,7 @@ def test_fit_when_a_row_is_an_outlier_then_a_warning_says_so(caplog):
     assert not caplog.text
     x[5, 3] = 1e12
     trained(x, maxIter=1)
-    assert "small rows may count for nothing, and the training ends early" in caplog.text
+    assert "small rows may have no effect, and the training may end early" in caplog.text
 
 
 def test_objective_when_entries_repeat_then_is_of_their_sums():
@@ -199,7 +199,7 @@ def test_options_when_impossible_then_error_says_why():
         plan_of(3, k=6).check(5)
     with pytest.raises(LimitError, match="at most 1,024 atoms, got 2,000"):
         plan_of(3, k=2000).check(5000)
-    with pytest.raises(LimitError, match="make 100,000,000 numbers"):
+    with pytest.raises(LimitError, match="make 100,000,000 values"):
         plan_of(100_000, k=1000).check(5000)
 
 
@@ -209,7 +209,7 @@ def test_coder_when_given_nonsense_then_error_says_so(tmp_path):
         coder.transform([[1.0, 2.0]])
     with pytest.raises(InputError, match="expected finite numbers"):
         coder.transform([[np.nan, 0, 0]])
-    with pytest.raises(InputError, match="too large to be numbers"):
+    with pytest.raises(InputError, match="too large for float64"):
         SparseCoder(np.eye(3) / 16, 0.0).transform([[1.5e308, 0, 0]])
     with pytest.raises(ShapeError, match="dictionary: expected shape"):
         SparseCoder(np.ones(3))

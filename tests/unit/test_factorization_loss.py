@@ -127,9 +127,9 @@ def test_initial_values_when_seed_differs_then_factors_differ(seed):
 
 
 @pytest.mark.parametrize("name", ["fmLogistic", "fmSquared"])
-def test_first_biases_when_facts_are_known_then_0_as_in_pyspark(name):
+def test_initial_biases_when_facts_are_known_then_0_as_pyspark(name):
     facts = Facts(10, 20.0, 60.0, (5.0, 15.0), 7.5, 2.0)
-    assert loss_of(Problem(name, KEYS, WIDTH)).first_biases(facts) == [0]
+    assert loss_of(Problem(name, KEYS, WIDTH)).initial_biases(facts) == [0]
 
 
 def test_loss_of_when_there_is_no_factor_then_it_is_an_error():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.linear.solvers.ftsgd import cosine, cosine_of, descend, ftsgd, is_gaussian, shrunk
+from ps2.algorithms.linear.solvers.ftsgd import cosine, cosine_of, descend, ftsgd, is_gaussian, shrink_factor
 from ps2.errors import ShapeError
 
 ALPHA, BETA = 0.9, 0.4
@@ -37,7 +37,7 @@ def test_ftsgd_when_gradients_agree_then_momentum_grows():
 def test_weights_when_gradient_is_a_penalty_then_momenta_shrink():
     created = ftsgd(lambda w: 0.3 * w, START, START, ALPHA, BETA, 5, l2=0.3)
     np.testing.assert_allclose(created.w, created.shrink * START)
-    assert created.shrink == shrunk(created.momenta, BETA / 2 * 0.3)
+    assert created.shrink == shrink_factor(created.momenta, BETA / 2 * 0.3)
     assert max(created.momenta) == pytest.approx(2 * ALPHA)
 
 

@@ -65,7 +65,7 @@ def test_fit_when_initial_model_does_not_suit_then_error():
     for params, message in (
         ({"labelCol": "three"}, "initialModel: expected a model of classes 3, .* got 2"),
         ({"fitIntercept": False}, "initialModel: expected no intercept, as fitIntercept is False"),
-        ({"solver": "sap", "elasticNetParam": 1.0}, "initialModel: solver 'sap' begins with the model of all zeros"),
+        ({"solver": "sap", "elasticNetParam": 1.0}, "initialModel: solver 'sap' starts from weights of 0"),
         ({"optimizer": "ftrl"}, "initialModel: optimizer 'ftrl' computes weights from sums of gradients"),
     ):
         with pytest.raises(ConfigError, match=message):

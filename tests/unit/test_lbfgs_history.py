@@ -22,7 +22,7 @@ class Vectors:
         self.pairs = []
         point = rng.normal(size=DIM)
         self.basis[-1] = self.curvature @ point
-        self.history.begin(self.basis[-1] @ self.basis[-1])
+        self.history.set_gradient_square(self.basis[-1] @ self.basis[-1])
         for step in range(steps):
             s = rng.normal(size=DIM)
             y = -s if step in flat else self.curvature @ s
@@ -86,7 +86,7 @@ def test_slot_when_its_step_had_no_curvature_then_comes_again():
 
 def test_steps_when_forgotten_then_direction_is_down_gradient():
     walked = Vectors(3)
-    walked.history.forget()
+    walked.history.clear()
     assert walked.history.is_empty
     np.testing.assert_array_equal(walked.direction, -walked.basis[-1])
 

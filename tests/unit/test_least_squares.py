@@ -7,7 +7,14 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms.linear.solvers import least_squares
-from ps2.algorithms.linear.solvers.least_squares import Products, objective, packed_size, products, slopes, solve
+from ps2.algorithms.linear.solvers.least_squares import (
+    Products,
+    objective,
+    packed_size,
+    products,
+    residual_products,
+    solve,
+)
 from ps2.data.rows import Rows
 
 ROWS, K = 60, 5
@@ -57,7 +64,7 @@ def test_products_when_a_mean_is_large_then_nothing_cancels(others):
     np.testing.assert_allclose(result.xx, expected.xx, rtol=1e-7, atol=1e-6)
     np.testing.assert_allclose(result.xy, expected.xy, rtol=1e-7, atol=1e-6)
     w = np.linspace(-1.0, 1.0, 40)
-    rest = sum(slopes(part, mean, label_mean, w) for part in parts)
+    rest = sum(residual_products(part, mean, label_mean, w) for part in parts)
     np.testing.assert_allclose(rest, expected.xy - expected.xx @ w, rtol=1e-6, atol=1e-5)
 
 
@@ -73,7 +80,7 @@ def test_solve_when_features_are_nearly_alike_then_finds_weights():
     assert 0 < result.pivot < 1e-10
     assert np.abs(result.w - w).max() > 1e-6
     for _ in range(3):
-        result = result.refined(slopes(rows, mean, 0.0, result.w))
+        result = result.refined(residual_products(rows, mean, 0.0, result.w))
     np.testing.assert_allclose(result.w, w, rtol=1e-8)
 
 
@@ -113,9 +120,9 @@ def test_solve_when_l1_penalty_then_no_single_move_improves(size):
     l1, l2 = np.full(K, 12.0 * size), np.full(K, 0.5)
     w = solve(of, l1, l2, 1000, 1e-15).w
     assert 0 < np.count_nonzero(w) < K
-    slopes = of.xx @ w - of.xy + l2 * w
-    np.testing.assert_allclose(slopes[w != 0], -l1[0] * np.sign(w[w != 0]), rtol=1e-5)
-    assert (np.abs(slopes[w == 0]) <= l1[0]).all()
+    residual_products = of.xx @ w - of.xy + l2 * w
+    np.testing.assert_allclose(residual_products[w != 0], -l1[0] * np.sign(w[w != 0]), rtol=1e-5)
+    assert (np.abs(residual_products[w == 0]) <= l1[0]).all()
 
 
 def test_objective_when_from_products_then_matches_rows():

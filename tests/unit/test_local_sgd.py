@@ -72,7 +72,7 @@ def test_local_sgd_when_no_row_uses_feature_then_unused_weight():
     )
     w, steps = np.append(W, [0.4, -0.5, 0.01]), LocalSteps(2, 0.1, 0.3, 1, 0.2)
     created = local_sgd(loss_of(Problem("logistic", KEYS + 3)), wide, w, B, ORDER, steps)
-    np.testing.assert_allclose(created.w[KEYS:], created.unused(w)[KEYS:], rtol=1e-12)
+    np.testing.assert_allclose(created.w[KEYS:], created.shrink_unused(w)[KEYS:], rtol=1e-12)
     assert created.w[KEYS] > 0.1
     assert created.w[-1] == 0.0
 

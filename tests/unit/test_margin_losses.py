@@ -193,23 +193,23 @@ FACTS = Facts(10, 20.0, 60.0, (5.0, 15.0), 7.5, 2.0)
         ("huber", [7.5, np.log(2.0)]),
     ],
 )
-def test_first_biases_when_facts_are_known_then_of_null_model(name, expected):
-    np.testing.assert_allclose(loss_of(Problem(name, KEYS)).first_biases(FACTS), expected)
+def test_initial_biases_when_facts_are_known_then_of_null_model(name, expected):
+    np.testing.assert_allclose(loss_of(Problem(name, KEYS)).initial_biases(FACTS), expected)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_first_biases_when_intercept_is_not_trained_then_0(name):
-    assert loss_of(Problem(name, KEYS, fit_intercept=False)).first_biases(FACTS)[0] == 0
+def test_initial_biases_when_intercept_is_not_trained_then_0(name):
+    assert loss_of(Problem(name, KEYS, fit_intercept=False)).initial_biases(FACTS)[0] == 0
 
 
 @pytest.mark.parametrize("class_weights", [(20.0, 0.0), (0.0, 20.0), (20.0,), ()])
-def test_first_biases_when_a_class_is_empty_then_they_are_finite(class_weights):
+def test_initial_biases_when_a_class_is_empty_then_finite(class_weights):
     facts = replace(FACTS, class_weights=class_weights)
-    assert np.isfinite(loss_of(Problem("logistic", KEYS)).first_biases(facts)).all()
+    assert np.isfinite(loss_of(Problem("logistic", KEYS)).initial_biases(facts)).all()
 
 
-def test_first_biases_when_labels_are_equal_then_scale_is_1():
-    assert loss_of(Problem("huber", KEYS)).first_biases(replace(FACTS, label_std=0.0))[1] == 0
+def test_initial_biases_when_labels_are_equal_then_scale_is_1():
+    assert loss_of(Problem("huber", KEYS)).initial_biases(replace(FACTS, label_std=0.0))[1] == 0
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -184,7 +184,7 @@ def test_metric_when_saved_then_loads_without_spark(tmp_path):
 def test_rank_when_too_large_then_error_says_how_many():
     with pytest.raises(ConfigError, match="rank: expected at most the number of features, 4, got 5"):
         MetricPlan(settings=MetricSettings(rank=5), dim=4, classes=2)
-    with pytest.raises(LimitError, match="rank: 10,000 rows for 10,000 features are 100,000,000 numbers"):
+    with pytest.raises(LimitError, match="rank: 10,000 rows for 10,000 features are 100,000,000 values"):
         MetricPlan(settings=MetricSettings(rank=10_000), dim=10_000, classes=2)
     with pytest.raises(LimitError, match="matrix: 20,000 features"):
         Metric(np.zeros((1, 20_000))).matrix()

@@ -193,7 +193,7 @@ def test_recipe_when_seed_hash_is_negative_then_seed_is_not():
         (FMRegressor(solver="ftsgd", localSearch="maybe"), "localSearch: expected one of auto, always, never, got 'm"),
         (
             LinearSVC(solver="ftsgd", momentum=0.3, adaptiveMomentum=False),
-            "momentum: adaptiveMomentum=False has none, got 0.3",
+            "momentum: adaptiveMomentum=False uses no momentum, got 0.3",
         ),
         (
             LinearRegression(solver="ftsgd", localSearch="never", localSteps=2),
@@ -210,7 +210,7 @@ def test_recipe_when_seed_hash_is_negative_then_seed_is_not():
         (LogisticRegression(stepSize=0.0), "stepSize: expected a finite positive number, got 0.0"),
         (LogisticRegression(numWorkers=0), "numWorkers: expected at least 1, got 0"),
         (LogisticRegression(numServers=0), "numServers: expected at least 1, got 0"),
-        (LogisticRegression(staleness=-2), "staleness: expected the clocks to be ahead, or -1"),
+        (LogisticRegression(staleness=-2), "staleness: expected a number of steps, or -1"),
         (LinearRegression(epsilon=1.0), "epsilon: expected a finite number above 1, got 1.0"),
         (FMRegressor(factorSize=0), "factorSize: expected at least 1, got 0"),
         (FMRegressor(miniBatchFraction=0.0), r"miniBatchFraction: expected a number in \(0, 1\], got 0.0"),
@@ -285,11 +285,11 @@ def test_recipe_when_option_conflicts_with_bounds_names_both(params, message):
     ("params", "message"),
     [
         ({"lowerBoundsOnCoefficients": DenseMatrix(2, 1, [0.0, 0.0])}, "expected 1 x 2, one for each cl.*, got 2 x 1"),
-        ({"upperBoundsOnIntercepts": Vectors.dense(1.0, 2.0)}, "upperBoundsOnIntercepts: expected 1 of them, one for"),
+        ({"upperBoundsOnIntercepts": Vectors.dense(1.0, 2.0)}, "upperBoundsOnIntercepts: expected 1 values, one for"),
         ({"upperBoundsOnIntercepts": Vectors.dense(math.nan)}, "upperBoundsOnIntercepts: expected numbers, got nan"),
         (
             {"upperBoundsOnCoefficients": DenseMatrix(1, 2, [0.0, -2.0])},
-            "lowerBoundsOnCoefficients: expected none above upperBoundsOnCoefficients, got -1 above -2",
+            "lowerBoundsOnCoefficients: expected no bound above upperBoundsOnCoefficients, got -1 above -2",
         ),
     ],
 )

@@ -107,7 +107,7 @@ def test_changes_when_a_value_is_huge_then_are_refused(optimizer, value):
     rows = *inputs, one, readable(none)
     kernels.learn_rows(rows, blocks, changes, 0, settings.is_ftrl, settings.rates, margins)
     assert margins[0] == 0
-    with pytest.raises(InputError, match=r"gradients are at most 1e\+15.* got more for key 7"):
+    with pytest.raises(InputError, match=r"gradients of at most 1e\+15.* got a larger one for key 7"):
         check_changes(changes, np.array([7]))
 
 

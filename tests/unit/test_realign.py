@@ -66,6 +66,6 @@ def test_model_when_servers_lack_memory_to_move_then_stays(fleet, trained, monke
     before = lasting(fleet)
     with pytest.raises(LimitError):
         moved_alone(trained)
-    kept = Weights.of(Problem("logistic", trained.dim), trained, np.zeros(1))
+    kept = Weights.from_servers(Problem("logistic", trained.dim), trained, np.zeros(1))
     assert (kept.weight, pulled(kept.weight), lasting(fleet)) == (trained, VALUES.tolist(), before)
     assert "have no room to move it" in caplog.text

@@ -10,7 +10,7 @@ from training import plan_of
 from ps2.algorithms.linear.losses import loss_of
 from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.scaling import column_sums, scaled, shrink_factors, squared_distances
-from ps2.algorithms.linear.solvers.least_squares import products, slopes
+from ps2.algorithms.linear.solvers.least_squares import products, residual_products
 from ps2.algorithms.linear.solvers.solver import Data
 from ps2.algorithms.training.table import Facts
 from ps2.data.row_spill import RowSpill
@@ -71,7 +71,7 @@ def test_products_when_rows_are_in_a_file_then_close(both):
     mean, w = np.full(DIM, 2.0), np.random.default_rng(3).normal(size=DIM)
     local, result = (products(rows, mean, 0.5).packed() for rows in both)
     np.testing.assert_allclose(result, local, rtol=1e-12)
-    local, result = (slopes(rows, mean, 0.5, w) for rows in both)
+    local, result = (residual_products(rows, mean, 0.5, w) for rows in both)
     np.testing.assert_allclose(result, local, rtol=1e-11)
 
 

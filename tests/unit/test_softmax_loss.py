@@ -80,7 +80,7 @@ def test_gradient_when_intercepts_are_fixed_then_theirs_is_0():
     loss = loss_of(replace(PROBLEM, fit_intercept=False))
     assert not loss.gradient(ROWS_64, W, B).db.any()
     assert not loss.factors(ROWS_64, W, B)[0].db.any()
-    assert not loss.first_biases(Facts(2, 2.0, 2.0, (1.0, 1.0, 0.0, 0.0), 0.5, 1.0)).any()
+    assert not loss.initial_biases(Facts(2, 2.0, 2.0, (1.0, 1.0, 0.0, 0.0), 0.5, 1.0)).any()
 
 
 def test_gradient_when_there_are_no_rows_then_all_is_0():
@@ -88,14 +88,14 @@ def test_gradient_when_there_are_no_rows_then_all_is_0():
     assert (at.loss, at.weight, at.dw.shape, at.db.any()) == (0, 0, (0,), False)
 
 
-def test_first_biases_when_classes_weigh_then_are_log_priors():
-    first = LOSS.first_biases(Facts(10, 20.0, 60.0, (5.0, 10.0, 4.0, 1.0), 0.5, 1.0))
+def test_initial_biases_when_classes_weigh_then_are_log_priors():
+    first = LOSS.initial_biases(Facts(10, 20.0, 60.0, (5.0, 10.0, 4.0, 1.0), 0.5, 1.0))
     np.testing.assert_allclose(scipy.special.softmax(first), [0.25, 0.5, 0.2, 0.05])
     np.testing.assert_allclose(first.mean(), 0, atol=1e-15)
 
 
-def test_first_biases_when_class_is_empty_then_are_finite():
-    first = LOSS.first_biases(Facts(10, 20.0, 60.0, (5.0, 10.0, 5.0, 0.0), 0.5, 1.0))
+def test_initial_biases_when_class_is_empty_then_are_finite():
+    first = LOSS.initial_biases(Facts(10, 20.0, 60.0, (5.0, 10.0, 5.0, 0.0), 0.5, 1.0))
     assert np.isfinite(first).all()
     assert np.argmin(first) == 3
 

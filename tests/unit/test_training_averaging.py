@@ -37,7 +37,7 @@ def ended(rows, problem, options, stride=None):
 
 
 def beginning(rows, problem=PROBLEM):
-    return loss_of(problem).first_biases(rows.facts(2))
+    return loss_of(problem).initial_biases(rows.facts(2))
 
 
 # -- ma-sgd ------------------------------------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ LASSO = {"elasticNetParam": 1.0, "solver": "sap", "weightCol": "weight", "tol": 
         (LinearRegression(**LASSO, regParam=0.1, loss="huber"), "elasticNetParam: loss 'huber' takes L2"),
         (
             LinearRegression(**LASSO, regParam=0.1, validationIndicatorCol="held"),
-            "validationIndicatorCol: solver 'sap' takes no steps that it could judge",
+            "validationIndicatorCol: solver 'sap' does not support early stopping",
         ),
         (LinearRegression(**LASSO, regParam=0.1, stepSize=0.3), "stepSize: solver 'sap' does not take it"),
         (LinearSVC(solver="sap"), "solver: expected one of auto, l-bfgs, minibatch, ma-sgd, ftsgd, got 'sap'"),

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class KMeansSummary(HistorySummary):
-    """The summary of a training: ``pyspark.ml.clustering.KMeansSummary``, with the training's history."""
+    """The summary of a training: the members of ``pyspark.ml.clustering.KMeansSummary``, and the history."""
 
     def __init__(self, model: Any, dataset: DataFrame, history: TrainingHistory, sizes: Int64s) -> None:
         super().__init__(history)
@@ -41,7 +41,7 @@ class KMeansSummary(HistorySummary):
 
     @property
     def numIter(self) -> int:
-        """Number of iterations; each one moves the centres."""
+        """Number of iterations, each of which moves the centres."""
         return self._history.steps
 
     @property
@@ -66,12 +66,12 @@ class KMeansSummary(HistorySummary):
 
     @property
     def predictions(self) -> DataFrame:
-        """The training data with a column of predicted clusters."""
+        """The training data with the column of predicted clusters."""
         return self._model.transform(self._dataset)
 
     @property
     def cluster(self) -> DataFrame:
-        """The predicted cluster of each row, as the only column."""
+        """The column of predicted clusters of the training data, as a DataFrame."""
         return self.predictions.select(self.predictionCol)
 
 
@@ -124,7 +124,7 @@ class KMeansModel(KMeansSettings, FeatureModel, Model):
         """Return the cluster of one row.
 
         Args:
-            value: a vector of pyspark, an array or a list of ``numFeatures`` numbers.
+            value: a vector of pyspark, an array or a list of ``numFeatures`` values.
         """
         return int(self.clusters.predict(as_row(value, self.numFeatures, missing=False))[0])
 
@@ -138,7 +138,7 @@ class KMeansModel(KMeansSettings, FeatureModel, Model):
         rows, name = super()._transform(dataset), self.getPredictionCol()
         if not name:
             return rows
-        # pyspark.ml's clusters are integers.
+        # pyspark.ml's column of clusters has the type int, not double.
         metadata = rows.schema[name].metadata
         return rows.withColumn(name, column(name).cast("int").alias(name, metadata=metadata))
 
@@ -146,7 +146,7 @@ class KMeansModel(KMeansSettings, FeatureModel, Model):
         self._summary = KMeansSummary(self, dataset, history, self._cluster_sizes)
 
     def toPyspark(self) -> clustering.KMeansModel:
-        """Return the same clusters as pyspark.ml's model."""
+        """Return the model as pyspark.ml's, with the same centres."""
         spark_context = jvm_context("toPyspark")
         cost, steps = (self.summary.trainingCost, self.summary.numIter) if self.hasSummary else (0.0, 0)
         parent = kmeans_model(spark_context, self.clusterCenters(), self.clusters.distance, cost, steps)

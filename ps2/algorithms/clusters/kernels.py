@@ -1,8 +1,8 @@
 """Kernels of k-means in a worker: nearest centres, and sums of rows by cluster.
 
-Products of rows and centres are computed in the rows' dtype, with bounds of their rounding errors. The distances to all
-centres that may be the nearest, by these bounds, are then computed in float64 and in a fixed order. So the nearest
-centre of a row depends only on the row and the centres, not on the other rows and columns of the worker.
+Inner products of rows and centres are computed in the rows' dtype; they and bounds of their rounding errors give bounds
+of the distances. Only for the centres that may be the nearest, by these bounds, is the distance computed in float64 and
+in a fixed order. So a row's nearest centre depends only on the row and the centres, not on the worker's other rows.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
-# The number of clusters whose products with a row are computed together, so that these stay in the first-level cache.
+# The number of clusters whose products with a row are computed together; these products fit into the first-level cache.
 TILE = 2048
-# The number of rounding errors in a distance besides those of the products, one for each stored value.
+# A distance has a rounding error for each stored value of the row, in the inner product, and at most this many others.
 EXTRA_ROUNDINGS = 8.0
 
 
@@ -28,9 +28,9 @@ EXTRA_ROUNDINGS = 8.0
 def _bound_distances(
     products: Array, squares: Float64s, norms: Float64s, norm: float, slack: float, low: Float64s
 ) -> float:
-    """Write a lower bound of each squared distance minus the row's squared norm; return the smallest upper bound.
+    """Bound |x - c|^2 - |x|^2 for row x and each centre c: write lower bounds to ``low``, return the least upper bound.
 
-    A bound allows for an error of ``slack`` times the square of the sum of the row's and the centre's norm.
+    ``norm`` is |x|, ``norms`` are |c|, ``squares`` |c|^2, ``products`` x c. Errors are at most slack (|x| + |c|)^2.
     """
     for c in range(products.size):
         norm_sum = norm + norms[c]
@@ -54,29 +54,30 @@ def nearest_sparse(
     norms: Float64s,
     epsilon: float,
     dim: int,
-    assigned: Int64s,
+    assignments: Int64s,
     distances: Float64s,
 ) -> None:
     """Find the nearest centre of each row.
 
     Args:
+        indptr, indices, data: the rows in CSR form.
         centres: array of the rows' dtype, shape (columns, clusters).
-        squares: the squared norms of the centres over all features, also over those that the worker's rows do not use.
+        squares: the squared norms of the centres over all features, including features that the rows do not use.
         norms: the square roots of ``squares``.
         epsilon: the machine epsilon of the dtype.
-        dim: the number of all features. The distance to a row that stores all of them needs no norm.
-        assigned: output: the index of each row's nearest centre, the lowest index of equally near ones.
+        dim: the number of all features. For a row that stores all of them, distances are computed without ``squares``.
+        assignments: output: the index of each row's nearest centre; of equally near centres, the lowest index.
         distances: output: the squared distance to that centre.
     """
-    count = centres.shape[1]
-    products, low = np.empty(count, centres.dtype), np.empty(count)
+    num_clusters = centres.shape[1]
+    products, low = np.empty(num_clusters, centres.dtype), np.empty(num_clusters)
     for i in range(len(indptr) - 1):
         begin, end = indptr[i], indptr[i + 1]
         square = 0.0
         for p in range(begin, end):
             square += np.float64(data[p]) * np.float64(data[p])
-        for start in range(0, count, TILE):
-            stop = min(start + TILE, count)
+        for start in range(0, num_clusters, TILE):
+            stop = min(start + TILE, num_clusters)
             tile = products[start:stop]
             tile[:] = 0
             p = begin
@@ -94,11 +95,11 @@ def nearest_sparse(
                 p += 1
         slack = (end - begin + EXTRA_ROUNDINGS) * epsilon
         best = _bound_distances(products, squares, norms, np.sqrt(square), slack, low)
-        assigned[i], distances[i] = 0, np.inf
-        for c in range(count):
+        assignments[i], distances[i] = 0, np.inf
+        for c in range(num_clusters):
             if low[c] <= best:
                 is_full = end - begin == dim
-                # Two sums, as in ``nearest_dense``: both kernels compute the same distance of a row with all features.
+                # Sum even and odd entries apart, as ``nearest_dense`` does: the distances are then equal bit for bit.
                 even, odd = 0.0 if is_full else squares[c], 0.0
                 for p in range(begin, end):
                     x, y = np.float64(data[p]), np.float64(centres[indices[p], c])
@@ -109,7 +110,7 @@ def nearest_sparse(
                         even += term
                 exact = max(even + odd, 0.0)
                 if exact < distances[i]:
-                    assigned[i], distances[i] = c, exact
+                    assignments[i], distances[i] = c, exact
 
 
 @kernel
@@ -120,12 +121,13 @@ def nearest_dense(
     squares: Float64s,
     norms: Float64s,
     epsilon: float,
-    assigned: Int64s,
+    assignments: Int64s,
     distances: Float64s,
 ) -> None:
-    """Find the nearest centre of each row, if rows store all features; see also ``nearest_sparse``.
+    """Find the nearest centre of each row of an array with all features; see ``nearest_sparse`` for other arguments.
 
     Args:
+        x: the rows, shape (n, features).
         products: the inner products of rows and centres, summed in any order, shape (n, clusters).
         centres: shape (clusters, features).
     """
@@ -137,7 +139,7 @@ def nearest_dense(
         for f in range(width):
             square += np.float64(x[i, f]) * np.float64(x[i, f])
         best = _bound_distances(products[i], squares, norms, np.sqrt(square), slack, low)
-        assigned[i], distances[i] = 0, np.inf
+        assignments[i], distances[i] = 0, np.inf
         for c in range(len(squares)):
             if low[c] <= best:
                 even, odd = 0.0, 0.0
@@ -151,7 +153,7 @@ def nearest_dense(
                     even += a * a
                 exact = even + odd
                 if exact < distances[i]:
-                    assigned[i], distances[i] = c, exact
+                    assignments[i], distances[i] = c, exact
 
 
 @kernel
@@ -160,21 +162,21 @@ def sum_rows(
     indices: Int32s,
     data: Array,
     weights: Float64s,
-    assigned: Int64s,
+    assignments: Int64s,
     units: Float64s,
     sums: Float64s,
 ) -> None:
-    """Add each row times its weight, rounded to multiples of ``units``, to the sums of its cluster.
+    """Add each row times its weight to the sums of its cluster; round values to multiples of ``units``.
 
     Args:
-        assigned: the cluster of each row.
-        units: a power of two for each column.
-        sums: shape (columns, clusters); changed.
+        assignments: the cluster of each row.
+        units: a power of two for each column (``worker._Prepared``).
+        sums: shape (columns, clusters); the rows are added to it.
     """
     for i in range(len(indptr) - 1):
         for p in range(indptr[i], indptr[i + 1]):
             f = indices[p]
-            sums[f, assigned[i]] += np.rint(weights[i] * np.float64(data[p]) / units[f]) * units[f]
+            sums[f, assignments[i]] += np.rint(weights[i] * np.float64(data[p]) / units[f]) * units[f]
 
 
 @kernel
@@ -183,14 +185,14 @@ def sum_columns(
     rows: Int32s,
     data: Array,
     weights: Float64s,
-    assigned: Int64s,
+    assignments: Int64s,
     units: Float64s,
     sizes: Int32s,
     clusters: Int32s,
     values: Float64s,
     count: int,
 ) -> int:
-    """Compute the sums of ``sum_rows`` as a sparse matrix, column by column; return the number of its entries.
+    """Compute the sums of ``sum_rows`` as a sparse matrix in CSC form; return its number of entries.
 
     Args:
         starts, rows, data: the rows in CSC form.
@@ -198,12 +200,12 @@ def sum_columns(
         clusters, values: output: the cluster and the sum of each entry.
         count: the number of clusters.
     """
-    sums, is_listed = np.zeros(count), np.zeros(count, np.bool_)
+    sums, is_listed = np.zeros(count), np.zeros(count, np.bool_)  # of each cluster in the current column
     end = 0
     for f in range(len(starts) - 1):
         begin = end
         for p in range(starts[f], starts[f + 1]):
-            c = assigned[rows[p]]
+            c = assignments[rows[p]]
             if not is_listed[c]:
                 is_listed[c] = True
                 clusters[end] = c
@@ -219,7 +221,7 @@ def sum_columns(
 
 @kernel
 def total(values: Float64s, weights: Float64s) -> tuple[float, float]:
-    """Return the weighted sum of values, and its rounding error."""
+    """Return the weighted sum of values, and its rounding error, which the caller adds."""
     result, result_error = 0.0, 0.0
     for i in range(len(values)):
         result, error = two_sum(result, values[i] * weights[i])
@@ -229,7 +231,7 @@ def total(values: Float64s, weights: Float64s) -> tuple[float, float]:
 
 @kernel
 def normalize(indptr: Int32s, data: Array) -> int:
-    """Scale rows to norm 1 in place; return the number of rows that are 0."""
+    """Scale rows to norm 1 in place; return the number of rows of zeros, which have no norm."""
     num_zero_rows = 0
     for i in range(len(indptr) - 1):
         max_value = 0.0

@@ -26,12 +26,12 @@ MAX_PRODUCTS = 1 << 20
 
 
 class Points:
-    """Rows whose nearest centres are searched."""
+    """Rows, in a form in which their nearest centres are found fast."""
 
     def __init__(self, x: sp.csr_array, dim: int) -> None:
         """``x`` has a column for each feature that the rows use; ``dim`` is the number of all features."""
         self.x, self._dim = x, dim
-        # The rows as a dense array, if each row stores all features.
+        # The rows as a dense array, if each row stores all features; None: at least one row does not.
         self._table: Array | None = None
         rows, columns = x.shape
         is_full = columns == dim and x.nnz == rows * dim and bool((np.diff(x.indptr) == dim).all())
@@ -39,33 +39,35 @@ class Points:
             self._table = readable(x.data.reshape(rows, dim))
 
     def nearest(self, centres: Array, squares: Float64s) -> tuple[Int64s, Float64s]:
-        """Return the index of each row's nearest centre, the first of equally near ones, and its squared distance.
+        """Return the index of each row's nearest centre (of several, the lowest index), and the squared distance.
 
         Args:
             centres: C-contiguous array of the rows' dtype, shape (columns, clusters).
             squares: the squared norms of the centres over all features.
         """
         count = self.x.shape[0]
-        assigned, distances = np.empty(count, np.int64), np.empty(count)
+        assignments, distances = np.empty(count, np.int64), np.empty(count)
         epsilon = float(np.finfo(centres.dtype).eps)
         squares = readable(squares)
         norms = readable(np.sqrt(squares))
         if self._table is None:
             entries = readable(self.x.indptr), readable(self.x.indices), readable(self.x.data)
-            kernels.nearest_sparse(*entries, readable(centres), squares, norms, epsilon, self._dim, assigned, distances)
-            return assigned, distances
+            outputs = assignments, distances
+            kernels.nearest_sparse(*entries, readable(centres), squares, norms, epsilon, self._dim, *outputs)
+            return assignments, distances
         by_cluster = readable(centres.T)
         step = max(1, MAX_PRODUCTS // max(1, centres.shape[1]))
         for begin in range(0, count, step):
             block = slice(begin, begin + step)
             x = readable(self._table[block])
             products = readable(x @ centres)
-            kernels.nearest_dense(x, products, by_cluster, squares, norms, epsilon, assigned[block], distances[block])
-        return assigned, distances
+            outputs = assignments[block], distances[block]
+            kernels.nearest_dense(x, products, by_cluster, squares, norms, epsilon, *outputs)
+        return assignments, distances
 
 
 def squared_norms(centres: Array) -> Float64s:
-    """Return the squared norms of centres, whose shape is (columns, clusters), in float64."""
+    """Return the squared norms of centres, shape (columns, clusters), as float64 of shape (clusters,)."""
     return np.einsum("fc,fc->c", centres, centres, dtype=np.float64)
 
 
@@ -79,7 +81,7 @@ class KMeansClusters(ArrayModel):
     Example::
 
         clusters = KMeansClusters.load("models/shoppers")
-        numbers = clusters.predict(X)  # NumPy or scipy CSR
+        nearest = clusters.predict(X)  # NumPy or scipy CSR
     """
 
     _MODEL_CLASS = "ps2.algorithms.clustering.KMeansModel"
@@ -87,8 +89,8 @@ class KMeansClusters(ArrayModel):
 
     def __init__(self, centres: npt.ArrayLike, distance: str = "euclidean") -> None:
         """Raises:
-        ShapeError, DTypeError: the centres are not a matrix of numbers.
-        InputError: a number of a centre is not finite.
+        ShapeError, DTypeError: the centres are not a numeric matrix.
+        InputError: a value of a centre is not finite.
         ConfigError: the distance is unknown.
         """
         matrix = as_rows("centres", centres)
@@ -122,14 +124,14 @@ class KMeansClusters(ArrayModel):
         return self.k
 
     def predict(self, x: Any) -> Int64s:
-        """Return the cluster of each row, int64, shape (n,): the first of equally near ones.
+        """Return the cluster with the nearest centre for each row, int64, shape (n,); of several, the lowest index.
 
         Args:
             x: NumPy array or scipy CSR of shape (n, features).
 
         Raises:
-            ShapeError, DTypeError: x is not such a matrix of numbers.
-            InputError: a number is not finite; or, with the cosine distance, a row is 0.
+            ShapeError, DTypeError: x is not a numeric matrix of this shape.
+            InputError: a value is not finite; or, with the cosine distance, all values of a row are 0.
         """
         return self._nearest(x)[0]
 
@@ -137,7 +139,7 @@ class KMeansClusters(ArrayModel):
         """Return the sum of squared (or cosine) distances of rows to their centres; raises like ``predict``.
 
         Args:
-            weights: shape (n,), finite, not negative; None: all weigh 1.
+            weights: the rows' weights, shape (n,), finite, not negative; None: all are 1.
         """
         _, distances, exponent = self._nearest(x)
         row_weights = np.ones(len(distances)) if weights is None else as_array("weights", weights).astype(np.float64)
@@ -149,7 +151,7 @@ class KMeansClusters(ArrayModel):
         return float(shifted(np.array(total), 2 * exponent)) / (2.0 if self.distance == "cosine" else 1.0)
 
     def margins(self, x: sp.csr_array) -> Float64s:
-        """Return the cluster of each row as float64, shape (n, 1), from which predictions are made."""
+        """Return the cluster of each row as float64, shape (n, 1): the raw output of which predictions are made."""
         return self.predict(x)[:, None].astype(np.float64)
 
     @cached_property
@@ -165,7 +167,7 @@ class KMeansClusters(ArrayModel):
         return {"centres": self.centres, "distance": self.distance}
 
     def _nearest(self, x: Any) -> tuple[Int64s, Float64s, int]:
-        """Divide the rows by a power of two; return each row's cluster and squared distance, and the exponent."""
+        """Return each row's cluster and squared distance, both for rows divided by 2^exponent, and the exponent."""
         rows = sp.csr_array(finite_rows("x", x, self.dim))
         data, exponent = rows.data, 0
         if self.distance == "cosine":

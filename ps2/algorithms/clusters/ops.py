@@ -1,7 +1,7 @@
 """Server operations of k-means: they add up the rows of each cluster, and move the centres to the means.
 
-A column of the matrices is a feature; its block has a value for each cluster. Sums over features are exact, so they do
-not depend on how features are divided among shards.
+A column of the matrices is a feature; its block has a value for each cluster. Sums over features are computed with
+their rounding errors, so the totals do not depend on how features are divided among shards.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ MOVE_COST = 8
 
 Sums = Annotated[Blocks, Of("float64")]
 BySlot = Annotated[Unsigned, along(SLOTS)]
-Places = Annotated[Unsigned, along(SLOTS, by="sizes"), Tiny(lambda dtype: np.zeros(1, np.uint8))]
+ByValue = Annotated[Unsigned, along(SLOTS, by="sizes"), Tiny(lambda dtype: np.zeros(1, np.uint8))]
 
 
 @op(writes=("u",), dtypes=("float64",))
 def raise_to(u: Row, slots: Slots, values: Annotated[Values, along(SLOTS)]) -> None:
-    """Set each element at the slots to the maximum of itself and its value."""
+    """Set each element at the slots to the maximum of the element and the value for its slot."""
     np.maximum.at(u, check_slots(slots, u.size), values)
 
 
 @op(writes=("sizes", "shifts"), dtypes=("float64",))
 def shift(highs: Row, lows: Row, held: Row, sizes: Row, shifts: Row, *, rows: float) -> None:
-    """Choose the number to subtract from each feature, and compute the largest absolute value after that.
+    """Choose the shift that is subtracted from each feature, and compute the largest absolute value after it.
 
-    If all rows store a feature and its values have one sign, the number is the midrange: a common offset would cost
-    digits of sums and distances. Otherwise the number is 0, so that values that sparse rows do not store stay 0.
+    If all rows store a feature and its values have one sign, the shift is the midrange, because a common offset would
+    cost digits of sums and distances. Otherwise the shift is 0, so values that sparse rows do not store remain 0.
 
     Args:
         highs: the largest value of each feature.
         lows: the smallest value of each feature, negated.
         held: the number of rows that store each feature.
-        sizes: the largest absolute value of each feature after the shift; written.
-        shifts: the number to subtract from each feature; written.
+        sizes: output: the largest absolute value of each feature after the shift.
+        shifts: output: the shift of each feature.
         rows: the number of all rows.
     """
     sizes[:] = np.maximum(np.maximum(highs, lows), 0.0)
@@ -57,24 +57,24 @@ def shift(highs: Row, lows: Row, held: Row, sizes: Row, shifts: Row, *, rows: fl
 
 @op(writes=("m",), dtypes=FLOATS)
 def gather(
-    m: Blocks, slots: Slots, sizes: BySlot, clusters: Places, values: Annotated[Values, along(SLOTS, by="sizes")]
+    m: Blocks, slots: Slots, sizes: BySlot, clusters: ByValue, values: Annotated[Values, along(SLOTS, by="sizes")]
 ) -> None:
     """Add values to some clusters' entries of the blocks at the slots.
 
     Args:
         sizes: the number of values for each slot.
-        clusters: the cluster of each value, slot by slot.
+        clusters: the cluster of each value, in the order of the slots.
         values: the values, in the same order.
     """
-    _write(m, *_checked(m, slots, sizes, clusters, values), True)
+    _write(m, *_check_entries(m, slots, sizes, clusters, values), True)
 
 
 @op(writes=("m",), dtypes=FLOATS)
 def place(
-    m: Blocks, slots: Slots, sizes: BySlot, clusters: Places, values: Annotated[Values, along(SLOTS, by="sizes")]
+    m: Blocks, slots: Slots, sizes: BySlot, clusters: ByValue, values: Annotated[Values, along(SLOTS, by="sizes")]
 ) -> None:
-    """Overwrite some clusters' entries of the blocks at the slots; arguments and errors are those of ``gather``."""
-    _write(m, *_checked(m, slots, sizes, clusters, values), False)
+    """Overwrite some clusters' entries of the blocks at the slots; arguments and errors are as in ``gather``."""
+    _write(m, *_check_entries(m, slots, sizes, clusters, values), False)
 
 
 @op(reduce="concat", dtypes=FLOATS)
@@ -100,15 +100,15 @@ def move(m: Blocks, sums: Sums, divisors: Annotated[Floats, along(BLOCK)]) -> An
     return totals.reshape(4, -1)
 
 
-def _checked(
+def _check_entries(
     m: Array, slots: Int64s, sizes: Array, clusters: Array, values: Array
 ) -> tuple[Int64s, Int32s, Int32s, Array]:
-    """Check the arguments of ``gather``; return them in the types that the kernel takes."""
+    """Check the arguments of ``gather``; return them with the dtypes of ``_write``'s arguments."""
     slots = check_slots(slots, m.shape[0])
     if len(clusters) != sizes.sum() or len(values) != len(clusters):
         raise ShapeError(f"expected {sizes.sum()} clusters and values, got {len(clusters)} and {len(values)}")
     if len(clusters) and clusters.max() >= m.shape[1]:
-        raise OutOfRangeError(f"clusters: expected numbers below {m.shape[1]}, got {clusters.max()}")
+        raise OutOfRangeError(f"clusters: expected clusters below {m.shape[1]}, got {clusters.max()}")
     return slots, readable(sizes.astype(np.int32)), readable(clusters.astype(np.int32)), readable(values)
 
 

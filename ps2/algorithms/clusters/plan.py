@@ -15,23 +15,23 @@ from ps2.algorithms.training.record import TrainingHistory, Words
 from ps2.data.rows import Float
 from ps2.ops.kernels import Int64s
 
-# With this many values or more, the centres are float32, and so are the rows during the training.
+# If the centres have at least this many values, centres and rows are float32 during the training, else float64.
 MIN_FLOAT32_VALUES = 1 << 22
-# Bytes of a sum.
+# The bytes of a value of a cluster's sums, float64.
 SUM_BYTES = 8
-# The number of values that servers keep for each feature: highs, lows, held, shifts and sizes.
+# The number of statistics of each feature on the servers: highs, lows, counts, shifts, max_abs_values
+# (``ServerVectors``).
 VALUES_PER_FEATURE = 5
-# Seconds that a clock takes for each stored value: (a fixed part, a part for each cluster), of dense and of sparse rows
-# (decision 61).
+# The cost of a stored value in a clock, in seconds, of dense and sparse rows (decision 61): (fixed, per cluster).
 DENSE_S, SPARSE_S = (2.5e-9, 0.14e-9), (10e-9, 0.4e-9)
-# The approximate number of clocks besides those of iterations and of rounds of k-means||.
+# The approximate number of clocks that belong neither to iterations nor to rounds of k-means||.
 OTHER_CLOCKS = 6
 WORDS = Words("iteration", "cost")
 
 
 @dataclass(frozen=True, kw_only=True)
 class KMeansPlan(Plan[KMeansSettings]):
-    """A training of k-means.
+    """The plan of a k-means training: the settings, and facts about the rows.
 
     Attributes:
         dim: the number of features.
@@ -53,17 +53,17 @@ class KMeansPlan(Plan[KMeansSettings]):
 
     @property
     def form(self) -> Form:
-        """The form that rows must have."""
+        """The number of features, and the dtype, that rows must have."""
         return Form(self.dim, dtype=self.dtype)
 
     @property
     def fleet_bytes(self) -> int:
-        """The bytes on all servers together: centres, sums, and a few numbers for each feature and cluster."""
-        number_bytes = SUM_BYTES + (8 if self.dtype == "float64" else 4)
-        return self.values * number_bytes + SUM_BYTES * (VALUES_PER_FEATURE * self.dim + 2 * self.clusters)
+        """The bytes on all servers together: centres, sums, and statistics of features and clusters."""
+        value_bytes = SUM_BYTES + (8 if self.dtype == "float64" else 4)
+        return self.values * value_bytes + SUM_BYTES * (VALUES_PER_FEATURE * self.dim + 2 * self.clusters)
 
     def work(self, rows: int, cost: float) -> Work:
-        """Return the work of the training; ``cost`` is the number of stored feature values plus the number of rows."""
+        """Return the training's work for the cost model; ``cost`` is the number of stored values plus rows."""
         clocks = self.settings.maxIter + 2 * self.settings.initSteps + OTHER_CLOCKS
         value_s, cluster_s = DENSE_S if cost >= rows * (self.dim + 1) else SPARSE_S
         return Work.of_clocks(cost, self.values, clocks, value_s + cluster_s * self.clusters)

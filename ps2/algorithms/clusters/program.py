@@ -45,23 +45,23 @@ from ps2.protocol.plain_data import LIMIT_BYTES
 
 Hashes = npt.NDArray[np.uint64]
 
-# The maximum size of the candidates, as a share of the size of a message.
-MAX_MESSAGE_SHARE = 0.9
+# The maximum bytes of the candidates, as a fraction of the maximum message.
+MAX_MESSAGE_FRACTION = 0.9
 
 
 def train(
     ps: Any, table: Table, plan: KMeansPlan, on_step: Callable[[StepReport], None] = lambda step: None
 ) -> FittedClusters:
-    """Find clusters, with the centres on the servers; in a restored context, continue."""
+    """Find clusters, with the centres on the servers; resume the training if the context has restored it."""
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
-        what = f"k={plan.clusters:,} and {plan.dim:,} features make {plan.values:,} numbers of centres, which"
-        check_servers(f"{what}, together with their sums, take", plan.fleet_bytes, ps.memory())
+        centres_text = f"k={plan.clusters:,} and {plan.dim:,} features make {plan.values:,} values of centres, which"
+        check_servers(f"{centres_text}, together with their sums, take", plan.fleet_bytes, ps.memory())
     return run_program(ps, KMeansProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
 
 class KMeansProgram(Program[FittedClusters]):
-    """K-means."""
+    """The program of k-means."""
 
     number = 2
 
@@ -91,7 +91,7 @@ class KMeansProgram(Program[FittedClusters]):
         yield PlaceCentres(scale, row_hashes)
         ask(self._compute_norms)
         iteration, reason = 0, ""
-        while True:  # Lloyd's algorithm; the last assignment is to the final centres
+        while True:  # Lloyd's algorithm; the last clock only assigns rows to the final centres
             report = yield Assign(scale, len(row_hashes))
             ask.record_objective(self._cost(report.cost, scale), report.rows, report.bytes)
             if reason or iteration >= ask.setting(lambda: self.plan.settings.maxIter):
@@ -104,7 +104,7 @@ class KMeansProgram(Program[FittedClusters]):
         return scale, report.sizes
 
     def _survey(self, ask: Ask) -> Steps[Scale]:
-        """Check the rows; return the powers of two that rows and weights are divided by."""
+        """Check the rows; return the powers of two by which rows and weights are divided."""
         report = yield Survey()
         name = self._columns.shown("features")
         if report.without_length:
@@ -114,7 +114,7 @@ class KMeansProgram(Program[FittedClusters]):
             )
         if not report.weight > 0:
             raise InputError(f"expected at least one weight above 0, got {report.rows:,} rows whose weights are all 0")
-        max_value = 0.0  # cosines do not depend on the scale
+        max_value = 0.0  # with cosines, rows have norm 1 and need no scale
         if self.plan.settings.distanceMeasure == "euclidean":
             max_value = ask(partial(self._shift_features, report.rows))
         weight_exponent = 0 if self._columns.weight is None else math.frexp(report.weight)[1]
@@ -123,24 +123,24 @@ class KMeansProgram(Program[FittedClusters]):
     def _shift_features(self, rows: int) -> float:
         """Choose the shift of each feature (``ops.shift``); return the largest absolute value after the shifts."""
         vectors = self._vectors
-        features = vectors.highs.zip(vectors.lows, vectors.held, vectors.sizes, vectors.shifts)
+        features = vectors.highs.zip(vectors.lows, vectors.stored_counts, vectors.max_abs_values, vectors.shifts)
         features.apply("clusters.shift", rows=float(rows))
-        return vectors.sizes.max()
+        return vectors.max_abs_values.max()
 
     def _choose_rows(self, scale: Scale) -> Steps[Hashes]:
         """Choose the first centres by k-means|| (Bahmani et al., 2012, Algorithm 2); return the hashes of their rows.
 
-        A draw takes two clocks. In the first, workers give their rows random ranks, which favour rows far from all
-        candidates, and report the smallest. In the second, they report the rows up to the largest rank of the draw.
+        A draw takes two clocks. In the first, workers give their rows random ranks, which are more often small for rows
+        far from all candidates, and report the smallest. In the second, they report the draw's rows.
         """
         plan, settings = self.plan, self.plan.settings
         if settings.initMode == "random":
             chosen: Hashes = yield RankRows(scale, 0, None).then(partial(_first_ids, plan.clusters))
             return chosen
         candidates: PackedRows | None = None
-        for draw in range(settings.initSteps + 1):  # lines 1 to 6; draw 0 takes one row
+        for draw in range(settings.initSteps + 1):  # lines 1 to 6; draw 0 draws one row
             last_rank = yield RankRows(scale, draw, candidates).then(partial(_last_rank, draw_size(plan, draw)))
-            if last_rank < 0:  # no row adds to the cost: each equals a candidate
+            if last_rank < 0:  # the cost is 0: each row equals a candidate
                 break
             collect = CollectDraw(scale, draw, candidates, last_rank)
             drawn_rows = yield collect.then(lambda report: start.drop_duplicates(vars(report)))
@@ -154,15 +154,14 @@ class KMeansProgram(Program[FittedClusters]):
     def _check_size(self, candidates: PackedRows) -> None:
         """Raise LimitError if the candidates are too large for a message to the workers."""
         size_bytes = sum(array.nbytes for array in candidates.values())
-        if size_bytes > MAX_MESSAGE_SHARE * LIMIT_BYTES:
+        if size_bytes > MAX_MESSAGE_FRACTION * LIMIT_BYTES:
             raise LimitError(
                 f"initMode: 'k-means||' has found {len(candidates['ids']):,} candidates for k="
-                f"{self.plan.clusters:,} first centres, which take {size_bytes:,} bytes, more than a message to the "
-                "workers can hold; use 'random'"
+                f"{self.plan.clusters:,} first centres. They take {size_bytes:,} bytes, but a message to the workers "
+                f"has at most {LIMIT_BYTES:,}; use 'random'"
             )
 
     def _compute_norms(self) -> None:
-        """Compute the squared norms of the centres."""
         self._vectors.norms.push(sum_of_shards(self._vectors.centres.apply("clusters.squares"), 1)[0])
 
     def _cost(self, worker_sums: Float64s, scale: Scale) -> float:
@@ -212,12 +211,12 @@ class KMeansProgram(Program[FittedClusters]):
 
 
 def _first_ids(count: int, report: Any) -> Hashes:
-    """Return the hashes of the ``count`` rows that a draw takes."""
+    """Return the hashes of the ``count`` rows with the smallest ranks."""
     ids: Hashes = report.ids
     return ids[row_draws.smallest(report.ranks, ids, count)]
 
 
 def _last_rank(count: int, report: Any) -> float:
-    """Return the rank of the last row that a draw takes; -1: it takes none."""
-    first = row_draws.smallest(report.ranks, report.ids, count)
-    return float(report.ranks[first[-1]]) if len(first) else -1.0
+    """Return the ``count``-th smallest rank, or the largest if there are fewer; -1: no row has a rank."""
+    smallest = row_draws.smallest(report.ranks, report.ids, count)
+    return float(report.ranks[smallest[-1]]) if len(smallest) else -1.0

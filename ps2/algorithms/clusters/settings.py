@@ -1,4 +1,4 @@
-"""The parameters of k-means."""
+"""The params of k-means."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from ps2.algorithms.frame.shared_settings import FeatureSettings, ViaSettings, W
 
 
 class KMeansSettings(FeatureSettings, ViaSettings, WeightSettings):
-    """The parameters of k-means. ``solver`` and ``maxBlockSizeInMB`` of pyspark.ml have no effect."""
+    """The params of k-means. ``solver`` and ``maxBlockSizeInMB`` of pyspark.ml have no effect."""
 
-    k: Setting[int] = param(2, "the number of clusters (>= 1); fewer if there are fewer different rows", at_least=1)
+    k: Setting[int] = param(2, "the number of clusters; fewer if there are fewer distinct rows", at_least=1)
     initMode: Setting[str] = param(
         "k-means||", "how to choose the first centres", one_of=("k-means||", "random"), option="init"
     )
     initSteps: Setting[int] = param(2, "the number of rounds of k-means||", at_least=1)
-    maxIter: Setting[int] = param(20, "the maximum number of moves of the centres", at_least=0, option="iterations")
+    maxIter: Setting[int] = param(20, "the maximum number of moves of all centres", at_least=0, option="iterations")
     tol: Setting[float] = param(1e-4, "stop when no centre moves farther than this", at_least=0)
     distanceMeasure: Setting[str] = param(
         "euclidean", "the distance between rows and centres", one_of=("euclidean", "cosine"), option="distance"

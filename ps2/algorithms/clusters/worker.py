@@ -1,6 +1,6 @@
 """A worker of k-means: the tasks that the driver sends, and how a worker does them.
 
-A restarted worker needs only its task and the servers. To save time, a worker caches the nearest candidate of each row.
+A restarted worker can compute everything from its task and the servers. It caches each row's nearest candidate.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from ps2.server.memory import free_bytes
 
 Array = npt.NDArray[Any]
 
-# The number of bits that a sum of values or weights over all rows may have; float64 has 53.
+# Values and weights are rounded so that a sum over all rows needs at most this many of the 53 bits of a float64. Such
+# sums are exact, and do not depend on the order of the rows.
 DIGITS = 51
-# The lower limit of the units of sums: values are divided by units, so these must not underflow.
+# The minimum unit of sums; smaller units might underflow.
 MIN_UNIT = 2.0**-1000
-# Float64 rows of norm 1 are rounded to multiples of this, so that rows of the same direction become equal.
+# With the cosine distance, float64 rows of norm 1 are rounded to multiples of this value: parallel rows become equal.
 DIRECTION_UNIT = 2.0**-42
-# Maximum bytes of the candidates whose distances are computed together.
+# The maximum bytes of candidates whose distances are computed together.
 CANDIDATE_BYTES = 128 << 20
-# If more than this share of the sums may be nonzero, all sums are sent as a dense array, without cluster indices.
-DENSE_SHARE = 0.5
+# If more than this fraction of the sums may be nonzero, all sums are sent as a dense array, without cluster indices.
+DENSE_FRACTION = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,15 +50,15 @@ class ServerVectors:
     """Handles to the vectors and matrices on the servers; picklable.
 
     Attributes:
-        centres: layout "column": a column is a feature.
-        sums: the sum of the rows of each cluster, in the same layout.
+        centres: the centres, with layout "column": a column is a feature, its block has a value for each cluster.
+        sums: the sum of the rows of each cluster, with the same layout.
         counts: the sum of the weights of each cluster's rows.
         norms: the squared norm of each centre.
         highs: the largest value of each feature.
         lows: the smallest value of each feature, negated.
-        held: the number of rows that store each feature.
-        shifts: the number that is subtracted from each feature (``clusters.shift``).
-        sizes: the largest absolute value of each feature after the shift.
+        stored_counts: the number of rows that store each feature.
+        shifts: the shift that is subtracted from each feature (``ops.shift``).
+        max_abs_values: the largest absolute value of each feature after the shift.
     """
 
     centres: DCVMatrix
@@ -66,9 +67,9 @@ class ServerVectors:
     norms: DCV
     highs: DCV
     lows: DCV
-    held: DCV
+    stored_counts: DCV
     shifts: DCV
-    sizes: DCV
+    max_abs_values: DCV
 
 
 class Scale(NamedTuple):
@@ -90,14 +91,14 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Survey(Task):
-    """Report the number of rows and the largest weight, and update the features' ranges on the servers."""
+    """Report the number of rows and the largest weight; update the features' ranges on the servers."""
 
 
 @dataclass(frozen=True, eq=False)
 class RankRows(Task):
-    """Give the rows random ranks; report the smallest ranks, and the hashes of their rows.
+    """Give the rows random ranks; report the smallest ranks and the hashes of the rows with these ranks.
 
-    ``draw`` is the number of the draw; ``candidates`` are the rows of earlier draws.
+    ``draw`` is the number of the draw, from 0; ``candidates`` are the rows of earlier draws.
     """
 
     scale: Scale
@@ -125,7 +126,7 @@ class WeighCandidates(Task):
 
 @dataclass(frozen=True, eq=False)
 class PlaceCentres(Task):
-    """Put the rows with the hashes ``chosen`` on the servers, as the first centres."""
+    """Write the rows with the hashes ``chosen`` to the servers as the first centres."""
 
     scale: Scale
     chosen: npt.NDArray[np.uint64]
@@ -139,11 +140,11 @@ class Assign(Task):
     clusters: int
 
 
-# -- work --------------------------------------------------------------------------------------------------------------
+# -- the worker --------------------------------------------------------------------------------------------------------
 
 
 class ClusteringWorker:
-    """Does the driver's tasks on the rows of one worker."""
+    """Does the driver's tasks with the rows of one worker."""
 
     def __init__(self, plan: KMeansPlan, vectors: ServerVectors, reading: Reading) -> None:
         rows = reading.training
@@ -160,7 +161,7 @@ class ClusteringWorker:
             self._rows = LocalRows(rows.keys, x, None, rows.weights)
         self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
         self._prepared: Any = None
-        # The number of candidates that ``_find_nearest`` has compared with the rows.
+        # The number of candidates that ``_find_nearest`` has already compared with the rows.
         self._num_candidates = 0
         self._nearest, self._distances = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
 
@@ -175,8 +176,8 @@ class ClusteringWorker:
         match task:
             case RankRows():
                 ranks = self._ranks(task.draw)
-                first = row_draws.smallest(ranks, self._ids, draw_size(self._plan, task.draw))
-                worker.report({"ranks": ranks[first], "ids": self._ids[first]}, "concat")
+                smallest = row_draws.smallest(ranks, self._ids, draw_size(self._plan, task.draw))
+                worker.report({"ranks": ranks[smallest], "ids": self._ids[smallest]}, "concat")
             case CollectDraw():
                 drawn = self._distinct(np.flatnonzero(self._ranks(task.draw) <= task.last_rank))
                 worker.report(start.pack(self._prepared.points.x[drawn], self._rows.keys, self._ids[drawn]), "concat")
@@ -194,29 +195,29 @@ class ClusteringWorker:
             max_values = np.full(len(rows.keys), -np.inf)
             np.maximum.at(max_values, rows.x.indices, values)
             vector.zip().apply("clusters.raise_to", slots=rows.keys, values=max_values)
-        vectors.held.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.float64), rows.keys)
+        vectors.stored_counts.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.float64), rows.keys)
         weight = 1.0 if rows.weights is None else float(rows.weights.max(initial=0.0))
         worker.report({"weight": weight}, "max")
         worker.report({"rows": len(rows), "without_length": self._num_zero_rows})
 
     def _ranks(self, draw: int) -> Float64s:
-        """Return random ranks of the rows: in the first draw by weights, in later draws by shares of the cost."""
+        """Return random ranks of the rows by their weights; after draw 0, by weight times squared distance."""
         weights = self._prepared.weights * self._distances if draw else self._prepared.weights
         return row_draws.priorities(self._ids, weights, self._plan.seed, draw)
 
-    def _distinct(self, numbers: Int64s) -> Int64s:
-        """Remove the indices of duplicate rows; return the remaining indices in ascending order of the rows' hashes."""
-        return np.asarray(numbers[np.unique(self._ids[numbers], return_index=True)[1]])
+    def _distinct(self, indices: Int64s) -> Int64s:
+        """Return the given rows without duplicates, as indices in ascending order of the rows' hashes."""
+        return np.asarray(indices[np.unique(self._ids[indices], return_index=True)[1]])
 
     def _find_nearest(self, candidates: Any) -> None:
         """Update each row's nearest candidate, if there are new candidates."""
         if candidates is None or len(candidates["sizes"]) == self._num_candidates:
             return
-        new = start.unpack(candidates, self._plan.dim)[self._num_candidates :]
+        new_candidates = start.unpack(candidates, self._plan.dim)[self._num_candidates :]
         dtype = self._rows.x.dtype
         width = max(1, CANDIDATE_BYTES // (dtype.itemsize * max(1, len(self._rows.keys))))
-        for begin in range(0, new.shape[0], width):
-            block = new[begin : begin + width]
+        for begin in range(0, new_candidates.shape[0], width):
+            block = new_candidates[begin : begin + width]
             squares = np.asarray((block * block).sum(axis=1, dtype=np.float64)).reshape(-1)
             centres = np.ascontiguousarray(block[:, self._rows.keys].toarray().T.astype(dtype))
             nearest, distances = self._prepared.points.nearest(centres, squares)
@@ -246,22 +247,22 @@ class ClusteringWorker:
         with batch():
             pulled = vectors.centres.pull(columns=keys), vectors.norms.pull()
         centres, squares = pulled[0].result()[:, :clusters], pulled[1].result()[:clusters]
-        assigned, distances = prepared.points.nearest(centres, squares)
-        counts: Float64s = np.bincount(assigned, prepared.weights, self._plan.clusters).astype(np.float64)
-        sum_bytes = self._add_sums(assigned, counts)
+        assignments, distances = prepared.points.nearest(centres, squares)
+        counts: Float64s = np.bincount(assignments, prepared.weights, self._plan.clusters).astype(np.float64)
+        sum_bytes = self._add_sums(assignments, counts)
         worker.report({"cost": np.array([kernels.total(readable(distances), prepared.weights)])}, "concat")
         moved_bytes = centres.nbytes + squares.nbytes + counts.nbytes + sum_bytes
-        sizes = np.bincount(assigned, minlength=clusters)
+        sizes = np.bincount(assignments, minlength=clusters)
         worker.report({"rows": len(self._rows), "bytes": moved_bytes, "sizes": sizes})
 
-    def _add_sums(self, assigned: Int64s, counts: Float64s) -> int:
+    def _add_sums(self, assignments: Int64s, counts: Float64s) -> int:
         """Add the sum and weight of each cluster's rows on the servers, in one batch; return the bytes of the sums."""
         prepared, vectors, keys = self._prepared, self._vectors, self._rows.keys
         x, width = prepared.points.x, self._plan.clusters
-        if x.nnz > DENSE_SHARE * len(keys) * width:
+        if x.nnz > DENSE_FRACTION * len(keys) * width:
             sums = np.zeros((len(keys), width))
             entries = readable(x.indptr), readable(x.indices), readable(x.data)
-            kernels.sum_rows(*entries, prepared.weights, readable(assigned), prepared.units, sums)
+            kernels.sum_rows(*entries, prepared.weights, readable(assignments), prepared.units, sums)
             with batch():
                 vectors.sums.add(columns=keys, values=sums)
                 vectors.counts.add(counts)
@@ -269,7 +270,7 @@ class ClusteringWorker:
         columns = prepared.columns
         sizes, clusters, values = np.zeros(len(keys), np.int32), np.empty(x.nnz, np.int32), np.empty(x.nnz)
         entries = readable(columns.indptr), readable(columns.indices), readable(columns.data)
-        weighted = *entries, prepared.weights, readable(assigned), prepared.units
+        weighted = *entries, prepared.weights, readable(assignments), prepared.units
         count = kernels.sum_columns(*weighted, sizes, clusters, values, width)
         used = sizes > 0
         sent_sizes, sent_clusters = _narrow(sizes[used]), _narrow(clusters[:count])
@@ -282,11 +283,12 @@ class ClusteringWorker:
 
 
 class _Prepared:
-    """The shifted and scaled rows, and their scaled weights.
+    """A worker's rows and weights, shifted and scaled.
 
     Attributes:
-        weights: the weights, rounded to multiples of a unit, so that their sums are exact.
-        units: the unit of each column. Values times weights are rounded to its multiples, so that sums are exact.
+        weights: the scaled weights, rounded to multiples of a unit, so their sums are exact (``DIGITS``).
+        units: the unit of each column, to whose multiples values times weights are rounded for the same reason.
+        points: the shifted and scaled rows.
     """
 
     def __init__(self, rows: LocalRows, plan: KMeansPlan, vectors: ServerVectors, scale: Scale) -> None:
@@ -300,8 +302,8 @@ class _Prepared:
         if plan.settings.distanceMeasure == "cosine":
             exponents = np.zeros(len(rows.keys), np.int64)
         else:
-            sizes = shifted(vectors.sizes.pull(rows.keys), -scale.exponent)
-            exponents = np.frexp(sizes)[1].astype(np.int64)
+            max_abs_values = shifted(vectors.max_abs_values.pull(rows.keys), -scale.exponent)
+            exponents = np.frexp(max_abs_values)[1].astype(np.int64)
         self.units = readable(np.maximum(np.ldexp(1.0, exponents + scale.row_exponent - DIGITS), MIN_UNIT))
         self.points = Points(x, plan.dim)
 
@@ -312,11 +314,11 @@ class _Prepared:
 
 
 def draw_size(plan: KMeansPlan, draw: int) -> int:
-    """Return the number of rows of a draw: 1, then 2 k in each later draw; with "random", k in the only draw."""
+    """Return the number of rows of a draw: 1 in draw 0, 2 k in later draws; with "random", k in the only draw."""
     if plan.settings.initMode == "random":
         return plan.clusters
     return 2 * plan.clusters if draw else 1
 
 
-def _narrow(numbers: Array) -> Array:
-    return narrow_unsigned(numbers, int(numbers.max(initial=0)))
+def _narrow(values: Array) -> Array:
+    return narrow_unsigned(values, int(values.max(initial=0)))

@@ -32,7 +32,7 @@ class DictionaryLearningModel(DictionarySettings, FeatureModel, Model):
 
     @property
     def coder(self) -> SparseCoder:
-        """The dictionary and its codes as arrays, usable without Spark."""
+        """The dictionary as arrays, which encodes rows without Spark."""
         coder: SparseCoder = self._fitted
         return coder
 
@@ -42,7 +42,7 @@ class DictionaryLearningModel(DictionarySettings, FeatureModel, Model):
         return self.coder.dictionary
 
     def code(self, value: Any) -> SparseVector:
-        """Return the code of one row: a vector of pyspark, an array or a list of ``numFeatures`` numbers."""
+        """Return the code of one row: a vector of pyspark, an array or a list of ``numFeatures`` values."""
         code = self.coder.transform(as_row(value, self.numFeatures, missing=False))
         return SparseVector(self.coder.k, code.indices.tolist(), code.data.tolist())
 
@@ -57,10 +57,10 @@ class DictionaryLearningModel(DictionarySettings, FeatureModel, Model):
 
 
 class DictionaryLearning(DictionarySettings, FleetEstimator, Estimator["DictionaryLearningModel"]):
-    """Sparse coding: each row is a combination of a few of k atoms, which are on servers.
+    """Sparse coding on servers: each row is approximated by a linear combination of a few of k atoms.
 
-    Atoms D and codes A minimise ``1/2 |X - A D|^2 + regParam |A|_1``, and no atom has a norm above 1: scikit-learn's
-    DictionaryLearning with alpha = regParam (Mairal et al., 2010).
+    Atoms D and codes A minimise ``1/2 |X - A D|^2 + regParam |A|_1`` subject to atoms with norms of at most 1, as in
+    scikit-learn's DictionaryLearning with alpha = regParam (Mairal et al., 2010).
 
     Example::
 

@@ -1,7 +1,7 @@
 """Coordinate descent for the codes of rows, given a dictionary, and for the dictionary, given codes. Pure.
 
-A code depends only on the row and the dictionary: all loops have a fixed order, and the descent begins at 0. So it does
-not matter which worker has a row, or whether the worker has coded it before.
+A code depends only on the row and the dictionary, because all loops have a fixed order and the descent starts at 0. It
+does not depend on which worker has the row, or on earlier codes of the row.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ps2.ops.kernels import inline, kernel
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
-# The maximum number of sweeps over all atoms, and of sweeps over the atoms in use between two of those.
+# The maximum number of sweeps over all atoms, and of sweeps over the atoms with nonzero codes between two of these.
 MAX_SWEEPS, MAX_INNER_SWEEPS = 100, 200
-# Descent for a code ends when no coordinate moves farther than this share of the row's norm.
+# Descent for a code ends when no coordinate, times its atom's norm, changes by more than this fraction of its norm.
 TOLERANCE = 1e-6
 # The maximum number of values of dense codes in memory at a time.
 MAX_DENSE_VALUES = 1 << 20
 # The number of sweeps over all atoms in an update of the dictionary.
 SWEEPS = 5
-# The codes of scaled rows are 0 with this penalty and any larger one.
+# With this penalty or a larger one, all codes of scaled rows are 0.
 MAX_PENALTY = 1e100
 
 
 @inline
 def correlate(columns: Int32s, values: Float64s, atoms: Array, products: Float64s) -> float:
-    """Write the inner product of a sparse row and each atom; return the row's squared length."""
+    """Set ``products`` to the inner products of a sparse row and the atoms; return the row's squared norm."""
     count = products.size
     products[:] = 0.0
     square, p, end = 0.0, 0, values.size
@@ -59,8 +59,8 @@ def correlate(columns: Int32s, values: Float64s, atoms: Array, products: Float64
 
 
 @inline
-def _shrunk(value: float, penalty: float, positive: bool) -> float:
-    """Return the soft threshold: the value moved towards 0 by the penalty, at most to 0."""
+def _soft_threshold(value: float, penalty: float, positive: bool) -> float:
+    """Return the value after a move towards 0 by the penalty, at most to 0; ``positive``: at least 0."""
     if value > penalty:
         return value - penalty
     if value < -penalty and not positive:
@@ -72,7 +72,7 @@ def _shrunk(value: float, penalty: float, positive: bool) -> float:
 def _descend_used(
     used: Int64s, count: int, gram: Array, penalty: float, positive: bool, limit: float, code: Float64s, slope: Float64s
 ) -> None:
-    """Descend along the atoms in use only, until none of them moves further than the limit; see ``descend``."""
+    """Descend along the first ``count`` atoms in ``used``, until no coordinate changes by more than the limit."""
     used_gram = np.empty((count, count))
     used_code, used_slope = np.empty(count), np.empty(count)
     for i in range(count):
@@ -83,10 +83,10 @@ def _descend_used(
         max_move = 0.0
         for i in range(count):
             square = used_gram[i, i]
-            new = _shrunk(used_slope[i] + square * used_code[i], penalty, positive) / square
-            change = new - used_code[i]
+            new_value = _soft_threshold(used_slope[i] + square * used_code[i], penalty, positive) / square
+            change = new_value - used_code[i]
             if change != 0.0:
-                used_code[i] = new
+                used_code[i] = new_value
                 for j in range(count):
                     used_slope[j] -= used_gram[i, j] * change
                 max_move = max(max_move, abs(change) * np.sqrt(square))
@@ -107,29 +107,30 @@ def descend(
 ) -> None:
     """Find the code of a row by coordinate descent: it minimises 1/2 |x - code D|^2 + penalty |code|_1.
 
-    Sweeps over all atoms alternate with a descent along those in use.
+    Sweeps over all atoms alternate with descents along the atoms with nonzero codes.
 
     Args:
-        gram: the inner products of atoms.
-        limit: stop after a sweep in which no coordinate, times its atom's norm, has moved further than this.
-        code: the code, initially zeros; written.
-        slope: initially the inner products of the row and the atoms; finally those of the residual and the atoms.
-        used: a buffer for the indices of the atoms in use.
+        gram: the inner products of the atoms, shape (atoms, atoms).
+        positive: whether the code must not be negative.
+        limit: stop after a sweep in which no coordinate, times its atom's norm, changes by more than this.
+        code: zeros; output: the code.
+        slope: the inner products of the row and the atoms; output: of the residual and the atoms.
+        used: a buffer for the indices of the atoms with nonzero codes.
     """
     for _ in range(MAX_SWEEPS):
         max_move, count = 0.0, 0
         for k in range(code.size):
             square = gram[k, k]
             if square > 0.0:
-                new = _shrunk(slope[k] + square * code[k], penalty, positive) / square
-                change = new - code[k]
+                new_value = _soft_threshold(slope[k] + square * code[k], penalty, positive) / square
+                change = new_value - code[k]
                 if change != 0.0:
-                    code[k] = new
+                    code[k] = new_value
                     gram_row = gram[k]
                     for j in range(slope.size):
                         slope[j] -= gram_row[j] * change
                     max_move = max(max_move, abs(change) * np.sqrt(square))
-                if new != 0.0:
+                if new_value != 0.0:
                     used[count] = k
                     count += 1
         if max_move <= limit:
@@ -154,10 +155,11 @@ def code_rows(
     """Find the code of each row, and its loss, 1/2 |x - code D|^2 + penalty |code|_1.
 
     Args:
-        atoms: shape (columns, atoms).
-        tolerance: ``limit`` of ``descend``, as a share of the row's norm.
-        codes: zeros, shape (n, atoms); written.
-        losses: written.
+        atoms, gram: the dictionary, shape (columns, atoms), and the atoms' inner products.
+        indptr, indices, data: the rows in CSR form.
+        tolerance: ``limit`` of ``descend``, as a fraction of the row's norm.
+        codes: zeros, shape (n, atoms); output: the codes.
+        losses: output, shape (n,).
     """
     count = codes.shape[1]
     slope, products, used = np.empty(count), np.empty(count), np.empty(count, np.int64)
@@ -186,16 +188,17 @@ def add_sums(
     code_scale: float,
     sums: Float64s,
 ) -> None:
-    """Add products of two codes to ``pairs``, and products of values and codes to ``sums``.
+    """Add products of two codes of a row to ``pairs``, and products of values and codes to ``sums``.
 
-    Products are scaled and rounded to whole numbers, whose sums are exact in any order.
+    Products are scaled and rounded to integers, so their sums are exact in any order.
 
     Args:
-        starts, atoms, codes: the codes as a CSR matrix; their absolute values are below 1.
+        indptr, indices, data: the rows in CSR form.
+        starts, atoms, codes: the rows' codes in CSR form; their absolute values are below 1.
         value_scale: the factor of the products in ``sums``.
-        pairs: shape (atoms, atoms); changed.
+        pairs: output, shape (atoms, atoms).
         code_scale: the factor of the products in ``pairs``.
-        sums: shape (columns, atoms); changed.
+        sums: output, shape (columns, atoms).
     """
     count = pairs.shape[0]
     code = np.zeros(count)
@@ -232,9 +235,9 @@ def sweep(
     from_atoms: Float64s,
     from_sums: Float64s,
 ) -> None:
-    """Minimise over each atom in turn (``update``), and update the inner products and coefficients.
+    """Minimise over one atom after the other, as in ``update``, whose arguments and results have the same names.
 
-    ``atoms``, ``cross``, and the coefficients ``from_atoms`` and ``from_sums`` are changed.
+    ``atoms``, ``cross``, ``from_atoms`` and ``from_sums`` are updated in place.
     """
     count = len(pairs)
     u_atoms, u_sums, u_from_atoms, u_from_sums = np.empty(count), np.empty(count), np.empty(count), np.empty(count)
@@ -242,7 +245,7 @@ def sweep(
         square = pairs[k, k]
         if square <= 0.0:
             continue
-        # The inner products of u with atoms and sums, and its coefficients: d_k itself cancels out.
+        # The inner products of u (``update``) with atoms and sums, and u's coefficients. In u, d_k cancels out.
         for i in range(count):
             u_atoms[i], u_sums[i] = cross[i, k] / square, sums[k, i] / square
             u_from_atoms[i], u_from_sums[i] = 0.0, 0.0
@@ -270,13 +273,13 @@ def sweep(
             atoms[k, i], atoms[i, k] = u_atoms[i], u_atoms[i]
 
 
-def code(
+def encode(
     x: sp.csr_array, atoms: Float64s, products: Float64s, penalty: float, positive: bool
 ) -> tuple[sp.csr_array, Float64s]:
     """Return the code of each row, and its loss, 1/2 |x - code D|^2 + penalty |code|_1.
 
     Args:
-        x: float64, shape (n, columns); the squares of its values do not overflow.
+        x: the rows, float64, shape (n, columns), scaled so that squares of values do not overflow.
         atoms: the dictionary D, transposed, shape (columns, k).
         products: the inner products of atoms, DD', shape (k, k).
         positive: whether codes must not be negative.
@@ -301,17 +304,16 @@ def update(
     """Update a dictionary by block coordinate descent (Mairal et al., 2010, Algorithm 2), using only inner products.
 
     For codes A of rows X, with S = A'A and B = A'X, the dictionary D minimises 1/2 tr(D'SD) - tr(D'B). The step of atom
-    k is u = d_k + (b_k - s_k D) / s_kk, d_k = u / max(1, |u|). Each new atom is a linear combination of old atoms and
-    rows of B. So the descent needs only inner products, which are sums over features. The servers, which have the
-    features, need only the coefficients of the combinations.
+    k is u = d_k + (b_k - s_k D) / s_kk, d_k = u / max(1, |u|), where d_k, b_k and s_k are rows of D, B and S. Each
+    new atom is a linear combination of old atoms and rows of B. So the driver needs only inner products, which
+    are sums over features. The servers, which have the features, need only the coefficients of the linear combinations.
 
     Args:
         pairs, atoms, cross, sums: S, DD', DB' and BB', float64, each of shape (k, k).
-        is_new: marks the atoms that are replaced by their rows of B, scaled to norm 1.
+        is_new: a mask of the atoms that are replaced by their rows of B, scaled to norm 1.
 
     Returns:
-        Two coefficient matrices, each of shape (k, k). Row i has the coefficients of the next atom i: in the first
-        matrix those of the old atoms, in the second those of the rows of B.
+        The coefficients of old atoms and of rows of B, each of shape (k, k); row i has those of the next atom i.
     """
     count, pairs = len(pairs), pairs.copy()
     pairs[is_new], pairs[:, is_new] = 0.0, 0.0

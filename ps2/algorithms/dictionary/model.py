@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.dictionary.kernels import code
+from ps2.algorithms.dictionary.kernels import encode
 from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
 from ps2.algorithms.frame.powers_of_two import exponent_of, scaled_rows, shifted
 from ps2.algorithms.frame.row_matrices import finite_row_or_rows, finite_rows
@@ -39,8 +39,8 @@ class SparseCoder(ArrayModel):
 
     def __init__(self, dictionary: npt.ArrayLike, penalty: float = 1.0, positive: bool = False) -> None:
         """Raises:
-        ShapeError, DTypeError: the dictionary is not a matrix of numbers.
-        InputError: a number is not finite.
+        ShapeError, DTypeError: the dictionary is not a numeric matrix.
+        InputError: a value is not finite.
         ConfigError: the penalty is negative or not finite.
         """
         self.dictionary: Float64s = np.ascontiguousarray(finite_rows("dictionary", dictionary))
@@ -73,13 +73,13 @@ class SparseCoder(ArrayModel):
             x: NumPy array or scipy sparse, shape (n, features).
 
         Raises:
-            ShapeError, DTypeError: x is not a matrix of numbers, or has another number of features.
-            InputError: a number is not finite, or codes or inner products of atoms overflow float64.
+            ShapeError, DTypeError: x is not a numeric matrix, or has a wrong number of features.
+            InputError: a value is not finite, or codes or inner products of atoms overflow float64.
         """
-        codes, _, exponent = self._coded(x)
+        codes, _, exponent = self._encode(x)
         codes.data = shifted(codes.data, exponent)
         if not np.isfinite(codes.data).all():
-            raise InputError("features: the codes of some rows are too large to be numbers; scale the features")
+            raise InputError("features: the codes of some rows are too large for float64; scale the features")
         return codes
 
     def objective(self, x: Any) -> float:
@@ -87,11 +87,11 @@ class SparseCoder(ArrayModel):
 
         The sum is infinite if it overflows float64.
         """
-        _, losses, exponent = self._coded(x)
+        _, losses, exponent = self._encode(x)
         return float(shifted(losses.sum(), 2 * exponent))
 
     def margins(self, x: sp.csr_array) -> Float64s:
-        """Return the codes of rows as a dense array, shape (n, k), which predictions are made from."""
+        """Return the codes of rows as a dense array, shape (n, k), of which predictions are made."""
         return np.asarray(self.transform(x).toarray())
 
     @cached_property
@@ -105,9 +105,9 @@ class SparseCoder(ArrayModel):
     def __getstate__(self) -> dict[str, Any]:
         return {"dictionary": self.dictionary, "penalty": self.penalty, "positive": self.positive}
 
-    def _coded(self, x: Any) -> tuple[sp.csr_array, Float64s, int]:
+    def _encode(self, x: Any) -> tuple[sp.csr_array, Float64s, int]:
         """Divide the rows by a power of two; return their codes and losses, and the exponent."""
         rows = sp.csr_array(finite_row_or_rows("x", x, self.dim))
         exponent = exponent_of(rows.data)
         penalty = float(shifted(self.penalty, -exponent))
-        return *code(scaled_rows(rows, exponent), *self._products, penalty, self.positive), exponent
+        return *encode(scaled_rows(rows, exponent), *self._products, penalty, self.positive), exponent

@@ -1,9 +1,9 @@
 """Server operations of dictionary learning: inner products of atoms and sums, and the update of the atoms.
 
-A column of the matrices is a feature; its block has a value for each atom. Shards have whole tiles of TILE features.
-The sum over a tile has a fixed order, and the tiles' sums are added exactly. So the results do not depend on how
-features are divided among shards. BLAS is not used: it guarantees no order of addition, and its threads would not make
-such small tiles faster.
+A column of the matrices is a feature; its block has a value for each atom. Features are summed in tiles of TILE
+features, and each tile is on one shard. The sum over a tile has a fixed order, and the tiles' sums are added exactly.
+So the results do not depend on how features are divided among shards. BLAS is not used: it guarantees no order of
+addition, and its threads would not make such small tiles faster.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ps2.ops.operands import BLOCK, along
 from ps2.ops.parallel import cores, over_blocks
 from ps2.ops.table import Array, Blocks, Floats, op
 
-# The number of features of a tile; matrices are made with ``align=TILE``, so that shards have whole tiles.
+# The number of features of a tile; matrices are made with ``align=TILE``, so that no tile is divided between shards.
 TILE = 256
-# The number of products that a loop over a tile keeps in the processor's cache.
+# The number of products that a loop over a tile updates at a time, so that they stay in the processor's cache: 256 KiB.
 CACHED_PRODUCTS = 1 << 15
-# The maximum number of products of pairs of atoms that all threads of a call hold.
+# The maximum number of products of two atoms in memory, over all threads of a call: 32 MiB for each result.
 MAX_PRODUCTS = 1 << 22
 
 Pairs = Annotated[Float64s, along("pairs", BLOCK, BLOCK)]
@@ -33,7 +33,7 @@ ByPair = Annotated[Floats, along(BLOCK, BLOCK)]
 
 @op(reduce="concat", dtypes=("float64",))
 def products(m: Blocks, sums: Blocks) -> Pairs:
-    """Compute the inner products of each atom and each sum, and of each pair of sums, over this shard's features.
+    """Return the inner products of atoms and sums, and of sums and sums, over this shard's features.
 
     Returns:
         Four matrices, shape (4, k, k): the products of atom i (row) and sum j (column), and their rounding errors; the
@@ -69,7 +69,7 @@ def combine(m: Blocks, sums: Blocks, of_atoms: ByPair, of_sums: ByPair) -> Pairs
         totals = np.zeros((2, m.shape[1], m.shape[1]))
         for begin in starts:
             tile = slice(begin, begin + TILE)
-            next_atoms = _combined(readable(m[tile]), readable(sums[tile]), by_atom, by_sum)
+            next_atoms = _combine_tile(readable(m[tile]), readable(sums[tile]), by_atom, by_sum)
             m[tile], sums[tile] = next_atoms, 0.0
             next_atoms = readable(next_atoms)
             add_exactly(totals, _products(next_atoms, next_atoms))
@@ -79,21 +79,21 @@ def combine(m: Blocks, sums: Blocks, of_atoms: ByPair, of_sums: ByPair) -> Pairs
 
 
 def _over_tiles(sum_tiles: Callable[[Int64s], Float64s], m: Array) -> Float64s:
-    """Call ``sum_tiles`` with groups of tiles (their first features) on all cores; return the exact sum."""
+    """Call ``sum_tiles`` with groups of tiles, given by their first features, on all cores; return the exact sum."""
     starts, square = np.arange(0, m.shape[0], TILE), m.shape[1] ** 2
     groups = np.array_split(starts, max(1, min(cores(), MAX_PRODUCTS // square)))
-    numbers = np.arange(len(groups))
-    blocks = over_blocks(lambda block: [sum_tiles(groups[i]) for i in block], (numbers,), cost=m.shape[0] * square)
-    total, *others = (group_sum for block in blocks for group_sum in block)
+    indices = np.arange(len(groups))
+    blocks = over_blocks(lambda block: [sum_tiles(groups[i]) for i in block], (indices,), cost=m.shape[0] * square)
+    total, *group_sums = (group_sum for block in blocks for group_sum in block)
     shape = -1, 2, *total.shape[1:]
-    for other in others:
-        add_sums(total.reshape(shape), other.reshape(shape))
+    for group_sum in group_sums:
+        add_sums(total.reshape(shape), group_sum.reshape(shape))
     return total
 
 
 @kernel
 def _products(a: Array, b: Array) -> Float64s:
-    """Return the inner products of the columns of ``a`` (rows of the result) and of ``b`` (its columns)."""
+    """Return a' b: the inner products of the columns of ``a`` and the columns of ``b``."""
     count, end = a.shape[1], a.shape[0]
     products = np.zeros((count, count))
     step = max(1, CACHED_PRODUCTS // count)
@@ -119,8 +119,8 @@ def _products(a: Array, b: Array) -> Float64s:
 
 
 @kernel
-def _combined(atoms: Array, sums: Array, of_atoms: Array, of_sums: Array) -> Float64s:
-    """Return the next atoms of a tile; row i of the coefficients has the weights of atom (or sum) i in them."""
+def _combine_tile(atoms: Array, sums: Array, of_atoms: Array, of_sums: Array) -> Float64s:
+    """Return the next atoms of a tile; row i of the coefficients has those of atom (or sum) i in all next atoms."""
     count = atoms.shape[1]
     next_atoms = np.zeros(atoms.shape)
     step = max(2, CACHED_PRODUCTS // (2 * count) // 2 * 2)

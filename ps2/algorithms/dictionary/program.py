@@ -1,8 +1,8 @@
 """Dictionary learning as a durable program: Mairal et al. (2010), with all rows in each iteration.
 
-An iteration takes two clocks. In one, workers compute the codes of their rows, given the dictionary on the servers. In
-the other, they add up products of codes and rows. Then the servers combine atoms and sums to the next dictionary
-(``kernels.update``).
+An iteration takes two clocks. In the first, workers compute the codes of their rows, given the dictionary on the
+servers. In the second, they add products of codes and rows to the servers' sums. Then the driver computes coefficients
+(``kernels.update``), with which the servers combine atoms and sums into the next dictionary.
 """
 
 from __future__ import annotations
@@ -47,18 +47,16 @@ from ps2.errors import InputError
 from ps2.ops.exact_sums import sum_of_shards
 from ps2.ops.kernels import Float64s
 
-# If the largest values of two rows differ by a larger factor, rounding removes the smaller one's squares from sums.
+# If the largest absolute values of two rows differ by more than this factor, the smaller may be rounded to 0.
 MAX_SPREAD = 2.0**20
-# The relative growth of the objective that rounding errors explain; larger growth causes a warning.
+# Growth of the objective by more than this fraction causes a warning; less may be rounding errors.
 ROUNDING = 1e-9
 
-# Warnings.
-SPREAD = (
-    "the largest absolute values of rows range from %g to %g: sums are rounded to a multiple that fits the largest, so "
-    "small rows may count for nothing, and the training ends early, as the objective depends on large rows only; scale "
-    "rows, or remove outliers"
+SPREAD_WARNING = (
+    "the largest absolute values of rows range from %g to %g: sums have the precision that the largest rows need, so "
+    "small rows may have no effect, and the training may end early; scale rows, or remove outliers"
 )
-RAISED = "iteration %d has raised the objective, through rounding errors; the training ends"
+RAISED_WARNING = "iteration %d has raised the objective, through rounding errors; the training ends"
 
 log = logging.getLogger(__name__)
 
@@ -66,19 +64,19 @@ log = logging.getLogger(__name__)
 def train(
     ps: Any, table: Table, plan: DictionaryPlan, on_step: Callable[[StepReport], None] = lambda step: None
 ) -> Trained[SparseCoder]:
-    """Learn a dictionary that lies on the servers; in a restored context, continue.
+    """Learn a dictionary on the servers; resume the training if the context has restored it.
 
     The result is the same for any number of workers and servers and any distribution of rows: sums of rows are exact.
     """
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
-        sizes = f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.values:,} numbers, which"
-        check_servers(f"{sizes}, together with their sums, take", plan.fleet_bytes, ps.memory())
+        values_text = f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.values:,} values, which"
+        check_servers(f"{values_text}, together with their sums, take", plan.fleet_bytes, ps.memory())
     return run_program(ps, DictionaryProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
 
 class DictionaryProgram(Program[Trained[SparseCoder]]):
-    """Dictionary learning."""
+    """The program of dictionary learning."""
 
     number = 2
 
@@ -112,7 +110,7 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
             ask.record_objective(objective, codes.rows, sums.bytes + codes.bytes)
             if iteration and last_loss - codes.loss <= plan.settings.tol * last_loss:
                 if codes.loss > last_loss * (1.0 + ROUNDING):
-                    ask(partial(log.warning, RAISED, iteration))
+                    ask(partial(log.warning, RAISED_WARNING, iteration))
                 self.record.reason = (
                     f"iteration {iteration} reduced the objective by no more than tol={plan.settings.tol:g} of it"
                 )
@@ -124,26 +122,26 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
             new_atoms = _new_atoms(np.flatnonzero(max_codes == 0.0), codes)
 
     def _scale(self, ask: Ask, survey: Any) -> Scale:
-        """Return the exponents of the power of two that divides rows, and of those that bound the sums."""
+        """Return the exponents of the power of two that divides rows, and of the powers of two that bound the sums."""
         if not survey.max_value > 0.0:
             name = self._columns.shown("features")
             raise InputError(f"{name}: expected rows with values, got {survey.rows:,} rows of zeros alone")
         if (min_value := -survey.negated_min) < survey.max_value / MAX_SPREAD:
-            ask(partial(log.warning, SPREAD, min_value, survey.max_value))
+            ask(partial(log.warning, SPREAD_WARNING, min_value, survey.max_value))
         exponent = exponent_of(survey.max_value)
-        values = math.frexp(survey.max_value)[1] - exponent
-        losses = 2 * values + math.frexp(survey.max_size)[1]
-        return Scale(exponent, values, math.frexp(survey.rows)[1], losses)
+        value_exponent = math.frexp(survey.max_value)[1] - exponent
+        loss_exponent = 2 * value_exponent + math.frexp(survey.max_size)[1]
+        return Scale(exponent, value_exponent, math.frexp(survey.rows)[1], loss_exponent)
 
     def _update_atoms(self, scale: Scale, max_codes: Float64s, new_atoms: npt.NDArray[np.int64]) -> None:
         """Minimise the objective over the dictionary, given the codes whose sums are on the servers (Algorithm 2).
 
-        ``max_codes`` has the largest absolute code of each atom; ``new_atoms`` are replaced by rows.
+        ``max_codes`` has the largest absolute code of each atom; ``new_atoms`` are indices of atoms to replace by rows.
         """
         vectors, count = self._vectors, self.plan.settings.k
         exponents = np.frexp(max_codes)[1].astype(np.int64)
         cross, sums = sum_of_shards(vectors.atoms.apply("dictionary.products", sums=vectors.sums), 2)
-        units = np.ldexp(1.0, exponents - scale.sum_digits)  # the sums on the servers are whole numbers
+        units = np.ldexp(1.0, exponents - scale.sum_digits)  # the sums on the servers are integers, in these units
         pair_exponents = exponents[:, None] + exponents - scale.pair_digits
         pairs = np.ldexp(vectors.pairs.pull().reshape(count, count), pair_exponents)
         atoms = vectors.products.pull().reshape(count, count)
@@ -167,7 +165,7 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
         norms = np.linalg.norm(atoms, axis=1, keepdims=True)
         if num_zero := int((norms == 0.0).sum()):
             log.warning(
-                "k is %d, and %d atoms are 0: there are fewer different rows that are large enough",
+                "k is %d, and %d atoms are 0: there are too few distinct rows with large enough values",
                 len(atoms),
                 num_zero,
             )
@@ -180,15 +178,15 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
 
 
 def _merge_draws(count: int, report: Any) -> dict[str, Any]:
-    """Return a report with the first ``count`` drawn rows: their hashes, and the ranks of workers that have them."""
+    """Return a report with the first ``count`` drawn rows: their hashes, and the ranks of workers with them."""
     # If several workers have the same row, the first of them provides it.
     order = np.argsort(report.ranks, kind="stable")
     ids, ranks = report.ids[order], report.ranks[order]
-    first = row_draws.smallest(report.priorities[order], ids, count)
-    return {**vars(report), "priorities": None, IDS: ids[first], RANKS: ranks[first]}
+    drawn = row_draws.smallest(report.priorities[order], ids, count)
+    return {**vars(report), "priorities": None, IDS: ids[drawn], RANKS: ranks[drawn]}
 
 
 def _new_atoms(atoms: npt.NDArray[np.int64], report: Any) -> NewAtoms:
-    """Return the atoms to replace, and for each the row that replaces it, from the rows drawn in ``report``."""
+    """Return the atoms to replace, each with one of the rows drawn in ``report``; fewer if fewer rows are drawn."""
     count = min(len(atoms), len(report.ids))
     return {ATOMS: atoms[:count], IDS: report.ids[:count], RANKS: report.ranks[:count]}

@@ -1,4 +1,4 @@
-"""The parameters of dictionary learning."""
+"""The params of dictionary learning."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from ps2.algorithms.frame.shared_settings import FeatureSettings, ViaSettings
 
 
 class DictionarySettings(FeatureSettings, ViaSettings):
-    """The parameters of dictionary learning."""
+    """The params of dictionary learning."""
 
     k: Setting[int] = param(100, "the number of atoms: rows of the dictionary", at_least=1)
     regParam: Setting[float] = param(
         1.0,
-        "the penalty of the codes' absolute values (>= 0): scikit-learn's alpha",
+        "the strength of the penalty on the codes' absolute values: scikit-learn's alpha",
         at_least=0,
         bits=64,
         option="alpha",
@@ -22,9 +22,9 @@ class DictionarySettings(FeatureSettings, ViaSettings):
         100, "the maximum number of updates of the dictionary", at_least=0, option="iterations"
     )
     tol: Setting[float] = param(
-        1e-4, "stop when an iteration reduces the objective by no more than this share of it (>= 0)", at_least=0
+        1e-4, "stop when an iteration reduces the objective by no more than this fraction of it", at_least=0
     )
-    seed: Setting[int] = param(0, "the seed of the first atoms, and of those that replace unused ones", bits=64)
+    seed: Setting[int] = param(0, "the seed of the first atoms, and of atoms that replace unused ones", bits=64)
     outputCol: Setting[str] = param("codes", "the column of the codes, sparse vectors", option=None, in_model=True)
 
     getK, setK = getter(k), setter(k)

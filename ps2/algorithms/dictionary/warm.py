@@ -1,4 +1,4 @@
-"""Compile the kernels of dictionaries before their first use (``python -m ps2.algorithms.dictionary.warm``)."""
+"""Compile the kernels of dictionary learning before their first use (``python -m ps2.algorithms.dictionary.warm``)."""
 
 from __future__ import annotations
 

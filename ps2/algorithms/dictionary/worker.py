@@ -1,6 +1,6 @@
 """A worker of dictionary learning: the tasks that the driver sends, and how a worker does them.
 
-To save time, a worker caches its rows' codes from one clock to the next; computing them again gives the same codes.
+To save time, a worker caches its rows' codes from one clock to the next. A restarted worker computes the same codes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.dictionary.kernels import add_sums, code
+from ps2.algorithms.dictionary.kernels import add_sums, encode
 from ps2.algorithms.dictionary.plan import VALUE_BYTES, DictionaryPlan
 from ps2.algorithms.frame.memory import check_worker
 from ps2.algorithms.frame.powers_of_two import scaled_rows, shifted
@@ -30,7 +30,7 @@ from ps2.server.memory import free_bytes
 # Rows that replace atoms: arrays with the atoms' indices, the rows' hashes, and the ranks of workers with the rows.
 NewAtoms = dict[str, npt.NDArray[Any]]
 ATOMS, IDS, RANKS = "atoms", "ids", "ranks"
-# Significant bits of an exact sum over all rows.
+# Products are rounded so that a sum over all rows needs at most this many of the 53 bits of a float64: sums are exact.
 DIGITS = 51
 # The maximum number of rows that replace unused atoms in one iteration.
 MAX_SPARE_ROWS = 32
@@ -41,10 +41,10 @@ class ServerVectors:
     """The vectors and matrices on the servers; picklable.
 
     Attributes:
-        atoms: the dictionary D, layout "column": a column is a feature.
-        sums: B = A'X, the sums of codes times rows, in the same layout.
-        products: DD', the inner products of atoms, k * k numbers.
-        pairs: S = A'A, the sums of products of two codes, k * k numbers.
+        atoms: the dictionary D, with layout "column": a column is a feature, its block has a value for each atom.
+        sums: B = A'X, the sums of codes times rows, with the same layout.
+        products: DD', the inner products of atoms, k * k values.
+        pairs: S = A'A, the sums of products of two codes of a row, k * k values.
     """
 
     atoms: DCVMatrix
@@ -70,12 +70,12 @@ class Scale(NamedTuple):
 
     @property
     def pair_digits(self) -> int:
-        """Products of two codes, both below 1, are multiplied by 2**pair_digits, then rounded to whole numbers."""
+        """Products of two codes, both below 1, are multiplied by 2**pair_digits, then rounded to integers."""
         return DIGITS - self.row_exponent
 
     @property
     def sum_digits(self) -> int:
-        """Products of a value and a code are multiplied by 2**sum_digits, then rounded."""
+        """Products of a value and a code are multiplied by 2**sum_digits, then rounded to integers."""
         return self.pair_digits - self.value_exponent
 
 
@@ -84,14 +84,14 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Survey(Task):
-    """Report the number of rows, the range of their values, and a random sample of the rows."""
+    """Report the number of rows, the range of their values, and a random draw of rows for the first atoms."""
 
 
 @dataclass(frozen=True, eq=False)
 class Code(Task):
-    """Compute the rows' codes; report the largest codes, the loss, and a sample of rows weighted by their losses.
+    """Compute the rows' codes; report the largest codes, the loss, and a draw of rows with probabilities by loss.
 
-    ``draw`` is the number of the sample, and seeds its random numbers.
+    ``draw`` is the number of the draw, on which its random numbers depend.
     """
 
     scale: Scale
@@ -107,11 +107,11 @@ class Sum(Task):
     new_atoms: NewAtoms
 
 
-# -- work --------------------------------------------------------------------------------------------------------------
+# -- the worker --------------------------------------------------------------------------------------------------------
 
 
 class DictionaryWorker:
-    """Does the driver's tasks on the rows of one worker."""
+    """Does the driver's tasks with the rows of one worker."""
 
     def __init__(self, plan: DictionaryPlan, vectors: ServerVectors, reading: Reading) -> None:
         self._plan, self._vectors, self._rows = plan, vectors, reading.training
@@ -120,7 +120,7 @@ class DictionaryWorker:
         check_worker(content, VALUE_BYTES * atoms * features, free_bytes())
         self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
         self._x: sp.csr_array | None = None
-        # The codes of all rows, and their losses.
+        # The codes of all rows, shape (n, k), and their losses, shape (n,).
         self._code_cache: tuple[sp.csr_array, Float64s] | None = None
 
     def __call__(self, worker: Any, task: Any) -> None:
@@ -148,9 +148,9 @@ class DictionaryWorker:
 
     def _report_draw(self, worker: Any, weights: Float64s, draw: int, count: int) -> None:
         priorities = row_draws.priorities(self._ids, weights, self._plan.seed, draw)
-        first = row_draws.smallest(priorities, self._ids, count)
-        ranks = np.full(len(first), worker.rank)
-        worker.report({"priorities": priorities[first], IDS: self._ids[first], RANKS: ranks}, "concat")
+        drawn = row_draws.smallest(priorities, self._ids, count)
+        ranks = np.full(len(drawn), worker.rank)
+        worker.report({"priorities": priorities[drawn], IDS: self._ids[drawn], RANKS: ranks}, "concat")
 
     def _compute_codes(self, scale: Scale) -> tuple[sp.csr_array, Float64s, int]:
         """Return the codes of all rows, given the dictionary on the servers, their losses, and the received bytes."""
@@ -164,7 +164,7 @@ class DictionaryWorker:
             plan = self._plan
             penalty = float(shifted(plan.settings.regParam, -scale.exponent))
             products = products.reshape(plan.settings.k, plan.settings.k)
-            self._code_cache = code(self._x, atoms, products, penalty, plan.settings.nonnegative)
+            self._code_cache = encode(self._x, atoms, products, penalty, plan.settings.nonnegative)
             received_bytes = atoms.nbytes + products.nbytes
         return *self._code_cache, received_bytes
 
@@ -190,7 +190,7 @@ class DictionaryWorker:
             assert x is not None
             values = shifted(codes.data, -exponents[codes.indices].astype(np.int64))
             entries = readable(x.indptr), readable(x.indices), readable(x.data)
-            starts, atoms = (readable(part.astype(np.int64)) for part in (codes.indptr, codes.indices))
+            starts, atoms = (readable(array.astype(np.int64)) for array in (codes.indptr, codes.indices))
             sum_factor, pair_factor = math.ldexp(1.0, scale.sum_digits), math.ldexp(1.0, scale.pair_digits)
             add_sums(*entries, starts, atoms, readable(values), sum_factor, pairs, pair_factor, sums)
         self._add_new_atoms(worker.rank, task.new_atoms, scale, sums)

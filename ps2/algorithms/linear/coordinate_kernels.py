@@ -1,7 +1,8 @@
-"""Compiled loops of coordinate descent: over a worker's columns, and over the products of a block of columns.
+"""Compiled loops of coordinate descent: over a worker's columns, and over the Gram matrix of a set of columns.
 
-A worker's columns are compressed: column j has the entries ``starts[j]`` to ``starts[j + 1]`` of ``rows`` and
-``values``. ``slots`` are indices of columns; -1 stands for a column of zeros. Callers check all arguments.
+A worker's columns are in CSC form: column j has the entries from ``starts[j]`` to ``starts[j + 1]``, without the last,
+of ``rows`` and ``values``. ``slots`` are indices of such columns; -1 stands for a column of zeros. ``z`` and ``s`` have
+a value for each row. The callers check all arguments.
 """
 
 from __future__ import annotations
@@ -36,37 +37,38 @@ def add_columns(starts: Array, rows: Array, values: Float64s, slots: Int64s, fac
 
 
 @kernel
-def slopes(
+def loss_derivatives(
     code: int,
     margins: Float64s,
     y: Float64s,
     weights: Float64s,
     center: float,
-    share: float,
+    factor: float,
     slope: Float64s,
     curvature: Float64s,
 ) -> tuple[float, float]:
-    """Set the negative derivative of each row's loss by its margin, and the second one, times weight and ``share``.
+    """Compute the rows' loss' and loss'' with respect to their margins.
 
-    Return the weighted sums of the loss and of its dual value: for the squared loss residual times (label - ``center``)
-    (Mairal and Yu, 2012), for the logistic loss the entropy (Yu, Huang and Lin, 2011).
+    Set ``slope`` to -loss' and ``curvature`` to loss'', each times the row's weight and ``factor``. Return the weighted
+    sums of the rows' losses and dual values. A row's dual value is residual * (label - ``center``) for the squared loss
+    (Mairal and Yu, 2012), and the entropy for the logistic loss (Yu, Huang and Lin, 2011).
     """
     loss, dual = 0.0, 0.0
     for row in range(len(y)):
         c = weights[row] if len(weights) else 1.0
         margin = margins[row]
-        down = -margin_slope(code, margin, y[row])
-        slope[row] = c * share * down
+        slope_down = -margin_slope(code, margin, y[row])
+        slope[row] = c * factor * slope_down
         if code == HALF_SQUARED:
             loss += c * margin_loss(code, margin, y[row])
-            dual += c * down * (y[row] - center)
-            curvature[row] = c * share
+            dual += c * slope_down * (y[row] - center)
+            curvature[row] = c * factor
         else:
             row_loss = log_loss(margin, y[row])
             loss += c * row_loss
             signed = margin if y[row] > 0.0 else -margin
-            dual += c * (row_loss + abs(down) * signed)
-            curvature[row] = c * share * abs(down) * (1.0 - abs(down))
+            dual += c * (row_loss + abs(slope_down) * signed)
+            curvature[row] = c * factor * abs(slope_down) * (1.0 - abs(slope_down))
     return loss, dual
 
 
@@ -74,46 +76,46 @@ def slopes(
 def select_columns(
     starts: Array, rows: Array, values: Float64s, slots: Int64s, n: int
 ) -> tuple[Int64s, Array, Float64s]:
-    """Return columns as CSR: the bounds of the rows, the index of each entry's column in ``slots``, and the values."""
-    begins = np.zeros(n + 1, np.int64)
+    """Return the columns ``slots`` of n rows in CSR form: indptr, each entry's index in ``slots``, and the values."""
+    indptr = np.zeros(n + 1, np.int64)
     for i in range(len(slots)):
         j = slots[i]
         if j >= 0:
             for position in range(starts[j], starts[j + 1]):
-                begins[rows[position] + 1] += 1
+                indptr[rows[position] + 1] += 1
     for row in range(n):
-        begins[row + 1] += begins[row]
-    indices, entries, free = np.empty(begins[n], np.int32), np.empty(begins[n]), begins[:n].copy()
+        indptr[row + 1] += indptr[row]
+    indices, entries, next_free = np.empty(indptr[n], np.int32), np.empty(indptr[n]), indptr[:n].copy()
     for i in range(len(slots)):
         j = slots[i]
         if j >= 0:
             for position in range(starts[j], starts[j + 1]):
                 row = rows[position]
-                indices[free[row]] = i
-                entries[free[row]] = values[position]
-                free[row] += 1
-    return begins, indices, entries
+                indices[next_free[row]] = i
+                entries[next_free[row]] = values[position]
+                next_free[row] += 1
+    return indptr, indices, entries
 
 
 @kernel
-def add_products(begins: Int64s, indices: Array, values: Float64s, h: Float64s, new: int, products: Float64s) -> None:
-    """Add to ``products`` each of the first ``new`` columns of ``select_columns`` times itself and all later ones."""
+def add_products(indptr: Int64s, indices: Array, values: Float64s, h: Float64s, new: int, products: Float64s) -> None:
+    """Add to ``products`` the first ``new`` columns' inner products, weighted by h, with themselves and later ones."""
     for row in range(len(h)):
-        end = begins[row + 1]
-        for position in range(begins[row], end):
+        end = indptr[row + 1]
+        for position in range(indptr[row], end):
             if indices[position] >= new:
                 break
             factor = h[row] * values[position]
             if factor == 0.0:
                 continue
-            line = products[indices[position]]
+            product_row = products[indices[position]]
             for other in range(position, end):
-                line[indices[other]] += factor * values[other]
+                product_row[indices[other]] += factor * values[other]
 
 
 @kernel
 def describe_columns(indptr: Array, columns: Array, values: Array, c: Float64s, sums: Float64s) -> None:
-    """Add to ``sums``, shape (k, 3), for each column's values that are not 0: the weights c, c value, and c value^2."""
+    """Add to ``sums``, shape (k, 3), each column's sums of c, c value and c value^2 over nonzero values; c: weights."""
     for row in range(len(c)):
         for position in range(indptr[row], indptr[row + 1]):
             value = np.float64(values[position])
@@ -125,17 +127,20 @@ def describe_columns(indptr: Array, columns: Array, values: Array, c: Float64s, 
 
 
 @kernel
-def by_column(
+def rows_to_columns(
     indptr: Array, columns: Array, values: Array, slots: Int64s, means: Float64s
 ) -> tuple[Int64s, Array, Float64s]:
-    """Turn rows into columns at ``slots``; subtract ``means``, which makes an entry for every row (NaN: no mean)."""
+    """Turn rows in CSR form into columns in CSC form; column j of the rows becomes column ``slots[j]``.
+
+    ``means`` are subtracted, so a column with a mean stores an entry for every row; NaN: subtract nothing.
+    """
     n, k = len(indptr) - 1, len(means)
     starts = np.zeros(k + 1, np.int64)
     for position in range(len(columns)):
         starts[slots[columns[position]] + 1] += 1
     for j in range(k):
         starts[j + 1] = starts[j] + (starts[j + 1] if np.isnan(means[j]) else n)
-    rows, entries, free = np.empty(starts[k], np.int32), np.empty(starts[k]), starts[:k].copy()
+    rows, entries, next_free = np.empty(starts[k], np.int32), np.empty(starts[k]), starts[:k].copy()
     for j in range(k):
         if not np.isnan(means[j]):
             for row in range(n):
@@ -145,9 +150,9 @@ def by_column(
         for position in range(indptr[row], indptr[row + 1]):
             j = slots[columns[position]]
             if np.isnan(means[j]):
-                rows[free[j]] = row
-                entries[free[j]] = values[position]
-                free[j] += 1
+                rows[next_free[j]] = row
+                entries[next_free[j]] = values[position]
+                next_free[j] += 1
             else:
                 entries[starts[j] + row] += values[position]
     return starts, rows, entries
@@ -155,31 +160,31 @@ def by_column(
 
 @inline
 def sweep(gram: Float64s, q: Float64s, w: Float64s, l1: float, l2: float, coordinates: Int64s) -> tuple[float, float]:
-    """Minimise ``1/2 d' gram d - q' d + l1 |w + d| + l2 / 2 (w + d)^2`` along ``coordinates``; update ``q`` and ``w``.
+    """Minimise over d ``1/2 d' gram d - q' d + l1 |w + d| + l2 / 2 (w + d)^2``, one coordinate of d after the other.
 
-    Return the decrease of the objective, and the largest product of a change and its second derivative.
+    Add d to w, subtract gram d from q; return the objective's decrease, and the largest |change * second derivative|.
     """
     decrease, largest = 0.0, 0.0
     for j in coordinates:
-        a, u = gram[j, j], w[j]
+        a, old_w = gram[j, j], w[j]
         if a + l2 <= 0.0:
             continue
-        pulled = q[j] + a * u
-        if pulled > l1:
-            new_w = (pulled - l1) / (a + l2)
-        elif pulled < -l1:
-            new_w = (pulled + l1) / (a + l2)
+        target = q[j] + a * old_w  # (a + l2) times the new weight, before the soft threshold
+        if target > l1:
+            new_w = (target - l1) / (a + l2)
+        elif target < -l1:
+            new_w = (target + l1) / (a + l2)
         else:
             new_w = 0.0
-        d = new_w - u
+        d = new_w - old_w
         if d == 0.0:
             continue
-        decrease += q[j] * d - 0.5 * a * d * d + l1 * (abs(u) - abs(new_w)) - l2 * d * (u + 0.5 * d)
+        decrease += q[j] * d - 0.5 * a * d * d + l1 * (abs(old_w) - abs(new_w)) - l2 * d * (old_w + 0.5 * d)
         largest = max(largest, abs(d) * (a + l2))
         w[j] = new_w
-        line = gram[j]
+        gram_row = gram[j]
         for k in range(len(q)):
-            q[k] -= d * line[k]
+            q[k] -= d * gram_row[k]
     return decrease, largest
 
 
@@ -187,21 +192,22 @@ def sweep(gram: Float64s, q: Float64s, w: Float64s, l1: float, l2: float, coordi
 def descend(
     gram: Float64s, q: Float64s, w: Float64s, l1: float, l2: float, tol: float, max_sweeps: int
 ) -> tuple[float, int]:
-    """Sweep over all coordinates, and in between over those that are not 0; return the decrease, and the sweeps.
+    """Alternate a sweep over all coordinates with sweeps over the nonzero weights, until these converge.
 
-    The end is a sweep over all coordinates in which no change, times its second derivative, is above ``tol``.
+    Stop after a sweep over all coordinates in which no change, times its second derivative, is above ``tol``. Return
+    the decrease of the objective, and the number of sweeps.
     """
-    every, decrease, sweeps = np.arange(len(w)), 0.0, 0
+    all_coordinates, decrease, sweeps = np.arange(len(w)), 0.0, 0
     while sweeps < max_sweeps:
-        gained, largest = sweep(gram, q, w, l1, l2, every)
-        decrease += gained
+        sweep_decrease, largest = sweep(gram, q, w, l1, l2, all_coordinates)
+        decrease += sweep_decrease
         sweeps += 1
         if largest <= tol:
             break
         nonzero = np.flatnonzero(w)
         while sweeps < max_sweeps:
-            gained, largest = sweep(gram, q, w, l1, l2, nonzero)
-            decrease += gained
+            sweep_decrease, largest = sweep(gram, q, w, l1, l2, nonzero)
+            decrease += sweep_decrease
             sweeps += 1
             if largest <= tol:
                 break

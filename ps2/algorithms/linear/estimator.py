@@ -34,7 +34,7 @@ from ps2.algorithms.linear.settings import (
     LinearSVCSettings,
     LogisticRegressionSettings,
 )
-from ps2.algorithms.linear.solvers.averaging import refused
+from ps2.algorithms.linear.solvers.averaging import unsupported_error
 from ps2.array_types import Float64s
 from ps2.errors import ConfigError, InputError
 
@@ -71,15 +71,15 @@ class LogisticRegression(LogisticRegressionSettings, PathEstimator, Probabilisti
         if self._bounds:
             self._check_bounds(solver)
         if solver == "ma-sgd" and self.getFamily() == "multinomial":
-            raise refused("family 'multinomial'")
+            raise unsupported_error("family 'multinomial'")
 
     @property
     def _bounds(self) -> list[str]:
-        """The names of the bounds that are set."""
+        """The names of the params of bounds that the user has set."""
         return [name for name in (*COEFFICIENT_BOUNDS, *INTERCEPT_BOUNDS) if self.isSet(name)]
 
     def _check_bounds(self, solver: str) -> None:
-        """Raise ConfigError for params that bounds do not allow."""
+        """Raise ConfigError if another param contradicts the bounds."""
         name, *_ = self._bounds
         if solver != "l-bfgs":
             raise ConfigError(f"{name}: only solver 'l-bfgs' takes bounds, got {solver!r}")
@@ -104,7 +104,7 @@ class LogisticRegression(LogisticRegressionSettings, PathEstimator, Probabilisti
         multinomial = family == "multinomial" or classes > 2
         if self.getFactors() == "always" and not multinomial:
             raise ConfigError(
-                "factors: 'always' is for the multinomial model: the gradient of a binomial model has fewer numbers "
+                "factors: 'always' is for the multinomial model: the gradient of a binomial model has fewer values "
                 "than its factors"
             )
         problem = super()._problem(survey)
@@ -114,7 +114,7 @@ class LogisticRegression(LogisticRegressionSettings, PathEstimator, Probabilisti
         return replace(plan, bounds=read_bounds(self, problem)) if self._bounds else plan
 
     def _trivial_weights(self, problem: Problem, survey: Survey) -> Weights | None:
-        """Return the weights for rows of a single class: infinite intercepts, as in pyspark.ml, or 0 without them."""
+        """Return the weights if all rows are of one class: an infinite intercept, if there is one, as in pyspark.ml."""
         classes = np.flatnonzero(survey.facts.class_weights)
         has_one_class = problem.loss == "softmax" and problem.width == 1
         if not has_one_class and (len(classes) > 1 or not problem.fit_intercept or self._bounds):
@@ -178,16 +178,16 @@ class LinearRegression(LinearRegressionSettings, PathEstimator, Regressor["Linea
                 f"elasticNetParam: loss 'huber' takes L2 penalties only, got {self.getElasticNetParam():g}"
             )
         if self.getSolver() == "ma-sgd" and self.getLoss() == "huber":
-            raise refused("loss 'huber'")
+            raise unsupported_error("loss 'huber'")
         if self.getSolver() == "normal":
             if self.getLoss() == "huber":
                 raise ConfigError("solver: loss 'huber' has no normal equations, got 'normal'")
             if self.isSet("validationIndicatorCol"):
-                raise ConfigError("validationIndicatorCol: solver 'normal' takes no steps that could end early")
+                raise ConfigError("validationIndicatorCol: solver 'normal' does not support early stopping")
 
     def _complete(self, plan: LinearPlan, problem: Problem) -> LinearPlan:
-        is_auto = plan.solver == "l-bfgs" and self.getSolver() == "auto" and self._initial is None
-        if is_auto and self.getLoss() == "squaredError" and problem.dim <= MAX_FEATURES and not plan.validate:
+        can_choose_normal = plan.solver == "l-bfgs" and self.getSolver() == "auto" and self._initial is None
+        if can_choose_normal and self.getLoss() == "squaredError" and problem.dim <= MAX_FEATURES and not plan.validate:
             return replace(plan, solver="normal")
         if plan.solver == "normal" and problem.dim > MAX_FEATURES:
             raise ConfigError(f"solver: 'normal' takes {MAX_FEATURES:,} features at most, got {problem.dim:,}")
@@ -197,14 +197,15 @@ class LinearRegression(LinearRegressionSettings, PathEstimator, Regressor["Linea
         problem = replace(super()._problem(survey), loss=REGRESSION_LOSSES[self.getLoss()], epsilon=self.getEpsilon())
         if self.getLoss() != "squaredError":
             return problem
-        # pyspark.ml divides labels by s. It minimises 1/2 |x w' - y / s|^2 + r (a |w'|_1 + (1 - a) / 2 |w'|^2) / s with
-        # w' = w / s; times s^2 that is 1/2 |x w - y|^2 + r a |w|_1 + (1 - a) r / (2 s) |w|^2.
+        # pyspark.ml divides labels by their standard deviation s. With r = regParam and a = elasticNetParam it
+        # minimises 1/2 |x w' - y / s|^2 + r (a |w'|_1 + (1 - a) / 2 |w'|^2) / s over w' = w / s. Times s^2, this
+        # objective is 1/2 |x w - y|^2 + r a |w|_1 + (1 - a) r / (2 s) |w|^2: only the L2 penalty is divided by s.
         scale = survey.facts.label_std or abs(survey.facts.label_mean) or 1.0
         return replace(problem, l2=problem.l2 / scale)
 
 
-class MachineEstimator(FactorizationSettings, LinearEstimator):
-    """Base class of the estimators of factorization machines."""
+class FMEstimator(FactorizationSettings, LinearEstimator):
+    """Base class of FMClassifier and FMRegressor."""
 
     def _problem(self, survey: Survey) -> Problem:
         return replace(
@@ -215,7 +216,7 @@ class MachineEstimator(FactorizationSettings, LinearEstimator):
         )
 
 
-class FMClassifier(FMClassifierSettings, MachineEstimator, ProbabilisticClassifier):
+class FMClassifier(FMClassifierSettings, FMEstimator, ProbabilisticClassifier):
     """Factorization machine for two classes: ``pyspark.ml.classification.FMClassifier`` on servers.
 
     Example::
@@ -235,8 +236,8 @@ class FMClassifier(FMClassifierSettings, MachineEstimator, ProbabilisticClassifi
         return super()._problem(survey)
 
 
-class FMRegressor(FMRegressorSettings, MachineEstimator, Regressor["FMRegressionModel"]):
-    """Factorization machine for numbers: ``pyspark.ml.regression.FMRegressor`` on servers.
+class FMRegressor(FMRegressorSettings, FMEstimator, Regressor["FMRegressionModel"]):
+    """Factorization machine for regression: ``pyspark.ml.regression.FMRegressor`` on servers.
 
     Example::
 
@@ -250,7 +251,7 @@ class FMRegressor(FMRegressorSettings, MachineEstimator, Regressor["FMRegression
 
 
 def read_bounds(params: Any, problem: Problem) -> Bounds:
-    """Return the bounds, infinite where none is set; raise ConfigError for a wrong shape, or if they leave no range."""
+    """Return the bounds, infinite where none is set; ConfigError: a wrong shape, or lower above upper bounds."""
     if not is_small(problem):
         raise ConfigError(f"bounds: expected fewer than {SPARSE_FROM:,} coefficients, got {problem.size:,}")
     lower, upper = (
@@ -264,7 +265,9 @@ def read_bounds(params: Any, problem: Problem) -> Bounds:
         crossed = np.argwhere(low > high)
         if len(crossed):
             index = tuple(crossed[0])
-            raise ConfigError(f"{names[0]}: expected none above {names[1]}, got {low[index]:g} above {high[index]:g}")
+            raise ConfigError(
+                f"{names[0]}: expected no bound above {names[1]}, got {low[index]:g} above {high[index]:g}"
+            )
     return Bounds(lower, upper, lower_biases, upper_biases)
 
 
@@ -274,11 +277,11 @@ def _read_bound(params: Any, name: str, shape: tuple[int, ...], sign: int) -> Fl
     values = np.asarray(params.getOrDefault(name).toArray(), np.float64)
     if values.shape != shape:
         meaning = "for each class (binomial: 1)" + (" and feature" if len(shape) == 2 else "")
-        raise ConfigError(f"{name}: expected {_sized(shape)}, one {meaning}, got {_sized(values.shape)}")
+        raise ConfigError(f"{name}: expected {_shape_text(shape)}, one {meaning}, got {_shape_text(values.shape)}")
     if np.isnan(values).any():
         raise ConfigError(f"{name}: expected numbers, got nan")
     return values
 
 
-def _sized(shape: tuple[int, ...]) -> str:
-    return f"{shape[0]} x {shape[1]}" if len(shape) == 2 else f"{shape[0]} of them"
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]} x {shape[1]}" if len(shape) == 2 else f"{shape[0]} values"

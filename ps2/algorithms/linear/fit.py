@@ -20,7 +20,7 @@ from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.models import WeightsModel, start_of, weights_of
 from ps2.algorithms.linear.plan import LinearPlan, Problem
 from ps2.algorithms.linear.program import form_of
-from ps2.algorithms.linear.settings import TAKES, LossName, SolverName, SolverSettings, When
+from ps2.algorithms.linear.settings import PARAMS_BY_SOLVER, LossName, SolverName, SolverSettings, UsePolicy
 from ps2.algorithms.linear.solvers import averaging
 from ps2.algorithms.linear.solvers.optimizer import follows_from_sums, lazy_optimizers, step_of
 from ps2.algorithms.linear.solvers.sap import check_problem
@@ -35,28 +35,28 @@ from ps2.ops.all import optimizer_steps
 from ps2.run.message import STOP, Message, Stop
 from ps2.run.spark.backend_lookup import backend_of
 
-# A fit in one job ends without a model if the Arrow batches turn out to take more than this many times
-# ``SMALL_BYTES``.
+# Spark's estimate of a table's size may be too low. A fit in one job gives up if the table's Arrow batches take more
+# than this many times ``SMALL_BYTES``.
 MAX_SMALL = 4
-# The seconds that one clock takes for a stored value and one weight of its feature (decision 57).
+# The cost of one stored value and one weight of its feature in each clock, in seconds (docs/decisions/0057).
 VALUE_S = 4e-9
-# Solvers whose gradients may travel as sufficient factors.
-TAKES_FACTORS = tuple(solver for solver, names in TAKES.items() if "factors" in names)
+# The solvers that can send gradients as sufficient factors.
+SOLVERS_WITH_FACTORS = tuple(solver for solver, names in PARAMS_BY_SOLVER.items() if "factors" in names)
 # The parameters that only some solvers take.
-SOLVER_PARAMS = sorted({name for names in TAKES.values() for name in names})
-# The solver and optimizer of a value of ``solver`` that is not a solver's name; None: the optimizer is ``optimizer``.
+SOLVER_PARAMS = sorted({name for names in PARAMS_BY_SOLVER.values() for name in names})
+# The solvers and optimizers behind values of ``solver`` that are not solvers' names; None: param ``optimizer``.
 ALIASES: dict[Any, tuple[SolverName, str | None]] = {
     "auto": ("l-bfgs", None),
     "adamW": ("minibatch", "adamW"),
     "gd": ("minibatch", "gd"),
 }
-TAKES_L1 = ("l-bfgs", "normal", "minibatch", "ma-sgd", "sap")
-# Why a solver cannot begin with a model.
+SOLVERS_WITH_L1 = ("l-bfgs", "normal", "minibatch", "ma-sgd", "sap")
+# The solvers that cannot start from a model, and the reason for the error message.
 NO_INITIAL_MODEL = {
     "normal": "computes the minimum at once",
-    "sap": "begins with the model of all zeros, as its paths do",
+    "sap": "starts from weights of 0, as its paths do",
 }
-# The history of a model that follows from the survey; pyspark.ml's has the same objective.
+# The history of a model that is computed from the survey alone; its objective is 0, as in pyspark.ml.
 NO_TRAINING = TrainingHistory([0.0], [], [], 0, 0, 0, "nothing was to be trained")
 
 
@@ -66,7 +66,7 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
     # The losses that the estimator minimizes.
     _LOSSES: ClassVar[tuple[LossName, ...]] = ()
     _MODEL: ClassVar[type[WeightsModel]]
-    if TYPE_CHECKING:  # for type checkers, it is also a keyword of the constructor
+    if TYPE_CHECKING:  # so that type checkers accept the keyword in the constructor
         initialModel: Any = None
 
     def _start_of(self, value: Any) -> Weights:
@@ -91,22 +91,20 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         )
 
     def _complete(self, plan: LinearPlan, problem: Problem) -> LinearPlan:
-        """Return the plan with what depends on the surveyed table."""
+        """Return the plan, completed with fields that depend on the surveyed table."""
         return plan
 
     def _trivial_weights(self, problem: Problem, survey: Survey) -> Weights | None:
-        """Return the weights if the survey determines them; None: a training is needed."""
+        """Return the weights if the survey alone determines them; None: train them."""
         return None
 
     def _model(self, weights: Weights) -> Any:
-        """Return the model of trained weights."""
         return self._MODEL._of(weights)
 
     def _strengths(self) -> tuple[float, float]:
-        """Return the strengths of the L1 and of the L2 penalty."""
         strength = self.getRegParam()
-        share = self.getOrDefault("elasticNetParam") if self.hasParam("elasticNetParam") else 0.0
-        return strength * share, strength * (1.0 - share)
+        l1_fraction = self.getOrDefault("elasticNetParam") if self.hasParam("elasticNetParam") else 0.0
+        return strength * l1_fraction, strength * (1.0 - l1_fraction)
 
     def _check(self) -> None:
         super()._check()
@@ -117,29 +115,29 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
 
     def _plan(self) -> LinearPlan:
         solver, optimizer = choose_solver(self)
-        factors: When = self.getOrDefault("factors") if self.hasParam("factors") else "auto"
+        factors: UsePolicy = self.getOrDefault("factors") if self.hasParam("factors") else "auto"
         settings = self._values(SolverSettings)
         return LinearPlan(settings=settings, name=self._name, solver=solver, optimizer=optimizer, factors=factors)
 
     def _survey_and_train(self, plan: LinearPlan, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
         columns = self._columns()
         check_columns(dataset, columns)
-        is_local = self.getVia() != "servers" and self._requested_workers in (None, 1) and plan.staleness == 0
-        # A fit in one job cannot send an initial model to the worker, and keeps rows in memory.
-        is_plain = self._initial is None and plan.settings.spill != "always"
-        if not is_local or not is_plain or self._why_durable():
+        may_be_local = self.getVia() != "servers" and self._requested_workers in (None, 1) and plan.staleness == 0
+        # A fit in one job cannot send an initial model to the worker, and cannot spill rows to files.
+        fits_one_job = self._initial is None and plan.settings.spill != "always"
+        if not may_be_local or not fits_one_job or self._why_durable():
             return super()._survey_and_train(plan, dataset)
-        attempt = _OneJob(self, plan, dataset, columns)
-        frame = attempt.table.frame
+        job = _OneJob(self, plan, dataset, columns)
+        frame = job.table.frame
         if backend_of(frame).estimated_bytes(frame) > SMALL_BYTES:
             return super()._survey_and_train(plan, dataset)
-        trained = retry_after_server_loss(attempt.run)
+        trained = retry_after_server_loss(job.run)
         if trained is not None:
             return self._model(trained[0]), trained[1]
-        survey = attempt.survey
+        survey = job.survey
         if survey is None:
             return super()._survey_and_train(plan, dataset)
-        return retry_after_server_loss(lambda: self._train_model(plan, survey, attempt.dealer))
+        return retry_after_server_loss(lambda: self._train_model(plan, survey, job.dealer))
 
     def _train_model(self, plan: LinearPlan, survey: Survey, dealer: Dealer) -> tuple[Any, TrainingHistory]:
         problem, plan = self._objective(plan, survey)
@@ -157,7 +155,7 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         return self._model(weights), history
 
     def _objective(self, plan: LinearPlan, survey: Survey) -> tuple[Problem, LinearPlan]:
-        """Return the objective and the plan for a surveyed table; raise ConfigError if they do not fit."""
+        """Return the objective and the completed plan for a surveyed table; ConfigError: they contradict each other."""
         problem = self._problem(survey)
         plan = _with_storage(self._complete(plan, problem), problem, survey)
         if plan.solver == "sap":
@@ -165,13 +163,13 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         if plan.solver == "ma-sgd":
             averaging.check_problem(problem)
         if self._initial is not None:
-            biases = loss_of(problem).first_biases(survey.facts)
+            biases = loss_of(problem).initial_biases(survey.facts)
             plan = replace(plan, start=start_of(self._initial, problem, biases))
         return problem, plan
 
 
 def estimate_work(problem: Problem, plan: LinearPlan, survey: Survey) -> Work:
-    """Return the work of a training, for the cost model."""
+    """Return the training's work, by which the cost model chooses between servers and one worker."""
     why_servers = ""
     if plan.staleness != 0:
         why_servers = "workers may be ahead of each other (staleness)"
@@ -181,21 +179,21 @@ def estimate_work(problem: Problem, plan: LinearPlan, survey: Survey) -> Work:
 
 
 def _with_storage(plan: LinearPlan, problem: Problem, survey: Survey) -> LinearPlan:
-    """Let vectors of a multinomial model hold all columns if the rows use most features.
+    """Return the plan with dense vectors for a multinomial model whose rows use most features.
 
-    Sufficient factors need that: then all columns of a feature are on the same server.
+    Sufficient factors need dense vectors: these keep all columns of a feature on the same server.
     """
-    if problem.loss != "softmax" or plan.solver not in TAKES_FACTORS:
+    if problem.loss != "softmax" or plan.solver not in SOLVERS_WITH_FACTORS:
         return plan
-    values = sum(load.cost - load.rows for load in survey.loads.values())
-    return replace(plan, all_columns=plan.factors == "always" or values >= problem.dim)
+    stored_values = sum(load.cost - load.rows for load in survey.loads.values())
+    return replace(plan, all_columns=plan.factors == "always" or stored_values >= problem.dim)
 
 
 class _OneJob:
     """A fit in one Spark job: the worker surveys its rows, waits for the driver's plan, and trains.
 
     Attributes:
-        survey: the survey; None: it has not ended, or rows are faulty, or there are more rows than Spark estimated.
+        survey: the survey of the rows; None: the job has not reported it, rows are faulty, or they exceed MAX_SMALL.
     """
 
     def __init__(self, estimator: LinearEstimator, plan: LinearPlan, dataset: DataFrame, columns: ColumnNames):
@@ -209,7 +207,7 @@ class _OneJob:
 
     @property
     def dealer(self) -> Dealer:
-        """The dealer of the surveyed table's rows."""
+        """Deals the rows of the surveyed table to workers."""
         assert self.survey is not None
         return Dealer(self._dataset, self._columns, self.survey, self._estimator._requested_workers)
 
@@ -230,7 +228,7 @@ class _OneJob:
         return None if trained is None else (trained[0], replace(trained[1], placement=self._placement))
 
     def _decide(self, report: dict[str, Any]) -> Message | Stop:
-        """Return the message with the worker's task, from its report of the survey; STOP: it has none."""
+        """Return the worker's training task, given its report of the survey; STOP: this job must not train."""
         rows = WorkerSurvey.unpacked(report)
         if rows is None:
             return STOP
@@ -254,29 +252,29 @@ class _OneJob:
 def choose_solver(params: Any) -> tuple[SolverName, str]:
     """Return an estimator's solver and optimizer; raise ConfigError if they contradict each other."""
     name, optimizer = params.getSolver(), params.getOptimizer()
-    solver, its_optimizer = ALIASES.get(name, (name, None))
+    solver, fixed_optimizer = ALIASES.get(name, (name, None))
     if params.isSet("optimizer"):
         if not params.isSet("solver") or name == "auto":
             return "minibatch", optimizer
-        if its_optimizer not in (None, optimizer):
+        if fixed_optimizer not in (None, optimizer):
             raise ConfigError(
                 f"optimizer: solver {name!r} has an update rule of its own, got {optimizer!r}; 'minibatch' takes it"
             )
-    return solver, its_optimizer or optimizer
+    return solver, fixed_optimizer or optimizer
 
 
 def check_solver(params: Any, solver: SolverName, optimizer: str, l1: float) -> None:
-    """Raise ConfigError if a solver does not take the estimator's params, or an L1 penalty of strength ``l1``."""
+    """Raise ConfigError if a solver does not support the params that are set, or an L1 penalty of strength ``l1``."""
     for name in SOLVER_PARAMS:
-        if name in TAKES.get(solver, ()) or not params.hasParam(name) or not params.isSet(name):
+        if name in PARAMS_BY_SOLVER.get(solver, ()) or not params.hasParam(name) or not params.isSet(name):
             continue
         if _differs(params, name):
-            takers = ", ".join(repr(taker) for taker, names in TAKES.items() if name in names)
-            raise ConfigError(f"{name}: solver {params.getSolver()!r} does not take it, only {takers}")
-    if l1 > 0 and solver not in TAKES_L1:
+            solvers = ", ".join(repr(other) for other, names in PARAMS_BY_SOLVER.items() if name in names)
+            raise ConfigError(f"{name}: solver {params.getSolver()!r} does not take it, only {solvers}")
+    if l1 > 0 and solver not in SOLVERS_WITH_L1:
         raise ConfigError(
             f"elasticNetParam: solver {solver!r} takes L2 penalties only, got {params.getElasticNetParam():g}; "
-            f"{', '.join(map(repr, TAKES_L1))} take both"
+            f"{', '.join(map(repr, SOLVERS_WITH_L1))} take both"
         )
     if params.getLazy():
         _check_lazy(optimizer, params.getRegParam())
@@ -286,10 +284,10 @@ def check_solver(params: Any, solver: SolverName, optimizer: str, l1: float) -> 
 
 
 def check_initial_model(solver: str, optimizer: str) -> None:
-    """Raise ConfigError if a solver cannot begin with a model."""
+    """Raise ConfigError if a solver cannot start from an initial model."""
     if solver in NO_INITIAL_MODEL:
         raise ConfigError(
-            f"initialModel: solver {solver!r} {NO_INITIAL_MODEL[solver]}, and takes none; 'l-bfgs' takes it"
+            f"initialModel: solver {solver!r} {NO_INITIAL_MODEL[solver]}, and cannot use it; 'l-bfgs' can"
         )
     if solver == "minibatch" and follows_from_sums(optimizer):
         raise ConfigError(
@@ -300,20 +298,20 @@ def check_initial_model(solver: str, optimizer: str) -> None:
 
 def _check_lazy(optimizer: str, penalty: float) -> None:
     if penalty > 0 and not follows_from_sums(optimizer):
-        takers = ", ".join(repr(name) for name in optimizer_steps() if follows_from_sums(name))
+        optimizers = ", ".join(repr(name) for name in optimizer_steps() if follows_from_sums(name))
         raise ConfigError(
-            f"lazy: with a penalty, which changes all weights in each step, only optimizer {takers} takes it, "
+            f"lazy: with a penalty, which changes all weights in each step, only optimizer {optimizers} takes it, "
             f"got {optimizer!r} with regParam {penalty:g}"
         )
     if "lazy" not in step_of(optimizer).params:
-        takers = ", ".join(map(repr, lazy_optimizers()))
-        raise ConfigError(f"lazy: optimizer {optimizer!r} does not take it, only {takers}")
+        optimizers = ", ".join(map(repr, lazy_optimizers()))
+        raise ConfigError(f"lazy: optimizer {optimizer!r} does not take it, only {optimizers}")
 
 
 def _check_local_steps(params: Any) -> None:
-    """Raise ConfigError for params of local steps that would have no effect."""
+    """Raise ConfigError for params of local steps that would have no effect with the other params."""
     if _differs(params, "momentum") and not params.getAdaptiveMomentum():
-        raise ConfigError(f"momentum: adaptiveMomentum=False has none, got {params.getMomentum():g}")
+        raise ConfigError(f"momentum: adaptiveMomentum=False uses no momentum, got {params.getMomentum():g}")
     if params.getLocalSearch() == "never":
         for name in ("momentum", "adaptiveMomentum", "localSteps"):
             if _differs(params, name):
@@ -329,7 +327,7 @@ def _check_coordinates(params: Any, l1: float) -> None:
             f"{params.getRegParam():g} and {params.getElasticNetParam():g}; 'l-bfgs' takes L2 penalties alone, and none"
         )
     if params.isSet("validationIndicatorCol"):
-        raise ConfigError("validationIndicatorCol: solver 'sap' takes no steps that it could judge")
+        raise ConfigError("validationIndicatorCol: solver 'sap' does not support early stopping")
 
 
 def _differs(params: Any, name: str) -> bool:

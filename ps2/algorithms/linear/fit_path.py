@@ -1,4 +1,4 @@
-"""Regularization paths: ``fitPath`` trains a model for each of several strengths, each from the previous one."""
+"""Regularization paths: ``fitPath`` trains a model for each of several penalties, each from the previous model."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ ParamMap = dict[Param[Any], Any]
 
 
 class ModelPath(Sequence[Any]):
-    """The result of ``fitPath``: a sequence of models, each made when it is asked for.
+    """The result of ``fitPath``: a sequence of models. Each access to an index makes a new model.
 
     Attributes:
-        lambdas: the value of ``regParam`` of each model.
-        nonzeros: the number of coefficients of each model that are not 0.
+        lambdas: each model's ``regParam``.
+        nonzeros: each model's number of coefficients that are not 0.
     """
 
-    def __init__(self, points: Sequence[PathPoint], make: Callable[[PathPoint], Any]) -> None:
-        self._points, self._make = points, make
+    def __init__(self, points: Sequence[PathPoint], make_model: Callable[[PathPoint], Any]) -> None:
+        self._points, self._make_model = points, make_model
         self.lambdas = [point.strength for point in points]
         self.nonzeros = [len(point.columns) for point in points]
 
@@ -45,15 +45,15 @@ class ModelPath(Sequence[Any]):
         return len(self._points)
 
     @overload
-    def __getitem__(self, number: int) -> Any: ...
+    def __getitem__(self, index: int) -> Any: ...
 
     @overload
-    def __getitem__(self, number: slice) -> ModelPath: ...
+    def __getitem__(self, index: slice) -> ModelPath: ...
 
-    def __getitem__(self, number: int | slice) -> Any:
-        if isinstance(number, slice):
-            return ModelPath(self._points[number], self._make)
-        return self._make(self._points[number])
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return ModelPath(self._points[index], self._make_model)
+        return self._make_model(self._points[index])
 
 
 class PathEstimator(ElasticNetSettings, LinearEstimator):
@@ -83,31 +83,31 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
         solver: str = self.getOrDefault("solver")
         if solver not in ("auto", "sap"):
             raise ConfigError(f"solver: fitPath trains with 'sap', got {solver!r}")
-        # A strength is the factor of the penalties of regParam 1.
-        unit = self.copy({self.regParam: 1.0, self.getParam("solver"): "sap"})
-        for param in (unit.lambdaPath, unit.lambdaCount, unit.lambdaRatio):
-            unit.clear(param)
+        # The plan has the penalties of regParam 1; each value of the path is a factor of them.
+        estimator = self.copy({self.regParam: 1.0, self.getParam("solver"): "sap"})
+        for param in (estimator.lambdaPath, estimator.lambdaCount, estimator.lambdaRatio):
+            estimator.clear(param)
         self._check_frame(dataset)
         self._check_values()
-        unit._check()
-        plan = replace(unit._plan(), path=self._values(PathSettings))
-        survey, dealer = unit._survey_and_deal(dataset)
-        problem = unit._problem(survey)
-        points: tuple[PathPoint, ...] = retry_after_server_loss(lambda: unit._path(problem, plan, survey, dealer))
+        estimator._check()
+        plan = replace(estimator._plan(), path=self._values(PathSettings))
+        survey, dealer = estimator._survey_and_deal(dataset)
+        problem = estimator._problem(survey)
+        points: tuple[PathPoint, ...] = retry_after_server_loss(lambda: estimator._path(problem, plan, survey, dealer))
 
-        def make(point: PathPoint) -> Any:
+        def make_model(point: PathPoint) -> Any:
             weight = np.zeros((problem.dim, 1))
             weight[point.columns, 0] = point.w
             scaled = replace(problem, l1=problem.l1 * point.strength, l2=problem.l2 * point.strength)
-            model = unit._model(Weights(scaled, weight, np.array([point.bias])))
-            return unit._finish_model(model, dataset, point.history)._set(regParam=point.strength)
+            model = estimator._model(Weights(scaled, weight, np.array([point.bias])))
+            return estimator._finish_model(model, dataset, point.history)._set(regParam=point.strength)
 
-        return ModelPath(points, make)
+        return ModelPath(points, make_model)
 
     def fitMultiple(self, dataset: DataFrame, paramMaps: Sequence[ParamMap]) -> Iterator[tuple[int, Any]]:
-        """Train a model for each map; with solver "sap", maps of ``regParam`` alone are one path.
+        """Train a model for each map. With solver "sap", maps that set only ``regParam`` are trained as one path.
 
-        ``CrossValidator`` and ``TrainValidationSplit`` call it.
+        ``CrossValidator`` and ``TrainValidationSplit`` of pyspark.ml call this method.
         """
         strengths = self._strengths_of(paramMaps)
         if not strengths:
@@ -116,10 +116,10 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
         descending = sorted(set(strengths), reverse=True)
         path = self.copy({self.lambdaPath: descending}).fitPath(dataset)
         models = dict(zip(descending, path, strict=True))
-        return iter([(number, models[strength]) for number, strength in enumerate(strengths)])
+        return iter([(index, models[strength]) for index, strength in enumerate(strengths)])
 
     def _strengths_of(self, maps: Sequence[ParamMap]) -> list[float]:
-        """Return the values of ``regParam`` if the maps set only this and make a path; else an empty list."""
+        """Return the values of ``regParam`` if the maps set only ``regParam`` and form a path, else an empty list."""
         names = {param.name for param_map in maps for param in param_map}
         if self.getOrDefault("solver") != "sap" or self.isSet("lambdaPath") or names != {"regParam"} or not all(maps):
             return []
@@ -129,7 +129,7 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
     def _path(
         self, problem: Problem, plan: LinearPlan, survey: Survey, dealer: Callable[[], Table]
     ) -> tuple[PathPoint, ...]:
-        """Train the models of a path; without a training if the survey determines them."""
+        """Train the models of a path. If the survey determines the weights, return them without a training."""
         check_problem(problem)
         weights, path = self._trivial_weights(problem, survey), plan.path
         assert path is not None
@@ -146,5 +146,5 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
             trained.weight.free()
             return trained.path
 
-        models = len(path.lambdaPath or ()) or path.lambdaCount
-        return self._train_in_context(table, plan.settings.maxIter * models, run)
+        num_models = len(path.lambdaPath or ()) or path.lambdaCount
+        return self._train_in_context(table, plan.settings.maxIter * num_models, run)

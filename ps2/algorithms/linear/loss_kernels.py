@@ -1,10 +1,11 @@
 """Compiled loops: the loss of one row by its margins, and losses and gradients over the rows of a sparse matrix.
 
-The loss of a margin is given by a code, so that a loop is compiled once for all losses. An empty array of ``weights``
-means that every row has weight 1. Loops skip rows of weight 0, whatever their values. ``sums`` has the loss and the
-weight of earlier blocks of rows; so the sums do not depend on the blocks, to the bit.
+``code`` selects the loss of a margin, so a loop is compiled once for all losses. ``y`` are the rows' labels, and
+``weights`` their weights, called c below; an empty array means that every row has weight 1. Loops skip rows of weight
+0, even if their values are not finite. ``sums`` holds the summed loss and the summed weight. Each block of rows
+continues the sums of the blocks before, so the result is the same for all sizes of blocks, bit for bit.
 
-The weights ``w`` of a feature are adjacent: one for each class, or the linear weight and then the factors.
+The weights ``w`` of a feature are adjacent: one for each class, or a linear weight followed by factors.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from ps2.ops.draws import GOLDEN, TO_UNIT, TURN, scrambled
 from ps2.ops.kernels import inline, inline_reduction, kernel
 from ps2.ops.table import Array
 
+# The codes of losses of one margin. HALF_SQUARED is 1/2 (margin - y)^2, SQUARED is (margin - y)^2.
 LOGISTIC, HINGE, SQUARED_HINGE, HALF_SQUARED, SQUARED, HUBER = range(6)
-# The arrays of rows: the matrix's indptr, columns and values, then labels and weights.
+# The rows' arrays: indptr, columns and values of the CSR matrix, then the labels and the rows' weights.
 RowArrays = tuple[Array, Array, Array, Float64s, Float64s]
 
 
@@ -42,9 +44,9 @@ def sigmoid(margin: float) -> float:
 
 @inline
 def margin_slope(code: int, margin: float, y: float) -> float:
-    """Compute the derivative of a row's loss, except Huber's, by its margin."""
+    """Compute the derivative of a row's loss, except Huber's, with respect to its margin."""
     if code == LOGISTIC:
-        # 1 - sigmoid(margin) would lose all digits where it is small.
+        # sigmoid(margin) - 1 would lose all digits where it is close to 0.
         return -sigmoid(-margin) if y > 0.0 else sigmoid(margin)
     if code == HALF_SQUARED:
         return margin - y
@@ -76,8 +78,7 @@ def margin_loss(code: int, margin: float, y: float) -> float:
 def huber_loss(margin: float, y: float, sigma: float, epsilon: float) -> tuple[float, float, float]:
     """Compute the loss 1/2 (sigma + H((y - margin) / sigma) sigma), and its derivatives by margin and log sigma.
 
-    H(z) is z^2 up to epsilon and 2 epsilon |z| - epsilon^2 beyond (Owen 2007, equations 6 and 7; half of it as in
-    pyspark.ml).
+    H(z) is z^2 if |z| <= epsilon, else 2 epsilon |z| - epsilon^2 (Owen 2007, equations 6, 7). 1/2: as in pyspark.ml.
     """
     z = (y - margin) / sigma
     if abs(z) <= epsilon:
@@ -88,7 +89,7 @@ def huber_loss(margin: float, y: float, sigma: float, epsilon: float) -> tuple[f
 
 @inline_reduction
 def row_margin(columns: Array, values: Array, begin: int, end: int, w: Array) -> float:
-    """Compute one row's x w; the sum is float64 for arrays of any dtype."""
+    """Compute the inner product of one row and the weights, as float64 for arrays of any dtype."""
     total = 0.0
     for position in range(begin, end):
         total += np.float64(values[position]) * np.float64(w[columns[position]])
@@ -123,7 +124,7 @@ def summed_loss(
 def linear_gradient(
     rows: RowArrays, w: Array, b: Float64s, code: int, epsilon: float, dw: Float64s, db: Float64s, sums: Float64s
 ) -> None:
-    """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; read each row twice, in cache."""
+    """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; a row's second read is from cache."""
     indptr, columns, values, y, weights = rows
     loss, weight = sums[0], sums[1]
     sigma = np.exp(b[1]) if code == HUBER else 1.0
@@ -202,7 +203,7 @@ def all_margins(indptr: Array, columns: Array, values: Array, w: Array, b: Float
 
 @kernel
 def softmax_slopes(rows: RowArrays, w: Array, b: Float64s, slopes: Float64s) -> tuple[float, float]:
-    """Return the sums of losses and weights; set the rows of ``slopes``, which are 0, to derivatives by the margins."""
+    """Return the sums of losses and weights; set ``slopes``, which is 0, to derivatives by the margins."""
     indptr, columns, values, y, weights = rows
     loss, weight = 0.0, 0.0
     for row in range(len(y)):
@@ -215,7 +216,7 @@ def softmax_slopes(rows: RowArrays, w: Array, b: Float64s, slopes: Float64s) -> 
 
 @kernel
 def softmax_gradient(rows: RowArrays, w: Array, b: Float64s, dw: Float64s, db: Float64s, sums: Float64s) -> None:
-    """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; read each row twice, in cache."""
+    """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; a row's second read is from cache."""
     indptr, columns, values, y, weights = rows
     loss, weight = sums[0], sums[1]
     classes = len(b)
@@ -257,8 +258,8 @@ def softmax_loss(rows: RowArrays, w: Array, b: Float64s, sums: Float64s) -> None
 
 
 @inline
-def machine_margin(columns: Array, values: Array, begin: int, end: int, w: Array, width: int, sums: Float64s) -> float:
-    """Compute one row's sum of w x and of pairs <v_i, v_j> x_i x_j (Rendle 2010, lemma 3.1); set ``sums`` to v x."""
+def fm_margin(columns: Array, values: Array, begin: int, end: int, w: Array, width: int, sums: Float64s) -> float:
+    """Compute sum_i w_i x_i + sum_{i<j} <v_i, v_j> x_i x_j (Rendle 2010, lemma 3.1); set ``sums`` to sum_i v_i x_i."""
     linear, squares = 0.0, 0.0
     sums[:] = 0.0
     for position in range(begin, end):
@@ -276,19 +277,17 @@ def machine_margin(columns: Array, values: Array, begin: int, end: int, w: Array
 
 
 @kernel
-def machine_margins(
-    indptr: Array, columns: Array, values: Array, w: Array, b: float, width: int, out: Float64s
-) -> None:
+def fm_margins(indptr: Array, columns: Array, values: Array, w: Array, b: float, width: int, out: Float64s) -> None:
     sums = np.empty(width - 1)
     for row in range(len(out)):
-        out[row] = b + machine_margin(columns, values, indptr[row], indptr[row + 1], w, width, sums)
+        out[row] = b + fm_margin(columns, values, indptr[row], indptr[row + 1], w, width, sums)
 
 
 @kernel
-def machine_gradient(
+def fm_gradient(
     rows: RowArrays, w: Array, b: float, width: int, code: int, linear: bool, dw: Float64s, db: Float64s, sums: Float64s
 ) -> None:
-    """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; read each row twice, in cache."""
+    """Add losses and weights to ``sums``, and the gradient to ``dw`` and ``db``; a row's second read is from cache."""
     indptr, columns, values, y, weights = rows
     loss, weight, intercept_slope = sums[0], sums[1], db[0]
     factor_sums = np.empty(width - 1)
@@ -297,7 +296,7 @@ def machine_gradient(
         if c == 0.0:
             continue
         begin, end = indptr[row], indptr[row + 1]
-        margin = b + machine_margin(columns, values, begin, end, w, width, factor_sums)
+        margin = b + fm_margin(columns, values, begin, end, w, width, factor_sums)
         loss += c * margin_loss(code, margin, y[row])
         weight += c
         slope = c * margin_slope(code, margin, y[row])
@@ -316,13 +315,13 @@ def machine_gradient(
 
 @kernel
 def fill_normal(keys: Int64s, seed: np.uint64, width: int, out: Float64s) -> None:
-    """Set each key's factors to standard normal numbers that depend only on seed, key and factor (Box and Muller)."""
+    """Set each key's factors to standard normal values (Box and Muller); seed, key and factor determine each value."""
     start = scrambled(seed + GOLDEN)
     for i in range(len(keys)):
         state = scrambled(start + np.uint64(keys[i]) * GOLDEN)
         for f in range(1, width):
-            first = scrambled(state + np.uint64(2 * f) * GOLDEN)
-            second = scrambled(state + np.uint64(2 * f + 1) * GOLDEN)
-            # The first number is in (0, 1], so its logarithm is finite.
-            radius = math.sqrt(-2.0 * math.log((np.float64(first >> np.uint64(11)) + 1.0) * TO_UNIT))
-            out[i * width + f] = radius * math.cos(TURN * np.float64(second >> np.uint64(11)) * TO_UNIT)
+            radius_bits = scrambled(state + np.uint64(2 * f) * GOLDEN)
+            angle_bits = scrambled(state + np.uint64(2 * f + 1) * GOLDEN)
+            # The argument of the logarithm is in (0, 1], so the logarithm is finite.
+            radius = math.sqrt(-2.0 * math.log((np.float64(radius_bits >> np.uint64(11)) + 1.0) * TO_UNIT))
+            out[i * width + f] = radius * math.cos(TURN * np.float64(angle_bits >> np.uint64(11)) * TO_UNIT)

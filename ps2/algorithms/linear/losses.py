@@ -1,7 +1,7 @@
 """Losses of a worker's rows: pure functions of arrays, without Spark or servers.
 
 The loss of a linear model with one weight for each feature depends on a row's margin x w + b. The multinomial model has
-a weight for each feature and class. Factorization machines are of degree 2 (Rendle 2010).
+a weight for each feature and class. Factorization machines have interactions of two features (Rendle 2010).
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ MARGIN_CODES = {
     "huber": kernels.HUBER,
 }
 # The losses of factorization machines. The squared loss is (margin - y)^2, as in pyspark.ml, without the factor 1/2.
-MACHINE_CODES = {"fmLogistic": kernels.LOGISTIC, "fmSquared": kernels.SQUARED}
-CODES = MARGIN_CODES | MACHINE_CODES
-# The sums of ``dw`` and ``db`` of ``Evaluated``, and an array of its loss and weight.
+FM_CODES = {"fmLogistic": kernels.LOGISTIC, "fmSquared": kernels.SQUARED}
+CODES = MARGIN_CODES | FM_CODES
+# ``dw`` and ``db`` of ``LossAndGradient``, and an array of its loss and weight.
 Sums = tuple[Float64s, Float64s, Float64s]
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluated:
+class LossAndGradient:
     """A loss and its gradient, summed over weighted rows, without penalties.
 
     Attributes:
         weight: the sum of the rows' weights.
-        dw: float64, shape (k * width,): the derivatives by the weights of the rows' keys, feature by feature.
+        dw: float64, shape (k * width,): the derivatives with respect to the weights of the rows' keys, by feature.
         db: float64, shape (biases,): the derivatives with respect to the biases; 0 for intercepts that are not trained.
     """
 
@@ -56,7 +56,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Loss(ABC):
-    """A loss of rows that use k keys; picklable.
+    """A loss of rows whose features are k keys; picklable.
 
     Methods take ``w``, float32 or float64, shape (k * width,): the weights of the rows' keys, feature by feature; and
     ``b``, float64, shape (biases,). Sums are float64. Other shapes raise ShapeError.
@@ -64,22 +64,23 @@ class Loss(ABC):
 
     problem: Problem
 
-    def gradient(self, rows: KeptRows, w: Array, b: Float64s) -> Evaluated:
-        """Compute loss and gradient, block by block; the result does not depend on the blocks."""
+    def gradient(self, rows: KeptRows, w: Array, b: Float64s) -> LossAndGradient:
+        """Compute loss and gradient, block by block; the result is the same for all sizes of blocks."""
         dw, db, sums = np.zeros(len(w)), np.zeros(len(b)), np.zeros(2)
         for block in rows.blocks():
             self._add_gradient(self._arrays(block, w, b), w, b, (dw, db, sums))
         if not self.problem.fit_intercept:
             db[: self.problem.outputs] = 0.0
-        return Evaluated(float(sums[0]), float(sums[1]), dw, db)
+        return LossAndGradient(float(sums[0]), float(sums[1]), dw, db)
 
     def loss(self, rows: KeptRows, w: Array, b: Float64s) -> tuple[float, float]:
         """Compute the summed loss, and the summed weight of the rows."""
-        sums, name = np.zeros(2), self.problem.loss
-        sigma = math.exp(b[1]) if name == "huber" else 1.0
+        sums, loss_name = np.zeros(2), self.problem.loss
+        sigma = math.exp(b[1]) if loss_name == "huber" else 1.0
         for block in rows.blocks():
             *_, y, weights = self._arrays(block, w, b)
-            kernels.summed_loss(self.margins(block.x, w, b), y, weights, CODES[name], sigma, self.problem.epsilon, sums)
+            margins, epsilon = self.margins(block.x, w, b), self.problem.epsilon
+            kernels.summed_loss(margins, y, weights, CODES[loss_name], sigma, epsilon, sums)
         return float(sums[0]), float(sums[1])
 
     @abstractmethod
@@ -91,24 +92,24 @@ class Loss(ABC):
         return None
 
     @abstractmethod
-    def first_biases(self, facts: Facts) -> Float64s:
-        """Return the initial biases: those of the best model without features, where they are known, else 0."""
+    def initial_biases(self, facts: Facts) -> Float64s:
+        """Return the initial biases: the optimal biases of a model without features, or 0 if they are unknown."""
 
     @abstractmethod
     def _add_gradient(self, rows: RowArrays, w: Array, b: Float64s, sums: Sums) -> None:
         """Add a block's gradient, loss and weight to ``sums``."""
 
     def _arrays(self, rows: LocalRows, w: Array, b: Float64s) -> RowArrays:
-        """Return the arrays of rows, checked."""
+        """Return the arrays of rows; raise ShapeError if they do not fit each other."""
         check_matrix(self.problem, rows.x, w, b)
         return rows.x.indptr, rows.x.indices, rows.x.data, *labels_and_weights(rows)
 
 
 def check_matrix(problem: Problem, x: sp.csr_array, w: Array, b: Float64s) -> None:
-    """Raise ShapeError unless weights and biases fit the matrix; compiled loops check nothing."""
+    """Raise ShapeError unless weights and biases fit the matrix. The compiled loops do not check bounds."""
     expected = x.shape[1] * problem.width
     if w.shape != (expected,):
-        raise ShapeError(f"w: expected shape ({expected},), {problem.width} a key of {x.shape[1]}, got {w.shape}")
+        raise ShapeError(f"w: expected shape ({expected},), {problem.width} for each key, got {w.shape}")
     if b.shape != (problem.biases,):
         raise ShapeError(f"b: expected shape ({problem.biases},), got {b.shape}")
 
@@ -127,7 +128,7 @@ def labels_and_weights(rows: LocalRows) -> tuple[Float64s, Float64s]:
 
 @dataclass(frozen=True)
 class MarginLoss(Loss):
-    """Logistic, hinge, squared hinge, squared or Huber's loss; Huber's last bias is the logarithm of its scale."""
+    """The losses of one margin: logistic, hinge, squared hinge, squared, Huber's. Huber's last bias is log(scale)."""
 
     def __post_init__(self) -> None:
         if self.problem.width != 1:
@@ -141,7 +142,7 @@ class MarginLoss(Loss):
         kernels.linear_margins(x.indptr, x.indices, x.data, w, b[0], out)
         return out
 
-    def first_biases(self, facts: Facts) -> Float64s:
+    def initial_biases(self, facts: Facts) -> Float64s:
         biases = np.zeros(self.problem.biases)
         if self.problem.fit_intercept:
             if self.problem.loss == "logistic":
@@ -171,16 +172,16 @@ class SoftmaxLoss(Loss):
             kernels.softmax_loss(self._arrays(block, w, b), w, b, sums)
         return float(sums[0]), float(sums[1])
 
-    def factors(self, rows: LocalRows, w: Array, b: Float64s) -> tuple[Evaluated, Float64s]:
-        """Compute the gradient as sufficient factors (Petuum, section 3.4): ``dw`` is ``x.T @ slopes``.
+    def factors(self, rows: LocalRows, w: Array, b: Float64s) -> tuple[LossAndGradient, Float64s]:
+        """Compute the gradient in factored form (sufficient factors; Petuum, section 3.4): ``dw`` is ``x.T @ slopes``.
 
         Returns:
-            Loss and gradient, with an empty ``dw``; and the slopes, float64, shape (n, classes): the derivatives by
-            each row's margins, times the row's weight.
+            Loss and gradient, with an empty ``dw``; and ``slopes``, float64, shape (n, classes): the derivatives with
+            respect to each row's margins, times the row's weight.
         """
         slopes = np.zeros((len(rows), len(b)))
         loss, weight = kernels.softmax_slopes(self._arrays(rows, w, b), w, b, slopes)
-        return Evaluated(loss, weight, np.empty(0), slopes.sum(axis=0) * self.problem.fit_intercept), slopes
+        return LossAndGradient(loss, weight, np.empty(0), slopes.sum(axis=0) * self.problem.fit_intercept), slopes
 
     def margins(self, x: sp.csr_array, w: Array, b: Float64s) -> Float64s:
         check_matrix(self.problem, x, w, b)
@@ -188,7 +189,7 @@ class SoftmaxLoss(Loss):
         kernels.all_margins(x.indptr, x.indices, x.data, w, b, out)
         return out
 
-    def first_biases(self, facts: Facts) -> Float64s:
+    def initial_biases(self, facts: Facts) -> Float64s:
         width = self.problem.width
         return _log_priors(facts, width) if self.problem.fit_intercept else np.zeros(width)
 
@@ -204,7 +205,7 @@ class SoftmaxLoss(Loss):
 
 
 @dataclass(frozen=True)
-class MachineLoss(Loss):
+class FMLoss(Loss):
     """The logistic or squared loss of a factorization machine."""
 
     def __post_init__(self) -> None:
@@ -216,7 +217,7 @@ class MachineLoss(Loss):
     def margins(self, x: sp.csr_array, w: Array, b: Float64s) -> Float64s:
         check_matrix(self.problem, x, w, b)
         out = np.empty(x.shape[0])
-        kernels.machine_margins(x.indptr, x.indices, x.data, w, b[0], self.problem.width, out)
+        kernels.fm_margins(x.indptr, x.indices, x.data, w, b[0], self.problem.width, out)
         return out
 
     def initial_weights(self, keys: Int64s, seed: int) -> Float64s:
@@ -225,28 +226,28 @@ class MachineLoss(Loss):
         kernels.fill_normal(np.asarray(keys, np.int64), np.uint64(seed % 2**64), self.problem.width, weights)
         return weights * self.problem.init_std
 
-    def first_biases(self, facts: Facts) -> Float64s:
+    def initial_biases(self, facts: Facts) -> Float64s:
         return np.zeros(1)  # as in pyspark.ml
 
     def _add_gradient(self, rows: RowArrays, w: Array, b: Float64s, sums: Sums) -> None:
         problem = self.problem
-        kernels.machine_gradient(rows, w, b[0], problem.width, CODES[problem.loss], problem.fit_linear, *sums)
+        kernels.fm_gradient(rows, w, b[0], problem.width, CODES[problem.loss], problem.fit_linear, *sums)
 
 
 def loss_of(problem: Problem) -> Loss:
     """Return the loss of a problem; raise ConfigError if its name, width or epsilon is wrong."""
     if problem.loss in MARGIN_CODES:
         return MarginLoss(problem)
-    if problem.loss in MACHINE_CODES:
-        return MachineLoss(problem)
+    if problem.loss in FM_CODES:
+        return FMLoss(problem)
     if problem.loss == "softmax":
         return SoftmaxLoss(problem)
-    known = [*MARGIN_CODES, "softmax", *MACHINE_CODES]
+    known = [*MARGIN_CODES, "softmax", *FM_CODES]
     raise ConfigError(f"loss: expected one of {', '.join(known)}, got {problem.loss!r}")
 
 
 def _log_priors(facts: Facts, classes: int) -> Float64s:
-    """Return the logarithms of the classes' weights, less their mean; a class without rows counts as half a row."""
+    """Return the logarithms of the classes' weights minus their mean; a class without rows counts as half a row."""
     weights, surveyed = np.zeros(classes), np.array(facts.class_weights[:classes], np.float64)
     weights[: len(surveyed)] = surveyed
     if facts.rows == 0 or not facts.weight > 0.0:

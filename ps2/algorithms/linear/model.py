@@ -1,4 +1,4 @@
-"""Trained linear models and factorization machines: their weights, and public models without Spark and servers."""
+"""Trained linear models and factorization machines: their weights, and public models that need no Spark or servers."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from ps2.storage.saved_arrays import load_numpy
 log = logging.getLogger(__name__)
 
 Head = ClassHead | ValueHead
-# Models of more weights stay on the servers: 128 MiB.
+# The maximum number of weights that are moved into the driver (128 MiB); a model with more stays on the servers.
 MAX_IN_DRIVER = 1 << 24
-# Models of fewer weights travel with the function that uses them; others are broadcast.
+# Spark broadcasts a model of at least this many weights (1 MiB). Smaller ones are pickled with their function.
 BROADCAST_FROM = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
 class KeyedValues:
-    """A sparse vector: its columns that are not 0, int64 and ascending, and their values."""
+    """A sparse vector: its nonzero columns ``keys``, int64 and ascending, and their values."""
 
     keys: Int64s
     values: Array
 
     def pull(self, columns: Int64s) -> Array:
-        """Return the values of columns, as ``DCV.pull`` does."""
+        """Return the values of columns, 0 where none is stored, as ``DCV.pull`` does."""
         result = np.zeros(len(columns), self.values.dtype)
         if len(self.keys):
             positions = np.minimum(np.searchsorted(self.keys, columns), len(self.keys) - 1)
@@ -57,7 +57,7 @@ class Weights(ArrayFiles):
     """The weights of a model; picklable. A vector on servers is saved in the folder ``weight``.
 
     Attributes:
-        weight: float64, shape (dim, width); or a vector of dim * width columns, feature by feature.
+        weight: float64, shape (dim, width); or a sparse vector or DCV of dim * width columns, feature by feature.
         biases: float64, shape (biases,).
     """
 
@@ -68,8 +68,8 @@ class Weights(ArrayFiles):
     biases: Float64s
 
     @staticmethod
-    def of(problem: Problem, weight: DCV, biases: Float64s) -> Weights:
-        """Move trained weights into the driver if they are few, else into a matrix of their own; free the old ones."""
+    def from_servers(problem: Problem, weight: DCV, biases: Float64s) -> Weights:
+        """Move trained weights into the driver, or to a new matrix if they are too many; free the old vector."""
         if problem.size > MAX_IN_DRIVER:
             return Weights(problem, _move(weight), biases)
         if weight.isSparse:
@@ -94,11 +94,11 @@ class Weights(ArrayFiles):
         return isinstance(self.weight, DCV) or self.problem.size < BROADCAST_FROM
 
     def array(self, name: str) -> Float64s:
-        """Return the weights, shape (dim, width); raise UsageError, with ``name`` in front, for a vector."""
+        """Return the weights, shape (dim, width); raise UsageError, whose text starts with ``name``, for a vector."""
         if isinstance(self.weight, DCV):
             raise UsageError(
-                f"{name}: the model has {self.problem.size:,} weights, and up to {MAX_IN_DRIVER:,} are held in the "
-                "driver; they are on the servers, weightVector pulls from there"
+                f"{name}: the model has {self.problem.size:,} weights, more than the {MAX_IN_DRIVER:,} "
+                "that the driver holds; weightVector is the vector on the servers"
             )
         if isinstance(self.weight, KeyedValues):
             raise UsageError(
@@ -108,7 +108,7 @@ class Weights(ArrayFiles):
         return self.weight
 
     def margins(self, x: sp.csr_array) -> Float64s:
-        """Compute margins of rows, shape (n, outputs), before any link function; pull only their features' weights."""
+        """Compute margins of rows, shape (n, outputs), before any link function; pull only the rows' features."""
         problem = self.problem
         if x.shape[1] != problem.dim:
             raise ShapeError(f"features: expected {problem.dim} as in training, got rows of {x.shape[1]}")
@@ -122,9 +122,10 @@ class Weights(ArrayFiles):
         return np.asarray(loss_of(problem).margins(x, w, self.biases)).reshape(x.shape[0], problem.outputs)
 
     def centred(self) -> Weights:
-        """Return the same model with intercepts and, without penalties, weights of mean 0 over classes, as pyspark.ml.
+        """Return an equivalent model whose intercepts have mean 0 over classes, as in pyspark.ml.
 
-        A number added to all classes changes nothing. Weights on servers stay: gradients keep their initial mean, 0.
+        Without penalties, weights get mean 0 as well. A constant added to all classes changes no probability. Weights
+        on servers already have mean 0: they start there, and gradients have mean 0.
         """
         biases, weight = self.biases, self.weight
         if self.problem.fit_intercept and np.isfinite(biases).all():
@@ -167,12 +168,12 @@ class Weights(ArrayFiles):
             if array.shape != shapes[name]:
                 raise CheckpointCorruptError(f"{path}/{name}.npy: expected shape {shapes[name]}, got {array.shape}")
             arrays[name] = np.asarray(array, np.float64)
-        weight = arrays["weight"] if "weight" in arrays else cls._saved_vector(path, url, problem)
+        weight = arrays["weight"] if "weight" in arrays else cls._load_vector(path, url, problem)
         return Weights(problem, weight, arrays["biases"])
 
     @classmethod
-    def _saved_vector(cls, path: str, url: str, problem: Problem) -> Any:
-        """Return the weights that servers wrote, on the servers of the active context."""
+    def _load_vector(cls, path: str, url: str, problem: Problem) -> Any:
+        """Load weights that servers wrote onto the servers of the active context, and return them."""
         if PS2Context.getActive() is None:
             raise StoppedError(
                 f"{path}: the model has {problem.size:,} weights, which belong on servers; start them with "
@@ -184,10 +185,10 @@ class Weights(ArrayFiles):
 
 
 class WeightsInMemory(Weights):
-    """Reads weights that servers wrote into this process."""
+    """Weights whose ``read`` loads a vector that servers wrote into this process."""
 
     @classmethod
-    def _saved_vector(cls, path: str, url: str, problem: Problem) -> Any:
+    def _load_vector(cls, path: str, url: str, problem: Problem) -> Any:
         saved = load_numpy(f"{url}/weight")
         if isinstance(saved, tuple):
             _check_size(path, problem, read_manifest(f"{url}/weight").matrices[0].spec.dim)
@@ -202,7 +203,7 @@ def _check_size(path: str, problem: Problem, size: int) -> None:
 
 
 def _move(weight: DCV) -> DCV:
-    """Move a vector out of the training's matrix, which has tens of rows; if memory is short, it stays there."""
+    """Move a vector out of the training's matrix, which is large; if there is too little memory, return the vector."""
     try:
         return moved_alone(weight)
     except (LimitError, BusyError) as error:
@@ -214,7 +215,7 @@ def _move(weight: DCV) -> DCV:
 
 
 class _Predictor:
-    """Predictions of arrays by loaded weights; picklable."""
+    """Predicts from arrays with loaded weights; picklable."""
 
     def __init__(self, weights: Weights, head: Head) -> None:
         self._weights = weights
@@ -230,7 +231,7 @@ class _Predictor:
 
     @property
     def classes(self) -> int | None:
-        """Number of classes; None: predictions are numbers."""
+        """Number of classes; None for regression."""
         return self._weights.problem.classes
 
     def margins(self, x: Any) -> Float64s:
@@ -245,16 +246,16 @@ class _Predictor:
 
         Raises:
             ShapeError, DTypeError: x is not such a matrix.
-            InputError: a number is not finite; the message names its row.
+            InputError: a value is not finite; the message names its row.
         """
         return self._weights.margins(sp.csr_array(finite_rows("x", x, self.dim)))
 
     def predict(self, x: Any) -> Float64s:
-        """Return classes or values, float64, shape (n,), by the saved thresholds; see ``margins``."""
+        """Return the predicted classes, by the saved thresholds, or values, float64, shape (n,); see ``margins``."""
         return self._head.prediction(self._head.raw(self.margins(x)))
 
     def predictProbability(self, x: Any) -> Float64s | None:
-        """Return each class's probability, float64, shape (n, classes), or None: there is none; see ``margins``."""
+        """Return each class's probability, float64, shape (n, classes); None: the model has none; see ``margins``."""
         return self._head.probability(self._head.raw(self.margins(x)))
 
 
@@ -279,10 +280,10 @@ class LinearModel(_Predictor):
 
         Raises:
             CheckpointMissingError: the folder holds no model.
-            UsageError: it is another model, such as a factorization machine, or of a version that is not known here.
+            UsageError: it is another model, such as a factorization machine, or of an unknown version.
             CheckpointCorruptError: the files do not match the metadata.
         """
-        return LinearModel(*_load(path, "LinearModel", "FactorizationMachine", is_machine=False))
+        return LinearModel(*_load(path, "LinearModel", "FactorizationMachine", is_fm=False))
 
     @property
     def coefficients(self) -> Float64s:
@@ -311,7 +312,7 @@ class FactorizationMachine(_Predictor):
     @staticmethod
     def load(path: str) -> FactorizationMachine:
         """Read a model that ``model.save(path)`` of an estimator's model wrote; see ``LinearModel.load``."""
-        return FactorizationMachine(*_load(path, "FactorizationMachine", "LinearModel", is_machine=True))
+        return FactorizationMachine(*_load(path, "FactorizationMachine", "LinearModel", is_fm=True))
 
     @property
     def intercept(self) -> float:
@@ -329,10 +330,10 @@ class FactorizationMachine(_Predictor):
         return self._weights.array("factors")[:, 1:]
 
 
-def _load(path: str, name: str, other_name: str, is_machine: bool) -> tuple[Weights, Head]:
+def _load(path: str, name: str, other_name: str, is_fm: bool) -> tuple[Weights, Head]:
     metadata = load_metadata(path)
     weights = WeightsInMemory.read(path, path, metadata.get(KEY))
-    if weights.problem.loss.startswith("fm") != is_machine:
+    if weights.problem.loss.startswith("fm") != is_fm:
         raise UsageError(f"{path}: {name} cannot read a {metadata.get('class')}; {other_name}.load(path) reads it")
     params = {**metadata.get("defaultParamMap", {}), **metadata.get("paramMap", {})}
     return weights, head_of(weights.problem, params)

@@ -1,4 +1,4 @@
-"""The public models of weights and biases."""
+"""The public models of linear models and factorization machines, which ``fit`` returns."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class WeightsModel(FleetModel):
     """A trained model of weights and biases."""
 
     _ARRAYS = Weights
-    # The classes of summaries: that of ``evaluate``, and that of the training.
+    # The classes of the summary that ``evaluate`` returns, and of the training's summary.
     _SUMMARIES: ClassVar[tuple[Any, Any]]
     _LOADER = "ps2.algorithms.linear.model:LinearModel"
 
@@ -61,7 +61,7 @@ class WeightsModel(FleetModel):
         """The weights of a model too large for the driver, on the servers, feature by feature.
 
         Raises:
-            UsageError: the model is small: its weights are arrays in the driver.
+            UsageError: the model is small, so its weights are an array in the driver.
         """
         weight = self._weights.weight
         if not isinstance(weight, DCV):
@@ -96,7 +96,7 @@ class LogisticRegressionModel(
     def coefficients(self) -> Vector:
         """Weights of the features of a binomial model."""
         self._check_binomial("coefficients")
-        row = self.coefficientMatrix  # the vector is sparse if that is
+        row = self.coefficientMatrix  # the vector is sparse if the matrix is
         if isinstance(row, SparseMatrix):
             return SparseVector(row.numCols, row.rowIndices, row.values)
         return DenseVector(row.toArray().reshape(-1))
@@ -109,12 +109,12 @@ class LogisticRegressionModel(
 
     @property
     def coefficientMatrix(self) -> Matrix:
-        """Weights: a row of a binomial model, else one for each class."""
+        """Weights: one row for a binomial model, else a row for each class."""
         return as_matrix(self._weights.array("coefficientMatrix").T, is_row=not self._is_multinomial)
 
     @property
     def interceptVector(self) -> Vector:
-        """Intercepts: one of a binomial model, else one for each class."""
+        """Intercepts: one for a binomial model, else one for each class."""
         return as_vector(self._weights.biases)
 
     def _head(self) -> ClassHead:
@@ -175,16 +175,14 @@ class LinearRegressionModel(
 
     @property
     def scale(self) -> float:
-        """The divisor of residuals in Huber's loss; 1 with the squared loss."""
+        """The scale by which Huber's loss divides residuals; 1 with the squared loss."""
         return math.exp(self._weights.biases[1]) if self._weights.problem.loss == "huber" else 1.0
 
     def _head(self) -> ValueHead:
         return ValueHead()
 
     def write(self) -> MLWriter:
-        """Return a writer: ``write().overwrite().save(path)``; with ``format("pmml")``, pyspark.ml writes its own
-        model.
-        """
+        """Return a writer: ``write().overwrite().save(path)``; ``format("pmml")`` saves pyspark.ml's model."""
         return ExportingWriter(self)
 
     def toPyspark(self) -> regression.LinearRegressionModel:
@@ -192,7 +190,7 @@ class LinearRegressionModel(
         return self._as_pyspark(regression.LinearRegressionModel, self.coefficients, self.intercept, self.scale)
 
 
-class MachineModel(WeightsModel):
+class FMModel(WeightsModel):
     """A trained factorization machine."""
 
     _LOADER = "ps2.algorithms.linear.model:FactorizationMachine"
@@ -213,7 +211,7 @@ class MachineModel(WeightsModel):
         return ", ".join([super().__repr__(), *(f"{name}={str(value).lower()}" for name, value in params.items())])
 
 
-class FMClassificationModel(FMClassifierSettings, MachineModel, ProbabilityModel, ProbabilisticClassificationModel):
+class FMClassificationModel(FMClassifierSettings, FMModel, ProbabilityModel, ProbabilisticClassificationModel):
     """A trained ``FMClassifier``."""
 
     __module__ = "ps2.algorithms.classification"
@@ -227,7 +225,7 @@ class FMClassificationModel(FMClassifierSettings, MachineModel, ProbabilityModel
         return self._as_pyspark(classification.FMClassificationModel, self.intercept, self.linear, self.factors)
 
 
-class FMRegressionModel(FMRegressorSettings, MachineModel, FleetRegressionModel, RegressionModel[Vector]):
+class FMRegressionModel(FMRegressorSettings, FMModel, FleetRegressionModel, RegressionModel[Vector]):
     """A trained ``FMRegressor``."""
 
     __module__ = "ps2.algorithms.regression"
@@ -250,25 +248,25 @@ def as_vector(values: Float64s) -> Vector:
 
 
 def as_matrix(rows: Float64s, is_row: bool = False) -> Matrix:
-    """Return a matrix in the form of the fewest bytes, as pyspark.ml does: dense, or sparse by rows or by columns.
+    """Return a matrix in the form that takes the fewest bytes, as pyspark.ml does: dense, CSR or CSC.
 
-    ``is_row``: the matrix is a single row, and stays one if it is sparse.
+    ``is_row``: the matrix has a single row, so its sparse form is CSR.
     """
-    count, width = rows.shape
+    num_rows, num_columns = rows.shape
     entries = np.count_nonzero(rows)
-    starts = (count if is_row else min(count, width)) + 1
-    # A double has 8 bytes, an integer 4; a sparse matrix has 24 more than a dense one.
-    if 8 * rows.size <= 12 * entries + 4 * starts + 24:
-        return DenseMatrix(count, width, rows.reshape(-1), isTransposed=True)
-    by_rows = is_row or count < width
+    num_pointers = (num_rows if is_row else min(num_rows, num_columns)) + 1
+    # Bytes as Spark counts them: 8 for a double, 4 for an integer, 24 more for a sparse matrix than for a dense one.
+    if 8 * rows.size <= 12 * entries + 4 * num_pointers + 24:
+        return DenseMatrix(num_rows, num_columns, rows.reshape(-1), isTransposed=True)
+    by_rows = is_row or num_rows < num_columns
     stored = rows if by_rows else rows.T
     major, minor = np.nonzero(stored)
-    pointers = np.searchsorted(major, np.arange((count if by_rows else width) + 1))
-    return SparseMatrix(count, width, pointers, minor, stored[major, minor], isTransposed=by_rows)
+    pointers = np.searchsorted(major, np.arange((num_rows if by_rows else num_columns) + 1))
+    return SparseMatrix(num_rows, num_columns, pointers, minor, stored[major, minor], isTransposed=by_rows)
 
 
 def weights_of(model: Any) -> Weights | None:
-    """Return the weights of PS2's or pyspark.ml's model, for unscaled features; None: it is another object."""
+    """Return the weights of a PS2 or pyspark.ml model, for unscaled features; None: ``model`` is no such model."""
     if isinstance(model, WeightsModel):
         return model._weights
     if isinstance(model, classification.LogisticRegressionModel):
@@ -292,7 +290,7 @@ def weights_of(model: Any) -> Weights | None:
 def start_of(initial: Weights, problem: Problem, default_biases: Any) -> Start:
     """Return the initial parameters of a training; raise ConfigError if the initial model does not fit the problem.
 
-    ``default_biases`` are those without an initial model. Huber's scale is taken from them if the model has none.
+    ``default_biases`` are the initial biases without an initial model; they supply Huber's scale if the model has none.
     """
     model_problem = initial.problem
     for name, expected, got in (
@@ -301,10 +299,10 @@ def start_of(initial: Weights, problem: Problem, default_biases: Any) -> Start:
         ("factorSize", problem.width - 1, model_problem.width - 1),
     ):
         if expected != got:
-            raise ConfigError(f"initialModel: expected a model of {name} {expected}, as this training is, got {got}")
+            raise ConfigError(f"initialModel: expected a model of {name} {expected}, as in this training, got {got}")
     intercepts = np.asarray(initial.biases[: model_problem.outputs], np.float64)
     if not problem.fit_intercept and intercepts.any():
-        raise ConfigError("initialModel: expected no intercept, as fitIntercept is False, got a model that has one")
+        raise ConfigError("initialModel: expected no intercept, as fitIntercept is False, got a model with one")
     weight: Any = initial.weight
     is_finite = np.isfinite(initial.biases).all()
     if not is_finite or not (isinstance(weight, DCV) or np.isfinite(weight).all()):
@@ -317,7 +315,7 @@ def start_of(initial: Weights, problem: Problem, default_biases: Any) -> Start:
 
 
 def _classes(problem: Problem) -> int | str:
-    """Return what must be equal in a model and its initial model: the number of classes; 0: it predicts numbers."""
+    """Return the number of classes, by which a problem and an initial model are compared; 0 for regression."""
     return problem.width if problem.loss == "softmax" else "2 (binomial)" if problem.loss == "logistic" else 0
 
 

@@ -1,6 +1,6 @@
 """Server operations of linear models: centred features for L-BFGS, averages of models, and schedules of coordinates.
 
-A feature has ``width`` adjacent columns, one for each output. In a vector of means, all of them hold its mean.
+A feature has ``width`` adjacent columns, one for each output. In a vector of means, all of these hold its mean.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def shifts(weight: Row, center: Row, *, width: Width) -> ByOutput:
 
 @op(writes=("gradient",), dtypes=FLOATS)
 def center_gradient(gradient: Row, center: Row, slopes: Floats, *, width: Width) -> None:
-    """Subtract means times ``slopes``, the derivatives by the intercepts, shape (width,), from a gradient."""
+    """Subtract from a gradient means times ``slopes``, the derivatives by the intercepts, shape (width,)."""
     check_same_width(gradient, center)
     if slopes.shape != (width,):
         raise ShapeError(f"slopes: expected shape ({width},), got {slopes.shape}")
@@ -41,8 +41,9 @@ def center_gradient(gradient: Row, center: Row, slopes: Floats, *, width: Width)
 def average(weight: Row, change: Row, factors: Floats, thresholds: Floats) -> None:
     """Set weights to the average of the models of groups of workers.
 
-    The penalties of a group turn each weight w into factor * sign(w) max(abs(w) - threshold, 0); the factor includes
-    the group's share of the average. ``change`` is the sum of all other changes by workers.
+    The penalties of a group turn each weight w into factor * sign(w) max(abs(w) - threshold, 0). ``factors`` and
+    ``thresholds`` have a value for each group; a factor is already multiplied by the group's fraction of the rows'
+    weight. ``change`` is the sum of the workers' changes that are not due to penalties.
     """
     check_same_width(weight, change)
     if factors.ndim != 1 or factors.shape != thresholds.shape:
@@ -61,25 +62,25 @@ def _by_feature(row: Array, width: int) -> Array:
 
 # -- coordinate descent by schedule ------------------------------------------------------------------------------------
 
-# Schedules: draw in proportion to squared changes; take the largest changes; draw uniformly; take all in turn.
-BY_CHANGE, LARGEST, UNIFORM, IN_TURN = range(4)
-# The costs of a column, in units of ``over_blocks``.
+# Schedules: draw in proportion to squared changes; take the largest changes; draw uniformly; cycle through all columns.
+BY_CHANGE, LARGEST, UNIFORM, CYCLIC = range(4)
+# The costs of a column, in element additions, by which ``over_blocks`` chooses blocks and threads.
 PREDICT_COST = 8
 DRAW_COST = 64
 ColumnsAndValues = tuple[Annotated[Int64s, along("")], Annotated[Float64s, along("")]]
-# Means are rounded to this fraction of their power of two.
+# Means are rounded to 24 bits: the last bits depend on the order in which workers add.
 MEAN_UNITS = 2.0**24
-# Variances below this share of the mean square are rounding errors.
+# Variances below this fraction of the mean square are rounding errors.
 MIN_VARIANCE = 2.0**-40
-Schedule = Annotated[int, Range(at_least=BY_CHANGE, below=IN_TURN + 1)]
+Schedule = Annotated[int, Range(at_least=BY_CHANGE, below=CYCLIC + 1)]
 Count = Annotated[int, Range(at_least=1)]
 
 
 @op(reduce="concat", dtypes=FLOATS)
 def dense_columns(share: Row, mean: Row, part: Partition, *, least: float) -> ColumnsAndValues:
-    """Return the columns whose share of the rows' weight is at least ``least``, and their means, rounded to 24 bits.
+    """Return the columns whose nonzero rows have at least the fraction ``least`` of the weight, and their means.
 
-    The last bits of a mean depend on the order in which workers add to it; rounded means do not.
+    ``share`` is this fraction. The means are rounded (``MEAN_UNITS``), so the order in which workers add is irrelevant.
     """
     check_same_width(share, mean)
     dense = np.flatnonzero(readable(share) >= least)
@@ -89,9 +90,9 @@ def dense_columns(share: Row, mean: Row, part: Partition, *, least: float) -> Co
 
 @op(writes=("square",), dtypes=FLOATS)
 def curvature(square: Row, mean: Row, *, factor: float, centred: bool) -> None:
-    """Turn columns' mean squares into second derivatives of the loss: ``factor`` times the square, or the variance.
+    """Turn columns' mean squares into second derivatives of the loss: ``factor`` times mean square, or variance.
 
-    A variance is at least a small share of the mean square, so it is 0 only for a column of zeros.
+    ``centred`` selects the variance. It is at least a small fraction of the mean square: 0 only for zeros.
     """
     check_same_width(square, mean)
     with np.errstate(over="ignore", invalid="ignore"):  # the caller checks for NaN
@@ -104,11 +105,11 @@ def curvature(square: Row, mean: Row, *, factor: float, centred: bool) -> None:
 def predict_changes(
     change: Row, weight: Row, gradient: Row, curvature: Row, *, l1: float, l2: float, screen: float
 ) -> float:
-    """Set ``change`` to the next step along each coordinate, times the root of its second derivative.
+    """Set ``change`` to each coordinate's next step times the square root of the objective's second derivative.
 
-    ``gradient`` has the negative derivatives of the loss. ``screen`` is the minimum absolute gradient at which a weight
-    of 0 changes: l1, or less by the strong rule (Tibshirani et al., 2012). Return max |gradient - l2 weight|; at the
-    minimum of the objective, it is at most l1.
+    ``gradient`` holds the negative derivatives of the loss. ``screen`` is the minimum absolute gradient at which a
+    weight of 0 changes: l1, or less by the strong rule (Tibshirani et al., 2012). Return max |gradient - l2 weight|,
+    which is at most l1 if the weights that are 0 are optimal.
     """
     check_same_width(change, weight, gradient, curvature)
     if not change.size:
@@ -121,7 +122,7 @@ def predict_changes(
 def draw_coordinates(
     change: Row, part: Partition, *, count: Count, seed: int, round: int, dim: Count, schedule: Schedule
 ) -> ColumnsAndValues:
-    """Return the shard's candidates for a set of ``count`` coordinates, and their keys; the caller takes the largest.
+    """Return a shard's candidates for a set of ``count`` coordinates, and their keys; the largest keys form the set.
 
     ``BY_CHANGE`` draws without replacement, with a probability in proportion to change^2 (Xing et al., 2016,
     section 3.1; keys as in Efraimidis and Spirakis, 2006). Random numbers depend on seed, round and column, so the set
@@ -147,19 +148,19 @@ def draw_coordinates(
 def predict_block(
     change: Array, weight: Array, gradient: Array, curvature: Array, l1: float, l2: float, screen: float
 ) -> float:
-    """Do the work of ``predict_changes`` for a block of columns."""
+    """Set ``change`` and return the maximum of ``predict_changes`` for a block of columns."""
     largest = 0.0
     for j in range(change.size):
-        u, g, a = np.float64(weight[j]), np.float64(gradient[j]), np.float64(curvature[j])
-        largest = max(largest, abs(g - l2 * u))
-        bound = screen if u == 0.0 else l1
-        pulled = g + a * u
+        w, g, a = np.float64(weight[j]), np.float64(gradient[j]), np.float64(curvature[j])
+        largest = max(largest, abs(g - l2 * w))
+        bound = screen if w == 0.0 else l1
+        unpenalised = g + a * w  # (a + l2) times the new weight, before the soft threshold
         target = 0.0
-        if pulled > bound:
-            target = pulled - bound
-        elif pulled < -bound:
-            target = pulled + bound
-        change[j] = (target / (a + l2) - u) * np.sqrt(a + l2) if a + l2 > 0.0 else 0.0
+        if unpenalised > bound:
+            target = unpenalised - bound
+        elif unpenalised < -bound:
+            target = unpenalised + bound
+        change[j] = (target / (a + l2) - w) * np.sqrt(a + l2) if a + l2 > 0.0 else 0.0
     return largest
 
 
@@ -173,12 +174,12 @@ def draw_keys(
     sizes: tuple[int, int],
     schedule: int,
 ) -> None:
-    """Set the keys of ``draw_coordinates`` (-inf: never drawn); ``sizes``: the numbers of all columns and of draws."""
+    """Set the keys of ``draw_coordinates`` (-inf: never drawn); ``sizes`` are its ``dim`` and ``count``."""
     dim, count = sizes
     state = scrambled(scrambled(seed) + np.uint64(round + 1) * GOLDEN)
     for j in range(change.size):
         square = np.float64(change[j]) * np.float64(change[j])
-        if schedule == IN_TURN:
+        if schedule == CYCLIC:
             keys[j] = -np.float64((columns[j] - round * count) % dim)
         elif schedule in (UNIFORM, BY_CHANGE):
             bits = scrambled(state + np.uint64(columns[j] + 1) * GOLDEN)

@@ -1,4 +1,4 @@
-"""A model on the servers: vectors of weights and of biases, the means of centred features, and a worker's access."""
+"""A model on the servers: its vectors, the means of centred features, and a worker's requests to them."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from ps2.client.handle import derive_all, free_all
 from ps2.data.rows import columns_of
 from ps2.ops.table import Array
 
-# With at least this many weights, vectors are float32 and sparse: columns that the rows do not use take no memory. But
-# with the plan's ``all_columns``, vectors are dense.
+# With at least this many weights, vectors are float32. They are also sparse, so columns that the rows do not use take
+# no memory, unless the plan's ``all_columns`` is set.
 SPARSE_FROM = 1 << 22
 
 
 def is_small(problem: Problem) -> bool:
-    """Return whether vectors are float64 and dense."""
+    """Return whether vectors are float64 and dense (``SPARSE_FROM``)."""
     return problem.size < SPARSE_FROM
 
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """A vector in the space of a problem's ``dim * width`` weights, feature by feature, and biases; picklable."""
+    """A vector of a problem's parameters: ``dim * width`` weights, feature by feature, and biases; picklable."""
 
     weight: DCV
     bias: DCV
     width: int
 
     @property
-    def each(self) -> tuple[DCV, DCV]:
-        """Both vectors."""
+    def vectors(self) -> tuple[DCV, DCV]:
+        """The vectors of weights and of biases."""
         return self.weight, self.bias
 
     def zero(self) -> None:
-        for vector in self.each:
+        for vector in self.vectors:
             vector.zero()
 
     def copy(self, other: Parameters) -> None:
-        for target, source in zip(self.each, other.each, strict=True):
+        for target, source in zip(self.vectors, other.vectors, strict=True):
             target.copy(source)
 
     def combine(self, others: Sequence[Parameters], alphas: Sequence[float] | Float64s) -> None:
@@ -56,52 +56,54 @@ class Parameters:
 
 
 class Space:
-    """Makes the vectors of one training, of zeros. Those of weights are co-located, and so are those of biases."""
+    """Makes a training's vectors, initially 0. Vectors of weights are co-located, and so are vectors of biases."""
 
     def __init__(
         self, problem: Problem, rows: int, names: CheckpointNames = UNNAMED, all_columns: bool = False
     ) -> None:
-        """Reserve memory for ``rows`` vectors. A later driver gives them the same ``names`` in the same order."""
+        """Reserve memory for ``rows`` vectors. A driver that resumes the training gives vectors the same ``names``."""
         self._problem, self._names = problem, names
-        self._bias = names.give(lambda name: DCV.dense(problem.biases, rows, "float64", name=name))
+        self._first_bias = names.give(lambda name: DCV.dense(problem.biases, rows, "float64", name=name))
         self._is_dense = all_columns or is_small(problem)
         if self._is_dense:
             dtype = "float64" if is_small(problem) else "float32"
-            self._weight = names.give(lambda name: DCV.dense(problem.size, rows, dtype, align=problem.width, name=name))
+            self._first_weight = names.give(
+                lambda name: DCV.dense(problem.size, rows, dtype, align=problem.width, name=name)
+            )
         else:
-            self._weight = names.give(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
-        # Copies of these handles travel to workers, but only the driver frees the vectors.
-        self._vectors = [self._bias, self._weight]
+            self._first_weight = names.give(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
+        # The first vectors of two matrices, from which the others derive. Only the driver frees them.
+        self._vectors = [self._first_bias, self._first_weight]
 
     def new(self) -> Parameters:
-        return self.several(1)[0]
+        return self.new_list(1)[0]
 
-    def several(self, count: int) -> list[Parameters]:
-        """Make vectors of zeros by one request."""
-        weights, biases = self._derive(self._weight, count), self._derive(self._bias, count)
+    def new_list(self, count: int) -> list[Parameters]:
+        """Make several vectors with one request to each server."""
+        weights, biases = self._derive(self._first_weight, count), self._derive(self._first_bias, count)
         self._vectors += [*weights, *biases]
         return [Parameters(w, b, self._problem.width) for w, b in zip(weights, biases, strict=True)]
 
-    def weight(self) -> DCV:
-        """Make a vector for weights alone."""
-        self._vectors += self._derive(self._weight, 1)
+    def new_weight(self) -> DCV:
+        """Make a vector of weights without biases."""
+        self._vectors += self._derive(self._first_weight, 1)
         return self._vectors[-1]
 
-    def features(self, count: int) -> list[DCV]:
+    def new_features(self, count: int) -> list[DCV]:
         """Make float64 vectors with a value for each feature, co-located only with each other."""
         make = DCV.dense if self._is_dense else DCV.sparse
-        first = self._names.give(lambda name: make(self._problem.dim, count, "float64", name=name))
-        vectors = [first, *self._derive(first, count - 1)]
+        first_vector = self._names.give(lambda name: make(self._problem.dim, count, "float64", name=name))
+        vectors = [first_vector, *self._derive(first_vector, count - 1)]
         self._vectors += vectors
         return vectors
 
-    def small(self, columns: int) -> DCV:
-        """Make a short float64 vector."""
+    def new_small(self, columns: int) -> DCV:
+        """Make a dense float64 vector of ``columns`` values, in a matrix of its own."""
         self._vectors.append(self._names.give(lambda name: DCV.dense(columns, 1, "float64", name=name)))
         return self._vectors[-1]
 
     def free(self, keep: DCV | None = None) -> None:
-        """Free all vectors except ``keep``, which a later call may free."""
+        """Free all vectors except ``keep``, which a later call can free."""
         free_all(vector for vector in self._vectors if vector is not keep)
         self._vectors = [] if keep is None else [keep]
 
@@ -112,9 +114,9 @@ class Space:
 
 
 def gram(left: Sequence[Parameters], right: Sequence[Parameters]) -> Callable[[], Float64s]:
-    """Request inner products within ``batch()``; return a function that returns them after the batch."""
-    weights = DCV.gram([each.weight for each in left], [each.weight for each in right])
-    biases = DCV.gram([each.bias for each in left], [each.bias for each in right])
+    """Request inner products, shape (len(left), len(right)), in ``batch()``; after it, call the result to get them."""
+    weights = DCV.gram([vector.weight for vector in left], [vector.weight for vector in right])
+    biases = DCV.gram([vector.bias for vector in left], [vector.bias for vector in right])
     return lambda: weights.result() + biases.result()
 
 
@@ -122,9 +124,10 @@ def gram(left: Sequence[Parameters], right: Sequence[Parameters]) -> Callable[[]
 class Center:
     """The means of the scaled features, on the servers; picklable.
 
-    With them, a solver searches in the space of centred features, where the intercepts are b' = b + mean w. There, the
-    objective's curvature does not mix intercepts and weights, so weights of features with large means converge as fast
-    as other weights. Workers do not centre features: they subtract the shift mean w of each output from b'.
+    A solver with a ``Center`` minimises over the parameters of a model of centred features, whose intercepts are
+    b' = b + mean w. For these parameters, second derivatives by an intercept and a weight are about 0, so weights of
+    features with large means converge as fast as other weights. Workers do not centre features, which would fill zeros:
+    they subtract each output's shift, mean w, from b'.
     """
 
     means: DCV
@@ -141,34 +144,34 @@ class Center:
         return weight.zip(self.means).apply("linear.shifts", width=self.width)
 
     def correct(self, gradient: Parameters, slopes: Float64s) -> None:
-        """Turn a gradient into the one for centred features; ``slopes`` are those with respect to the intercepts."""
+        """Turn a gradient into the gradient for centred features; ``slopes`` are its derivatives by the intercepts."""
         gradient.weight.zip(self.means).apply("linear.center_gradient", slopes=slopes, width=self.width)
 
     def uncenter(self, model: Parameters) -> None:
-        """Turn the intercepts of centred features into those of the features themselves."""
+        """Turn the intercepts for centred features into intercepts for uncentred features."""
         model.bias.add(-np.asarray(self.shifts(model.weight)), np.arange(self.width))
 
 
-# The summed loss of no rows, and the sum of their weights.
-NOTHING = 0.0, 0.0
+# The summed loss, and the summed weight, of no rows.
+NO_LOSS = 0.0, 0.0
 
 
 class ModelView:
-    """One worker's access to a model, with one request per server for a pull or an addition; and its reports."""
+    """One worker's requests to a model, one per server for a pull or an addition, and its reports to the driver."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
-        self.moved_bytes = 0  # since the last report
+        self.moved_bytes = 0  # received and sent since the last report
 
     def pull(
         self, model: Parameters, columns: Int64s, prepare: Callable[[Int64s], object] | None = None
     ) -> tuple[Array, Float64s]:
-        """Return weights at columns, and biases; requests of ``prepare`` travel with the pull, and are done first."""
+        """Return weights at columns, and biases; requests of ``prepare`` are sent with the pull and done first."""
         with batch():
             if prepare is not None:
                 prepare(columns)
-            answers = [model.weight.pull(columns), model.bias.pull()]
-        w, b = (answer.result() for answer in answers)
+            results = [model.weight.pull(columns), model.bias.pull()]
+        w, b = (result.result() for result in results)
         self.moved_bytes += w.nbytes + b.nbytes
         return w, b
 
@@ -179,7 +182,7 @@ class ModelView:
         db: Float64s,
         finish: Callable[[], object] | None = None,
     ) -> None:
-        """Add to the gradient of weights and of biases; requests of ``finish`` travel with it, and are done last."""
+        """Add to the gradient; requests of ``finish`` are sent with the additions and done last."""
         self.moved_bytes += sent.nbytes + db.nbytes
         with batch():
             sent.add_to(gradient.weight)
@@ -189,12 +192,12 @@ class ModelView:
 
     def report(
         self,
-        loss: tuple[float, float] = NOTHING,
-        held_out: tuple[float, float] = NOTHING,
+        loss: tuple[float, float] = NO_LOSS,
+        held_out: tuple[float, float] = NO_LOSS,
         rows: int = 0,
         **solver_values: float | Array,
     ) -> None:
-        """Report to the driver: summed loss and weight of rows, the same of held-out rows, and further numbers."""
+        """Report the summed loss and weight of the rows and of the held-out rows, and a solver's further values."""
         moved, self.moved_bytes = self.moved_bytes, 0
         sums = {"loss": loss[0], "weight": loss[1], "held_loss": held_out[0], "held_weight": held_out[1], "rows": rows}
         self._worker.report({**sums, "bytes": moved, **solver_values})

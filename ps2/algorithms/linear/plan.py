@@ -1,6 +1,6 @@
 """The objective and the plan of a training of a linear model or a factorization machine.
 
-A model is a vector of ``dim * width`` weights, feature by feature (a feature's ``width`` numbers are adjacent), and a
+A model is a vector of ``dim * width`` weights, feature by feature (a feature's ``width`` weights are adjacent), and a
 short vector of biases, which have no penalty. The objective is
 
     sum_i c_i loss(x_i, y_i; w, b) / sum_i c_i + l1 |w|_1 + l2 / 2 |w|^2
@@ -17,17 +17,17 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 
 from ps2.algorithms.frame.settings import Plan
-from ps2.algorithms.linear.settings import NO_BOUND, LossName, PathSettings, SolverName, SolverSettings, When
+from ps2.algorithms.linear.settings import ASP_STALENESS, LossName, PathSettings, SolverName, SolverSettings, UsePolicy
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.data.spilling import Spill, SpillName
 from ps2.errors import ConfigError
 
-# The schedules that choose coordinates, in the order of their numbers in ``ops.py``.
+# The rules by which solver "sap" chooses coordinates, in the order of the schedules in ``ops.py``.
 ScheduleName = Literal["sap", "greedy", "random", "cyclic"]
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
-# The solvers that read rows block by block, so that rows can be in a file.
+# The solvers that read rows block by block, so workers can keep rows in files.
 SPILLING: tuple[SolverName, ...] = ("l-bfgs", "normal", "minibatch", "ftsgd")
 
 
@@ -36,17 +36,17 @@ class Problem:
     """An objective.
 
     Attributes:
-        loss: "logistic", "hinge" and "squaredHinge" take labels 0 and 1, "softmax" 0 to width - 1; "huber" is Owen's,
-            with a scale of its own (2007, as in pyspark.ml); "fmLogistic" and "fmSquared" are factorization machines'.
+        loss: "logistic", "hinge" and "squaredHinge" take labels 0 and 1, "softmax" labels 0 to width - 1; "huber"
+            trains its scale (Owen 2007, as in pyspark.ml); "fmLogistic" and "fmSquared" are for factorization machines.
         dim: the number of features.
         width: the number of weights of a feature: the number of classes ("softmax"), 1 + factors (factorization
-            machines: the linear weight first), else 1.
-        fit_intercept: whether the intercepts are trained; else they stay 0.
+            machines: a linear weight, then factors), else 1.
+        fit_intercept: whether the intercepts are trained; otherwise they stay 0.
         fit_linear: whether a factorization machine has linear weights.
         l1: the strength of the L1 penalty, at least 0.
         l2: the strength of the L2 penalty, at least 0.
         standardize: whether features are divided by their standard deviations first.
-        epsilon: the residual, in scales, at which "huber" turns from quadratic to linear; above 1.
+        epsilon: the residual, as a multiple of the scale, from which "huber" is linear instead of quadratic; above 1.
         init_std: the standard deviation of a factorization machine's initial factors.
     """
 
@@ -70,7 +70,7 @@ class Problem:
 
     @property
     def biases(self) -> int:
-        """The number of biases: the intercepts; with "huber", then the logarithm of the scale."""
+        """The number of biases: the intercepts and, with "huber", the logarithm of the scale."""
         return {"softmax": self.width, "huber": 2}.get(self.loss, 1)
 
     @property
@@ -80,7 +80,7 @@ class Problem:
 
     @property
     def classes(self) -> int | None:
-        """The number of classes of the labels; None: they are numbers."""
+        """The number of classes; None for regression."""
         return {"softmax": self.width, "logistic": 2, "hinge": 2, "squaredHinge": 2, "fmLogistic": 2}.get(self.loss)
 
     @property
@@ -90,7 +90,7 @@ class Problem:
 
     @property
     def curvature(self) -> float | None:
-        """The approximate maximum of the loss's second derivative by a margin; None: margins are not linear in w."""
+        """An approximate upper bound of the loss's second derivative by a margin; None: margins are not linear in w."""
         return {"logistic": 0.25, "softmax": 0.25, "squaredHinge": 2.0, "fmLogistic": None, "fmSquared": None}.get(
             self.loss, 1.0
         )
@@ -107,7 +107,6 @@ class Bounds:
 
     @property
     def are_on_biases(self) -> bool:
-        """Whether a bias is bounded."""
         return bool(np.isfinite([self.lower_biases, self.upper_biases]).any())
 
 
@@ -121,11 +120,11 @@ class Start:
 
 @dataclass(frozen=True, eq=False)
 class PathPoint:
-    """The model of one strength of a regularization path, for unscaled features.
+    """One model of a regularization path, for unscaled features.
 
     Attributes:
-        strength: the factor of the problem's penalties.
-        columns, w: the features whose weights are not 0, ascending, and these weights.
+        strength: the factor by which the problem's penalties are multiplied.
+        columns, w: the features whose weights are not 0, ascending, and their weights.
         history: the history of the steps from the previous model of the path.
     """
 
@@ -138,24 +137,24 @@ class PathPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearPlan(Plan[SolverSettings]):
-    """A training of a model of weights and biases.
+    """The plan of a training: the user's settings, and the choices that follow from them and from the table.
 
     Attributes:
         optimizer: the operation that takes the steps of "minibatch" (``ps2.ops.all.optimizer_steps``), or pyspark.ml's
-            "adamW" or "gd", which take only L2 penalties and let the intercept decay, too.
-        factors: whether gradients of the multinomial model travel as sufficient factors.
-        path: the strengths for which to train models, one after the other ("sap"); None: the problem's penalties.
-        schedule: how to choose coordinates ("sap").
-        set_size: the minimum number of coordinates to choose at a time ("sap").
+            "adamW" or "gd", which support only L2 penalties and decay the intercept as well.
+        factors: whether gradients of the multinomial model are sent as sufficient factors.
+        path: the strengths of the models to train, one after the other ("sap"); None: one model, strength 1.
+        schedule: the rule that chooses coordinates ("sap").
+        set_size: the minimum number of coordinates of a set ("sap").
         bounds: the range of each parameter ("l-bfgs" without an L1 penalty); None: unbounded.
-        start: the initial parameters ("l-bfgs", "minibatch", "ma-sgd", "ftsgd"); None: those of the loss.
-        all_columns: whether vectors are dense even if they are large; else only columns that the rows use take memory.
+        start: the initial parameters ("l-bfgs", "minibatch", "ma-sgd", "ftsgd"); None: initial values of the loss.
+        all_columns: whether large vectors are dense; otherwise they store only the columns that the rows use.
         validation_tol: the relative improvement of the held-out rows' loss below which training stops.
     """
 
     solver: SolverName = "l-bfgs"
     optimizer: str = "adam"
-    factors: When = "auto"
+    factors: UsePolicy = "auto"
     path: PathSettings | None = None
     schedule: ScheduleName = "sap"
     set_size: int = 512
@@ -167,30 +166,30 @@ class LinearPlan(Plan[SolverSettings]):
     @property
     def staleness(self) -> int | None:
         """The number of clocks that a worker may be ahead of the slowest one: 0 for BSP, s for SSP, None for ASP."""
-        return None if self.settings.staleness == NO_BOUND else self.settings.staleness
+        return None if self.settings.staleness == ASP_STALENESS else self.settings.staleness
 
     @property
     def validate(self) -> bool:
-        """Whether rows are held out, and training stops when their loss gets worse."""
+        """Whether rows are held out, and training stops when their loss no longer improves."""
         return self.settings.validationIndicatorCol is not None
 
     @property
     def spilling(self) -> Spill | None:
-        """The rule by which workers write rows to files; None: rows stay in memory."""
+        """The rule by which workers write rows to files; None: rows are always in memory."""
         spill = cast(SpillName, self.settings.spill)
         return Spill(spill) if self.solver in SPILLING and spill != "never" else None
 
     def scales(self, problem: Problem) -> bool:
-        """Return whether each feature is multiplied by a factor: 1 / std, or one that makes L-BFGS faster."""
-        helps = self.solver == "l-bfgs" and problem.curvature is not None
-        return problem.standardize or self.solver == "normal" or helps
+        """Return whether each feature is multiplied by a factor: 1 / std, or a preconditioner for L-BFGS."""
+        is_preconditioned = self.solver == "l-bfgs" and problem.curvature is not None
+        return problem.standardize or self.solver == "normal" or is_preconditioned
 
     def __post_init__(self) -> None:
         staleness = self.settings.staleness
         if self.settings.spill == "always" and self.solver not in SPILLING:
-            takers = ", ".join(map(repr, SPILLING))
-            raise ConfigError(f"spill: solver {self.solver!r} keeps its rows in memory, only {takers} read files")
+            solvers = ", ".join(map(repr, SPILLING))
+            raise ConfigError(f"spill: solver {self.solver!r} keeps its rows in memory, only {solvers} read files")
         if staleness != 0 and self.solver != "minibatch":
-            raise ConfigError(f"staleness: solver {self.solver!r} takes none, got {staleness}")
+            raise ConfigError(f"staleness: solver {self.solver!r} supports only 0, got {staleness}")
         if staleness != 0 and self.validate:
             raise ConfigError(f"staleness: expected 0 with rows held out for validation, got {staleness}")

@@ -1,7 +1,7 @@
 """The first clocks of a linear training, before the first step.
 
-Workers add up the mean of each feature, then the squared distances from the mean. Then they set the factor of each
-feature, such as 1 / std, and the initial weights.
+Workers add up the mean of each feature, then the squared distances from the mean. From these sums, they compute each
+feature's factor, such as 1 / std, and push it to the servers with the initial weights.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ps2.algorithms.linear.losses import Loss
 from ps2.algorithms.linear.parameters import Center, Parameters
 from ps2.algorithms.linear.scaling import (
     column_sums,
-    conditioning,
     deviations,
     inverse,
+    preconditioner,
     scaled,
     shrink_factors,
     squared_distances,
@@ -40,7 +40,7 @@ from ps2.ops.table import Array
 
 
 class PreparationTask(Task):
-    """A task before the first step."""
+    """A task that scales features or sets initial weights, before the first step."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +60,22 @@ class SetScales(PreparationTask):
 
 PREPARATION = SumColumns(), SumSquares(), SetScales()
 # The clock in which the solver's first task runs.
-END = FIRST_CLOCK + len(PREPARATION)
-# The largest factor is the largest number times this, as the trained weights are multiplied by their factors.
+FIRST_SOLVER_CLOCK = FIRST_CLOCK + len(PREPARATION)
+# The maximum factor is the dtype's largest value times this: trained weights up to 2^30 times a factor stay finite.
 HEADROOM = 2.0**-30
 
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """The vectors that the workers fill; picklable.
+    """The workers' part of the preparation, with the vectors that they fill; picklable.
 
     Attributes:
         initial_model: the parameters before the first step.
-        sums: vectors with a value for each feature: its mean; the weight of the rows where it is not 0; its squared
-            distances from the mean; for float64 rows, its size (``ColumnSums``). None: features are not scaled.
+        sums: vectors with a value for each feature: the mean; the weight of the rows where it is not 0; the sum of
+            squared distances from the mean; for float64 rows, ``ColumnSums.sizes``. None: features are not scaled.
         scale: each feature's factor, repeated in each of its columns; None: features are not scaled.
-        start: the user's initial weights on the servers; workers copy the columns of their features; or None.
-        conditions: see ``SolverContext``.
+        start: the user's initial weights, if they are on servers: each worker copies the columns of its features.
+        is_preconditioned: see ``SolverContext``.
     """
 
     facts: Facts
@@ -86,25 +86,25 @@ class Preparation:
     scale: DCV | None
     center: Center | None
     start: DCV | None
-    conditions: bool
+    is_preconditioned: bool
 
     @staticmethod
     def make(context: SolverContext) -> Preparation:
-        """Make the vectors for a solver's context."""
+        """Return the preparation for a solver, with new vectors for the sums."""
         return Preparation(
             context.facts,
             context.loss,
             context.plan.seed,
             context.initial_model,
-            None if context.scale is None else context.space.features(feature_vectors(context.problem)),
+            None if context.scale is None else context.space.new_features(feature_vectors(context.problem)),
             context.scale,
             context.center,
             context.start.weight if context.start is not None and isinstance(context.start.weight, DCV) else None,
-            context.conditions,
+            context.is_preconditioned,
         )
 
     def do(self, worker: Any, task: PreparationTask, rows: KeptRows) -> None:
-        """Do a worker's task with its rows."""
+        """Do a task with a worker's rows."""
         if isinstance(task, SetScales):
             unscalable = np.empty((0, 2)) if self.scale is None else self._set_scale(self.scale, rows.keys)
             worker.report({"unscalable": unscalable}, merge="concat")
@@ -121,7 +121,7 @@ class Preparation:
         return Data(rows, held_out, width)
 
     def _add_sums(self, vectors: list[DCV], task: PreparationTask, rows: KeptRows) -> None:
-        means, weights, squares, *sizes = vectors
+        means, weights, squares, *sizes = vectors  # sizes: one vector, or none
         if isinstance(task, SumColumns):
             sums = column_sums(rows, self.facts)
             with batch():
@@ -131,24 +131,24 @@ class Preparation:
                     vector.add(sums.sizes, rows.keys)
         else:
             mean, *size = _pull([means, *sizes], rows.keys)
-            squares.add(squared_distances(rows, mean, _shrinking(size, rows.keys)), rows.keys)
+            squares.add(squared_distances(rows, mean, _powers_of_two(size, rows.keys)), rows.keys)
 
     def _set_scale(self, scale: DCV, keys: Int64s) -> Float64s:
-        """Set the factors of features; return the first one that would overflow, with its std: shape (1 or 0, 2)."""
+        """Set features' factors; return the first feature that would overflow, with its std, shape (0 or 1, 2)."""
         assert self.sums is not None
         mean, weights, squares, *sizes = _pull(self.sums, keys)
-        shrink = _shrinking(sizes, keys)
-        std = deviations(squares, weights, mean, shrink, self.facts)
+        h = _powers_of_two(sizes, keys)  # see ``scaling``
+        scaled_std = deviations(squares, weights, mean, h, self.facts)
         max_factor = np.finfo(scale.dtype).max * HEADROOM
-        if self.conditions:
+        if self.is_preconditioned:
             uncentered_mean = mean if self.center is None else np.zeros(len(keys))
-            factors = np.minimum(conditioning(std, uncentered_mean, shrink, self.loss.problem), max_factor)
+            factors = np.minimum(preconditioner(scaled_std, uncentered_mean, h, self.loss.problem), max_factor)
         else:
-            factors = inverse(std, shrink)
+            factors = inverse(scaled_std, h)
         too_large = np.flatnonzero(factors > max_factor)
         if len(too_large):
-            first = too_large[0]
-            return np.array([[keys[first], std[first] / shrink[first] / shrink[first]]])
+            index = too_large[0]
+            return np.array([[keys[index], scaled_std[index] / h[index] / h[index]]])
         width = self.initial_model.width
         scale.push(np.repeat(factors, width).astype(scale.dtype), columns_of(keys, width))
         if self.center is not None:
@@ -165,7 +165,7 @@ class Preparation:
 
 
 def check_scales(unscalable: Float64s, columns: ColumnNames) -> None:
-    """Raise InputError for the first of the ``unscalable`` features, shape (n, 2): number and standard deviation."""
+    """Raise InputError for the first of the ``unscalable`` features, shape (n, 2): index and standard deviation."""
     for feature, deviation in unscalable:
         raise InputError(
             f"{columns.shown('features')}: feature {feature:.0f} has a standard deviation of "
@@ -174,7 +174,7 @@ def check_scales(unscalable: Float64s, columns: ColumnNames) -> None:
 
 
 def push_start(context: SolverContext) -> None:
-    """Set the parameters to ``context.start``, once the factors are set. Workers have copied the weights of a DCV."""
+    """Set the parameters to ``context.start``, after the factors are set; workers have copied a DCV's weights."""
     start, vector = context.start, context.initial_model.weight
     assert start is not None
     if not isinstance(start.weight, DCV):
@@ -185,7 +185,7 @@ def push_start(context: SolverContext) -> None:
 
 
 def unscaled(weights: Float64s, scale: DCV | None, columns: Int64s) -> Float64s:
-    """Return weights divided by ``scale``; 0 where the scale is 0."""
+    """Return weights divided by the factors ``scale`` at columns; 0 where a factor is 0; None: the weights."""
     if scale is None:
         return weights
     factors = np.asarray(scale.pull(columns), np.float64)
@@ -194,9 +194,9 @@ def unscaled(weights: Float64s, scale: DCV | None, columns: Int64s) -> Float64s:
 
 def _pull(vectors: list[DCV], keys: Int64s) -> list[Array]:
     with batch():
-        answers = [vector.pull(keys) for vector in vectors]
-    return [answer.result() for answer in answers]
+        results = [vector.pull(keys) for vector in vectors]
+    return [result.result() for result in results]
 
 
-def _shrinking(sizes: list[Array], keys: Int64s) -> Float64s:
+def _powers_of_two(sizes: list[Array], keys: Int64s) -> Float64s:
     return shrink_factors(sizes[0]) if sizes else np.ones(len(keys))

@@ -1,4 +1,4 @@
-"""What the programs of all solvers share: the clocks before the first step, the worker's rows, and the result."""
+"""The base classes of all solvers' programs: the clocks before the first step, a worker's tasks, and the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ps2.client.dcv import DCV
 from ps2.server.memory import free_bytes
 
 NO_SHIFTS = np.empty(0)
-# The fields of the problem in which another driver must agree: vectors on the servers depend on them.
+# The vectors on the servers depend on these fields of the problem, so a driver that resumes a training must keep them.
 PROBLEM_FIELDS = "loss", "dim", "width", "fit_intercept", "standardize"
 
 
@@ -37,9 +37,9 @@ class TrainedModel:
     """The result of a training.
 
     Attributes:
-        weight: the weights of the unscaled features, on the servers; the caller frees them.
+        weight: the weights for unscaled features, on the servers; the caller frees the vector.
         biases: float64, shape (biases,).
-        path: the models of a regularization path, one for each strength of the penalty ("sap").
+        path: the models of a regularization path, one for each strength of the penalties ("sap").
     """
 
     weight: DCV
@@ -50,9 +50,9 @@ class TrainedModel:
 
 @dataclass(frozen=True, eq=False)
 class LinearWork:
-    """Makes the function that does a worker's tasks from its rows; picklable.
+    """The workers' part of a program; picklable. Called with a worker's rows, it returns the worker's ``DoTask``.
 
-    ``solver`` makes the function that does the solver's tasks from the scaled rows.
+    ``solver``, called with the worker's scaled rows, returns the ``DoTask`` of the solver's own tasks.
     """
 
     problem: Problem
@@ -74,7 +74,7 @@ class LinearWork:
 
 
 class LinearProgram(Program[TrainedModel]):
-    """A solver's program. ``model`` has the trained parameters; for L-BFGS, those of the trial point."""
+    """A solver's program. ``model`` holds the parameters that workers evaluate: for L-BFGS, the trial point."""
 
     def __init__(self, context: SolverContext) -> None:
         super().__init__(context.plan, form_of(context.problem), context.record)
@@ -89,7 +89,7 @@ class LinearProgram(Program[TrainedModel]):
     # -- parts of algorithms -------------------------------------------------------------------------------------------
 
     def prepare(self, ask: Ask) -> Steps[Float64s]:
-        """Scale the features and set the initial parameters; return their shifts (``Center``), or an empty array."""
+        """Scale the features and set the initial parameters; return the shifts (``Center``), empty without a center."""
         ask(self._set_initial_biases)
         for task in PREPARATION:
             report = yield self._to_yield(task)
@@ -99,12 +99,12 @@ class LinearProgram(Program[TrainedModel]):
         return shifts
 
     def _set_initial_biases(self) -> None:
-        self.model.bias.push(self.first_biases())
-        if self.context.conditions and self.context.scale is not None:
+        self.model.bias.push(self.initial_biases())
+        if self.context.is_preconditioned and self.context.scale is not None:
             self.context.scale.fill(1.0)  # workers overwrite it for features of their rows
 
-    def first_biases(self) -> Float64s:
-        return self.context.loss.first_biases(self.context.facts)
+    def initial_biases(self) -> Float64s:
+        return self.context.loss.initial_biases(self.context.facts)
 
     def _set_initial_parameters(self) -> Float64s:
         context = self.context
@@ -121,14 +121,14 @@ class LinearProgram(Program[TrainedModel]):
         return shifts
 
     def clock(self, task: Task | SummarizedTask) -> Steps[Any]:
-        """Let the workers do a task of the solver; record rows and bytes, and return the report."""
+        """Let the workers do a task of the solver; record the rows and bytes, and return the report."""
         report = yield self._to_yield(task)
         self.record.add(report.rows, report.bytes)
         self.record.add_gradients(gradients_of(vars(report)))
         return report
 
     def _to_yield(self, task: Task | SummarizedTask) -> Task | SummarizedTask:
-        """Return the task; with SSP and ASP ``NextClock``, as those workers know their tasks."""
+        """Return the task; with SSP and ASP ``NextClock()``, because those workers know their tasks."""
         return task if self.staleness == 0 else NextClock()
 
     # -- hooks of the frame --------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class LinearProgram(Program[TrainedModel]):
 
     @abstractmethod
     def solver_work(self) -> Callable[[Data], DoTask]:
-        """Return a picklable function that makes the solver's ``DoTask`` from a worker's scaled rows."""
+        """Return a picklable function from a worker's scaled rows to the solver's ``DoTask``."""
 
     def result(self, parameters: Parameters) -> TrainedModel:
         if self.context.scale is not None:
@@ -173,10 +173,10 @@ class SteppingProgram(LinearProgram):
         self.monitor = ObjectiveMonitor(context, penalised)
 
     def step_or_evaluate(self, ask: Ask, step: int, task: Task) -> Steps[tuple[Any, bool]]:
-        """Let the workers do a step's task, or evaluate the last model; return the report, and if it is the last."""
+        """Let the workers do a step's task, or evaluate the last model; return the report and ``is_last``."""
         is_last = self._is_last(ask, step)
         report = yield from self.clock(Evaluate(step) if is_last else task)
-        if is_last and not self._is_last(ask, step):  # another driver wants more steps
+        if is_last and not self._is_last(ask, step):  # a driver that resumes the training has a larger maxIter
             report = yield from self.clock(task)
             is_last = False
         return report, is_last
@@ -190,28 +190,28 @@ class SteppingProgram(LinearProgram):
         reason = self.validation.add_loss(ask, report, self.model) if self.plan.validate else ""
         if not (reason or is_last):
             return False
-        ask(self.monitor.end)
+        ask(self.monitor.check_end)
         self.record.reason = reason
         return True
 
     def penalty(self) -> float:
-        """Return the model's penalties, from the servers."""
+        """Return the sum of the model's penalties, computed by the servers."""
         with batch():
             penalty = self.monitor.penalty(self.model)
         return penalty()
 
 
 def journal_settings(problem: Problem, plan: LinearPlan) -> dict[str, Any]:
-    """Return the settings that another driver must share."""
+    """Return the settings that a driver must keep when it resumes the training."""
     settings = {name: getattr(problem, name) for name in PROBLEM_FIELDS}
     settings |= {"solver": plan.solver, "optimizer": plan.optimizer, "lazy": plan.settings.lazy}
     settings["validate"] = plan.validate
     if plan.staleness != 0:
-        # Workers that may be ahead of each other know their tasks: another driver cannot let them take more steps.
+        # Workers that may be ahead of each other know their number of steps, so a later driver cannot change it.
         settings |= {"staleness": plan.staleness, "steps": plan.settings.maxIter}
     return settings
 
 
 def form_of(problem: Problem) -> Form:
-    """Return the form that rows must have."""
+    """Return the number of features and classes, and the dtype, that rows must have."""
     return Form(problem.dim, problem.classes, "float64" if is_small(problem) else "float32")

@@ -1,10 +1,10 @@
-"""Standard deviations of features as pyspark's Summarizer computes them, and rows divided by them.
+"""Standard deviations of features as pyspark's Summarizer computes them, and rows scaled by factors.
 
-There are two rounds, so that nothing cancels: workers sum the mean of each feature, then squared distances from the
-mean. A feature that a row does not store is 0 in that row; these zeros are never visited.
+Two rounds avoid cancellation: workers sum the mean of each feature, then the squared distances from the mean. A feature
+that a row does not store is 0 in that row. Loops visit only stored values; zeros are added at the end.
 
-Squares of float64 values may overflow. So each feature gets a power of two h from its largest value in the first round.
-The second round sums squared distances of value * h^2, which is below 1.
+Squares of float64 values may overflow. So the first round also finds the largest value of each feature, from which a
+power of two h follows. The second round sums squared distances of value * h^2, which is below 1.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class ColumnSums:
     """The first round's sums over a worker's rows, float64, shape (k,); the sums of several workers add up.
 
     Attributes:
-        means: the sum of weight times value, divided by the weight of all rows.
+        means: the sum of weight times value, divided by the weight of all workers' rows.
         weights: the weight of the rows where the feature is not 0.
-        sizes: the square root of the largest absolute value; the workers' sum is an upper bound of it for all rows.
+        sizes: the square root of the largest absolute value; the sum over workers is an upper bound for all rows.
     """
 
     means: Float64s
@@ -43,19 +43,19 @@ class ColumnSums:
 def column_sums(rows: KeptRows, facts: Facts) -> ColumnSums:
     """Return the first round's sums over a worker's rows, in the order of their keys."""
     sums = np.zeros((3, len(rows.keys)))
-    share = 1.0 / facts.weight if facts.weight > 0.0 else 0.0
+    factor = 1.0 / facts.weight if facts.weight > 0.0 else 0.0
     for block in rows.blocks():
-        _add_sums(block.x.indptr, block.x.indices, block.x.data, _weights_of(block), share, sums)
+        _add_sums(block.x.indptr, block.x.indices, block.x.data, _weights_of(block), factor, sums)
     return ColumnSums(sums[0], sums[1], np.sqrt(sums[2]))
 
 
 def shrink_factors(sizes: Array) -> Float64s:
-    """Return each feature's h: the largest power of two for which its values times h^2 are below 1."""
+    """Return each feature's h, a power of two for which all its values times h^2 are below 1."""
     return np.ldexp(1.0, -np.frexp(sizes)[1])
 
 
 def squared_distances(rows: KeptRows, mean: Array, h: Array) -> Float64s:
-    """Return the second round's sums over a worker's rows: weight times ((value - mean) h^2)^2, where values are not 0.
+    """Return the second round's sums over a worker's nonzero values: weight times ((value - mean) h^2)^2.
 
     ``mean`` (of all workers' rows), ``h`` and the result have shape (k,).
     """
@@ -69,9 +69,9 @@ def squared_distances(rows: KeptRows, mean: Array, h: Array) -> Float64s:
 
 
 def deviations(squares: Array, weights: Array, mean: Array, h: Array, facts: Facts) -> Float64s:
-    """Return each feature's standard deviation times h^2, unbiased for weighted rows; 0 where it is rounding error.
+    """Return each feature's standard deviation times h^2, unbiased for weighted rows; 0 if it is only rounding error.
 
-    ``squares``, ``weights`` and ``mean`` are the sums over all workers; all arrays have shape (k,).
+    ``squares``, ``weights`` and ``mean`` are sums over all workers; all arrays have shape (k,).
     """
     mean = mean * h * h
     if not facts.weight > 0.0:
@@ -87,26 +87,27 @@ def deviations(squares: Array, weights: Array, mean: Array, h: Array, facts: Fac
 
 
 def inverse(deviation: Array, h: Array) -> Float64s:
-    """Return 1 / std from deviations times h^2: 0 where the deviation is 0, infinite where 1 / std overflows."""
+    """Return 1 / std, given deviations times h^2: 0 where the deviation is 0, infinite where 1 / std overflows."""
     inverses = np.zeros(len(deviation))
     np.divide(h, deviation, out=inverses, where=np.asarray(deviation) > 0.0)
     with np.errstate(over="ignore"):
         return inverses * h
 
 
-def conditioning(deviation: Array, mean: Array, h: Array, problem: Problem) -> Float64s:
-    """Return factors of features that make the objective about equally curved along each weight (Jacobi).
+def preconditioner(deviation: Array, mean: Array, h: Array, problem: Problem) -> Float64s:
+    """Return factors of features that give the objective similar second derivatives along all weights (Jacobi).
 
-    ``deviation`` is the standard deviation times h^2; ``mean`` is 0 if the search subtracts means.
+    ``deviation`` is the standard deviation times h^2; ``mean`` is 0 if the solver centres features.
     """
     assert problem.curvature is not None
-    size = np.hypot(deviation / h / h, mean) * math.sqrt(problem.curvature)
-    root = np.hypot(size, math.sqrt(problem.l2))
+    # The root of the approximate second derivative: curvature * mean square of the feature + l2.
+    loss_root = np.hypot(deviation / h / h, mean) * math.sqrt(problem.curvature)
+    root = np.hypot(loss_root, math.sqrt(problem.l2))
     return 1.0 / np.where(root > 0.0, root, 1.0)
 
 
 def scaled(rows: LocalRows, factors: Array) -> LocalRows:
-    """Return rows whose features are multiplied by factors, shape (k,); they share all other arrays."""
+    """Return rows with features multiplied by factors, shape (k,); all other arrays are shared with ``rows``."""
     _check_columns("factors", factors, rows)
     x = rows.x
     values = np.empty_like(x.data)
@@ -128,12 +129,12 @@ def _check_columns(name: str, array: Array, rows: KeptRows) -> None:
 
 
 @kernel
-def _add_sums(indptr: Array, columns: Array, values: Array, c: Float64s, share: float, sums: Float64s) -> None:
+def _add_sums(indptr: Array, columns: Array, values: Array, c: Float64s, factor: float, sums: Float64s) -> None:
     for row in range(len(c)):
         for position in range(indptr[row], indptr[row + 1]):
             if values[position] != 0:
                 column, value = columns[position], np.float64(values[position])
-                sums[0, column] += c[row] * share * value
+                sums[0, column] += c[row] * factor * value
                 sums[1, column] += c[row]
                 sums[2, column] = max(sums[2, column], abs(value))
 

@@ -1,4 +1,4 @@
-"""The parameters of linear models and factorization machines."""
+"""The params of linear models and factorization machines."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ S = TypeVar("S")
 
 LossName = Literal["logistic", "softmax", "hinge", "squaredHinge", "squared", "huber", "fmLogistic", "fmSquared"]
 SolverName = Literal["l-bfgs", "normal", "minibatch", "ma-sgd", "ftsgd", "sap"]
-When = Literal["auto", "always", "never"]
-WHEN: tuple[When, ...] = get_args(When)
-# The value of ``staleness`` at which no worker waits for another one (ASP).
-NO_BOUND = -1
-# The maximum number of features of normal equations, as in pyspark.ml: their products are 64 MiB.
+UsePolicy = Literal["auto", "always", "never"]
+USE_POLICIES: tuple[UsePolicy, ...] = get_args(UsePolicy)
+# The value of ``staleness`` with which no worker waits for another (ASP).
+ASP_STALENESS = -1
+# The maximum number of features of the normal equations, as in pyspark.ml: their products take 64 MiB.
 MAX_FEATURES = 4096
-# The parameters that each solver takes, of those that not every solver takes.
-TAKES: dict[SolverName, tuple[str, ...]] = {
+# The params that only some solvers support, by solver.
+PARAMS_BY_SOLVER: dict[SolverName, tuple[str, ...]] = {
     "l-bfgs": ("factors",),
     "minibatch": ("optimizer", "lazy", "staleness", "stepSize", "miniBatchFraction", "factors"),
     "ma-sgd": ("stepSize", "localPasses", "localBatchSize"),
@@ -43,14 +43,14 @@ TAKES: dict[SolverName, tuple[str, ...]] = {
 LINEAR_SOLVERS = ("auto", "l-bfgs", "minibatch", "ma-sgd", "ftsgd")
 LASSO_SOLVERS = (*LINEAR_SOLVERS, "sap")
 LEAST_SQUARES_SOLVERS = (*LASSO_SOLVERS, "normal")
-MACHINE_SOLVERS = ("adamW", "gd", "l-bfgs", "minibatch", "ftsgd")
+FM_SOLVERS = ("adamW", "gd", "l-bfgs", "minibatch", "ftsgd")
 REGRESSION_LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
 OPTIMIZERS = ("adam", "sgd", "momentum", "adagrad", "rmsprop", "ftrl")
 AUTO = "auto is minibatch if an optimizer is set, else l-bfgs"
 
 
 def _optimizer_name(value: Any) -> str:
-    """Return the name of an optimizer, which may be in any case; users' modules may declare others."""
+    """Return the declared name that equals ``value`` but for case; ``value`` itself if there is none."""
     from ps2.ops.all import optimizer_steps
 
     if not isinstance(value, str):
@@ -65,22 +65,23 @@ def _is_optimizer(name: str) -> bool:
 
 
 def _are_descending(values: Sequence[float]) -> bool:
-    return len(values) > 0 and all(math.inf > one > other for one, other in itertools.pairwise([*values, 0.0]))
+    return len(values) > 0 and all(math.inf > a > b for a, b in itertools.pairwise([*values, 0.0]))
 
 
 class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
-    """How a model is trained: the parameters of all estimators of the family but ``solver``."""
+    """The params that all estimators of the family share, except ``solver``."""
 
     maxIter: Setting[int] = param(
         100,
-        "the maximum number of iterations (l-bfgs), of minibatches, or of model averages (ma-sgd, ftsgd)",
+        "the maximum number of iterations (l-bfgs, sap), of minibatches, or of model averages (ma-sgd, ftsgd)",
         at_least=0,
         option="steps",
     )
-    regParam: Setting[float] = param(0.0, "the strength of the penalty of large coefficients", at_least=0, option=None)
+    regParam: Setting[float] = param(0.0, "the strength of the penalty on large coefficients", at_least=0, option=None)
     tol: Setting[float] = param(
         1e-6,
-        "stop when an iteration improves the objective by less than this share of it (l-bfgs, sap)",
+        "stop when an iteration improves the objective by less than this fraction of it (l-bfgs), or when the duality "
+        "gap is below this fraction of the objective (sap)",
         at_least=0,
         option=None,
     )
@@ -95,7 +96,7 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
     stepSize: Setting[float] = param(0.1, "the learning rate (minibatch, ma-sgd, ftsgd)", above=0, option="lr")
     miniBatchFraction: Setting[float] = param(
         1.0,
-        "the share of the rows that each step uses, chosen at random (minibatch, ftsgd)",
+        "the fraction of the rows, drawn at random, that each step uses (minibatch, ftsgd)",
         above=0,
         at_most=1,
         option="fraction",
@@ -105,8 +106,8 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
     )
     staleness: Setting[int] = param(
         0,
-        "how many steps a worker may be ahead of the slowest one: 0 is BSP, s is SSP, -1 is ASP (minibatch)",
-        check=(lambda value: value >= NO_BOUND, "the clocks to be ahead, or -1 for no bound"),
+        "how many steps a worker may be ahead of the slowest worker: 0 is BSP, above 0 SSP, -1 ASP (minibatch)",
+        check=(lambda value: value >= ASP_STALENESS, "a number of steps, or -1 for no bound"),
         option=None,
     )
     localPasses: Setting[int] = param(
@@ -123,33 +124,33 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
     )
     momentum: Setting[float] = param(
         0.45,
-        "the momentum of a local step is this times 1 + the cosine of the angle between its gradient and the one "
-        "before (ftsgd)",
+        "the factor of a local step's momentum: momentum * (1 + cos), where cos is the cosine of the angle between the "
+        "gradients of the step and of the previous step (ftsgd)",
         at_least=0,
         below=1,
     )
     adaptiveMomentum: Setting[bool] = param(
         True,
-        "whether local steps have a momentum, and the step size is halved when they oscillate; else the step size is "
-        "stepSize / sqrt(step) (ftsgd)",
+        "True: local steps have momentum, and the step size is halved when they oscillate; False: no momentum, and the "
+        "step size is stepSize / sqrt(step) (ftsgd)",
         option=None,
     )
     localSearch: Setting[str] = param(
         "auto",
-        "whether there are local steps: 'auto' (after the first average, if the workers' models agree by the "
-        "68-95-99.7 rule), 'always' or 'never', which is MLlib's SGD (ftsgd)",
-        one_of=WHEN,
+        "whether workers take local steps: 'always', 'never' (which is MLlib's SGD), or 'auto': in the first step, and "
+        "then if the workers' models agree by the 68-95-99.7 rule (ftsgd)",
+        one_of=USE_POLICIES,
     )
     seed: Setting[int] = param(0, "the seed of minibatches, of the order of rows, and of initial factors", bits=64)
     spill: Setting[str] = param(
         "auto",
-        "whether workers keep their rows in files on Spark's local disks: 'auto' (those that exceed a quarter of a "
-        "worker's memory), 'always' or 'never'; solvers ma-sgd and sap keep rows in memory",
-        one_of=WHEN,
+        "whether workers keep rows in files on Spark's local disks: 'auto' (rows that exceed a quarter of a worker's "
+        "memory), 'always' or 'never'; solvers ma-sgd and sap always keep rows in memory",
+        one_of=USE_POLICIES,
     )
     validationIndicatorCol: Setting[str | None] = param(
         None,
-        "the column that is true for rows held out for validation: training stops when their loss does not get better; "
+        "the column that is true for rows held out for validation: training stops when their loss no longer improves; "
         "not set: all rows are trained on",
         type=str,
         option=None,
@@ -177,7 +178,7 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
 
 
 class LinearSettings(SolverSettings):
-    """The parameters of linear models. ``aggregationDepth`` and ``maxBlockSizeInMB`` of pyspark.ml have no effect."""
+    """The params of linear models. ``aggregationDepth`` and ``maxBlockSizeInMB`` of pyspark.ml have no effect."""
 
     standardization: Setting[bool] = param(
         True, "whether to divide the features by their standard deviations before training", option=None
@@ -191,23 +192,23 @@ class LinearSettings(SolverSettings):
 
 
 class PathSettings(Settings):
-    """The strengths of a regularization path."""
+    """The params of a regularization path."""
 
     lambdaPath: Flexible[list[float] | None, Floats] = param(
         None,
-        "descending values of regParam, for fitPath; not set: lambdaCount of them",
-        check=(_are_descending, "finite positive numbers, each smaller than the one before"),
+        "the values of regParam for fitPath, descending; not set: lambdaCount values are chosen",
+        check=(_are_descending, "finite positive numbers, each smaller than the previous one"),
         type=list[float],
         option=None,
     )
     lambdaCount: Setting[int] = param(
         100,
-        "the number of values of regParam that fitPath takes, from the smallest one whose model is all zeros",
+        "the number of values of regParam that fitPath chooses; the first one is the smallest with all coefficients 0",
         at_least=1,
         option=None,
     )
     lambdaRatio: Setting[float] = param(
-        1e-2, "the last of these values as a share of the first one", above=0, below=1, option=None
+        1e-2, "the ratio of the last to the first value that fitPath chooses", above=0, below=1, option=None
     )
 
     getLambdaPath, setLambdaPath = getter(lambdaPath), setter(lambdaPath)
@@ -216,11 +217,11 @@ class PathSettings(Settings):
 
 
 class ElasticNetSettings(LinearSettings, PathSettings):
-    """The parameters of linear models with L1 penalties."""
+    """The params of linear models with L1 penalties."""
 
     elasticNetParam: Setting[float] = param(
         0.0,
-        "the share of the L1 penalty: 0 is an L2 penalty alone, 1 an L1 penalty alone",
+        "the fraction of the penalty that is L1: 0 is an L2 penalty alone, 1 an L1 penalty alone",
         at_least=0,
         at_most=1,
         option=None,
@@ -230,7 +231,7 @@ class ElasticNetSettings(LinearSettings, PathSettings):
 
 
 class LogisticRegressionSettings(ElasticNetSettings, ProbabilitySettings):
-    """The parameters of logistic regression."""
+    """The params of logistic regression."""
 
     solver: Setting[str] = param(
         "auto", f"how to train: {', '.join(LASSO_SOLVERS)}; {AUTO}", one_of=LASSO_SOLVERS, option=None
@@ -244,15 +245,15 @@ class LogisticRegressionSettings(ElasticNetSettings, ProbabilitySettings):
     )
     factors: Setting[str] = param(
         "auto",
-        "whether gradients of the multinomial model travel as sufficient factors: 'auto' (where these take fewer bytes "
-        "than the values), 'always' or 'never' (l-bfgs, minibatch)",
-        one_of=WHEN,
+        "whether workers send gradients of the multinomial model as sufficient factors: 'auto' (if these take fewer "
+        "bytes than the values), 'always' or 'never' (l-bfgs, minibatch)",
+        one_of=USE_POLICIES,
         option=None,
     )
     threshold: Setting[float] = param(
         0.5,
-        "of two classes, class 1 is predicted if its probability is above this; thresholds must be equivalent, if both "
-        "are set",
+        "class 1 of two classes is predicted if its probability is above this; if thresholds is set too, it must be "
+        "equivalent",
         at_least=0,
         at_most=1,
         option=None,
@@ -296,7 +297,7 @@ class LogisticRegressionSettings(ElasticNetSettings, ProbabilitySettings):
     getUpperBoundsOnIntercepts = getter(upperBoundsOnIntercepts)
     setUpperBoundsOnIntercepts = setter(upperBoundsOnIntercepts)
 
-    # -- threshold and thresholds, of which each follows from the other for two classes, as in pyspark.ml --------------
+    # -- threshold and thresholds: with two classes, each determines the other, as in pyspark.ml -----------------------
 
     def setThreshold(self: S, value: float) -> S:
         """Set threshold, and clear thresholds."""
@@ -311,7 +312,7 @@ class LogisticRegressionSettings(ElasticNetSettings, ProbabilitySettings):
         return self
 
     def getThreshold(self: Any) -> float:
-        """Get threshold, or the one that thresholds of two classes are equivalent to."""
+        """Get threshold, or the threshold that is equivalent to thresholds of two classes."""
         self._check_threshold_consistency()
         if not self.isSet("thresholds"):
             threshold: float = self.getOrDefault("threshold")
@@ -319,7 +320,7 @@ class LogisticRegressionSettings(ElasticNetSettings, ProbabilitySettings):
         return threshold_of(self.getOrDefault("thresholds"))
 
     def getThresholds(self: Any) -> list[float]:
-        """Get thresholds, or those that a threshold is equivalent to; KeyError if neither is set."""
+        """Get thresholds, or the thresholds that are equivalent to threshold; KeyError if neither is set."""
         self._check_threshold_consistency()
         if self.isSet("threshold") and not self.isSet("thresholds"):
             threshold = self.getOrDefault("threshold")
@@ -337,14 +338,14 @@ class LogisticRegressionSettings(ElasticNetSettings, ProbabilitySettings):
 
 
 def threshold_of(thresholds: Sequence[float]) -> float:
-    """Return the threshold that thresholds of two classes are equivalent to."""
+    """Return the threshold that is equivalent to thresholds of two classes."""
     if len(thresholds) != 2:
         raise ValueError(f"thresholds: expected two, as only two classes have a threshold, got {list(thresholds)}")
     return 1.0 / (1.0 + thresholds[0] / thresholds[1]) if thresholds[1] else 0.0
 
 
 class LinearSVCSettings(LinearSettings, ClassifierSettings):
-    """The parameters of linear support vector machines."""
+    """The params of linear support vector machines."""
 
     solver: Setting[str] = param("auto", f"how to train: {', '.join(LINEAR_SOLVERS)}; {AUTO}", one_of=LINEAR_SOLVERS)
     loss: Setting[str] = param("hinge", "the loss to minimize", one_of=("hinge", "squaredHinge"))
@@ -362,7 +363,7 @@ class LinearSVCSettings(LinearSettings, ClassifierSettings):
 
 
 class LinearRegressionSettings(ElasticNetSettings):
-    """The parameters of linear regression."""
+    """The params of linear regression."""
 
     solver: Setting[str] = param(
         "auto",
@@ -372,7 +373,7 @@ class LinearRegressionSettings(ElasticNetSettings):
     )
     loss: Setting[str] = param("squaredError", "the loss to minimize", one_of=REGRESSION_LOSSES)
     epsilon: Setting[float] = param(
-        1.35, "the residual, in scales, at which Huber's loss turns from quadratic to linear (huber)", above=1
+        1.35, "the residual, as a multiple of the scale, from which Huber's loss is linear (huber)", above=1
     )
 
     getSolver, setSolver = getter(solver), setter(solver)
@@ -381,16 +382,16 @@ class LinearRegressionSettings(ElasticNetSettings):
 
 
 class FactorizationSettings(SolverSettings):
-    """The parameters of factorization machines, with pyspark.ml's defaults."""
+    """The params of factorization machines, with pyspark.ml's defaults."""
 
     solver: Setting[str] = param(
         "adamW",
-        f"how to train: {', '.join(MACHINE_SOLVERS)}; gd and adamW (default) are pyspark.ml's, of minibatches",
-        one_of=MACHINE_SOLVERS,
+        f"how to train: {', '.join(FM_SOLVERS)}; gd and adamW (default) are pyspark.ml's solvers, with minibatches",
+        one_of=FM_SOLVERS,
     )
     stepSize: Setting[float] = with_default(SolverSettings, "stepSize", 1.0)
     factorSize: Setting[int] = param(8, "the number of factors of each feature", at_least=1)
-    fitLinear: Setting[bool] = param(True, "whether to fit a linear weight of each feature, too")
+    fitLinear: Setting[bool] = param(True, "whether to also fit a linear weight of each feature")
     initStd: Setting[float] = param(0.01, "the standard deviation of the initial factors", at_least=0)
 
     getSolver, setSolver = getter(solver), setter(solver)
@@ -399,14 +400,14 @@ class FactorizationSettings(SolverSettings):
     getInitStd, setInitStd = getter(initStd), setter(initStd)
 
 
-# pyspark.ml's default of these seeds is a hash of the class's name, another one in each process.
+# pyspark.ml's default seed is a hash of the class's name, which differs between Python processes. These do not.
 class FMClassifierSettings(FactorizationSettings, ProbabilitySettings):
-    """The parameters of factorization machines for two classes."""
+    """The params of factorization machines for two classes."""
 
     seed: Setting[int] = with_default(SolverSettings, "seed", zlib.crc32(b"FMClassifier"))
 
 
 class FMRegressorSettings(FactorizationSettings):
-    """The parameters of factorization machines for numbers."""
+    """The params of factorization machines for regression."""
 
     seed: Setting[int] = with_default(SolverSettings, "seed", zlib.crc32(b"FMRegressor"))

@@ -1,6 +1,6 @@
-"""Summaries with the names of pyspark.ml's classes, which are their base classes, and with all members of these.
+"""Summaries of linear models, which have the names and all members of their base classes in pyspark.ml.
 
-In pyspark.ml, a summary wraps a Java object that needs a model in Java. Here, only metrics are computed in Java.
+A summary of pyspark.ml wraps a Java object that needs a model in Java. These summaries compute only metrics in Java.
 """
 
 from __future__ import annotations
@@ -76,49 +76,49 @@ class LinearRegressionSummary(RegressionSummary, regression.LinearRegressionSumm
 
     @property
     def degreesOfFreedom(self) -> int:
-        """The number of rows minus the numbers of weights and intercepts."""
+        """The number of rows minus the number of weights and intercepts."""
         return self.numInstances - self._model.numFeatures - int(self._model.getFitIntercept())
 
     @property
     def r2adj(self) -> float:
-        """Coefficient of determination, adjusted to the number of features."""
+        """Coefficient of determination, adjusted for the number of features."""
         num_rows = self.numInstances - int(self._model.getFitIntercept())
         with np.errstate(divide="ignore", invalid="ignore"):
             return float(1.0 - np.divide((1.0 - self.r2) * num_rows, self.degreesOfFreedom))
 
     @property
     def devianceResiduals(self) -> list[float]:
-        """Smallest and largest residual; residuals are multiplied by the square roots of their rows' weights."""
+        """Smallest and largest residual; each residual is multiplied by the square root of its row's weight."""
         weighted = self._residual * F.sqrt(self._weight)
         return list(self.predictions.select(F.min(weighted), F.max(weighted)).first() or ())
 
     @property
     def coefficientStandardErrors(self) -> list[float]:
-        """Standard errors of the weights and, if there is one, the intercept; only after solver "normal".
+        """Standard errors of the weights, then of the intercept if there is one; only after solver "normal".
 
         Raises:
-            UnsupportedOperationException: (of pyspark) they are not known.
+            pyspark.errors.UnsupportedOperationException: another solver has trained the model, or it is singular.
         """
         return self._standard_errors("Std. Error of coefficients").tolist()
 
     @property
     def tValues(self) -> list[float]:
-        """t statistics of the weights and, if there is one, the intercept; see ``coefficientStandardErrors``."""
+        """t statistics of the weights, then of the intercept; see ``coefficientStandardErrors``."""
         return self._statistics("t-statistic").tolist()
 
     @property
     def pValues(self) -> list[float]:
-        """Two-sided p values of the weights and, if there is one, the intercept; see ``coefficientStandardErrors``."""
+        """Two-sided p values of the weights, then of the intercept; see ``coefficientStandardErrors``."""
         negative_t = -np.abs(self._statistics("p-value"))
         return (2.0 * scipy.special.stdtr(self.degreesOfFreedom, negative_t)).tolist()
 
     @property
     def _inverse_diagonal(self) -> tuple[float, ...]:
-        """The diagonal of the inverse matrix of the normal equations; empty: it is not known."""
+        """The diagonal of the normal equations' inverse matrix; empty if it is unknown."""
         return ()
 
     @cached_property
-    def _squared(self) -> float:
+    def _squared_residuals(self) -> float:
         """The weighted sum of squared residuals."""
         row = self.predictions.select(F.sum(self._weight * self._residual * self._residual)).first()
         return float(row[0]) if row else 0.0
@@ -136,7 +136,7 @@ class LinearRegressionSummary(RegressionSummary, regression.LinearRegressionSumm
         if not self._inverse_diagonal:
             raise UnsupportedOperationException(f"No {quantity} available for this LinearRegressionModel")
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.sqrt(np.divide(self._squared, self.degreesOfFreedom) * np.array(self._inverse_diagonal))
+            return np.sqrt(np.divide(self._squared_residuals, self.degreesOfFreedom) * np.array(self._inverse_diagonal))
 
     def _statistics(self, quantity: str) -> Any:
         errors = self._standard_errors(quantity)

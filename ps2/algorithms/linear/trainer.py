@@ -1,4 +1,4 @@
-"""The training of a linear model: a program of one of the solvers, on a fleet or in the process of the only worker."""
+"""The training of a linear model: runs a solver's program, on servers or in the process of the only worker."""
 
 from __future__ import annotations
 
@@ -53,10 +53,12 @@ def train(
 ) -> TrainedModel:
     """Train a model on the servers of the PS2Context ``ps``; call ``on_step`` in the driver after each step.
 
-    ConfigError: the training in the checkpoint is another one. LimitError: the vectors cannot fit servers or workers.
+    Raises:
+        ConfigError: the checkpoint is of a training with other settings.
+        LimitError: the vectors do not fit into the memory of servers or workers.
     """
     names = CheckpointNames.of(plan.name, ps)
-    # Compare the settings first: they decide the vectors that the checkpoint must have.
+    # Compare the settings before vectors are made: the vectors in the checkpoint depend on them.
     Journal.of(names, journal_settings(problem, plan), LinearProgram.number)
     if not names.begun:
         check_fleet(problem, plan, ps.memory())
@@ -64,7 +66,7 @@ def train(
     try:
         context = SolverContext(
             problem,
-            replace(plan, start=None),  # weights do not travel to workers with the plan
+            replace(plan, start=None),  # the plan is sent to workers, and must not contain weights
             facts,
             loss_of(problem),
             space,
@@ -72,20 +74,20 @@ def train(
             Record(on_step),
             table.workers,
             table.columns,
-            space.weight() if plan.scales(problem) else None,
-            Center(space.weight(), problem.outputs) if _subtracts_means(problem, plan) else None,
-            None if plan.bounds is None else Box(plan.bounds, *space.several(2)),
+            space.new_weight() if plan.scales(problem) else None,
+            Center(space.new_weight(), problem.outputs) if _subtracts_means(problem, plan) else None,
+            None if plan.bounds is None else Box(plan.bounds, *space.new_list(2)),
             plan.start,
         )
         return run_program(ps, SOLVERS[plan.solver](context), table, names)
     except BaseException:
-        if not names.begun:  # else the vectors may be another training's
+        if not names.begun:  # otherwise the vectors belong to the checkpoint, and another driver can resume
             space.free()
         raise
 
 
 def _subtracts_means(problem: Problem, plan: LinearPlan) -> bool:
-    """Return whether the solver subtracts means; the features of long sparse vectors have small means."""
+    """Return whether the solver centres features. With long sparse vectors it does not: their means are small."""
     if plan.solver == "normal":
         return problem.fit_intercept
     has_bounded_bias = plan.bounds is not None and plan.bounds.are_on_biases
@@ -96,9 +98,9 @@ def _subtracts_means(problem: Problem, plan: LinearPlan) -> bool:
 def train_weights(
     ps: Any, table: Table, problem: Problem, plan: LinearPlan, facts: Facts, on_step: OnStep
 ) -> tuple[Weights, TrainingHistory]:
-    """Train as ``train`` does; return the weights, as an array if they are few."""
+    """Train as ``train`` does; return the weights, in the driver unless they are too many (``MAX_IN_DRIVER``)."""
     model = train(ps, table, problem, plan, facts, on_step)
-    return Weights.of(problem, model.weight, model.biases), model.history
+    return Weights.from_servers(problem, model.weight, model.biases), model.history
 
 
 # -- the same programs in the process of the only worker, which has all rows -------------------------------------------
@@ -106,14 +108,14 @@ def train_weights(
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A training of the only worker."""
+    """The training that the only worker runs."""
 
     problem: Problem
     plan: LinearPlan
     facts: Facts
 
     def message(self) -> Message:
-        """Return the task as plain data."""
+        """Return the task as a message of plain data."""
         assert self.plan.path is None
         assert self.plan.start is None
         plan = asdict(self.plan) | {"settings": vars(self.plan.settings)}
@@ -131,13 +133,12 @@ class Task:
 
 
 def train_task(ps: Any, table: Table, task: Task, /, *, on_step: OnStep) -> tuple[Weights, TrainingHistory]:
-    """Train as ``train_weights`` does."""
     return train_weights(ps, table, task.problem, task.plan, task.facts, on_step)
 
 
 @dataclass(frozen=True, eq=False)
 class AfterSurvey:
-    """Trains with the rows that the worker has surveyed: the program of a ``SurveyedTraining``, for a ``Task``."""
+    """The program of a ``SurveyedTraining``: it trains with the rows that the worker has surveyed; picklable."""
 
     table: Table
     servers: int
@@ -145,27 +146,27 @@ class AfterSurvey:
     def __call__(self, surveyed: tuple[Reading, Any], message: Mapping[str, Any]) -> Outcome:
         task = Task.of(message)
         task = replace(task, plan=task.plan.with_settings(spill="never"))
-        reading = _times(surveyed[0], task.facts.weight_unit)
+        reading = _with_scaled_weights(surveyed[0], task.facts.weight_unit)
         return run_only_worker(train_task, self.table, task, self.servers, None, reading)
 
 
-def _times(reading: Reading, unit: float) -> Reading:
-    """Multiply the rows' weights by their unit (``Facts``), as Spark does when it surveys the table."""
+def _with_scaled_weights(reading: Reading, unit: float) -> Reading:
+    """Multiply the rows' weights by ``unit`` (``Facts.weight_unit``), as Spark does when it surveys the table."""
     if unit == 1.0:
         return reading
 
-    def multiplied(rows: LocalRows) -> LocalRows:
+    def scale_weights(rows: LocalRows) -> LocalRows:
         return rows if rows.weights is None else replace(rows, weights=rows.weights * unit)
 
-    held_out = None if reading.held_out is None else multiplied(reading.held_out)
-    return replace(reading, training=multiplied(reading.training), held_out=held_out)
+    held_out = None if reading.held_out is None else scale_weights(reading.held_out)
+    return replace(reading, training=scale_weights(reading.training), held_out=held_out)
 
 
 def train_locally(
     ps: Any, table: Table, problem: Problem, plan: LinearPlan, facts: Facts, on_step: OnStep
 ) -> tuple[Weights, TrainingHistory]:
-    """Train like ``train_weights`` in the process of the only worker; call ``on_step`` when the training has ended."""
-    # Rows are written to files when they are read, which is before the training in the worker begins.
+    """Train like ``train_weights`` in the only worker's process; call ``on_step`` for all steps after the training."""
+    # ``Training`` spills rows when it reads the table, so the training in the worker must not spill them again.
     task = Task(problem, plan.with_settings(spill="never"), facts)
     program = partial(run_only_worker, train_task, replace(table, frame=None), task, len(ps.servers))
     record = Record(on_step)

@@ -21,12 +21,12 @@ from ps2.data.spilling import Spill
 from ps2.matrix.partition import Partition
 
 DTYPES: tuple[Float, ...] = ("float64", "float32")
-# The first problem stands for all losses of margins: they share their kernels.
+# The logistic problem compiles the kernels of all losses of one margin.
 PROBLEMS = Problem("logistic", 2), Problem("softmax", 2, width=2), Problem("fmSquared", 2, width=2)
 
 
 def warm() -> None:
-    """Call all kernels on two rows, in the forms in which workers, servers and models hold them."""
+    """Call all kernels on two rows, with the array types that workers, servers and models use."""
     for dtype in DTYPES:
         rows = _rows(dtype)
         for problem in PROBLEMS:
@@ -45,8 +45,8 @@ def warm() -> None:
         scaled(rows, squared_distances(rows, sums.means, shrink_factors(sums.sizes)))
         rows.take([0])
         _read_from_file(dtype)
-        change, others = np.zeros(2, dtype), [np.ones(2, dtype) for _ in range(3)]
-        ops.predict_changes(change, *others, l1=0.1, l2=0.1, screen=0.1)
+        change, operands = np.zeros(2, dtype), [np.ones(2, dtype) for _ in range(3)]
+        ops.predict_changes(change, *operands, l1=0.1, l2=0.1, screen=0.1)
         ops.draw_coordinates(change, Partition(0, 0, 2), count=1, seed=0, round=0, dim=2, schedule=0)
     for problem in PROBLEMS:
         _predict(problem)
@@ -63,7 +63,7 @@ def _read_from_file(dtype: Float) -> None:
 
 
 def _predict(problem: Problem) -> None:
-    """Compute margins of rows as in ``transform``: columns have 64 bits, and values may be read-only, from Arrow."""
+    """Compute margins as ``transform`` does: column indices are int64, and values from Arrow may be read-only."""
     w, b = np.zeros(2 * problem.width), np.zeros(problem.biases)
     for writeable in (True, False):
         values = np.ones(2)
@@ -73,11 +73,11 @@ def _predict(problem: Problem) -> None:
 
 
 def _descend() -> None:
-    """Take a step of coordinate descent."""
     rows, features, empty = _rows("float64", np.int32), np.arange(2), np.empty(0)
-    columns, slope, curvature = LocalColumns.of(rows, empty.astype(np.int64), empty), np.empty(2), np.empty(2)
+    columns, slope, curvature = LocalColumns.from_rows(rows, empty.astype(np.int64), empty), np.empty(2), np.empty(2)
     for weights in (empty, np.ones(2)):
-        coordinate_kernels.slopes(HALF_SQUARED, np.zeros(2), np.array([0.0, 1.0]), weights, 0.0, 0.5, slope, curvature)
+        rows_arguments = np.zeros(2), np.array([0.0, 1.0]), weights
+        coordinate_kernels.loss_derivatives(HALF_SQUARED, *rows_arguments, 0.0, 0.5, slope, curvature)
     coordinate_kernels.describe_columns(rows.x.indptr, rows.x.indices, rows.x.data, np.ones(2), np.zeros((2, 3)))
     columns.add_to(slope, features, np.ones(2))
     products = NO_PRODUCTS.extended(

@@ -31,10 +31,10 @@ VECTOR_COLUMNS = ["first vector", "second vector"]
 
 
 class MetricLearning(MetricSettings, FleetEstimator, Estimator["MetricLearningModel"]):
-    """Distance metric learning: a matrix L on servers, so that ``|L x - L y|`` is small for similar rows only.
+    """Distance metric learning: a matrix L on servers, with a small ``|L x - L y|`` for similar rows only.
 
-    L minimises the mean over pairs of ``|L (x - y)|^2`` for similar ones, and
-    ``dissimilarWeight * max(0, 1 - |L (x - y)|^2)`` for dissimilar ones (Xing et al., 2002, as in Petuum).
+    L minimises the mean over pairs of ``|L (x - y)|^2`` for a similar pair, and of
+    ``dissimilarWeight * max(0, 1 - |L (x - y)|^2)`` for a dissimilar pair (Xing et al., 2002, as in Petuum).
 
     Example::
 
@@ -63,7 +63,7 @@ class MetricLearning(MetricSettings, FleetEstimator, Estimator["MetricLearningMo
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Survey:
         classes = 2 if self.isSet(self.otherCol) else 0
         table_survey = survey(dataset, columns, classes)
-        labels = [number for number, weight in enumerate(table_survey.facts.class_weights) if weight > 0]
+        labels = [label for label, weight in enumerate(table_survey.facts.class_weights) if weight > 0]
         if len(labels) < 2:
             expected = "both similar (1) and dissimilar (0) pairs" if classes else "rows of at least two classes"
             raise InputError(f"column {columns.label!r}: expected {expected}, got only the label {labels[0]}")
@@ -106,7 +106,7 @@ class MetricLearningModel(MetricSettings, FeatureModel, Model):
         return DenseMatrix(dim, dim, matrix.reshape(-1))
 
     def mapped(self, value: Any) -> Vector:
-        """Return L x of one row: a vector of pyspark, an array or a list of ``numFeatures`` numbers."""
+        """Return L x for one row: a vector of pyspark, an array or a list of ``numFeatures`` values."""
         return DenseVector(self.metric.transform(as_row(value, self.numFeatures, missing=False))[0])
 
     def _head(self) -> VectorHead:
@@ -123,9 +123,9 @@ MetricLearning._MODEL = MetricLearningModel
 
 
 def join_vectors(frame: DataFrame, names: tuple[str, str], label: str) -> tuple[DataFrame, str]:
-    """Join the two vectors of each row; return the labels with the joined vectors, and the name of their column.
+    """Return rows with the labels and the concatenation of each row's two vectors, and the name of its column.
 
-    One Spark job checks the vectors' sizes: see ``_vector_size``.
+    One Spark job checks the vectors' lengths: see ``_vector_size``.
     """
     for name in names:
         check_features(frame, name)
@@ -136,39 +136,39 @@ def join_vectors(frame: DataFrame, names: tuple[str, str], label: str) -> tuple[
         for name, alias in zip(names, VECTOR_COLUMNS, strict=True)
     ]
     rows = frame.select(*vectors, column(label).alias(label, metadata=field(frame, label).metadata))
-    joined = " and ".join(names)
-    # NaN stays here: the workers report the rows that have it.
-    assembler = VectorAssembler(inputCols=VECTOR_COLUMNS, outputCol=joined, handleInvalid="keep")
-    return assembler.transform(rows).select(column(joined), column(label)), joined
+    joined_name = " and ".join(names)
+    # Keep NaN: the workers report rows with NaN, as for other estimators.
+    assembler = VectorAssembler(inputCols=VECTOR_COLUMNS, outputCol=joined_name, handleInvalid="keep")
+    return assembler.transform(rows).select(column(joined_name), column(label)), joined_name
 
 
 def _as_vectors(frame: DataFrame, name: str) -> Column:
-    """Return a column of vectors, or of arrays, as vectors; a null number in an array becomes NaN."""
+    """Return a column of vectors or arrays as vectors; a null element of an array becomes NaN."""
     value = column(name)
     if not isinstance(field(frame, name).dataType, ArrayType):
         return value
-    return array_to_vector(F.transform(value, lambda number: F.coalesce(number.cast("double"), F.lit(math.nan))))
+    return array_to_vector(F.transform(value, lambda element: F.coalesce(element.cast("double"), F.lit(math.nan))))
 
 
 def _vector_size(frame: DataFrame, names: tuple[str, str]) -> int:
-    """Return the size of the vectors; raise InputError if a vector is null, empty, or of another size."""
+    """Return the length of all vectors; raise InputError if a vector is null or empty, or the lengths differ."""
     aggregates = [F.count(F.lit(1)).alias("rows")]
-    for number, name in enumerate(names):
+    for index, name in enumerate(names):
         value = column(name)
         if isinstance(field(frame, name).dataType, ArrayType):
             size = F.when(value.isNotNull(), F.size(value))
         else:
-            parts = F.unwrap_udt(value)
-            size = F.when(parts.isNotNull(), F.coalesce(parts["size"], F.size(parts["values"])))
-        aggregates += [F.min(size).alias(f"min{number}"), F.max(size).alias(f"max{number}")]
-        aggregates.append(F.sum(F.when(size.isNull(), 1).otherwise(0)).alias(f"nulls{number}"))
+            vector = F.unwrap_udt(value)
+            size = F.when(vector.isNotNull(), F.coalesce(vector["size"], F.size(vector["values"])))
+        aggregates += [F.min(size).alias(f"min{index}"), F.max(size).alias(f"max{index}")]
+        aggregates.append(F.sum(F.when(size.isNull(), 1).otherwise(0)).alias(f"nulls{index}"))
     stats = frame.agg(*aggregates).collect()[0]
     if not stats["rows"]:
         raise InputError(NO_ROWS)
-    for number, name in enumerate(names):
-        if stats[f"nulls{number}"]:
-            raise InputError(f"column {name!r}: expected vectors, got null in {stats[f'nulls{number}']} rows")
-        sizes = stats[f"min{number}"], stats[f"max{number}"]
+    for index, name in enumerate(names):
+        if stats[f"nulls{index}"]:
+            raise InputError(f"column {name!r}: expected vectors, got null in {stats[f'nulls{index}']} rows")
+        sizes = stats[f"min{index}"], stats[f"max{index}"]
         if sizes[0] != sizes[1] or sizes[0] != stats["min0"]:
             raise InputError(
                 f"column {name!r}: expected vectors of one size, which is {stats['min0']} in {names[0]!r}, got sizes "

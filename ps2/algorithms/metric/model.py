@@ -28,7 +28,7 @@ class Metric(ArrayModel):
 
     def __init__(self, components: Any) -> None:
         """Raises:
-        ShapeError, DTypeError: ``components`` are not a matrix of numbers.
+        ShapeError, DTypeError: ``components`` are not a numeric matrix.
         InputError: a component is not finite.
         """
         self.components = finite_rows("components", components)
@@ -45,31 +45,31 @@ class Metric(ArrayModel):
 
     @property
     def classes(self) -> None:
-        """None: the model predicts no classes."""
+        """None, because a metric predicts no classes."""
 
     def transform(self, x: Any) -> Float64s:
-        """Return L x of each row, float64, shape (n, rank). Euclidean distances of the results are those of the metric.
+        """Return L x for each row x, float64, shape (n, rank); their Euclidean distances are the metric's distances.
 
         Args:
             x: scipy sparse or an array, shape (n, features).
 
         Raises:
-            ShapeError, DTypeError: the rows are not numeric, or have another number of features.
-            InputError: a number is not finite.
+            ShapeError, DTypeError: the rows are not numeric, or have a wrong number of features.
+            InputError: a value is not finite.
         """
         return np.asarray(finite_row_or_rows("x", x, self.dim) @ self.components.T)
 
     def margins(self, x: sp.csr_array) -> Float64s:
-        """Return what ``transform`` does."""
+        """Return ``transform(x)``, the raw output that the column of L x is made from."""
         return self.transform(x)
 
     def distances(self, x: Any, y: Any) -> Float64s:
-        """Return the distance of each row of x to the same row of y, float64, shape (n,).
+        """Return the distances between rows of x and y with the same index, float64, shape (n,).
 
         Raises:
-            ShapeError, DTypeError: the rows are not numeric, have another number of features, or x and y differ in
+            ShapeError, DTypeError: the rows are not numeric, have a wrong number of features, or x and y differ in
                 their number of rows.
-            InputError: a number is not finite.
+            InputError: a value is not finite.
         """
         left, right = finite_row_or_rows("x", x, self.dim), finite_row_or_rows("y", y, self.dim)
         if left.shape != right.shape:
@@ -85,7 +85,7 @@ class Metric(ArrayModel):
         """
         if self.dim > MAX_FEATURES:
             raise LimitError(
-                f"matrix: {self.dim:,} features make {self.dim**2:,} numbers, and up to {MAX_FEATURES:,} features are "
-                "allowed; components holds the same metric in fewer numbers"
+                f"matrix: {self.dim:,} features make {self.dim**2:,} values, and at most {MAX_FEATURES:,} features are "
+                "allowed; components is the same metric in fewer values"
             )
         return self.components.T @ self.components

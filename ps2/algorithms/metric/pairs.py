@@ -1,12 +1,12 @@
-"""A worker's pairs of rows, read from the table or drawn from rows with labels, and their objective. Pure.
+"""A worker's pairs of rows, read from the table or drawn from labelled rows, and their objective. Pure.
 
 The objective of a metric L (Xing et al., 2002, as in Petuum's distance metric learning) is
 
     1/n (sum over similar pairs of |L d|^2  +  lambda sum over dissimilar pairs of max(0, 1 - |L d|^2))
 
-where d is the difference of a pair's vectors, and n the number of pairs. Its gradient by L is the sum over pairs of
-c (L d) d', with c = 2 for a similar pair, and c = -2 lambda for a dissimilar one with |L d| < 1. So the gradient of a
-pair is the product of two vectors, c (L d) and d.
+where d is the difference of a pair's vectors, and n the number of pairs. Its gradient by L is 1/n times the sum over
+pairs of c (L d) d', with c = 2 for a similar pair, c = -2 lambda for a dissimilar pair with |L d| < 1, and else c = 0.
+So the gradient of a pair is the outer product of two vectors, c (L d) and d.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ps2.errors import ShapeError
 
 Mask = npt.NDArray[np.bool_]
 
-# The maximum number of values of the differences in memory at a time.
+# The maximum number of values of temporary differences in memory at a time: 50 MB of float64 with columns.
 BLOCK_VALUES = 1 << 22
-# The maximum number of values of differences that are computed once and stay in memory: 200 MB.
+# Differences with at most this number of values are computed once and stay in memory: 200 MB.
 MAX_CACHED_VALUES = 1 << 24
 
 
@@ -36,10 +36,10 @@ class Pairs:
     """Pairs of rows.
 
     Attributes:
-        x: scipy CSR, shape (n, k): the rows; if ``first`` is None, the differences of the pairs.
+        x: scipy CSR, shape (n, k): the rows; if ``first`` is None, the pairs' differences instead.
         keys: int64, shape (k,): the feature of each column of x.
         similar: whether each pair is similar, shape (pairs,).
-        first, second: the numbers of each pair's two rows in x, shape (pairs,).
+        first, second: the indices of each pair's two rows in x, shape (pairs,); None: x has differences.
     """
 
     x: sp.csr_array
@@ -51,31 +51,31 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.similar)
 
-    def differences(self, numbers: Int64s) -> sp.csr_array:
-        """Return the differences of the pairs with these numbers, shape (m, k)."""
+    def differences(self, indices: Int64s) -> sp.csr_array:
+        """Return the differences of the pairs at m indices, shape (m, k)."""
         if self.first is None or self.second is None:
-            return self.x if len(numbers) == len(self) else self.x[numbers]
-        return sp.csr_array(self.x[self.first[numbers]] - self.x[self.second[numbers]])
+            return self.x if len(indices) == len(self) else self.x[indices]
+        return sp.csr_array(self.x[self.first[indices]] - self.x[self.second[indices]])
 
-    def subtracted(self) -> Pairs:
-        """Return the same pairs with all differences computed; return ``self`` if these take too much memory."""
+    def with_differences(self) -> Pairs:
+        """Return the same pairs with all differences computed; ``self`` if these would take too much memory."""
         if self.first is None or len(self) * self._values_per_pair > MAX_CACHED_VALUES:
             return self
         return Pairs(self.differences(np.arange(len(self))), self.keys, self.similar)
 
     def blocks(self) -> Iterator[Int64s]:
-        """Yield the numbers of all pairs, in blocks whose differences have at most about ``BLOCK_VALUES`` values."""
+        """Yield the indices of all pairs, in blocks whose differences have about ``BLOCK_VALUES`` values at most."""
         step = max(1, BLOCK_VALUES // self._values_per_pair)
         for begin in range(0, len(self), step):
             yield np.arange(begin, min(begin + step, len(self)))
 
     @property
     def _values_per_pair(self) -> int:
-        """The approximate number of stored values of a difference: twice the mean of a row."""
+        """The approximate number of stored values of a difference: twice a row's mean number."""
         return 2 * max(1, self.x.nnz // max(self.x.shape[0], 1))
 
     def sample(self, fraction: float, rng: np.random.Generator) -> Int64s:
-        """Select each pair with probability ``fraction``; return the numbers of the selected pairs, ascending."""
+        """Select each pair with probability ``fraction``; return the indices of the selected pairs, ascending."""
         if fraction == 1.0:
             return np.arange(len(self))
         count = rng.binomial(len(self), fraction)
@@ -83,7 +83,7 @@ class Pairs:
 
 
 def read_pairs(rows: LocalRows, dim: int) -> Pairs:
-    """Return the pairs of a table: the first vector is a row's first ``dim`` features. Label 1 means similar."""
+    """Return a pair for each row: its vectors are the first and the last ``dim`` features. Label 1 means similar."""
     assert rows.y is not None
     keys = rows.keys[rows.x.indices]
     is_second = keys >= dim
@@ -98,13 +98,13 @@ def read_pairs(rows: LocalRows, dim: int) -> Pairs:
 def draw_pairs(rows: LocalRows, count: int, rng: np.random.Generator) -> Pairs:
     """Draw partners for each row among this worker's rows: ``count`` of its class, and ``count`` of other classes.
 
-    A row that is alone in its class gets no similar partner, and a row without rows of other classes no dissimilar one.
+    A row without other rows of its class gets no similar partner; without rows of other classes, no dissimilar one.
     """
     assert rows.y is not None
     order = np.argsort(rows.y, kind="stable")
     _, starts, sizes = np.unique(rows.y[order], return_index=True, return_counts=True)
     class_starts, class_sizes = np.repeat(starts, sizes), np.repeat(sizes, sizes)
-    positions, n = np.arange(len(order)), len(order)  # rows sorted by class
+    positions, n = np.arange(len(order)), len(order)  # positions in the order of classes
     firsts, seconds, similar = [], [], []
     for _ in range(count):
         has_similar = class_sizes > 1
@@ -121,20 +121,20 @@ def draw_pairs(rows: LocalRows, count: int, rng: np.random.Generator) -> Pairs:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluated:
-    """The objective of pairs.
+class Evaluation:
+    """The loss and gradient of m pairs.
 
     Attributes:
         loss: the sum of the pairs' terms, without the division by n.
-        slopes: float64, shape (m, rank): c (L d) of each pair; 0 where a pair has no gradient.
+        slopes: float64, shape (m, rank): c (L d) of each pair.
     """
 
     loss: float
     slopes: Float64s
 
 
-def evaluate(differences: Any, similar: Mask, columns: Any, dissimilar_weight: float) -> Evaluated:
-    """Evaluate pairs by their differences, sparse or dense, shape (m, features); ``columns`` is L transposed."""
+def evaluate(differences: Any, similar: Mask, columns: Any, dissimilar_weight: float) -> Evaluation:
+    """Evaluate m pairs, given their differences, shape (m, features), sparse or dense; ``columns`` is L transposed."""
     if differences.shape != (len(similar), len(columns)):
         raise ShapeError(f"differences: expected shape {(len(similar), len(columns))}, got {tuple(differences.shape)}")
     mapped = np.asarray(differences @ columns, np.float64)
@@ -142,11 +142,11 @@ def evaluate(differences: Any, similar: Mask, columns: Any, dissimilar_weight: f
     is_too_close = ~similar & (squares < 1.0)
     loss = squares[similar].sum() + dissimilar_weight * (1.0 - squares[is_too_close]).sum()
     factors = np.where(similar, 2.0, np.where(is_too_close, -2.0 * dissimilar_weight, 0.0))
-    return Evaluated(float(loss), factors[:, None] * mapped)
+    return Evaluation(float(loss), factors[:, None] * mapped)
 
 
 def objective(components: Any, differences: Any, similar: Mask, dissimilar_weight: float = 1.0) -> float:
     """Return the objective of L, shape (rank, features), for differences, shape (n, features), sparse or dense."""
     x = differences if sp.issparse(differences) else np.asarray(differences)
-    evaluated = evaluate(x, np.asarray(similar, bool), np.asarray(components).T, dissimilar_weight)
-    return evaluated.loss / max(len(similar), 1)
+    evaluation = evaluate(x, np.asarray(similar, bool), np.asarray(components).T, dissimilar_weight)
+    return evaluation.loss / max(len(similar), 1)

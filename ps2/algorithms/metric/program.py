@@ -27,20 +27,20 @@ from ps2.errors import DivergedError, InputError
 
 log = logging.getLogger(__name__)
 
-# The scale by which features are divided must be larger than this, or quotients may overflow.
+# Features are divided by a scale. It must be above this value, or the quotients may overflow.
 MIN_SCALE = 2.0**-1022
-# The clock of the first step, unless another driver resumed a finished training. Random numbers depend on it.
+# The clock of step 0 in a training that no driver has resumed. Seeds of minibatches are FIRST_STEP + step.
 FIRST_STEP = FIRST_CLOCK + 1
-# Sparse rows with at least this share of stored values travel as dense arrays: a stored value also needs its column.
+# Differences with at least this fraction of stored values are sent as dense arrays, which need no column indices.
 DENSE_FROM = 0.8
-# The columns of the survey, which has a row for each worker: the number of similar pairs; that of dissimilar pairs; the
-# largest absolute difference of two values; the sum of squared differences, as a multiple of its square.
+# The columns of the survey, which has a row for each worker: the numbers of similar and of dissimilar pairs; the
+# largest absolute value of a difference; the sum of squares of differences' values, divided by its square.
 SIMILAR, DISSIMILAR, LARGEST, SQUARES = range(4)
 
 
 @dataclass(frozen=True, eq=False)
 class Survey(Task):
-    """Report the number of similar and of dissimilar pairs, and how large their differences are."""
+    """Report the numbers of similar and dissimilar pairs, and the size of their differences."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +66,10 @@ class Evaluate(Task):
 
 
 class MetricProgram(Program[Trained[Metric]]):
-    """Metric learning.
+    """The program of metric learning.
 
-    With ``factors`` other than "auto", up to two workers and the same rows in each, results are the same to the bit on
-    any number of servers.
+    With ``factors`` other than "auto", at most two workers and the same rows in each, results are bit for bit the same
+    for any number of servers.
     """
 
     number = 2
@@ -78,7 +78,7 @@ class MetricProgram(Program[Trained[Metric]]):
         super().__init__(plan, plan.form, record)
         dtype, rank = "float64" if plan.is_small else "float32", plan.settings.rank
         states = 0 if plan.settings.optimizer == "sgd" else 1
-        self.weight = names.give(lambda name: DCV.dense(plan.numbers, 2 + states, dtype, align=rank, name=name))
+        self.weight = names.give(lambda name: DCV.dense(plan.num_values, 2 + states, dtype, align=rank, name=name))
         self._states = [names.give(self.weight.derive) for _ in range(states)]
         self.gradient = names.give(self.weight.derive)
 
@@ -92,7 +92,8 @@ class MetricProgram(Program[Trained[Metric]]):
         while True:
             is_last = step >= ask.setting(lambda: self.plan.settings.maxIter)
             report = yield Evaluate(scale) if is_last else AddGradient(scale, pairs, step)
-            if is_last and step < ask.setting(lambda: self.plan.settings.maxIter):  # another driver wants more steps
+            # A driver that resumes the training may have a larger maxIter.
+            if is_last and step < ask.setting(lambda: self.plan.settings.maxIter):
                 continue
             value = report.loss / report.pairs if report.pairs else math.nan
             if report.pairs and not math.isfinite(value):
@@ -107,7 +108,7 @@ class MetricProgram(Program[Trained[Metric]]):
             step += 1
 
     def _draw_metric(self, surveys: Float64s) -> tuple[float, float]:
-        """Draw an L for which |L d|^2 has a mean of about 1; return the divisor of features and the number of pairs."""
+        """Draw an initial L with a mean |L d|^2 of about 1; return the divisor of features, and the number of pairs."""
         similar, dissimilar = surveys[:, SIMILAR].sum(), surveys[:, DISSIMILAR].sum()
         for count, kind in ((similar, "similar"), (dissimilar, "dissimilar")):
             if not count:
@@ -121,7 +122,7 @@ class MetricProgram(Program[Trained[Metric]]):
                 "features: the difference of two values is not finite: the values are too large; scale them"
             )
         if largest == 0.0:
-            raise InputError("features: the two vectors of each pair are equal, so no metric can tell them apart")
+            raise InputError("features: the two vectors of each pair are equal, so no metric can separate pairs")
         squares = float((surveys[:, SQUARES] * (surveys[:, LARGEST] / largest) ** 2).sum())
         scale = float(largest * math.sqrt(squares / (similar + dissimilar)))
         if not (math.isfinite(scale) and scale > MIN_SCALE):
@@ -156,12 +157,12 @@ class MetricProgram(Program[Trained[Metric]]):
         return Trained(Metric(components), self.record.history())
 
     def _check_progress(self) -> None:
-        """Warn if the training has not improved L; raise DivergedError if the objective is far worse than at first."""
+        """Warn if the objective has not improved; raise DivergedError if it is far worse than at first."""
         settings = self.plan.settings
         factor, text = self.record.growth()
         if math.isnan(factor) and self.record.objective:
             log.warning(
-                "no minibatch had a pair, so L is still the random initial one: use a miniBatchFraction above %g",
+                "no minibatch had a pair, so L still has its random initial values: use a miniBatchFraction above %g",
                 settings.miniBatchFraction,
             )
         message = f"{text}: stepSize {settings.stepSize:g} is too large"
@@ -180,7 +181,7 @@ class MetricProgram(Program[Trained[Metric]]):
 
 @dataclass(frozen=True, eq=False)
 class MetricWork:
-    """Makes the function that does a worker's tasks from its rows; picklable.
+    """The workers' part of the program; picklable. Called with a worker's rows, it returns the worker's ``DoTask``.
 
     ``weight`` is L for scaled features, with ``rank`` adjacent columns for each feature.
     """
@@ -190,10 +191,12 @@ class MetricWork:
     gradient: DCV
 
     def __call__(self, reading: Reading) -> DoTask:
-        return _Work(self, reading.training).do
+        return _MetricWorker(self, reading.training).do
 
 
-class _Work:
+class _MetricWorker:
+    """Does the tasks of one worker, with pairs of its rows."""
+
     def __init__(self, work: MetricWork, rows: LocalRows) -> None:
         self.plan, self.weight, self.gradient = work.plan, work.weight, work.gradient
         self._rows = rows
@@ -208,34 +211,36 @@ class _Work:
             case AddGradient():
                 sequence = np.random.SeedSequence(self.plan.seed, spawn_key=(worker.rank, FIRST_STEP + task.step))
                 generator = np.random.Generator(np.random.Philox(sequence))
-                numbers = pairs.sample(self.plan.settings.miniBatchFraction, generator)
-                loss, moved_bytes = self._add_gradient(pairs, numbers, task.scale, task.pairs)
-                worker.report({"loss": loss, "pairs": len(numbers), "bytes": moved_bytes, **self._form.reported()})
+                indices = pairs.sample(self.plan.settings.miniBatchFraction, generator)
+                loss, moved_bytes = self._add_gradient(pairs, indices, task.scale, task.pairs)
+                worker.report({"loss": loss, "pairs": len(indices), "bytes": moved_bytes, **self._form.reported()})
             case Evaluate():
                 worker.report(self._evaluate(pairs, task.scale))
 
     def _make_pairs(self, rank: int) -> Pairs:
         plan, rows = self.plan, self._rows
         if not plan.draws_pairs:
-            return read_pairs(rows, plan.dim).subtracted()
-        return draw_pairs(rows, plan.settings.pairsPerRow, np.random.default_rng([plan.seed, rank])).subtracted()
+            return read_pairs(rows, plan.dim).with_differences()
+        return draw_pairs(rows, plan.settings.pairsPerRow, np.random.default_rng([plan.seed, rank])).with_differences()
 
-    def _add_gradient(self, pairs: Pairs, numbers: Int64s, scale: float, all_pairs: float) -> tuple[float, int]:
+    def _add_gradient(self, pairs: Pairs, indices: Int64s, scale: float, all_pairs: float) -> tuple[float, int]:
         """Add the gradient of a minibatch; return its summed loss, and the bytes sent and received."""
-        if not len(numbers):
+        if not len(indices):
             return 0.0, 0
         rank = self.plan.settings.rank
-        x = pairs.differences(numbers)
+        x = pairs.differences(indices)
         used, inverse = number_columns(x.indices)
-        x = type(x)((x.data / scale, inverse, x.indptr), shape=(len(numbers), len(used)))
+        x = type(x)((x.data / scale, inverse, x.indptr), shape=(len(indices), len(used)))
         keys = pairs.keys[used]
         columns = columns_of(keys, rank)
         w = self.weight.pull(columns)
-        evaluated = evaluate(x, pairs.similar[numbers], w.reshape(len(keys), rank), self.plan.settings.dissimilarWeight)
-        active = np.flatnonzero(evaluated.slopes.any(axis=1))
-        if not len(active):
-            return evaluated.loss, w.nbytes
-        x, slopes = x[active], evaluated.slopes[active] / (self.plan.settings.miniBatchFraction * all_pairs)
+        settings = self.plan.settings
+        evaluation = evaluate(x, pairs.similar[indices], w.reshape(len(keys), rank), settings.dissimilarWeight)
+        has_gradient = np.flatnonzero(evaluation.slopes.any(axis=1))
+        if not len(has_gradient):
+            return evaluation.loss, w.nbytes
+        x = x[has_gradient]
+        slopes = evaluation.slopes[has_gradient] / (settings.miniBatchFraction * all_pairs)
         if x.nnz >= DENSE_FROM * x.shape[0] * x.shape[1]:
             x = x.toarray()
         factor_bytes = self._form.factor_bytes(self.gradient, rank, x, keys)
@@ -245,27 +250,27 @@ class _Work:
         else:
             sent = SentValues(np.asarray(x.T @ slopes, self.gradient.dtype).reshape(-1), columns)
         sent.add_to(self.gradient)
-        return evaluated.loss, w.nbytes + sent.nbytes
+        return evaluation.loss, w.nbytes + sent.nbytes
 
     def _evaluate(self, pairs: Pairs, scale: float) -> dict[str, Any]:
         rank, loss = self.plan.settings.rank, 0.0
         w = self.weight.pull(columns_of(pairs.keys, rank))
         columns = w.reshape(len(pairs.keys), rank).astype(np.float64) / scale
-        for numbers in pairs.blocks():
-            x, similar = pairs.differences(numbers), pairs.similar[numbers]
+        for indices in pairs.blocks():
+            x, similar = pairs.differences(indices), pairs.similar[indices]
             loss += evaluate(x, similar, columns, self.plan.settings.dissimilarWeight).loss
         return {"loss": loss, "pairs": len(pairs), "bytes": w.nbytes}
 
 
 def _survey(pairs: Pairs) -> Any:
-    """Return a worker's row of the survey."""
-    largest, squares = 0.0, 0.0
+    """Return a worker's row of the survey, shape (1, 4)."""
+    largest, squares = 0.0, 0.0  # squares: divided by the square of the largest value so far
     with np.errstate(over="ignore"):
-        for numbers in pairs.blocks():
-            values = np.abs(pairs.differences(numbers).data).astype(np.float64)
-            unit = max(largest, float(values.max(initial=0.0)))
-            if unit > 0.0 and np.isfinite(unit):
-                squares = squares * (largest / unit) ** 2 + float(((values / unit) ** 2).sum())
-            largest = unit
+        for indices in pairs.blocks():
+            values = np.abs(pairs.differences(indices).data).astype(np.float64)
+            new_largest = max(largest, float(values.max(initial=0.0)))
+            if new_largest > 0.0 and np.isfinite(new_largest):
+                squares = squares * (largest / new_largest) ** 2 + float(((values / new_largest) ** 2).sum())
+            largest = new_largest
     similar = int(pairs.similar.sum())
     return np.array([[similar, len(pairs) - similar, largest, squares]], np.float64)

@@ -28,11 +28,12 @@ from ps2.data.key_rows import KeyRows
 from ps2.errors import ConfigError
 from ps2.run.spark.backend_lookup import backend_of
 
-_one_context = threading.Lock()
+# Fits in several threads must not each start a context.
+_context_lock = threading.Lock()
 
 
 class OnlineParams(OnlineSettings, KeyParams):
-    """An online estimator or model."""
+    """The params that online estimators and models share."""
 
     def getLocalSteps(self) -> bool:
         """Get localSteps: by default True, except with 'adam'."""
@@ -45,12 +46,12 @@ class OnlineModel(OnlineParams, KeyedClassModel, Model):
     """Base class of online models."""
 
     _ARRAYS: ClassVar[Any] = LiveModel
-    # The progressive validation of each pass.
+    # The progressive validation: one entry for each pass of the last training.
     _progress = cast("Sequence[BatchProgress]", ())
 
     @property
     def settings(self) -> OnlinePlan:
-        """The settings of the model."""
+        """The model's settings, such as optimizer, learning rates and penalties."""
         settings: OnlinePlan = self._fitted.settings
         return settings
 
@@ -73,7 +74,7 @@ class OnlineModel(OnlineParams, KeyedClassModel, Model):
         return f"{type(self).__name__}: uid={self.uid}, name={self.name}"
 
     def weights(self, keys: Any) -> Any:
-        """Return the weights of keys: float32, ``keys.shape + (k,)``, the linear weight first."""
+        """Return the weights of keys: float32, ``keys.shape + (k,)``: the linear weight, then the vector."""
         return self.table.pull(keys)
 
     def predictProbability(self, rows: KeyRows) -> Any:
@@ -84,7 +85,7 @@ class OnlineModel(OnlineParams, KeyedClassModel, Model):
 class OnlineEstimator(OnlineParams, KeyedEstimator, Estimator[Any]):
     """Base class of the estimators of online models."""
 
-    # The params that each optimizer does not use: setting them is an error.
+    # The params that an optimizer does not use; setting one of them is an error.
     _UNUSED: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "ftrl": ("lr",),
         "adagrad": ("alpha", "beta"),
@@ -102,30 +103,30 @@ class OnlineEstimator(OnlineParams, KeyedEstimator, Estimator[Any]):
         return self._learn(dataset, model, 1)
 
     def _learn(self, dataset: DataFrame, model: OnlineModel | None, passes: int) -> Any:
-        """Learn from a DataFrame in passes; return the model, a new one if there is none."""
+        """Learn from a DataFrame in ``passes`` passes; return the model, which is new if ``model`` is None."""
         reader = self._reader(dataset, self._hasher(dataset))
-        with _one_context:
+        with _context_lock:
             ps = PS2Context.getOrCreate(dataset.sparkSession, self._if_set("numServers"))
-        learner = self._begin() if model is None else model
-        with ExitStack() as learning:
+        learner = self._new_model() if model is None else model
+        with ExitStack() as resources:
             if model is None:
-                learning.enter_context(freed_on_failure(learner))
-            learning.enter_context(training_host(ps).streams.stream(learner.name))
-            on_step = learning.enter_context(self._shown(backend_of(dataset), passes))
+                resources.enter_context(freed_on_failure(learner))
+            resources.enter_context(training_host(ps).streams.stream(learner.name))
+            on_step = resources.enter_context(self._shown(backend_of(dataset), passes))
             program, options = learner.fitted.predictor(), self._learner_options()
             progress = learn_frame(ps, program, reader, options, dataset, Passes(passes, on_step))
         model = self._finish_model(learner)
         model._progress = progress
         return model
 
-    def _model_factory(self, frame: DataFrame, given: OnlineModel | None) -> ModelFactory:
+    def _model_factory(self, frame: DataFrame, initial_model: OnlineModel | None) -> ModelFactory:
         plan = self._make_plan()
-        if given is not None:
-            self._check_model(given, self._hasher())
+        if initial_model is not None:
+            self._check_model(initial_model, self._hasher())
         return ModelFactory(
             plan.kind,
             {**plan.to_json(), "hasher": self._hasher().to_json()},
-            self._begin,
+            self._new_model,
             self._existing,
             lambda model: model.fitted.predictor(),
             self._reader(frame, self._hasher(frame)),
@@ -135,13 +136,13 @@ class OnlineEstimator(OnlineParams, KeyedEstimator, Estimator[Any]):
         super()._check()
         self._make_plan()
 
-    def _begin(self, name: str = "") -> OnlineModel:
-        """Return a new model on the fleet of the active context."""
+    def _new_model(self, name: str = "") -> OnlineModel:
+        """Return a new model on the servers of the active context."""
         name, plan = name or new_name(), self._make_plan()
         return self._model_of(LiveModel(name, plan, plan.new_table(name), self._hasher()))
 
     def _existing(self, name: str, ps: PS2Context) -> OnlineModel:
-        """Return the model of that name on the fleet; raise NotFoundError if the fleet has none."""
+        """Return the model called ``name`` on the servers; raise NotFoundError if there is none."""
         plan = self._make_plan()
         table = EmbeddingTable.existing(ps.vector(name).matrix(), plan.table_settings())
         return self._model_of(LiveModel(name, plan, table, self._hasher()))
@@ -158,7 +159,7 @@ class OnlineEstimator(OnlineParams, KeyedEstimator, Estimator[Any]):
                 raise ConfigError(f"{name}: expected {expected!r}, as the model has, got {value!r}")
 
     def _make_plan(self) -> OnlinePlan:
-        """Return the settings of the model; raise ConfigError if params contradict each other, or have no effect."""
+        """Return the model's settings; raise ConfigError if params contradict each other, or would have no effect."""
         optimizer, is_ftrl = self.getOptimizer(), self.getOptimizer() == "ftrl"
         for name in self._UNUSED[optimizer]:
             if self.isSet(name):
@@ -185,13 +186,13 @@ class OnlineLogisticRegressionModel(OnlineModel):
 
 
 class OnlineLogisticRegression(OnlineEstimator):
-    """Logistic regression on keys without bound, that learns from batches and streams (McMahan et al., 2013).
+    """Logistic regression on an unbounded set of keys, trained on batches and streams (McMahan et al., 2013).
 
     Example::
 
         estimator = OnlineLogisticRegression(keysCol="keys", labelCol="click", alpha=0.1, l1=1.0)
         training = estimator.fitStream(clicks, checkpointLocation="hdfs:///jobs/clicks")
-        training.lastProgress  # each row was predicted before it was learned
+        training.lastProgress  # progressive validation: each row is predicted before the model learns from it
         training.model.transform(rows)
     """
 
@@ -206,7 +207,7 @@ class OnlineFMModel(OnlineFactorSettings, OnlineModel):
 
 
 class OnlineFM(OnlineFactorSettings, OnlineEstimator):
-    """Factorization machine on keys without bound, that learns from batches and streams (Rendle, 2010).
+    """Factorization machine on an unbounded set of keys, trained on batches and streams (Rendle, 2010).
 
     Example::
 
@@ -223,6 +224,6 @@ class OnlineFM(OnlineFactorSettings, OnlineEstimator):
     }
 
     def _make_plan(self) -> OnlinePlan:
-        plain = super()._make_plan()
-        decay = self.getFactorL2() if plain.is_ftrl else plain.decay
-        return replace(plain, factors=self.getFactorSize(), init_scale=self.getInitStd(), decay=decay)
+        plan = super()._make_plan()
+        decay = self.getFactorL2() if plan.is_ftrl else plan.decay
+        return replace(plan, factors=self.getFactorSize(), init_scale=self.getInitStd(), decay=decay)

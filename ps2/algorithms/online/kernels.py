@@ -1,10 +1,11 @@
 """Compiled passes over rows of keys: predict a row, then learn from it.
 
-A row is a list of (key, value) pairs of distinct keys. The model is a logistic regression (k = 1), or a factorization
-machine whose vectors have k - 1 numbers (Rendle, 2010): margin = sum w x + 1/2 sum_f ((sum v_f x)^2 - sum v_f^2 x^2).
+A row is a list of (key, value) pairs with distinct keys. The model is a logistic regression (k = 1), or a factorization
+machine whose vectors v have k - 1 values (Rendle, 2010): margin = sum w x + 1/2 sum_f ((sum v_f x)^2 - sum v_f^2 x^2).
 
-``blocks`` has a row of an ``EmbeddingTable`` for each distinct key: the k weights (w, then v), n of each, and z of w if
-w takes steps of FTRL-Proximal (McMahan et al., 2013, Algorithm 1). Other weights take steps of Adagrad.
+``blocks`` has the row of an ``EmbeddingTable`` for each distinct key. Its columns are the k weights (w, then v), then
+n, the sum of squared gradients of each weight. With FTRL-Proximal (McMahan et al., 2013, Algorithm 1) there is one more
+column, z of w; Adagrad updates the weights that FTRL does not.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
-# The positions in ``rates``: FTRL's alpha, beta, l1 and l2; Adagrad's lr and eps; the L2 penalty of vectors (with
-# Adagrad: of all weights).
+# The positions in ``rates``: FTRL's alpha, beta, l1 and l2; Adagrad's lr, eps and L2 penalty.
 ALPHA, BETA, L1, L2, LR, EPS, DECAY = range(7)
-# The arrays of rows: their bounds; for each pair the number of its key, and its value; labels 0 or 1; weights, or an
-# empty array if all are 1.
+# The rows' arrays: indptr; each pair's key, as an index of the distinct keys, and value; the rows' labels 0 or 1; the
+# rows' weights, or an empty array if all are 1.
 LabelledPairs = tuple[Int64s, Int32s, Float32s, Float32s, Float32s]
 
 
@@ -50,25 +50,25 @@ def ftrl_weight(z: float, n: float, rates: Float64s) -> float:
 def learn_rows(
     rows: LabelledPairs, blocks: Float32s, changes: Float32s, tail: int, ftrl: bool, rates: Float64s, margins: Float64s
 ) -> None:
-    """Predict each row, and then take a step for it, on a copy of the model.
+    """Predict each row, then take a step for it. The model is ``blocks`` plus ``changes``.
 
     Args:
-        rows: the rows; numbers of keys are rows of ``blocks``.
-        blocks: the model, shape (keys, block length), which is not changed.
-        changes: zeros of shape (keys, 2 k), to which the changes of the blocks' first 2 k columns are added. With FTRL,
-            the columns begin at 1: w, which is column 0, is computed from the others.
-        tail: the number of pairs at the end of each row that have only a linear weight: 1 with an intercept.
-        margins: the output for the predictions, each before its row's step.
+        rows: the rows; ``inverse`` has indices of rows of ``blocks``.
+        blocks: the model before the pass, shape (keys, columns); it is not changed.
+        changes: zeros of shape (keys, 2 k), to which the changes of columns 0 to 2 k - 1 of ``blocks`` are added; with
+            FTRL, of columns 1 to 2 k, because column 0, w, follows from n and z.
+        tail: the number of pairs at the end of each row that have a linear weight but no vector: 1 with an intercept.
+        margins: output: each row's margin before its step.
     """
     indptr, inverse, values, labels, weights = rows
     k = changes.shape[1] // 2
-    shift = 1 if ftrl else 0  # the block's column of column 0 of ``changes``
+    shift = 1 if ftrl else 0  # column 0 of ``changes`` is this column of ``blocks``
     z_column = 2 * k
     sums = np.zeros(k)
-    longest = 0
+    max_pairs = 0
     for row in range(labels.size):
-        longest = max(longest, indptr[row + 1] - indptr[row])
-    linear = np.zeros(longest)
+        max_pairs = max(max_pairs, indptr[row + 1] - indptr[row])
+    linear = np.zeros(max_pairs)  # w of each pair of the current row
     for row in range(labels.size):
         begin, end = indptr[row], indptr[row + 1]
         margin = 0.0
@@ -125,7 +125,7 @@ def learn_rows(
 def sum_gradients(rows: LabelledPairs, pulled: Float32s, gradients: Float32s, tail: int, margins: Float64s) -> None:
     """Predict all rows, and add up their gradients; see ``learn_rows`` for the other arguments.
 
-    ``pulled`` has the weights of each key, shape (keys, k). ``gradients`` has zeros of that shape.
+    ``pulled`` has the weights of each key, shape (keys, k). ``gradients``, zeros of that shape, is the output.
     """
     indptr, inverse, values, labels, weights = rows
     k = pulled.shape[1]
@@ -182,18 +182,19 @@ def predict_rows(
 def merge_pairs(
     indptr: Int64s, inverse: Array, values: Float32s, keys: int, intercept: bool
 ) -> tuple[Int64s, Int32s, Float32s]:
-    """Return rows in which each key occurs once: the values of pairs of one row and key add up.
+    """Return rows in which each key occurs once; the values of a row's pairs with equal keys are added.
 
     A key is a feature of the row, so it has one gradient and one step per row. With an intercept, each row gets one
-    more pair at its end: the number ``keys``, which is the number of distinct keys, and the value 1.
+    more pair at its end, with index ``keys``, the number of distinct keys, and value 1.
 
     Returns:
-        The bounds of the rows, and the number of the key and the value of each pair.
+        The indptr of the rows, and each pair's index of the distinct keys, and value.
     """
     n = indptr.size - 1
     num_pairs = inverse.size + n if intercept else inverse.size
-    bounds, numbers, sums = np.zeros(n + 1, np.int64), np.empty(num_pairs, np.int32), np.empty(num_pairs, np.float32)
-    last_pair = np.full(keys, -1, np.int64)  # of each key
+    merged_indptr, merged_inverse = np.zeros(n + 1, np.int64), np.empty(num_pairs, np.int32)
+    sums = np.empty(num_pairs, np.float32)
+    last_pair = np.full(keys, -1, np.int64)  # the last output pair of each key
     count = 0
     for row in range(n):
         begin = count
@@ -203,10 +204,10 @@ def merge_pairs(
                 sums[pair] += values[i]
                 continue
             last_pair[inverse[i]] = count
-            numbers[count], sums[count] = inverse[i], values[i]
+            merged_inverse[count], sums[count] = inverse[i], values[i]
             count += 1
         if intercept:
-            numbers[count], sums[count] = keys, np.float32(1.0)
+            merged_inverse[count], sums[count] = keys, np.float32(1.0)
             count += 1
-        bounds[row + 1] = count
-    return bounds, numbers[:count], sums[:count]
+        merged_indptr[row + 1] = count
+    return merged_indptr, merged_inverse[:count], sums[:count]

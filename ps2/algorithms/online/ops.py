@@ -1,4 +1,4 @@
-"""The server operation of online models: it adds changes of keys, and computes weights from FTRL's sums."""
+"""The server operation of online models: adds workers' changes, and computes weights from FTRL's sums."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_changes(
     l1: NonNegative = 0.0,
     l2: NonNegative = 0.0,
 ) -> None:
-    """Add the changes by workers' steps to the blocks of keys.
+    """Add the changes that a worker's local steps have made to the blocks of keys.
 
     The state of FTRL-Proximal and Adagrad consists of sums, so changes of several workers add up (McMahan et al., 2013,
     Algorithm 1: z and n).
@@ -41,18 +41,19 @@ def add_changes(
     Args:
         m: blocks of an embedding table with the optimizer "ftrl", "ftrl+adagrad" (one linear weight) or "adagrad".
         changes: the changes of 2 k columns of the blocks, shape (n, 2 k): columns 0 to 2 k - 1; with FTRL, 1 to 2 k.
-        ftrl: whether column 0 of a block, w, is computed from column k, n, and column 2 k, z.
+        ftrl: whether w (column 0 of a block) is computed from n (column k) and z (column 2 k).
+        alpha, beta, l1, l2: FTRL's learning rate and penalties.
     """
     expected = changes.shape[1] + (1 if ftrl else 0)
     if changes.shape[1] % 2 or m.shape[1] < expected or len(changes) != slots.size:
         raise ShapeError(
-            f"changes: expected shape ({slots.size}, 2 k) for blocks of {m.shape[1]} numbers, got {changes.shape}"
+            f"changes: expected shape ({slots.size}, 2 k) for blocks of {m.shape[1]} values, got {changes.shape}"
         )
-    checked = check_slots(slots, m.shape[0])
+    slot_indices = check_slots(slots, m.shape[0])
     if ftrl:
-        _add_ftrl(m, checked, readable(changes), alpha, beta, l1, l2)
+        _add_ftrl(m, slot_indices, readable(changes), alpha, beta, l1, l2)
     else:
-        blocks.add(m, checked, readable(changes))
+        blocks.add(m, slot_indices, readable(changes))
 
 
 @kernel

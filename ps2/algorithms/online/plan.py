@@ -1,4 +1,4 @@
-"""``OnlinePlan``: the settings of an online model's ``EmbeddingTable``, as exports and records of streams have them."""
+"""``OnlinePlan``: the settings of an online model and its ``EmbeddingTable``, and their JSON form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ps2.ops.kernels import Float64s
 
 OptimizerName = Literal["ftrl", "adagrad", "adam"]
 OPTIMIZERS = ("ftrl", "adagrad", "adam")
-# The settings whose names differ from those of their params.
+# The params of the settings that have another name than their param.
 PARAMS = {
     "factors": "factorSize",
     "local_steps": "localSteps",
@@ -32,11 +32,11 @@ class OnlinePlan:
     """The settings of an online model. Their JSON is part of exports and of records of streams.
 
     Attributes:
-        factors: the size of a key's vector; 0: logistic regression.
-        optimizer: the optimizer of the linear weights. With "ftrl", vectors take steps of Adagrad.
+        factors: the length of a key's vector; 0: logistic regression.
+        optimizer: the optimizer of the linear weights. With "ftrl", Adagrad updates the vectors.
         alpha, beta, l1, l2: the learning rate and penalties of FTRL-Proximal, for the linear weights.
         lr: the learning rate of Adagrad and Adam.
-        decay: the L2 penalty of the vectors with "ftrl", else of all weights; only a row's keys decay in its step.
+        decay: the L2 penalty of the vectors with "ftrl", else of all weights. A step applies it to its row's keys only.
         local_steps: True: a task takes a step for each row, on a copy of the rows' keys, and sends the changes. False:
             the task sends the sum of the rows' gradients, and the servers take one step.
         intercept: whether the model has an intercept.
@@ -73,7 +73,7 @@ class OnlinePlan:
 
     @property
     def k(self) -> int:
-        """The number of weights of a key: the linear weight and the vector."""
+        """The number of weights of a key: a linear weight and ``factors`` more."""
         return 1 + self.factors
 
     @property
@@ -82,7 +82,7 @@ class OnlinePlan:
 
     @property
     def rates(self) -> Float64s:
-        """The hyperparameters as one array, in the order of ``kernels``."""
+        """The hyperparameters as one array, float64, shape (7,); ``kernels.ALPHA`` and so on are the positions."""
         rates = np.zeros(7)
         rates[[kernels.ALPHA, kernels.BETA, kernels.L1, kernels.L2]] = self.alpha, self.beta, self.l1, self.l2
         rates[[kernels.LR, kernels.EPS, kernels.DECAY]] = self.lr, 1e-8, self.decay
@@ -118,7 +118,7 @@ class OnlinePlan:
 
     def to_json(self) -> dict[str, Any]:
         content = asdict(self)
-        # Exports and records of streams have the arguments under this name.
+        # The format of exports and records of streams calls the arguments of managed keys "life".
         content["life"] = content.pop("key_arguments")
         return content
 

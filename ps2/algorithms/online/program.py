@@ -1,4 +1,4 @@
-"""``OnlineProgram``: how a task predicts rows of an online model and learns from them: pull, predict, learn, push."""
+"""Online models in tasks, which pull weights, predict rows, learn from them and push changes; and on servers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class NumberedRows:
     """Rows of (key, value) pairs in CSR form; each key occurs once in a row.
 
     Attributes:
-        indptr: int64 of shape (n + 1,): the bounds of the rows.
-        inverse: int32 of shape (pairs,): the position of each pair's key in ``keys``.
-        keys: the distinct keys.
+        indptr: int64 of shape (n + 1,): pairs indptr[i] to indptr[i + 1] - 1 are those of row i.
+        inverse: int32 of shape (pairs,): the index of each pair's key in ``keys``.
+        values: float32 of shape (pairs,).
+        keys: the distinct keys, with the intercept's at the end if there is one.
     """
 
     indptr: Int64s
@@ -41,7 +42,7 @@ class NumberedRows:
 
 @dataclass(frozen=True)
 class OnlineProgram:
-    """The program of tasks of ``OnlineLogisticRegression`` and ``OnlineFM``; picklable."""
+    """Predicts rows and learns from them in tasks; picklable."""
 
     settings: OnlinePlan
     table: EmbeddingTable
@@ -49,9 +50,9 @@ class OnlineProgram:
     def learn(self, labelled: LabelledRows) -> Float64s:
         """Predict each row, then learn from it; return the margins before learning, float64 of shape (n,).
 
-        If a margin is not finite, or a gradient is too large, InputError is raised, and nothing is sent.
+        Raise InputError, and push nothing, if a margin is not finite or a gradient is too large.
         """
-        rows = numbered(labelled.rows, self.settings.intercept)
+        rows = number_rows(labelled.rows, self.settings.intercept)
         entries = rows.indptr, rows.inverse, rows.values, readable(labelled.labels), readable(labelled.weights)
         margins = np.empty(len(labelled.labels))
         k, tail = self.settings.k, int(self.settings.intercept)
@@ -68,17 +69,17 @@ class OnlineProgram:
         kernels.learn_rows(entries, readable(blocks), changes, tail, is_ftrl, self.settings.rates, margins)
         check_margins(margins)
         check_changes(changes, rows.keys)
-        ftrl = {name: getattr(self.settings, name) for name in ("alpha", "beta", "l1", "l2")}
-        matrix.apply("online.add_changes", wait=False, slots=rows.keys, changes=changes, ftrl=is_ftrl, **ftrl)
+        ftrl_params = {name: getattr(self.settings, name) for name in ("alpha", "beta", "l1", "l2")}
+        matrix.apply("online.add_changes", wait=False, slots=rows.keys, changes=changes, ftrl=is_ftrl, **ftrl_params)
         return margins
 
     def advance(self, now_s: float) -> None:
-        """Advance the time of the keys, as ``advance_keys`` does."""
+        """Advance the table's clock of managed keys (``advance_keys``)."""
         advance_keys(self.table, now_s)
 
     def margins(self, key_rows: KeyRows) -> Float64s:
         """Return the margins of rows, float64 of shape (n,), without learning from them."""
-        rows = numbered(key_rows, self.settings.intercept)
+        rows = number_rows(key_rows, self.settings.intercept)
         margins = np.empty(len(key_rows))
         pulled = readable(self.table.pullDistinct(rows.keys))
         kernels.predict_rows(rows.indptr, rows.inverse, rows.values, pulled, int(self.settings.intercept), margins)
@@ -91,32 +92,32 @@ def check_changes(changes: Float32s, keys: Int64s) -> None:
     if not is_usable.all():
         key = keys[np.argmin(is_usable.all(axis=1))]
         raise InputError(
-            f"values: expected numbers whose gradients are at most {LARGEST_SQUARED:g}, as their squares are added up, "
-            f"got more for key {key}: scale them"
+            f"values: expected gradients of at most {LARGEST_SQUARED:g}, whose squares are added up, got a larger one "
+            f"for key {key}: scale the values"
         )
 
 
-def numbered(rows: KeyRows, intercept: bool) -> NumberedRows:
-    """Number the keys of rows; if a row has a key several times, add up its values.
+def number_rows(rows: KeyRows, intercept: bool) -> NumberedRows:
+    """Replace the keys of rows by indices of distinct keys; if a row has a key several times, add up its values.
 
-    With an intercept, each row gets one more pair at its end. No row may have the key of the intercept.
+    With an intercept, each row gets one more pair at its end. Raise InputError if a row has the key of the intercept.
     """
     keys, inverse = rows.numbered()
     if (keys == INTERCEPT).any():
-        raise InputError(f"keys: expected keys below 2**63 - 1, which is the intercept's, got {INTERCEPT}")
+        raise InputError(f"keys: expected keys below 2**63 - 1, the key of the intercept, got {INTERCEPT}")
     entries = readable(rows.indptr), readable(inverse), readable(rows.values)
-    bounds, numbers, values = kernels.merge_pairs(*entries, len(keys), intercept)
+    indptr, indices, values = kernels.merge_pairs(*entries, len(keys), intercept)
     all_keys = np.append(keys, INTERCEPT) if intercept else keys
-    return NumberedRows(readable(bounds), readable(numbers), readable(values), all_keys)
+    return NumberedRows(readable(indptr), readable(indices), readable(values), all_keys)
 
 
-# The folder of the table in the folder of a saved model.
+# The name of the table's folder inside the folder of a saved model.
 TABLE = "table"
 
 
 @dataclass(frozen=True, eq=False)
 class LiveModel:
-    """An online model on the servers; ``name`` is the name of its table's matrix on the fleet."""
+    """An online model on the servers; ``name`` is the name of its table's matrix there."""
 
     name: str
     settings: OnlinePlan
@@ -124,7 +125,7 @@ class LiveModel:
     hasher: FieldHasher
 
     def predictor(self) -> OnlineProgram:
-        """Return the program of tasks."""
+        """Return the object with which tasks predict and learn."""
         return OnlineProgram(self.settings, self.table)
 
     @property
@@ -158,5 +159,5 @@ class LiveModel:
 
 
 def new_name() -> str:
-    """Return a name that no other model on a fleet has."""
+    """Return a new unique name."""
     return f"online-{uuid.uuid4().hex[:12]}"

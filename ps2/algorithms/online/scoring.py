@@ -11,7 +11,7 @@ from ps2.algorithms.online import kernels
 from ps2.array_types import Float32s, Float64s
 from ps2.ops.guards import readable
 
-# The name of the export's array with the intercept.
+# The name of the array in an export that contains the intercept.
 BIAS = "bias"
 
 
@@ -19,16 +19,17 @@ def score(config: Mapping[str, Any], rows: Any, embeddings: Float32s, dense: Map
     """Return the probability of label 1 for each row: float64 of shape (n,).
 
     Args:
-        embeddings: the weights of each pair's key, the linear weight first: float32 of shape (pairs, k).
-        dense: the arrays by name: "bias" has the intercept, shape (1,).
+        rows: the rows as ``KeyRows``.
+        embeddings: the weights of each pair's key, linear weight first: float32 of shape (pairs, k).
+        dense: the export's dense arrays by name; "bias" is the intercept, shape (1,).
     """
     margins = np.empty(len(rows))
     keys, inverse = rows.numbered()
     table = np.empty((len(keys), embeddings.shape[1]), np.float32)
     table[inverse] = embeddings
     entries = readable(rows.indptr), readable(inverse), readable(rows.values)
-    bounds, numbers, values = kernels.merge_pairs(*entries, len(keys), False)
-    kernels.predict_rows(readable(bounds), readable(numbers), readable(values), readable(table), 0, margins)
+    indptr, indices, values = kernels.merge_pairs(*entries, len(keys), False)
+    kernels.predict_rows(readable(indptr), readable(indices), readable(values), readable(table), 0, margins)
     return probabilities(margins + float(dense[BIAS][0]))
 
 

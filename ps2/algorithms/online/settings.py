@@ -1,4 +1,4 @@
-"""The parameters of online models."""
+"""The params of online models."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from ps2.algorithms.frame.settings import Setting, getter, param, setter
 
 
 class OnlineSettings(ClassSettings, LearningSettings):
-    """The parameters of online logistic regression."""
+    """The params of online logistic regression."""
 
-    maxIter: Setting[int] = param(1, "the number of times that fit learns from the rows", at_least=1, option="epochs")
+    maxIter: Setting[int] = param(1, "the number of passes of fit over the rows", at_least=1, option="epochs")
     optimizer: Setting[str] = param(
         "ftrl",
-        "the optimizer of linear weights: 'ftrl' (FTRL-Proximal; vectors then have Adagrad), 'adagrad' or 'adam'",
+        "the optimizer: 'ftrl' (FTRL-Proximal for linear weights, Adagrad for vectors), 'adagrad' or 'adam'",
         one_of=("ftrl", "adagrad", "adam"),
     )
-    alpha: Setting[float] = param(0.1, "the scale of FTRL's learning rate", above=0)
-    beta: Setting[float] = param(1.0, "the offset of FTRL's learning rate", at_least=0, option=None)
+    alpha: Setting[float] = param(
+        0.1, "alpha of FTRL's learning rate alpha / (beta + sqrt(n)), where n is the sum of squared gradients", above=0
+    )
+    beta: Setting[float] = param(1.0, "beta of FTRL's learning rate alpha / (beta + sqrt(n))", at_least=0, option=None)
     lr: Setting[float] = param(0.05, "the learning rate of Adagrad and Adam", above=0)
     l1: Setting[float] = param(0.0, "the strength of FTRL's L1 penalty", at_least=0)
     l2: Setting[float] = param(
-        0.0, "the strength of the L2 penalty: of the linear weights with 'ftrl', else of all weights", at_least=0
+        0.0, "the strength of the L2 penalty on linear weights with 'ftrl', else on all weights", at_least=0
     )
-    batchSize: Setting[int] = param(8192, "the number of rows that a task learns from between two requests", at_least=1)
+    batchSize: Setting[int] = param(8192, "the number of rows between a task's pull and push", at_least=1)
     localSteps: Setting[bool | None] = param(
         None,
-        "True (the default; not 'adam'): a task takes a step for each row, on a copy of the keys of batchSize rows, "
-        "and sends the changes. False: it sends the sum of their gradients, and the servers take one step",
+        "True (the default, except with 'adam'): a task takes a step for each of batchSize rows, on a copy of their "
+        "keys' weights, and sends the changes. False: it sends the rows' summed gradient for one step on the servers",
         type=bool,
         option=None,
     )
@@ -43,7 +45,7 @@ class OnlineSettings(ClassSettings, LearningSettings):
 
 
 class OnlineFactorSettings(VectorSettings, OnlineSettings):
-    """The parameters of online factorization machines."""
+    """The params of online factorization machines."""
 
     factorSize: Setting[int] = param(8, "the number of numbers in a key's vector", at_least=1, option="rank")
     initStd: Setting[float] = param(

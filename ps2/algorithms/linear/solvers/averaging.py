@@ -1,12 +1,12 @@
 """Model averaging: local SGD in every worker, averaged by the servers ("MLlib*", Zhang et al., Algorithms 3 and 4).
 
-The servers take the place of the paper's reduce-scatter and all-gather: each owns a part of the model. A worker's
-penalties shrink all columns that its rows lack by the same factor and soft threshold. So a worker sends these two
-numbers and, for its own keys, the difference of its model from the shrunk global one. From these the servers compute
-the exact average.
+The servers replace the paper's reduce-scatter and all-gather: each owns a part of the model. During a worker's pass,
+the penalties shrink the weights of all features that its rows do not use, by the same factor and soft threshold. So a
+worker sends this factor, this threshold and, for the keys of its rows, the difference between its model and the global
+model shrunk in the same way. The servers compute the exact average from these values.
 
-The L2 penalty makes steps shorter (``LocalSteps``). Where there is none, or an L1 penalty too, the driver also halves
-the step size when the objective hardly falls (docs/decisions/0063).
+An L2 penalty makes the step size fall with the number of steps (``LocalSteps``). Without L2, or with an L1 penalty, the
+driver also halves the step size when the objective hardly falls (docs/decisions/0063).
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from ps2.errors import ConfigError, OutOfRangeError
 from ps2.ops.kernels import inline, kernel
 from ps2.ops.table import Array
 
-# The step size is halved if a step lowers the objective by less than this share of it.
+# The step size is halved if a step lowers the objective by less than this fraction of the objective.
 MIN_FALL = 1e-3
-# A smaller scale is multiplied into the weights. That is often enough to keep their digits, and too rare to cost much.
+# ``sgd_pass`` stores the weights as scale * u. When the scale is below this value, u is multiplied by it: often enough
+# to keep u finite, and too rarely to cost much.
 MIN_SCALE = 1e-6
 
 
 @dataclass(frozen=True)
 class PassLocally(Task):
-    """Take local steps over the rows, from the model after ``step`` averages, and add the change of the model."""
+    """Start from the model after ``step`` averages, take local steps over the rows, and add the model's change."""
 
     step: int
     step_size: float
@@ -49,7 +50,7 @@ class PassLocally(Task):
 
 @dataclass(frozen=True, eq=False)
 class AveragingWork:
-    """Makes the function that does a worker's tasks from its rows; picklable. ``weight`` is that of all rows."""
+    """The workers' part of the solver; picklable. ``weight`` is the weight of all workers' rows."""
 
     loss: Loss
     plan: LinearPlan
@@ -61,42 +62,42 @@ class AveragingWork:
         def do(worker: Any, task: PassLocally | Evaluate) -> None:
             view = ModelView(worker)
             w, b = view.pull(self.model, data.columns)
-            loss, held_loss = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
+            loss, held_out_loss = self.loss.loss(data.rows, w, b), data.held_out_loss(self.loss, w, b)
             if isinstance(task, Evaluate):
-                view.report(loss, held_loss)
+                view.report(loss, held_out_loss)
                 return
-            share, rng, rows = data.rows.weight / self.weight, worker.rng(), data.whole
+            fraction, rng, rows = data.rows.weight / self.weight, worker.rng(), data.local_rows
             order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.plan.settings.localPasses)])
             batch_rows = max(1, self.plan.settings.localBatchSize or len(rows))
             first_step, problem = task.step * -(-len(order) // batch_rows), self.loss.problem
             steps = LocalSteps(batch_rows, task.step_size, problem.l2, first_step, problem.l1)
             local = local_sgd(self.loss, rows, w, b, order, steps)
-            change = SentValues(share * (local.w - local.unused(w)), data.columns)
-            view.add(self.changes, change, share * (local.b - b))
+            change = SentValues(fraction * (local.w - local.shrink_unused(w)), data.columns)
+            view.add(self.changes, change, fraction * (local.b - b))
             shrinking = np.zeros((worker.workers, 2))
-            shrinking[worker.rank] = share * local.shrink, local.threshold
-            view.report(loss, held_loss, len(order), shrinking=shrinking)
+            shrinking[worker.rank] = fraction * local.shrink, local.threshold
+            view.report(loss, held_out_loss, len(order), shrinking=shrinking)
 
         return do
 
 
 def check_problem(problem: Problem) -> None:
     """Raise ConfigError for an objective that this solver does not minimise."""
-    if not takes(problem.loss):
+    if not is_supported(problem.loss):
         is_softmax = problem.loss == "softmax"
-        raise refused(f"family: {problem.width} classes" if is_softmax else f"loss {problem.loss!r}")
+        raise unsupported_error(f"family: {problem.width} classes" if is_softmax else f"loss {problem.loss!r}")
 
 
-def refused(got: str) -> ConfigError:
-    """Return the error of a model that the solver does not train."""
+def unsupported_error(got: str) -> ConfigError:
+    """Return the error for a model that the solver does not train; ``got`` names the model."""
     return ConfigError(
-        "solver: 'ma-sgd' expects two classes (family 'binomial') or numbers (a loss other than 'huber'), got "
+        "solver: 'ma-sgd' expects two classes (family 'binomial') or regression (a loss other than 'huber'), got "
         f"{got}; 'l-bfgs', 'minibatch' and 'ftsgd' take it"
     )
 
 
 class Averaging(SteppingProgram):
-    """Model averaging."""
+    """The program of solver "ma-sgd"."""
 
     def __init__(self, context: SolverContext) -> None:
         check_problem(context.problem)
@@ -118,20 +119,20 @@ class Averaging(SteppingProgram):
         return self.validation.best
 
     def _hardly_falls(self, earlier: float, later: float) -> bool:
-        """Return whether the objective shows that steps are too long, unless the L2 penalty alone shortens them."""
+        """Return whether to halve the step size, which the L2 penalty alone would not shorten enough."""
         problem = self.context.problem
         return bool(problem.l1 or not problem.l2) and later > (1.0 - MIN_FALL) * earlier
 
     def _average(self, shrinking: Float64s) -> None:
-        """Average the models. ``shrinking`` has each worker's factor, times its share of the rows, and threshold."""
+        """Average the models; ``shrinking``, shape (workers, 2): each worker's factor times fraction, and threshold."""
         factors, thresholds = shrinking.T
         with batch():
             if thresholds.any():
-                # Workers that took the same number of steps have the same threshold.
+                # Workers with the same number of steps have the same threshold, and form one group.
                 distinct, groups = np.unique(thresholds, return_inverse=True)
-                shares = np.bincount(groups, factors, len(distinct))
+                group_factors = np.bincount(groups, factors, len(distinct))
                 weights = self.model.weight.zip(self._changes.weight)
-                weights.apply("linear.average", factors=shares, thresholds=distinct)
+                weights.apply("linear.average", factors=group_factors, thresholds=distinct)
             else:
                 self.model.weight.combine([self.model.weight, self._changes.weight], [float(factors.sum()), 1.0])
             self.model.bias.add(self._changes.bias)
@@ -149,14 +150,14 @@ class Averaging(SteppingProgram):
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """The steps of a pass.
+    """The parameters of a pass of SGD steps.
 
     Attributes:
-        batch: the number of rows of a step; 0, or more than there are: one step has all rows.
-        step_size: the size of step 0; that of step t is step_size / (1 + step_size l2 t) (Bottou 2012, equation 13).
+        batch: the number of rows of a step; 0 or more than all rows: one step has all rows.
+        step_size: the size of step 0; step t has step_size / (1 + step_size l2 t) (Bottou 2012, equation 13).
         l2: the strength of the L2 penalty: a step multiplies the weights by 1 - (step size) l2.
-        first_step: the number of the first step, from 0.
-        l1: the strength of the L1 penalty: a step then moves weights towards 0 by (step size) l1, at most to 0.
+        first_step: the number t of the first step.
+        l1: the strength of the L1 penalty: after that, a step moves weights towards 0 by (step size) l1, at most to 0.
     """
 
     batch: int
@@ -173,8 +174,8 @@ class LocalModel:
     Attributes:
         w: the weights, float64, shape (k,).
         b: the intercept, float64, shape (1,).
-        shrink, threshold: a weight v of a feature that no row has becomes shrink * soft(v, threshold).
-        next_step: the number of the next step.
+        shrink, threshold: the pass turns the weight v of a feature that no row uses into shrink * soft(v, threshold).
+        next_step: the number t of the step after the pass.
     """
 
     w: Float64s
@@ -183,29 +184,29 @@ class LocalModel:
     next_step: int
     threshold: float = 0.0
 
-    def unused(self, w: Array) -> Float64s:
-        """Return the weights after the pass, from those before it, of features that no row has."""
+    def shrink_unused(self, w: Array) -> Float64s:
+        """Return what the pass makes of the weights of features that no row uses."""
         w = np.asarray(w, np.float64)
         if self.threshold == 0.0:
             return self.shrink * w
         return self.shrink * np.sign(w) * np.maximum(np.abs(w) - self.threshold, 0.0)
 
 
-def takes(loss: str) -> bool:
-    """Return whether ``local_sgd`` takes a loss: those of linear models, except Huber's, which trains a scale."""
+def is_supported(loss: str) -> bool:
+    """Return whether ``local_sgd`` supports a loss of one margin: all but Huber's, which trains a scale."""
     return loss in MARGIN_CODES and loss != "huber"
 
 
 def local_sgd(loss: Loss, rows: LocalRows, w: Array, b: Float64s, order: Int64s, steps: LocalSteps) -> LocalModel:
-    """Take steps over rows in an order; the time depends on their entries, not on how many weights the penalty shrinks.
+    """Take SGD steps over rows in the given order. The time depends on the rows' entries, not on the number of weights.
 
-    ``order`` has numbers of rows; some rows may be missing, others may repeat. Wrong arguments raise a ``UsageError``.
+    ``order`` contains indices of rows, with or without repetition. Wrong arguments raise a ``UsageError``.
     """
     problem = loss.problem
-    if not takes(problem.loss):
-        raise ConfigError(f"local SGD: expected a linear model's loss other than huber, got {problem.loss!r}")
+    if not is_supported(problem.loss):
+        raise ConfigError(f"local SGD: expected a loss of one margin other than huber, got {problem.loss!r}")
     if steps.batch < 0 or not steps.step_size > 0.0 or min(steps.l1, steps.l2) < 0.0 or steps.first_step < 0:
-        raise ConfigError(f"local SGD: expected a positive step size, and no negative number, got {steps}")
+        raise ConfigError(f"local SGD: expected a positive step size, and no negative field, got {steps}")
     check_matrix(problem, rows.x, w, b)
     y, weights = labels_and_weights(rows)
     order = np.asarray(order, np.int64)
@@ -229,14 +230,15 @@ def sgd_pass(  # noqa: PLR0913
 
     ``strengths`` are the step size and the strengths of the L1 and the L2 penalty.
 
-    The weights are s u. So a step shrinks them by changing s, and a row costs only its entries (Bottou 2012, section
-    5.1). A step's soft threshold eta l1 is eta l1 / abs(s) for u. Soft thresholds add up, so a weight takes the missed
-    ones when a row has its feature (Langford et al., 2009, section 4).
+    The weights are scale * u. So a step shrinks them by changing the scale, and a row costs only its entries (Bottou
+    2012, section 5.1). A step's soft threshold eta l1 of the weights is eta l1 / abs(scale) for u. Soft thresholds add
+    up, so u[k] is brought up to date only when a row uses feature k: ``total`` is the sum of all thresholds,
+    ``applied[k]`` the part that u[k] already has (Langford et al., 2009, section 4). eta is the step size.
     """
     indptr, columns, values, y, weights = rows
     step_size, l1, l2 = strengths
     scale, shrink, threshold = 1.0, 1.0, 0.0
-    total = 0.0  # the sum of thresholds since the scale was last multiplied into the weights
+    total = 0.0  # is 0 again whenever u is multiplied by the scale
     applied = np.zeros(len(u) if l1 > 0.0 else 0)
     slopes = np.empty(min(batch, len(order)))
     step = first_step
@@ -270,11 +272,11 @@ def sgd_pass(  # noqa: PLR0913
                 u[k] *= scale
             scale, total = 1.0, 0.0
         step += 1
-        missed = eta * l1 / abs(scale) if l1 > 0.0 else 0.0
+        step_threshold = eta * l1 / abs(scale) if l1 > 0.0 else 0.0
         if l1 > 0.0:
             threshold += eta * l1 / abs(shrink) if shrink != 0.0 else np.inf
         if batch_weight == 0.0:
-            total += missed
+            total += step_threshold
             continue
         if intercept:
             b[0] -= eta * slope_sum / batch_weight
@@ -285,7 +287,7 @@ def sgd_pass(  # noqa: PLR0913
             row = order[start + i]
             for position in range(indptr[row], indptr[row + 1]):
                 u[columns[position]] -= change * values[position]
-        total += missed
+        total += step_threshold
     for k in range(len(u)):
         if l1 > 0.0:
             u[k] = soft(u[k], total - applied[k])
@@ -295,7 +297,7 @@ def sgd_pass(  # noqa: PLR0913
 
 @inline
 def soft(value: float, threshold: float) -> float:
-    """Return the value moved towards 0 by the threshold, at most to 0."""
+    """Return the value after a move towards 0 by the threshold, at most to 0."""
     if value > threshold:
         return value - threshold
     if value < -threshold:

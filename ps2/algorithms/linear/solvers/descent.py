@@ -1,8 +1,8 @@
-"""The directions and the step lengths of L-BFGS. Pure.
+"""Directions and step lengths of L-BFGS. Pure.
 
-The two-loop recursion uses inner products alone (Chen et al., 2014, "Large-scale L-BFGS using MapReduce"). A direction
-is a combination of the last m steps s, the changes y of the gradient along them, and the gradient. Its coefficients
-are computed from the inner products of these 2 m + 1 vectors, so no vector ever leaves the servers.
+The two-loop recursion needs only inner products (Chen et al., 2014, "Large-scale L-BFGS using MapReduce"). A direction
+is a linear combination of the last m steps s, the gradient's changes y along these steps, and the gradient. The inner
+products of these 2 m + 1 vectors determine its coefficients, so the driver needs no vector from the servers.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ import numpy as np
 
 from ps2.array_types import Float64s
 
-# The maximum of m, as in pyspark.ml.
+# The maximum of m, the number of pairs (s, y); as in pyspark.ml.
 PAIRS = 10
-# A step s is left out unless s y is above this share of y y: the gradient hardly grows along it.
+# A pair (s, y) is not used unless s y is above this fraction of y y; else the Hessian estimate would be unstable.
 MIN_CURVATURE = 1e-10
-# The shares of the expected decrease, and of the slope, by which a line search accepts a point.
+# The Wolfe conditions of a line search: the objective must fall by at least the first fraction of the expected
+# decrease, and the slope must rise above the second fraction of the slope at the start.
 SUFFICIENT = 1e-4
 CURVATURE = 0.9
 MAX_EVALUATIONS = 20
-# The minimum distance of an interpolated point from the ends of its interval, as a share of the interval.
+# The minimum distance of an interpolated point from the ends of its interval, as a fraction of the interval's length.
 MARGIN = 0.1
 
 
 class History:
-    """Inner products of the last steps, which are numbered by ``size`` slots.
+    """Inner products of the last steps. A step and the gradient's change along it have one of ``size`` slots.
 
-    The basis has 2 * size + 1 vectors: the steps by slot, the changes of the gradient by slot, and the gradient.
+    The basis has 2 * size + 1 vectors: the steps by slot, the gradient's changes by slot, and the gradient.
     """
 
     def __init__(self, size: int) -> None:
@@ -39,7 +40,7 @@ class History:
 
     @property
     def next_slot(self) -> int:
-        """The slot of the next step: a free one, or that of the oldest step."""
+        """The slot of the next step: a free slot if there is one, else the oldest step's."""
         if len(self.slots) < self.size:
             return next(slot for slot in range(self.size) if slot not in self.slots)
         return self.slots[0]
@@ -49,7 +50,7 @@ class History:
         return not self.slots
 
     def add(self, products: Float64s) -> None:
-        """Add a step; ``products`` are the inner products of step, change and gradient with the basis."""
+        """Add a step. ``products``: inner products of step, change and gradient with the basis, (3, 2 * size + 1)."""
         slot = self.next_slot
         if len(self.slots) == self.size:
             self.slots.pop(0)
@@ -59,16 +60,16 @@ class History:
         if self._dots[s, y] > MIN_CURVATURE * self._dots[y, y]:
             self.slots.append(slot)
 
-    def begin(self, square: float) -> None:
+    def set_gradient_square(self, square: float) -> None:
         """Set the inner product of the first gradient with itself."""
         self._dots[-1, -1] = square
 
-    def forget(self) -> None:
-        """Remove all steps; keep the gradient."""
+    def clear(self) -> None:
+        """Remove all steps; keep the gradient's square, so the next direction is -g."""
         self.slots = []
 
     def direction(self) -> tuple[Float64s, float]:
-        """Return the coefficients of ``-H g`` over the basis, and its inner product with the gradient."""
+        """Return the coefficients of -H g in the basis, and the slope along it; H estimates the inverse Hessian."""
         size, dots = self.size, self._dots
         coefficients = np.zeros(2 * size + 1)
         coefficients[-1] = -1.0  # p = -g
@@ -88,13 +89,14 @@ class History:
 
 @dataclass
 class LineSearch:
-    """A weak Wolfe line search along one direction (Lewis & Overton, 2013), one evaluation after the other.
+    """A weak Wolfe line search along one direction (Lewis & Overton, 2013), without I/O: the caller evaluates points.
 
     Attributes:
         value: the objective at the start of the direction.
         slope: the slope at the start, below 0.
         step: the next point to evaluate, as a multiple of the direction.
-        curvature: whether the slope has to flatten; False with an L1 penalty (Andrew & Gao, 2007).
+        curvature: whether the second Wolfe condition applies; False with an L1 penalty (Andrew & Gao, 2007).
+        _low, _high: the interval of steps in which an acceptable step lies.
     """
 
     value: float
@@ -106,10 +108,10 @@ class LineSearch:
     _high: float = math.inf
 
     def accepts(self, value: float, slope: float, decrease: float | None = None) -> bool:
-        """Return whether the point at ``step`` is good enough; else set ``step`` to the next one.
+        """Return whether the point at ``step`` is acceptable, given its objective and slope; if not, change ``step``.
 
-        ``decrease`` is the expected change of the objective; None: step times slope. Raise ArithmeticError if there is
-        no smaller objective within ``MAX_EVALUATIONS``.
+        ``decrease`` is the expected change of the objective, at most 0; None: step times slope. Raise ArithmeticError
+        after ``MAX_EVALUATIONS`` points.
         """
         self.evaluations += 1
         expected = self.step * self.slope if decrease is None else min(decrease, 0.0)
@@ -121,17 +123,17 @@ class LineSearch:
             return True
         if self.evaluations >= MAX_EVALUATIONS:
             raise ArithmeticError(f"no smaller objective within {MAX_EVALUATIONS} evaluations along a direction")
-        self.step = self._next(value, slope)
+        self.step = self._next_step(value, slope)
         return False
 
-    def _next(self, value: float, slope: float) -> float:
+    def _next_step(self, value: float, slope: float) -> float:
         if math.isinf(self._high):
             return 2.0 * self.step
         width = self._high - self._low
         middle = self._low + 0.5 * width
         if self._low > 0.0 or not math.isfinite(value):
             return middle
-        # The minimum of the parabola through both values and the first slope.
+        # The minimum of the parabola through the values at 0 and at ``step``, with the slope at 0.
         rise = value - self.value - self.slope * self.step
         minimum = -self.slope * self.step**2 / (2.0 * rise) if rise > 0.0 else middle
         return min(max(minimum, self._low + MARGIN * width), self._high - MARGIN * width)

@@ -1,13 +1,13 @@
-"""L-BFGS with every vector on the servers; with an L1 penalty, OWL-QN (Andrew & Gao, 2007); or between bounds.
+"""L-BFGS with all vectors on the servers; with an L1 penalty OWL-QN (Andrew & Gao, 2007); with bounds, projected steps.
 
-One evaluation of the objective is one clock: the workers pull the trial point at their own keys, and add their part of
-the gradient. The driver then sends each server two requests. The first returns all inner products that the history
-needs if the point is accepted. The second computes the next direction and trial point as combinations of vectors.
+One evaluation of the objective is one clock: the workers pull the trial point at their keys, and add their part of the
+gradient. Then the driver sends each server two requests. The first returns all inner products that the history needs if
+the point is accepted. The second computes the next direction and trial point as linear combinations of vectors.
 
-With a ``center``, the search is in the space of centred features (``Center``).
+With a ``center``, the parameters are those of a model of centred features (``Center``).
 
-Features are scaled even without ``standardize``, so that the objective is about equally curved along every weight. The
-penalties are then on the weights times the scale.
+Without ``standardize``, features are scaled nevertheless, as a preconditioner: the objective then has similar second
+derivatives along all weights. The penalties are on the weights times the scale, the weights of unscaled features.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ from ps2.array_types import Float64s
 from ps2.client.batch import batch
 from ps2.errors import InputError
 
-# Convergence is judged by this number of last objectives, as in pyspark.ml. Within a region there are more of them, as
-# its border makes some steps short.
+# L-BFGS stops if the objective is within the tolerance of its maximum over this number of last steps, as in pyspark.ml.
+# With an L1 penalty or bounds, the number is larger, because projections make some steps short.
 WINDOW = 10
 WINDOW_IN_REGION = 20
+# The minimum tolerance of the gradient's norm, for labels of unit size.
 MIN_GRADIENT = 1e-8
-# The tolerance is relative to the objective, or to this share of the first objective if that is larger.
+# The tolerance is relative to the objective, or to this fraction of the first objective if that is larger.
 NEGLIGIBLE = 0.1
+# A training takes at most this many evaluations for each of ``maxIter`` steps.
 EVALUATIONS_PER_STEP = 3
 
 
@@ -55,7 +57,7 @@ class Evaluate(Task):
 
 @dataclass(frozen=True, eq=False)
 class LbfgsWork:
-    """Makes the function that does a worker's tasks from its rows; picklable."""
+    """The workers' part of the solver; picklable."""
 
     loss: Loss
     form: GradientForm
@@ -67,10 +69,10 @@ class LbfgsWork:
             view = ModelView(worker)
             w, b = view.pull(self.trial, data.columns)
             b[: len(task.shifts)] -= task.shifts
-            evaluated, sent = self.form.gradient(self.gradient.weight, data.rows, w, b, data.columns)
-            view.add(self.gradient, sent, evaluated.db)
-            held_loss = data.held_loss(self.loss, w, b)
-            view.report((evaluated.loss, evaluated.weight), held_loss, len(data.rows), **self.form.choice.reported())
+            sums, sent = self.form.gradient(self.gradient.weight, data.rows, w, b, data.columns)
+            view.add(self.gradient, sent, sums.db)
+            loss, held_out_loss = (sums.loss, sums.weight), data.held_out_loss(self.loss, w, b)
+            view.report(loss, held_out_loss, len(data.rows), **self.form.choice.reported())
 
         return evaluate
 
@@ -80,9 +82,11 @@ class _Evaluation:
     """The evaluation of a trial point.
 
     Attributes:
-        slope: the slope of the objective along the direction; 0 within a region.
+        value: the objective at the trial point.
+        slope: the slope of the objective along the direction; 0 (not needed) if there is a region.
         decrease: the expected change of the objective; None: length times slope.
-        products: shape (3, 2 * PAIRS + 1): inner products for the history; 0 where a slot is free.
+        products: the argument of ``History.add``, shape (3, 2 * PAIRS + 1); 0 for free slots.
+        report: the merged report of the workers.
     """
 
     value: float
@@ -98,21 +102,21 @@ class _Evaluation:
 
 
 class Lbfgs(LinearProgram):
-    """L-BFGS."""
+    """The program of L-BFGS. ``_pseudo`` is the pseudo-gradient (``regions``); without a region, the gradient."""
 
     def __init__(self, context: SolverContext) -> None:
         super().__init__(context)
         self._trial = self.model
-        # The weights of unscaled features, if the penalties are on these.
-        self._unscaled = context.space.weight() if context.conditions else None
-        vectors = context.space.several(4 + 2 * PAIRS)
+        # The weights times the scale, if the scale is only a preconditioner; the penalties are on these.
+        self._unscaled = context.space.new_weight() if context.is_preconditioned else None
+        vectors = context.space.new_list(4 + 2 * PAIRS)
         self._point, self._direction, self._gradient, self._gradient_at_trial = vectors[:4]
         self._steps, self._changes = vectors[4 : 4 + PAIRS], vectors[4 + PAIRS :]
-        scale = context.scale if context.conditions else None
+        scale = context.scale if context.is_preconditioned else None
         orthants = Orthants(context.problem.l1, scale, self._unscaled) if context.problem.l1 else None
         self._region: Box | Orthants | None = context.box or orthants
         if self._region is not None:
-            self._pseudo, self._pseudo_at_trial = context.space.several(2)
+            self._pseudo, self._pseudo_at_trial = context.space.new_list(2)
         else:
             self._pseudo, self._pseudo_at_trial = self._gradient, self._gradient_at_trial
         self._basis = [*self._steps, *self._changes, self._pseudo]
@@ -126,9 +130,9 @@ class Lbfgs(LinearProgram):
     def drive(self, ask: Ask) -> Steps[Parameters]:
         shifts = yield from self.prepare(ask)
         history, objectives = History(PAIRS), list[float]()
-        evaluations = iter(range(EVALUATIONS_PER_STEP * self.plan.settings.maxIter))  # after the first one
+        evaluations = iter(range(EVALUATIONS_PER_STEP * self.plan.settings.maxIter))  # shared by all line searches
         trial = yield from self._evaluate(ask, history, shifts)
-        history.begin(trial.square)
+        history.set_gradient_square(trial.square)
         while True:
             objectives.append(trial.value)
             ask.record_objective(trial.value)
@@ -138,7 +142,7 @@ class Lbfgs(LinearProgram):
                 ask(self._accept_trial)
                 break
             next_trial = yield from self._search(ask, history, trial.value, evaluations)
-            if isinstance(next_trial, str):  # the last trial point is the result
+            if isinstance(next_trial, str):  # no better point: the current point is the result
                 reason = next_trial
                 break
             trial = next_trial
@@ -147,9 +151,9 @@ class Lbfgs(LinearProgram):
         return self._validation.best
 
     def _search(self, ask: Ask, history: History, value: float, evaluations: Iterator[int]) -> Steps[_Evaluation | str]:
-        """Accept the last trial point, whose objective is ``value``. Evaluate points along a direction from it.
+        """Accept the last trial point, whose objective is ``value``. Evaluate points along a direction from that point.
 
-        Return the first one that is good enough, or the reason why there is none.
+        Return the first evaluation that the line search accepts, or the reason why there is none.
         """
         search, shifts = self._choose_direction(ask, history, value, accept=True)
         for _ in evaluations:
@@ -160,7 +164,7 @@ class Lbfgs(LinearProgram):
             except ArithmeticError as error:
                 if history.is_empty:
                     return str(error)
-                history.forget()  # to search along the gradient
+                history.clear()  # search again, along the gradient
                 search, shifts = self._choose_direction(ask, history, value, accept=False)
             else:
                 shifts = ask(partial(self._move_trial, search.step))
@@ -172,36 +176,36 @@ class Lbfgs(LinearProgram):
         return _Evaluation(*ask(partial(self._finish_gradient, report.loss, history)), report)
 
     def _choose_direction(self, ask: Ask, history: History, value: float, accept: bool) -> tuple[LineSearch, Float64s]:
-        """Choose a direction, and the first trial point along it; return the search, and the trial point's shifts.
+        """Choose a direction and the first trial point along it; return the line search, and the trial point's shifts.
 
-        ``value`` is the objective at the current point. With ``accept``, the last trial point first becomes that point.
+        ``value`` is the objective at the current point. With ``accept``, this is the last trial point.
         """
         coefficients, slope = history.direction()
-        if slope >= 0.0:  # by rounding, or because servers lost a part of the vectors
-            history.forget()
+        if slope >= 0.0:  # an ascent: rounding errors, or servers lost a part of the vectors
+            history.clear()
             coefficients, slope = history.direction()
         length = self._label_size / math.sqrt(-slope) if history.is_empty else 1.0
-        if self.context.start is not None:
+        if self.context.start is not None:  # near a trained model, good first steps are short
             length = min(length, 1.0)
         shifts = ask(partial(self._move_trial, length, coefficients, accept))
         return LineSearch(value, slope, length, curvature=self._region is None), shifts
 
     def _reason_to_stop(self, trial: _Evaluation, objectives: list[float]) -> str:
-        """Return the reason to stop by the gradient and the last objectives, as in pyspark.ml; "": there is none."""
+        """Return the reason to stop, from the gradient and the last objectives, as in pyspark.ml; "": go on."""
         plan, value = self.context.plan, trial.value
         if not math.isfinite(value):
             raise too_large(value)
         if not math.isfinite(trial.square):
             raise InputError(_too_steep(self._gradient_at_trial))
-        # The label's size is divided out: the tolerance must not depend on the unit of the labels.
-        steepness = math.sqrt(trial.square) / self._label_size
-        if steepness <= max(plan.settings.tol * abs(value) / self._label_size**2, MIN_GRADIENT):
+        # Divide by the label's size: the tolerance must not depend on the unit of the labels.
+        gradient_norm = math.sqrt(trial.square) / self._label_size
+        if gradient_norm <= max(plan.settings.tol * abs(value) / self._label_size**2, MIN_GRADIENT):
             return "the gradient is 0 within the tolerance"
         window = objectives[-(WINDOW if self._region is None else WINDOW_IN_REGION) :]
-        # The objective may go to 0, as for separable rows.
+        # The objective may converge to 0, as for separable rows; so the scale has a lower limit.
         scale = max(abs(value), NEGLIGIBLE * abs(objectives[0]))
         if len(objectives) > 1 and abs(value - max(window)) <= plan.settings.tol * scale:
-            return "the objective does not change beyond the tolerance any more"
+            return "the objective changes by less than the tolerance"
         if len(objectives) > plan.settings.maxIter:
             return "all iterations were made"
         return ""
@@ -209,12 +213,12 @@ class Lbfgs(LinearProgram):
     # -- on the servers ------------------------------------------------------------------------------------------------
 
     def _finish_gradient(self, loss: float, history: History) -> tuple[float, float, float | None, Float64s]:
-        """Finish the gradient at the trial point; return the first fields of the ``_Evaluation``."""
+        """Complete the gradient at the trial point; return the fields of ``_Evaluation`` before ``report``."""
         context, problem = self.context, self.context.problem
         trial, gradient, pseudo = self._trial, self._gradient_at_trial, self._pseudo_at_trial
         mean = 1.0 / context.facts.weight
         penalised = trial.weight if self._unscaled is None else self._unscaled
-        has_l2 = problem.l2 > 0.0  # without an L2 penalty, the square of a scale may overflow
+        has_l2 = problem.l2 > 0.0  # if not, skip scale^2 below, which may overflow
         terms, factors = [gradient.weight], [mean]
         if has_l2:
             terms.append(penalised)
@@ -249,12 +253,12 @@ class Lbfgs(LinearProgram):
         value = loss * mean
         if has_l2:
             value += 0.5 * problem.l2 * square.result()
-        along = float(slope()[0, 0])
+        slope_along_step = float(slope()[0, 0])
         if problem.l1:
             value += problem.l1 * absolute.result()
         if self._region is not None:
-            return value, 0.0, along, products
-        return value, along, None, products
+            return value, 0.0, slope_along_step, products
+        return value, slope_along_step, None, products
 
     def _accept_trial(self) -> None:
         with batch():
@@ -267,9 +271,9 @@ class Lbfgs(LinearProgram):
             self._pseudo.copy(self._pseudo_at_trial)
 
     def _move_trial(self, length: float, coefficients: Float64s | None = None, accept: bool = False) -> Float64s:
-        """Set the trial point to ``point + length * direction``, within the region if there is one; return its shifts.
+        """Set the trial point to ``point + length * direction``, projected onto the region; return its shifts.
 
-        With ``accept``, the last trial point first becomes the point. ``coefficients`` are those of a new direction.
+        With ``accept``, the last trial point first becomes the point. ``coefficients`` define a new direction.
         """
         trial, point, direction = self._trial, self._point, self._direction
         center = self.context.center
@@ -305,12 +309,12 @@ class Lbfgs(LinearProgram):
 
 
 def _too_steep(gradient: Parameters) -> str:
-    """Return the text about a gradient that is too large for a finite square."""
+    """Return the error text for a gradient whose squared norm overflows."""
     vector = gradient.weight
     columns, values = vector.pull() if vector.isSparse else (np.arange(vector.dim), vector.pull())
-    sizes = np.abs(values)
-    if not len(sizes) or sizes.max() < np.abs(gradient.bias.pull()).max():
+    magnitudes = np.abs(values)
+    if not len(magnitudes) or magnitudes.max() < np.abs(gradient.bias.pull()).max():
         return "the gradient by the intercept overflows: labels are too large"
-    index = int(np.argmax(np.where(np.isnan(sizes), np.inf, sizes)))
+    index = int(np.argmax(np.where(np.isnan(magnitudes), np.inf, magnitudes)))
     feature = int(columns[index]) // gradient.width
     return f"the gradient by the weight of feature {feature} is {values[index]:g}: its values are too large, scale them"

@@ -1,4 +1,4 @@
-"""Least squares with penalties by the normal equations, from sums of products of features; pure functions."""
+"""Penalised least squares by the normal equations, from sums of products of features. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from ps2.data.spilled_rows import KeptRows
 
 Array = npt.NDArray[Any]
 
-# The number of entries of a block of rows as a dense matrix: 32 MiB.
+# The maximum number of values in a dense block of rows: 32 MiB.
 BLOCK_ENTRIES = 1 << 22
-# Rows with at least this share of stored entries are multiplied as dense matrices.
+# Rows are multiplied as dense matrices if at least this fraction of their entries is stored.
 DENSE_FROM = 0.1
-# Means up to this number of standard deviations are subtracted from sums of products, which loses at most one digit. A
-# feature with a larger mean is stored in most rows, so as a dense column it takes little more memory.
+# Features are centred in one of two ways. If the mean is at most this number of standard deviations, it is subtracted
+# from sums of products, which loses at most one digit. Otherwise it is subtracted from a dense column before the
+# products: such a feature is stored in most rows, so a dense column takes little more memory.
 SMALL_MEAN = 1.0
-# With a pivot below this number for each feature, the matrix is singular.
+# The matrix of k features is singular if a pivot is at most k times this value.
 SINGULAR = 16 * np.finfo(np.float64).eps
 
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """Weighted sums over rows of products of k features x and the label y, all less their means."""
+    """Weighted sums over rows of the products of k features x and the label y, all centred."""
 
     xx: Float64s
     xy: Float64s
     yy: float
 
     def packed(self) -> Float64s:
-        """Return one array of ``packed_size(k)`` numbers; the arrays of several workers add up."""
+        """Return one array of ``packed_size(k)`` values; the arrays of several workers add up."""
         return np.concatenate([self.xx[_upper(len(self.xy))], self.xy, [self.yy]])
 
     @staticmethod
@@ -54,7 +55,7 @@ def packed_size(k: int) -> int:
 def products(rows: KeptRows, mean: Float64s, label_mean: float) -> Products:
     """Return the sums over a worker's rows; ``mean`` and ``label_mean`` are those of all workers' rows.
 
-    The rows of all workers together have features with standard deviations of about 1.
+    The features' standard deviations, over all workers' rows, are about 1.
     """
     xx, xy, yy = np.zeros((len(mean), len(mean))), np.zeros(len(mean)), 0.0
     for block in rows.blocks():
@@ -63,7 +64,7 @@ def products(rows: KeptRows, mean: Float64s, label_mean: float) -> Products:
 
 
 def _add_products(rows: LocalRows, mean: Float64s, label_mean: float, xx: Float64s, xy: Float64s) -> float:
-    """Add the products of a block's features to ``xx`` and ``xy``; return the product of its labels."""
+    """Add the products of a block's features to ``xx`` and ``xy``; return the weighted sum of its squared labels."""
     assert rows.y is not None
     k, c = len(mean), np.ones(len(rows)) if rows.weights is None else rows.weights
     y = rows.y - label_mean
@@ -73,87 +74,87 @@ def _add_products(rows: LocalRows, mean: Float64s, label_mean: float, xx: Float6
     if not is_dense:
         _add_sparse_products(dense, mean, c, y, xx, xy)
     pairs = np.ix_(columns, columns)
-    for part, block in dense.blocks():
-        root = np.sqrt(c[part])
+    for block_rows, block in dense.blocks():
+        root = np.sqrt(c[block_rows])
         block *= root[:, None]
         xx[pairs] += block.T @ block
-        xy[columns] += block.T @ (root * y[part])
+        xy[columns] += block.T @ (root * y[block_rows])
     return float(c @ y**2)
 
 
 @dataclass(frozen=True, eq=False)
 class _DenseColumns:
-    """The columns of some features, ascending, less their means, which are subtracted before sums: nothing cancels."""
+    """The dense columns of some features, ascending, minus their means."""
 
     rows: LocalRows
     columns: npt.NDArray[np.int64]
     mean: Float64s
 
     def blocks(self) -> Iterator[tuple[slice, Float64s]]:
-        """Yield slices of rows, and the features of these rows less the means."""
+        """Yield slices of rows, and these rows' centred features, float64, shape (rows, columns)."""
         rows, columns = self.rows, self.columns
         if not len(columns):
             return
         positions = np.searchsorted(columns, rows.keys)
-        has = columns[np.minimum(positions, len(columns) - 1)] == rows.keys
-        x = rows.x[:, has] if not has.all() else rows.x
+        is_selected = columns[np.minimum(positions, len(columns) - 1)] == rows.keys
+        x = rows.x[:, is_selected] if not is_selected.all() else rows.x
         step = max(1, BLOCK_ENTRIES // len(columns))
         for begin in range(0, len(rows), step):
-            part = slice(begin, min(begin + step, len(rows)))
-            block = np.zeros((part.stop - begin, len(columns)))
-            block[:, positions[has]] = x[part].toarray()
+            block_rows = slice(begin, min(begin + step, len(rows)))
+            block = np.zeros((block_rows.stop - begin, len(columns)))
+            block[:, positions[is_selected]] = x[block_rows].toarray()
             block -= self.mean
-            yield part, block
+            yield block_rows, block
 
 
-def slopes(rows: KeptRows, mean: Float64s, label_mean: float, w: Float64s) -> Float64s:
-    """Sum over a worker's rows the features, less their means, times the residuals of weights: ``xy - xx w``.
+def residual_products(rows: KeptRows, mean: Float64s, label_mean: float, w: Float64s) -> Float64s:
+    """Return ``xy - xx w``: the sums over a worker's rows of centred features times the residuals of weights w.
 
-    Computed from rows, the result has more correct digits than ``xy - xx w`` computed from products.
+    Computed from rows, as here, it has more correct digits than computed from products.
     """
-    return sum((_block_slopes(block, mean, label_mean, w) for block in rows.blocks()), np.zeros(len(mean)))
+    return sum((_block_residual_products(block, mean, label_mean, w) for block in rows.blocks()), np.zeros(len(mean)))
 
 
-def _block_slopes(rows: LocalRows, mean: Float64s, label_mean: float, w: Float64s) -> Float64s:
+def _block_residual_products(rows: LocalRows, mean: Float64s, label_mean: float, w: Float64s) -> Float64s:
     assert rows.y is not None
     c = np.ones(len(rows)) if rows.weights is None else rows.weights
     sums, columns = np.zeros(len(mean)), np.flatnonzero(np.abs(mean) > SMALL_MEAN)
     dense = _DenseColumns(rows, columns, mean[columns])
     sparse = np.flatnonzero(~np.isin(rows.keys, columns))
     x, keys = rows.x[:, sparse], rows.keys[sparse]
-    small = mean.copy()
-    small[columns] = 0.0
-    residuals = rows.y - label_mean - (x @ w[keys] - small @ w)
-    for part, block in dense.blocks():
-        residuals[part] -= block @ w[columns]
+    small_mean = mean.copy()
+    small_mean[columns] = 0.0
+    residuals = rows.y - label_mean - (x @ w[keys] - small_mean @ w)
+    for block_rows, block in dense.blocks():
+        residuals[block_rows] -= block @ w[columns]
     residuals *= c
     sums[keys] = x.T @ residuals
-    sums -= small * residuals.sum()
-    for part, block in dense.blocks():
-        sums[columns] += block.T @ residuals[part]
+    sums -= small_mean * residuals.sum()
+    for block_rows, block in dense.blocks():
+        sums[columns] += block.T @ residuals[block_rows]
     return sums
 
 
 def _add_sparse_products(
     dense: _DenseColumns, mean: Float64s, c: Float64s, y: Float64s, xx: Float64s, xy: Float64s
 ) -> None:
-    """Add the products of the other features, whose means are small, with each other, with ``dense`` and the label."""
+    """Add the products of the features outside ``dense``, which have small means, with all features and the label."""
     rows = dense.rows
     sparse = np.flatnonzero(~np.isin(rows.keys, dense.columns))
     x, keys, k = rows.x[:, sparse], rows.keys[sparse], len(mean)
     weighted = x.multiply(c[:, None]).tocsr()
-    small, sums = mean.copy(), np.zeros(k)
-    small[dense.columns] = 0.0
+    small_mean, sums = mean.copy(), np.zeros(k)
+    small_mean[dense.columns] = 0.0
     xx[np.ix_(keys, keys)] += (weighted.T @ x).toarray()
     xy[keys] += weighted.T @ y
     sums[keys] = np.asarray(weighted.sum(axis=0)).reshape(-1)
-    crossed = np.outer(sums, small)
-    xx += c.sum() * np.outer(small, small) - crossed - crossed.T
-    xy -= small * (c @ y)
-    for part, block in dense.blocks():
+    cross_terms = np.outer(sums, small_mean)
+    xx += c.sum() * np.outer(small_mean, small_mean) - cross_terms - cross_terms.T
+    xy -= small_mean * (c @ y)
+    for block_rows, block in dense.blocks():
         with_dense = np.zeros((k, len(dense.columns)))
-        with_dense[keys] = weighted[part].T @ block
-        with_dense -= np.outer(small, c[part] @ block)
+        with_dense[keys] = weighted[block_rows].T @ block
+        with_dense -= np.outer(small_mean, c[block_rows] @ block)
         xx[:, dense.columns] += with_dense
         xx[dense.columns] += with_dense.T
 
@@ -164,9 +165,9 @@ class Solution:
 
     Attributes:
         factor: the upper Cholesky factor of xx + diag(l2); None: the matrix is singular, or there is an L1 penalty.
-        pivot: the smallest share of a feature's product with itself that the features before it do not explain. The
-            relative error of the weights is about 1e-16 divided by this share.
-        feature: the feature with the smallest share.
+        pivot: the smallest fraction of a feature's variance that the features before it do not explain linearly; 0 if
+            the matrix is singular. The relative error of the weights is about 1e-16 divided by this fraction.
+        feature: the feature with this smallest fraction.
     """
 
     w: Float64s
@@ -175,7 +176,7 @@ class Solution:
     feature: int = 0
 
     def refined(self, residual: Float64s) -> Solution:
-        """Return better weights from the residual xy - (xx + diag(l2)) w (seminormal equations: Björck 1987)."""
+        """Return corrected weights, given the residual xy - (xx + diag(l2)) w (seminormal equations: Björck 1987)."""
         return replace(self, w=self.w + scipy.linalg.cho_solve((self.factor, False), residual))
 
     def inverse_diagonal(self) -> Float64s:
@@ -191,17 +192,18 @@ class Solution:
 
 
 def solve(sums: Products, l1: Float64s, l2: Float64s, steps: int, tol: float) -> Solution:
-    """Solve the normal equations. If they are singular, the weights have minimum norm. An L1 penalty needs L-BFGS-B.
+    """Solve the normal equations; with an L1 penalty, minimise by L-BFGS-B with ``steps`` and ``tol``.
 
-    Features have about the same size. ``steps`` and ``tol`` are the arguments of L-BFGS-B.
+    If the equations are singular, the weights have minimum norm. The features must have similar scales.
     """
     a, k = sums.xx + np.diag(l2), len(sums.xy)
     if l1.any():
         return Solution(_with_l1(a, sums, l1, steps, tol))
-    # A constant feature, less its mean, is 0. With any number on the diagonal, its weight becomes 0.
+    # A constant feature is 0 when centred. With any positive value on the diagonal, its weight becomes 0.
     a[np.diag_indices(k)] += np.diag(a) == 0.0
-    factor, failed = scipy.linalg.lapack.dpotrf(a)
-    # If the factorization failed, it is defined up to the first column whose pivot is not positive.
+    factor, failed = scipy.linalg.lapack.dpotrf(
+        a
+    )  # failed: the first column, from 1, whose pivot is not positive; 0: none
     pivots = (np.diag(factor) ** 2 / np.diag(a))[: failed - 1 if failed else k]
     feature = failed - 1 if failed else int(np.argmin(pivots))
     if failed or pivots[feature] <= SINGULAR * k:
@@ -211,7 +213,8 @@ def solve(sums: Products, l1: Float64s, l2: Float64s, steps: int, tol: float) ->
 
 
 def _with_l1(a: Float64s, sums: Products, l1: Float64s, steps: int, tol: float) -> Float64s:
-    """Minimise with an L1 penalty: each weight is the difference of two nonnegative numbers. Labels are scaled."""
+    """Minimise with an L1 penalty by L-BFGS-B: each weight is the difference of two nonnegative variables."""
+    # Labels are scaled to variance 1, so the tolerance does not depend on their unit.
     label_size = math.sqrt(sums.yy) or 1.0
     xy, l1 = sums.xy / label_size, l1 / label_size
 

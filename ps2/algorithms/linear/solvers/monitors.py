@@ -1,7 +1,7 @@
-"""Checks of each step's model: its objective, penalties included, and the loss of held-out rows.
+"""Checks of the model of each step: the objective, including penalties, and the loss of held-out rows.
 
-In a step, workers compute the loss of the model before the step. So the last clock of a solver evaluates the last
-model, and takes no step.
+In a step's clock, workers compute the loss of the model before the step. So solvers have one more clock, without a
+step, that evaluates the last model.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ps2.errors import DivergedError, InputError
 
 log = logging.getLogger(__name__)
 
-# Objectives below this share of the largest squared label are rounding errors; with classes, below this number.
+# Objectives below this fraction of the largest squared label are rounding errors. Class labels count as 1.
 ROUNDING = 1e-9
-# Improvements of the held-out loss are relative to the loss, or to this number if the loss is smaller.
+# Improvements of the held-out loss are relative to the loss, or to this value if the loss is smaller.
 MIN_LOSS = 0.01
 
 
 class ObjectiveMonitor:
-    """Computes and checks the objective. ``penalised`` returns the vectors of a model that have the L2 penalty."""
+    """Computes and checks the objective. ``penalised`` returns a model's vectors that have the L2 penalty."""
 
     def __init__(
         self, context: SolverContext, penalised: Callable[[Parameters], tuple[Any, ...]] = lambda model: (model.weight,)
@@ -40,24 +40,25 @@ class ObjectiveMonitor:
         self._rounding = ROUNDING * max_label * max_label
 
     def penalty(self, model: Parameters) -> Callable[[], float]:
-        """Request the penalties of a model within ``batch()``; return a function that returns them after it."""
+        """Request a model's penalties within ``batch()``; return a function that returns their sum after the batch."""
         l1, l2 = self._context.problem.l1, self._context.problem.l2
         terms: list[tuple[float, Any]] = [(l1, model.weight.norm1())] if l1 else []
         terms += [(l2 / 2.0, vector.dot(vector)) for vector in self._penalised(model)] if l2 else []
         return lambda: sum(factor * term.result() for factor, term in terms)
 
     def objective(self, step: int, loss: float, weight: float, penalty: float) -> float:
-        """Return the objective of the model after a number of steps; NaN without rows. Raise if it is not finite."""
+        """Return the objective of the model after ``step`` steps, NaN without rows; raise if it is not finite."""
         value = loss / weight + penalty if weight else math.nan
         if weight and not math.isfinite(value):
             if step == 0:
                 raise too_large(value)
             raise diverged(
-                self._context, f"after step {step} the objective is {value}, and it was {self._first:g} before"
+                self._context,
+                f"after step {step} the objective is {value}, and it was {self._first_objective:g} before",
             )
         return value
 
-    def end(self) -> None:
+    def check_end(self) -> None:
         """Warn if the last objective is worse than the first one; raise DivergedError if it is far worse."""
         factor, message = self._context.record.growth(self._rounding)
         if factor > DIVERGED:
@@ -68,8 +69,8 @@ class ObjectiveMonitor:
             log.warning("%s: %s; %s", _name(plan), message, _advice(self._context))
 
     @property
-    def _first(self) -> float:
-        """The first objective that is not NaN."""
+    def _first_objective(self) -> float:
+        """The first objective that is not NaN; NaN if there is none."""
         return next((value for value in self._context.record.objective if not math.isnan(value)), math.nan)
 
 
@@ -99,7 +100,7 @@ def _advice(context: SolverContext) -> str:
 class Validation:
     """Early stopping by the losses of held-out rows, as with pyspark.ml's validationTol; copies the best model.
 
-    ``losses`` are the held-out losses so far; the list grows.
+    ``losses`` is the list of held-out losses, to which ``add_loss`` appends.
     """
 
     def __init__(self, tol: float, model: Parameters, best: Parameters, losses: list[float]) -> None:
@@ -112,11 +113,11 @@ class Validation:
 
     @property
     def best(self) -> Parameters:
-        """The model with the smallest held-out loss; without held-out rows, the trained model."""
+        """The model with the smallest held-out loss; the trained model if no held-out loss is known."""
         return self._best if self._losses else self._model
 
     def add_loss(self, ask: Ask, report: Any, model: Parameters) -> str:
-        """Add a model's loss, if the report has one; copy the best model. Return the reason to stop, or ""."""
+        """Add the held-out loss, if the report has one; copy the best model. Return the reason to stop, or ""."""
         if not report.held_weight:
             return ""
         loss, min_loss = float(report.held_loss / report.held_weight), min(self._losses, default=math.inf)

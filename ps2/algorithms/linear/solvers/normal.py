@@ -1,9 +1,10 @@
 """Linear regression in one clock: workers add up products of features, and the driver solves the normal equations.
 
-If features are nearly collinear, their products determine only the first digits of the weights. A few more clocks then
-determine the other digits: workers compute residuals from their rows, and the driver solves for the correction.
+If features are nearly collinear, their products determine only the first digits of the weights. Then a few more clocks
+add digits: workers compute residuals from their rows, and the driver solves for the correction of the weights.
 
-The penalties are those of pyspark.ml's solver "normal", whose standard deviations divide by the weight of all rows.
+The penalties are those of pyspark.ml's solver "normal": its standard deviations are biased (divided by all rows'
+weight).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ps2.algorithms.linear.solvers.least_squares import (
     objective,
     packed_size,
     products,
-    slopes,
+    residual_products,
     solve,
 )
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
@@ -36,11 +37,11 @@ log = logging.getLogger(__name__)
 
 # With a smaller pivot (``Solution``), the weights have fewer than 9 correct digits.
 MIN_PIVOT = 1e-7
-# The maximum inverse standard deviation in penalties; its square is finite.
+# The maximum of 1 / std in penalties, so that its square is finite.
 MAX_INVERSE_STD = 1e140
-# Each correction adds about as many digits as the equations determine.
+# Each correction adds about as many correct digits as the first solution has.
 MAX_CORRECTIONS = 4
-# A correction below this share of the weights is the last one.
+# A correction below this fraction of the largest weight is the last one.
 EXACT = 1e-10
 SINGULAR_WARNING = (
     "feature %d is a linear combination of other features, to the precision of float64, so several weights minimise "
@@ -50,17 +51,17 @@ SINGULAR_WARNING = (
 
 @dataclass(frozen=True)
 class AddProducts(Task):
-    """Add up the products of all features."""
+    """Add the products of all features to the sums on the servers."""
 
 
 @dataclass(frozen=True)
 class AddResiduals(Task):
-    """Add up the products of features with residuals, which are labels less predictions."""
+    """Add the products of features with residuals (label minus prediction) to the sums on the servers."""
 
 
 @dataclass(frozen=True, eq=False)
 class NormalWork:
-    """Makes the function that does a worker's tasks from its rows; picklable."""
+    """The workers' part of the solver; picklable."""
 
     sums: DCV
     residuals: DCV
@@ -77,7 +78,7 @@ class NormalWork:
             if isinstance(task, AddProducts):
                 vector, values = self.sums, products(data.rows, mean, self.label_mean).packed()
             else:
-                vector, values = self.residuals, slopes(data.rows, mean, self.label_mean, w)
+                vector, values = self.residuals, residual_products(data.rows, mean, self.label_mean, w)
             vector.add(values)
             view.moved_bytes += values.nbytes + mean.nbytes
             view.report(rows=len(data.rows))
@@ -87,7 +88,7 @@ class NormalWork:
 
 @dataclass(frozen=True, eq=False)
 class _Equations:
-    """The normal equations, from sums divided by the weight of all rows, and their solution."""
+    """The normal equations, with sums divided by the weight of all rows, each weight's penalties, and the solution."""
 
     sums: Products
     l1: Float64s
@@ -96,14 +97,15 @@ class _Equations:
 
 
 class Normal(LinearProgram):
-    """The normal equations."""
+    """The program of solver "normal"."""
 
     def __init__(self, context: SolverContext) -> None:
         super().__init__(context)
         problem = context.problem
-        self._sums, self._residuals = context.space.small(packed_size(problem.dim)), context.space.small(problem.dim)
+        self._sums = context.space.new_small(packed_size(problem.dim))
+        self._residuals = context.space.new_small(problem.dim)
         self._label_mean = context.facts.label_mean if problem.fit_intercept else 0.0
-        self._equations: _Equations | None = None  # a cache of the sums on the servers
+        self._equations: _Equations | None = None  # a cache: recomputed from the sums on the servers if it is None
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -130,7 +132,7 @@ class Normal(LinearProgram):
     # -- in the driver -------------------------------------------------------------------------------------------------
 
     def _solve(self) -> bool:
-        """Solve the equations; return whether the weights are exact."""
+        """Solve the equations; return whether the weights need no correction."""
         self._equations = None
         solution = self._read_equations().solution
         self._residuals.zero()
@@ -138,20 +140,20 @@ class Normal(LinearProgram):
         return solution.factor is None or solution.pivot >= MIN_PIVOT
 
     def _correct(self) -> bool:
-        """Solve for the correction by the residuals; return whether the weights are exact."""
+        """Correct the weights by the residuals; return whether they need no further correction."""
         equations, w = self._read_equations(), self.model.weight.pull()
         residual = self._residuals.pull() / self.context.facts.weight - equations.l2 * w
-        better = replace(equations.solution, w=w).refined(residual).w
+        corrected = replace(equations.solution, w=w).refined(residual).w
         self._residuals.zero()
-        self.model.weight.push(better)
-        return bool(np.abs(better - w).max() <= EXACT * np.abs(better).max())
+        self.model.weight.push(corrected)
+        return bool(np.abs(corrected - w).max() <= EXACT * np.abs(corrected).max())
 
     def _finish(self) -> tuple[float, float, float, int, Float64s]:
-        """Set the intercept.
+        """Set the intercept, and compute what the record needs.
 
         Returns:
-            The objectives at weights of 0 and at the solution; the smallest pivot, and its feature; the diagonal of the
-            equations' inverse matrix, for unscaled features and the intercept, or an empty array.
+            The objectives at weights of 0 and at the solution; the smallest pivot and its feature (``Solution``); the
+            diagonal of the equations' inverse matrix, for unscaled features and the intercept, or an empty array.
         """
         context, equations, w = self.context, self._read_equations(), self.model.weight.pull()
         sums, solution, facts = equations.sums, equations.solution, context.facts
@@ -168,7 +170,7 @@ class Normal(LinearProgram):
         return 0.5 * sums.yy, value, solution.pivot, solution.feature, diagonal
 
     def _read_equations(self) -> _Equations:
-        """Return the equations of the sums on the servers; these do not change after the first clock."""
+        """Return the equations; the sums on the servers do not change after the first clock."""
         if self._equations is None:
             sums = Products.unpacked(self._sums.pull() / self.context.facts.weight, self.context.problem.dim)
             l1, l2 = self._penalties(self._inverse_std())
@@ -182,9 +184,9 @@ class Normal(LinearProgram):
         return np.asarray(self.context.scale.pull())
 
     def _penalties(self, inverse_std: Float64s) -> tuple[Float64s, Float64s]:
-        """Return the strengths for the weights of features divided by their unbiased standard deviations."""
+        """Return the penalties' strengths, for features divided by their unbiased standard deviations: shape (dim,)."""
         problem, facts = self.context.problem, self.context.facts
-        # pyspark.ml's standard deviations of features and label are the unbiased ones times this factor.
+        # pyspark.ml's biased standard deviations of features and label are the unbiased ones times this factor.
         ratio = math.sqrt(max(1.0 - facts.weight_squared / facts.weight / facts.weight, 0.0)) or 1.0
         if problem.standardize:
             return np.full(problem.dim, problem.l1 * ratio), np.full(problem.dim, problem.l2 * ratio)

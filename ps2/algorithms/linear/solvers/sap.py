@@ -1,17 +1,17 @@
-"""Coordinate descent by schedule (structure-aware parallelization: Xing et al., 2016, section 3.1), in the driver.
+"""Solver "sap": coordinate descent by schedule (structure-aware parallelization: Xing et al., 2016, section 3.1).
 
-A round minimises along a set of coordinates. The servers draw the set; they prefer coordinates with long next steps.
-Workers add up the set's gradient and products of columns, and the driver minimises along the whole set. So one set may
-have coordinates that depend on each other: nothing inside it runs in parallel. Between rounds, a pass over all columns
-predicts the next steps, and bounds the distance of the objective from its minimum (the duality gap). Coordinates that
-are 0 and would stay 0 take part only in passes.
+A round minimises the objective over the weights of a set of features (coordinates). The servers draw the set; features
+whose weights will change much are more probable. Workers add up the set's gradient and products of columns. The driver
+then minimises over the set alone, so the features of a set may be correlated. Between rounds, a pass over all
+columns predicts the weights' next changes, and bounds the distance of the objective from its minimum (the duality gap).
+Features with weight 0 whose predicted change is 0 are not drawn.
 
 Products of the squared loss do not change, so the driver caches them (covariance updates: Friedman, Hastie and
 Tibshirani, 2010). The logistic loss is replaced by its quadratic model at the current weights; backtracking finds the
-length of the step towards the model's minimum (proximal Newton, as in newGLMNET: Yuan, Ho and Lin, 2012).
+length of the step towards the quadratic model's minimum (proximal Newton, as in newGLMNET: Yuan, Ho and Lin, 2012).
 
-A path of strengths is one training. Each model starts from the one before; its first set has the coordinates that the
-strong rule does not exclude (Tibshirani et al., 2012).
+A path of strengths is one training. Each model starts from the previous model; its first set is drawn from the features
+that the strong rule does not exclude (Tibshirani et al., 2012).
 """
 
 from __future__ import annotations
@@ -53,30 +53,31 @@ from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
 from ps2.errors import ConfigError, InputError
 
-# The maximum number of coordinates of a set whose products are new; of all its coordinates; of products in a report,
-# which take 48 MiB.
+# The maxima for a set: the coordinates without cached products; all coordinates; the products in a report (48 MiB).
 MAX_NEW, MAX_CACHED, MAX_PRODUCTS = 1024, 4096, 6 << 20
-# The maximum for the logistic loss, whose products are all new. Sets have the whole support, if it is not larger.
+# MAX_NEW for the logistic loss, whose products are never cached. If the support is not larger, a set includes it.
 MAX_NEW_LOGISTIC = 2048
-# A round ends when a sweep changes all gradients by less than the largest of three numbers, each times l1: this share
-# of the relative gap, this share of the gap's tolerance, and this number.
-INEXACT, TOLERANCE_SHARE, EXACT = 1e-2, 0.1, 1e-12
-# The maximum number of steps along one set of the logistic loss; the share of the gap that a step must gain, or it is
-# the last one along its set.
+# Coordinate descent along a set ends when a sweep changes all gradients by less than l1 times the maximum of: the first
+# constant times the relative duality gap, the second times the gap's tolerance, and the third.
+GAP_FACTOR, TOLERANCE_FACTOR, MIN_SWEEP_TOL = 1e-2, 0.1, 1e-12
+# The maximum number of steps along one set with the logistic loss. A step is the last one along its set if it lowers
+# the objective by less than this fraction of the gap.
 MAX_REPEATS, MIN_GAIN = 8, 0.05
-# The share of the expected decrease that a step must reach (Tseng and Yun, 2009); the number of halved lengths in each
-# clock after the first; the minimum length.
+# Backtracking (Tseng and Yun, 2009): the fraction of the expected decrease that a step must reach; the number of
+# lengths, each half of the previous one, that a clock tries after the first clock; the minimum length.
 ARMIJO, HALVINGS, MIN_LENGTH = 0.01, 5, 2.0**-20
-# The tolerance is relative to the objective, or to this share of the first objective if that is larger.
+# The tolerance is relative to the objective, or to this fraction of the first objective if that is larger.
 NEGLIGIBLE = 0.01
-# If the objective falls by less than this share of itself, which is rounding, and the gap by no more than to this share
-# of the last gap, the training has stalled.
+# From one pass to the next, the training has stalled if the objective falls by less than the first fraction of itself,
+# which may be rounding, and the gap is still above the second fraction of the last gap.
 ROUNDING, STALLED = 1e-14, 0.7
 NO_PROGRESS = "no step lowers the objective beyond rounding"
+# Upper bounds of the losses' second derivatives by the margin.
 CURVATURE = {"squared": 1.0, "logistic": 0.25}
-BY_CHANGE = ("sap", "greedy")
-# The path of a training with the problem's penalties alone.
-SOLE_STRENGTH = PathSettings(lambdaPath=[1.0])
+# The schedules that draw coordinates by their predicted or last changes.
+SCHEDULES_BY_CHANGE = ("sap", "greedy")
+# The path with one model, for the problem's own penalties.
+SINGLE_MODEL_PATH = PathSettings(lambdaPath=[1.0])
 
 
 def check_problem(problem: Problem) -> None:
@@ -95,7 +96,7 @@ def check_problem(problem: Problem) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Move:
-    """Changes of the weights of some features, and of the intercept."""
+    """A change of the parameters: of the weights of ``columns``, and of the intercept."""
 
     columns: Int64s
     changes: Float64s
@@ -104,8 +105,8 @@ class _Move:
     @property
     def changed(self) -> tuple[Int64s, Float64s]:
         """The features whose weights change, and these changes."""
-        changed = self.changes != 0.0
-        return self.columns[changed], self.changes[changed]
+        is_changed = self.changes != 0.0
+        return self.columns[is_changed], self.changes[is_changed]
 
 
 NO_MOVE = _Move(NO_COLUMNS, NO_VALUES, 0.0)
@@ -117,15 +118,16 @@ class _Fit:
     """The state of the training.
 
     Attributes:
-        bias: the intercept for centred dense features.
-        strengths: the current strengths of the penalties.
-        value: the objective.
+        bias: the intercept, for dense features that are centred.
+        strengths: the penalties of the current model of the path.
+        support: the current weights that are not 0.
+        value: the current objective.
         gap, value_at_pass: the duality gap and the objective at the last pass.
-        steps: the number of steps for the current strengths.
-        rounds: the number of sets before the next pass.
-        sets: the number of sets so far.
-        cached: the features with cached products.
-        move: the last changes, which the workers do not know yet.
+        steps: the number of steps of the current model.
+        remaining_sets: the number of sets to draw before the next pass.
+        num_sets: the number of sets drawn so far.
+        cached_columns: the features whose products are cached.
+        move: the last change of the parameters, which the next task will send to the workers.
     """
 
     bias: float
@@ -135,43 +137,44 @@ class _Fit:
     gap: float = math.inf
     value_at_pass: float = math.inf
     steps: int = 0
-    rounds: int = 0
-    sets: int = 0
-    cached: Int64s = field(default_factory=lambda: NO_COLUMNS)
+    remaining_sets: int = 0
+    num_sets: int = 0
+    cached_columns: Int64s = field(default_factory=lambda: NO_COLUMNS)
     move: _Move = NO_MOVE
 
-    def begin(self, strengths: Strengths) -> None:
-        self.strengths, self.steps, self.rounds, self.gap, self.value_at_pass = strengths, 0, 0, math.inf, math.inf
+    def start_model(self, strengths: Strengths) -> None:
+        self.strengths, self.steps, self.remaining_sets = strengths, 0, 0
+        self.gap = self.value_at_pass = math.inf
 
-    def take(self, move: _Move, value: float) -> None:
+    def apply(self, move: _Move, value: float) -> None:
         self.support = self.support.replaced(move.columns, self.support.weights(move.columns) + move.changes)
         self.bias, self.value, self.steps, self.move = self.bias + move.intercept, value, self.steps + 1, move
 
     @property
     def change(self) -> tuple[Int64s, Float64s, float]:
-        """The changes that the workers' margins lack: the first fields of a task."""
+        """The fields of ``MarginTask``: the changes that the workers' margins do not yet include, and the intercept."""
         return *self.move.changed, self.bias
 
 
 def strengths_of(path: PathSettings, max_strength: float) -> tuple[float, ...]:
-    """Return a path's strengths, as factors of the problem's penalties; at ``max_strength`` all weights are 0."""
+    """Return a path's strengths, descending; ``max_strength`` is the smallest strength with all weights 0."""
     if path.lambdaPath:
         return tuple(path.lambdaPath)
-    shares = path.lambdaRatio ** (np.arange(path.lambdaCount) / max(path.lambdaCount - 1, 1))
-    return tuple((max_strength * shares).tolist())
+    ratios = path.lambdaRatio ** (np.arange(path.lambdaCount) / max(path.lambdaCount - 1, 1))
+    return tuple((max_strength * ratios).tolist())
 
 
 class Sap(LinearProgram):
-    """Coordinate descent by schedule."""
+    """The program of solver "sap"."""
 
     def __init__(self, context: SolverContext) -> None:
         check_problem(context.problem)
         super().__init__(context)
-        self._vectors = ColumnVectors(*(context.space.weight() for _ in range(5)))
-        self._path = context.plan.path or SOLE_STRENGTH
+        self._vectors = ColumnVectors(*(context.space.new_weight() for _ in range(5)))
+        self._path = context.plan.path or SINGLE_MODEL_PATH
         self._is_squared = context.problem.loss == "squared"
-        self._by_change = context.plan.schedule in BY_CHANGE
-        self._products = NO_PRODUCTS  # a cache; if it is lost, a pass over all columns follows
+        self._by_change = context.plan.schedule in SCHEDULES_BY_CHANGE
+        self._products = NO_PRODUCTS  # a cache of the last set's products; if it is lost, a pass follows
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -183,11 +186,11 @@ class Sap(LinearProgram):
         report, initial_loss = yield from self._pass_over_columns(ask, fit)  # all weights are 0
         max_gradient = ask(partial(self._predict_changes, NO_STRENGTHS, 0.0))
         ask.record_objective(initial_loss)
-        factors = strengths_of(self._path, (max_gradient or 1.0) / self.context.problem.l1)  # of l1 and l2
+        factors = strengths_of(self._path, (max_gradient or 1.0) / self.context.problem.l1)
         loss = initial_loss
         for stage, factor in enumerate(factors):
-            fit.begin(Strengths(self.context.problem.l1 * factor, self.context.problem.l2 * factor))
-            first_value, first_step = loss + fit.strengths.of(fit.support.w), len(self.record.seconds)
+            fit.start_model(Strengths(self.context.problem.l1 * factor, self.context.problem.l2 * factor))
+            first_value, first_step = loss + fit.strengths.penalty(fit.support.w), len(self.record.seconds)
             while True:
                 screen = fit.strengths.l1 if fit.steps else self._strong_rule(factors, stage)
                 max_gradient = ask(partial(self._predict_changes, fit.strengths, screen))
@@ -214,22 +217,22 @@ class Sap(LinearProgram):
         return report, loss
 
     def _minimise_along_sets(self, ask: Ask, fit: _Fit, task: ComputeBlock | None) -> Steps[None]:
-        """Minimise along sets, one after the other, until a pass over all columns is due."""
+        """Minimise over sets, one after the other, until a pass over all columns is due."""
         repeats = MAX_REPEATS
         while task is not None:
             step = yield from self.clock(task.then(partial(self._minimise, fit, task)))
-            fit.move, fit.cached = NO_MOVE, NO_COLUMNS
+            fit.move, fit.cached_columns = NO_MOVE, NO_COLUMNS
             if step.is_lost:
                 return
             if self._caches_products(fit):
-                fit.cached = task.block
+                fit.cached_columns = task.block
             if self._is_squared:
                 move, value = _Move(task.block, step.change, step.intercept), fit.value - step.decrease
             else:
                 direction = _Move(task.block, step.change, step.intercept)
                 move, value = yield from self._search(fit, direction, step.expected)
             gain = fit.value - value
-            fit.take(move, value)
+            fit.apply(move, value)
             ask(partial(self._push_weights, fit))
             ask.record_objective(value)
             repeats = repeats - 1 if gain > MIN_GAIN * fit.gap else 0
@@ -241,7 +244,7 @@ class Sap(LinearProgram):
             task, repeats = self._draw_next_set(ask, fit), MAX_REPEATS
 
     def _search(self, fit: _Fit, direction: _Move, expected: float) -> Steps[tuple[_Move, float]]:
-        """Find the longest step along a direction that lowers the objective enough; return it, and the objective.
+        """Return the longest step along a direction that lowers the objective enough, and the objective after it.
 
         ``expected`` is the first-order estimate of the objective's decrease along the direction.
         """
@@ -253,7 +256,7 @@ class Sap(LinearProgram):
             report = yield from self.clock(task)
             for length, loss in zip(lengths, report.losses, strict=True):
                 moved = support.replaced(direction.columns, w + length * direction.changes)
-                value = float(loss) / self.context.facts.weight + fit.strengths.of(moved.w)
+                value = float(loss) / self.context.facts.weight + fit.strengths.penalty(moved.w)
                 if value <= fit.value * (1.0 + ROUNDING) - ARMIJO * length * expected:
                     return _Move(direction.columns, length * direction.changes, length * direction.intercept), value
             lengths = lengths[-1] * 0.5 ** np.arange(1, HALVINGS + 1)
@@ -277,7 +280,7 @@ class Sap(LinearProgram):
         return dense, means, float(self.model.bias.pull()[0])
 
     def _strong_rule(self, factors: tuple[float, ...], stage: int) -> float:
-        """Return the minimum absolute gradient at which a weight of 0 may change."""
+        """Return the minimum absolute gradient at which a weight of 0 may change in a model's first set."""
         factor, l1 = factors[stage], self.context.problem.l1
         return l1 * (max(2.0 * factor - factors[stage - 1], 0.5 * factor) if stage else factor)
 
@@ -294,10 +297,10 @@ class Sap(LinearProgram):
         return float(rows.apply("linear.predict_changes", l1=strengths.l1, l2=strengths.l2, screen=screen))
 
     def _update_gap(self, fit: _Fit, report: Any, loss: float, max_gradient: float, initial_loss: float) -> str:
-        """Compute objective and duality gap at a pass; return why the current strengths are done, or ""."""
+        """Compute objective and duality gap at a pass; return the reason to end the current model, or ""."""
         plan, w = self.plan, fit.support.w
         dual = float(report.dual) / self.context.facts.weight
-        value = loss + fit.strengths.of(w)
+        value = loss + fit.strengths.penalty(w)
         bound = lower_bound(dual, loss if self._is_squared else None, max_gradient, float(w @ w), fit.strengths)
         gap = value - bound + self._intercept_gap(report)
         if not math.isfinite(gap):
@@ -314,11 +317,11 @@ class Sap(LinearProgram):
 
     def _intercept_gap(self, report: Any) -> float:
         """Return the second-order estimate of the gap that is due to the intercept."""
-        down, curved = float(report.down), float(report.curved)
-        return down * down / curved if self.context.problem.fit_intercept and curved > 0.0 else 0.0
+        slope, curvature = float(report.down), float(report.curved)  # sums over all rows
+        return slope * slope / curvature if self.context.problem.fit_intercept and curvature > 0.0 else 0.0
 
     def _history_since(self, step: int, value: float, reason: str) -> TrainingHistory:
-        """Return the history from a step on; ``value`` is the objective before that step."""
+        """Return the history of the steps from number ``step`` on; ``value`` is the objective before them."""
         record = self.record
         seconds = list(record.seconds[step:])
         objective = [value, *record.objective[len(record.objective) - len(seconds) :]] if seconds else [value]
@@ -333,8 +336,8 @@ class Sap(LinearProgram):
     # -- sets ----------------------------------------------------------------------------------------------------------
 
     def _draw_next_set(self, ask: Ask, fit: _Fit) -> ComputeBlock | None:
-        """Draw another set after a step, by the changes of that step; None: a pass is due."""
-        if fit.rounds <= 0:
+        """Draw another set after a step, by that step's changes; None: a pass is due, or the set is empty."""
+        if fit.remaining_sets <= 0:
             return None
         if self._by_change:
             ask(partial(self._push_changes, fit))
@@ -342,27 +345,27 @@ class Sap(LinearProgram):
 
     def _draw_set(self, ask: Ask, fit: _Fit) -> ComputeBlock | None:
         """Let the servers draw the next set; return the task for its products, None if the set is empty."""
-        dim, support, cached = self.context.problem.dim, fit.support.columns, fit.cached
+        dim, support, cached = self.context.problem.dim, fit.support.columns, fit.cached_columns
         count, limit = self.plan.set_size, MAX_NEW if self._is_squared else MAX_NEW_LOGISTIC
         if self._by_change:
             count = min(max(count, len(support)), limit)
-        columns, rounds = ask(partial(self._draw_columns, count, fit.sets)), max(fit.rounds - 1, 0)
+        columns, remaining_sets = ask(partial(self._draw_columns, count, fit.num_sets)), max(fit.remaining_sets - 1, 0)
         if not self._by_change:
             block, cached = columns, NO_COLUMNS
-            rounds = fit.rounds - 1 if fit.rounds else -(-dim // count) - 1
+            remaining_sets = fit.remaining_sets - 1 if fit.remaining_sets else -(-dim // count) - 1
         else:
             new = columns[~np.isin(columns, cached)] if self._is_squared else np.union1d(columns, support)
-            block_size = len(new) + len(cached)
-            if len(new) > limit or block_size > MAX_CACHED or len(new) * block_size > MAX_PRODUCTS:
+            block_length = len(new) + len(cached)
+            if len(new) > limit or block_length > MAX_CACHED or len(new) * block_length > MAX_PRODUCTS:
                 new, cached = np.union1d(columns, support), NO_COLUMNS
             if len(new) > limit:  # the model is too large for one set
-                new = ask(partial(self._draw_columns, limit, fit.sets))
+                new = ask(partial(self._draw_columns, limit, fit.num_sets))
                 changing = ask(lambda: int(self._vectors.change.nnz()))
-                rounds = fit.rounds - 1 if fit.rounds else -(-changing // limit) - 1
+                remaining_sets = fit.remaining_sets - 1 if fit.remaining_sets else -(-changing // limit) - 1
             block = np.concatenate([new, cached])
         if not len(block):
             return None
-        fit.cached, fit.rounds, fit.sets = cached, rounds, fit.sets + 1
+        fit.cached_columns, fit.remaining_sets, fit.num_sets = cached, remaining_sets, fit.num_sets + 1
         return ComputeBlock(*fit.change, block=block, new=len(block) - len(cached))
 
     def _draw_columns(self, count: int, number: int) -> Int64s:
@@ -380,36 +383,37 @@ class Sap(LinearProgram):
         return np.sort(columns[order])
 
     def _minimise(self, fit: _Fit, task: ComputeBlock, report: Any) -> dict[str, Any]:
-        """Minimise along a set; return the step. ``is_lost``: cached products are lost, as after a rollback."""
-        amounts = {"rows": report.rows, "bytes": report.bytes}
+        """Minimise over a set; return the step. ``is_lost``: cached products are missing, as after a rollback."""
+        volume = {"rows": report.rows, "bytes": report.bytes}
         cached = self._products.last(task.block[task.new :])
         if cached is None:
-            return {**amounts, "is_lost": True}
-        curved = float(report.curved) if self.context.problem.fit_intercept else 0.0
-        products = cached.extended(task.block, report.products, report.entries, curved)
+            return {**volume, "is_lost": True}
+        curvature = float(report.curved) if self.context.problem.fit_intercept else 0.0
+        products = cached.extended(task.block, report.products, report.entries, curvature)
         self._products = products if self._caches_products(fit) else NO_PRODUCTS
         w, strengths = fit.support.weights(task.block), fit.strengths
-        tol = max(INEXACT * fit.gap / fit.value, TOLERANCE_SHARE * self.plan.settings.tol, EXACT) * strengths.l1
-        step = minimise(products, report.gradient, w, (float(report.down), curved), strengths, tol)
+        tol = max(GAP_FACTOR * fit.gap / fit.value, TOLERANCE_FACTOR * self.plan.settings.tol, MIN_SWEEP_TOL)
+        intercept = float(report.down), curvature
+        step = minimise(products, report.gradient, w, intercept, strengths, tol * strengths.l1)
         expected = float(report.gradient @ step.change) + float(report.down) * step.intercept
-        expected += strengths.of(w) - strengths.of(step.w)
-        expected = max(expected, step.decrease)  # rounding of the penalties may hide a small decrease
+        expected += strengths.penalty(w) - strengths.penalty(step.w)
+        expected = max(expected, step.decrease)  # rounding errors of the penalties may exceed a small decrease
         move = {"change": step.change, "intercept": step.intercept, "decrease": step.decrease, "expected": expected}
-        return {**amounts, "is_lost": False, **move}
+        return {**volume, "is_lost": False, **move}
 
     def _caches_products(self, fit: _Fit) -> bool:
         """Return whether the next set may use the products of this one."""
-        return self._is_squared and self._by_change and not fit.rounds
+        return self._is_squared and self._by_change and not fit.remaining_sets
 
     def _push_weights(self, fit: _Fit) -> None:
-        """Set the changed weights, and the intercept, on the servers."""
+        """Push the changed weights and the intercept to the servers."""
         columns, _ = fit.move.changed
         with batch():
             self.model.weight.push(fit.support.weights(columns), columns)
             self.model.bias.push(np.array([fit.bias]))
 
     def _push_changes(self, fit: _Fit) -> None:
-        """Set the changes of the last step, by which the servers draw."""
+        """Push the scaled changes of the last step, by which the servers draw the next set."""
         columns, changes = fit.move.columns, fit.move.changes
         square = self._vectors.curvature.pull(columns) + fit.strengths.l2
         self._vectors.change.push(changes * np.sqrt(square), columns)

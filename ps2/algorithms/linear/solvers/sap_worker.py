@@ -1,6 +1,7 @@
-"""Coordinate descent by schedule, in the workers: each keeps its rows by column, and their margins.
+"""The workers' part of solver "sap": each worker keeps its rows in column form (CSC), and their margins.
 
-A task first changes the margins. A worker that is started again computes its margins from the weights on the servers.
+Each task contains the latest changes of the weights, which the worker first adds to its margins. A restarted worker
+computes its margins from the weights on the servers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import DoTask, Task
-from ps2.algorithms.linear.coordinate_kernels import describe_columns, slopes
+from ps2.algorithms.linear.coordinate_kernels import describe_columns, loss_derivatives
 from ps2.algorithms.linear.coordinates import DENSE, NO_COLUMNS, NO_VALUES, LocalColumns
 from ps2.algorithms.linear.loss_kernels import summed_loss
 from ps2.algorithms.linear.losses import MARGIN_CODES
@@ -28,12 +29,12 @@ from ps2.ops.table import Array
 
 @dataclass(frozen=True)
 class Describe(Task):
-    """Add the statistics of features to the sums on the servers."""
+    """Add the statistics of features (``ColumnVectors``) to the sums on the servers."""
 
 
 @dataclass(frozen=True, eq=False)
 class MarginTask(Task):
-    """A computation after changes of the weights of some columns, and of the intercept, whose new value is ``bias``."""
+    """A computation after ``changes`` of the weights of ``columns`` since the last task; ``bias`` is the intercept."""
 
     columns: Int64s
     changes: Float64s
@@ -47,7 +48,7 @@ class AddGradients(MarginTask):
 
 @dataclass(frozen=True, eq=False)
 class ComputeBlock(MarginTask):
-    """Report the gradient of a block of features, and the products of its first ``new`` features with all of it."""
+    """Report the gradient of a block of features, and the products of its first ``new`` features with the block."""
 
     block: Int64s
     new: int
@@ -55,11 +56,12 @@ class ComputeBlock(MarginTask):
 
 @dataclass(frozen=True, eq=False)
 class TryLengths(MarginTask):
-    """Report the losses of steps of several lengths along a direction.
+    """Report the losses after steps of several lengths along a direction.
 
     Attributes:
-        direction: the features of the direction.
-        slopes, bias_slope: the changes of their weights, and of the intercept, by a step of length 1.
+        direction: the features whose weights the step changes.
+        slopes, bias_slope: the changes of these weights, and of the intercept, by a step of length 1.
+        lengths: the factors of the changes, float64, descending.
     """
 
     direction: Int64s
@@ -73,11 +75,11 @@ class ColumnVectors:
     """Statistics of each feature on the servers, co-located with the weights; picklable.
 
     Attributes:
-        share: the share of the rows' weight where the feature is not 0.
+        share: the fraction of the rows' weight where the feature is not 0.
         mean: the mean of the feature.
-        curvature: the mean of its square; later the second derivative of the loss, or an upper bound of it.
-        gradient: the negative gradient of the loss; 0 between two computations.
-        change: the change of the weight by the last step along the feature, or by the next one.
+        curvature: the mean square of the feature; later an upper bound of the loss's second derivative.
+        gradient: the sum of the workers' negative gradients of the loss.
+        change: the weight's predicted or last change times the root of the objective's second derivative.
     """
 
     share: DCV
@@ -96,7 +98,7 @@ class ColumnVectors:
 
 @dataclass(frozen=True, eq=False)
 class SapWork:
-    """Makes the function that does a worker's tasks from its rows; picklable."""
+    """The workers' part of the solver; picklable."""
 
     problem: Problem
     facts: Facts
@@ -104,18 +106,18 @@ class SapWork:
     vectors: ColumnVectors
 
     def __call__(self, data: Data) -> DoTask:
-        return _Work(self, data.whole).do
+        return _SapWorker(self, data.local_rows).do
 
 
-class _Work:
-    """A worker's rows by column, and their margins."""
+class _SapWorker:
+    """One worker's rows in column form, their margins ``_z`` (without intercept), and the losses' derivatives."""
 
     def __init__(self, work: SapWork, rows: LocalRows) -> None:
         assert rows.y is not None
         self._problem, self._facts, self._model, self._vectors = work.problem, work.facts, work.model, work.vectors
         self._rows, self._y = rows, rows.y
         self._weights: Array = NO_VALUES if rows.weights is None else rows.weights
-        self._columns: LocalColumns | None = None  # until the servers know the features' statistics
+        self._columns: LocalColumns | None = None  # before the first MarginTask
         self._z, self._slope, self._curvature = np.zeros(len(rows)), np.empty(len(rows)), np.empty(len(rows))
 
     def do(self, worker: Any, task: Describe | MarginTask) -> None:
@@ -133,9 +135,9 @@ class _Work:
             self._differentiate(task, self._columns, view)
 
     def _describe(self, view: ModelView) -> None:
-        rows, share = self._rows, 1.0 / self._facts.weight
+        rows, factor = self._rows, 1.0 / self._facts.weight
         x, vectors = rows.x, self._vectors
-        c = np.full(len(rows), share) if rows.weights is None else rows.weights * share
+        c = np.full(len(rows), factor) if rows.weights is None else rows.weights * factor
         sums = np.zeros((len(rows.keys), 3))
         describe_columns(x.indptr, x.indices, x.data, c, sums)
         with batch():
@@ -145,7 +147,7 @@ class _Work:
         view.report()
 
     def _make_margins(self, view: ModelView) -> LocalColumns:
-        columns = LocalColumns.of(self._rows, *self._vectors.dense_means(self._problem))
+        columns = LocalColumns.from_rows(self._rows, *self._vectors.dense_means(self._problem))
         w, _ = view.pull(self._model, columns.keys)
         used = np.flatnonzero(w)
         columns.add_to(self._z, columns.keys[used], w[used])
@@ -161,9 +163,11 @@ class _Work:
 
     def _differentiate(self, task: MarginTask, columns: LocalColumns, view: ModelView) -> None:
         center = self._facts.label_mean if self._problem.fit_intercept else 0.0
-        code, margins, share = MARGIN_CODES[self._problem.loss], self._z + task.bias, 1.0 / self._facts.weight
-        loss, dual = slopes(code, margins, self._y, self._weights, center, share, self._slope, self._curvature)
-        rows, report = 0, dict[str, Any](dual=dual, down=self._slope.sum(), curved=self._curvature.sum())
+        code, margins, factor = MARGIN_CODES[self._problem.loss], self._z + task.bias, 1.0 / self._facts.weight
+        slope, curvature = self._slope, self._curvature
+        loss, dual = loss_derivatives(code, margins, self._y, self._weights, center, factor, slope, curvature)
+        # The sums are the negative first and the second derivative with respect to the intercept.
+        rows, report = 0, dict[str, Any](dual=dual, down=slope.sum(), curved=curvature.sum())
         if isinstance(task, ComputeBlock):
             report["gradient"] = columns.dot(task.block, self._slope)
             report["entries"] = columns.dot(task.block, self._curvature)
