@@ -47,8 +47,6 @@ class DeepProgram(Program[TrainingHistory]):
         self._learner, self._settings = learner, settings
         self.staleness = learner.plan.settings.staleness
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[None]:
         ask.start_timer()
         epoch = 0
@@ -82,8 +80,6 @@ class DeepProgram(Program[TrainingHistory]):
         if self.staleness == 0:
             self._learner.layers.step(self.plan.settings.stepSize, self.plan.settings.weightDecay)
         return report.loss, report.rows
-
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
         return self._settings

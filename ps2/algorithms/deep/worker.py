@@ -13,15 +13,7 @@ import numpy as np
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.kernels import compact_indices, gather_rows, row_hashes
 from ps2.algorithms.deep.model import SharedLayers
-from ps2.algorithms.deep.network import (
-    Batch,
-    OnLayer,
-    Pass,
-    PositivePairs,
-    batch_of,
-    logistic_loss,
-    softmax_loss,
-)
+from ps2.algorithms.deep.network import Batch, OnLayer, Pass, PositivePairs, batch_of, logistic_loss, softmax_loss
 from ps2.algorithms.deep.plan import DeepPlan
 from ps2.algorithms.deep.scoring import check_fields
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows

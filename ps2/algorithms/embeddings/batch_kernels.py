@@ -143,11 +143,8 @@ def add_changes(
 
 @reduction
 def apply_changes(table: Float32s, words: Int64s, changes: Float32s, updates: Int64s, scale: float) -> None:
-    """Add changes to the vectors of words.
-
-    An update moves a vector by about ``scale`` times its distance from the minimum. So a change that is the sum of more
-    than 1 / ``scale`` updates is scaled down to that many.
-    """
+    """Add changes to the vectors of words. An update moves a vector by about ``scale`` times its distance from the
+    minimum. So a change that is the sum of more than 1 / ``scale`` updates is scaled down to that many."""
     for i in range(len(words)):
         factor = np.float32(1 / max(scale * updates[i], 1.0))
         row, change = table[words[i]], changes[i]

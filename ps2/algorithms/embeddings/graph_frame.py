@@ -239,11 +239,8 @@ class KeyedEdges:
 
 
 def survey_keyed_edges(frame: DataFrame, settings: GraphSettings) -> KeyedEdges:
-    """Check edges in two Spark jobs.
-
-    Raise InputError like ``check_edges``, and if ids are strings or negative, if there is only one vertex, or if all
-    edges have weight 0.
-    """
+    """Check edges in two Spark jobs. Raise InputError like ``check_edges``, and if ids are strings or negative, if
+    there is only one vertex, or if all edges have weight 0."""
     edges, kind, rows = check_edges(frame, settings)
     if isinstance(kind, StringType):
         raise InputError(

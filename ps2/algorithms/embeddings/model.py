@@ -127,8 +127,6 @@ class Embedding(ArrayModel):
         """Whether Spark may pickle the embedding with a task's function. Never: it is broadcast."""
         return False
 
-    # -- files -----------------------------------------------------------------------------------------------------
-
     @property
     def _MODEL_CLASS(self) -> str:  # type: ignore[override]
         return MODELS[self.kind][0]
@@ -175,8 +173,6 @@ class Embedding(ArrayModel):
                 )
         fs, root = resolve_url(path, "path")
         write_whole(fs, root, _word2vec_blocks(texts, self.vectors, binary))
-
-    # -- neighbours ------------------------------------------------------------------------------------------------
 
     def similar(self, name: Any, n: int = 10) -> list[tuple[Any, float]]:
         """Return the names with the most similar vectors and their cosines, the most similar first.

@@ -123,8 +123,6 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         # The step sizes of all epochs depend on the number of epochs.
         return {**super().settings(), "epochs": self.plan.settings.maxIter, "workers": self._corpus.workers}
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[Placement]:
         plan, reason = with_strategy(self.plan, ask(self._predict_costs))
         reason = self._only_worker.reason if self._only_worker else reason
@@ -169,8 +167,6 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         tokens = clock_tokens(plan, corpus.workers)
         schedule = EpochSchedule.from_plan(plan, corpus.workers, tokens, corpus.first)
         return WorkerSetup(plan, schedule, tables, self._threads)
-
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def loop(self) -> EmbeddingLoop:
         frequencies = self._corpus.frequencies

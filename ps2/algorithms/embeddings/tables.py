@@ -63,11 +63,8 @@ def make_row(plan: EmbeddingPlan, servers: int, name: str | None) -> DCV:
 
 
 def repartition(plan: EmbeddingPlan, row: DCV, servers: int, name: str) -> DCV:
-    """Partition a row of ``make_row`` for another number of servers.
-
-    Return ``row`` if it fits; else free it, and return a new row whose alias table is zeros. Raise LimitError if the
-    servers lack memory for the new row.
-    """
+    """Partition a row of ``make_row`` for another number of servers. Return ``row`` if it fits; else free it, and
+    return a new row whose alias table is zeros. Raise LimitError if the servers lack memory for the new row."""
     num_slices = row.dim // plan.vocabulary - plan.size
     if num_slices == min(servers, plan.size):
         return row
@@ -197,8 +194,7 @@ class ServerTables:
                 return KeyedTable(row.matrix(), seed)
             if plan.settings.via == "servers":
                 row = names.give(
-                    lambda name: make_row(plan, servers, name),
-                    lambda row, name: repartition(plan, row, servers, name),
+                    lambda name: make_row(plan, servers, name), lambda row, name: repartition(plan, row, servers, name)
                 )
                 return SlicedTable(plan, row.matrix())
             return VectorTable(names.give(lambda name: make_columns(plan, name)).matrix())

@@ -58,8 +58,6 @@ class CcdProgram(FactorsProgram):
         sizes = CcdSizes(problem.plan, len(survey.users), len(survey.items), workers, problem.keeps_best)
         self._vectors = CcdVectors.make(sizes, names)
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[tuple[int, int]]:
         ask(self._write_first_vectors)
         yield from self.check_ratings()
@@ -91,8 +89,6 @@ class CcdProgram(FactorsProgram):
         ordered[0][problem.assignment.user_positions] = users
         ordered[1][problem.assignment.item_positions] = items
         self._vectors.write(*ordered)
-
-    # -- the program's parts -------------------------------------------------------------------------------------------
 
     def loop(self) -> CheckAndTrain:
         layout = self.problem.assignment.layout

@@ -156,11 +156,8 @@ def train(
     initial_model: FittedFactors | None = None,
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> FittedFactors:
-    """Factorize ratings; in a restored context, continue the training.
-
-    ``survey`` includes the users and items of the initial model, whose vectors they start with. Other users and items
-    start with random vectors.
-    """
+    """Factorize ratings; in a restored context, continue the training. ``survey`` includes the users and items of the
+    initial model, whose vectors they start with. Other users and items start with random vectors."""
     rank = plan.settings.rank
     if initial_model is not None and initial_model.rank != rank:
         raise ConfigError(f"rank: the initial model has rank {initial_model.rank}, and the training {rank}")
@@ -182,8 +179,6 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         factors = self.factors
         sizes = f"users={len(factors.users):,}, items={len(factors.items):,}"
         return f"{type(self).__name__}: uid={self.uid}, rank={self.rank}, {sizes}"
-
-    # -- factors ---------------------------------------------------------------------------------------------------
 
     @property
     def factors(self) -> MatrixFactors:
@@ -211,8 +206,6 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         """All items' vectors; see ``userFactors``."""
         return frames.factors_frame(*self._session_and_broadcast(), self.factors.item, for_users=False)
 
-    # -- without Spark ---------------------------------------------------------------------------------------------
-
     def recommend(self, user: Any, k: int = 10, **more: Any) -> list[tuple[Any, float]]:
         """Return the best items for a user; see ``MatrixFactors.recommend``."""
         return self.factors.recommend(user, k, **more)
@@ -228,8 +221,6 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
     def similarUsers(self, user: Any, k: int = 10) -> list[tuple[Any, float]]:
         """Return the most similar users; see ``MatrixFactors.similarUsers``."""
         return self.factors.similarUsers(user, k)
-
-    # -- DataFrames ------------------------------------------------------------------------------------------------
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_frame(dataset)
@@ -293,8 +284,6 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
     def _session_and_broadcast(self) -> tuple[SparkSession, Callable[[], MatrixFactors]]:
         spark = active_session()
         return spark, self._share(backend_of(spark))
-
-    # -- files, summaries, pyspark.ml ------------------------------------------------------------------------------
 
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
         self._summary = FactorizationSummary(history)

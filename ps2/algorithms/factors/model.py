@@ -217,8 +217,6 @@ class MatrixFactors(ArrayModel):
         biases = ", with biases" if self.hasBiases else ""
         return f"MatrixFactors(users={len(self.users):,}, items={len(self.items):,}, rank={self.rank}{biases})"
 
-    # -- the arrays -------------------------------------------------------------------------------------------------
-
     @property
     def user(self) -> Side:
         """The ids, vectors and biases of the users."""
@@ -268,8 +266,6 @@ class MatrixFactors(ArrayModel):
         """Whether Spark may pickle the model with a task's function. Never: it is broadcast."""
         return False
 
-    # -- files -----------------------------------------------------------------------------------------------------
-
     def _arrays_to_write(self) -> dict[str, Array]:
         return {**self.user.to_files("user"), **self.item.to_files("item")}
 
@@ -282,8 +278,6 @@ class MatrixFactors(ArrayModel):
         if user.factors.shape[1] != item.factors.shape[1] or (user.bias is None) != (item.bias is None):
             raise ValueError(f"users and items do not match: {user.factors.shape} and {item.factors.shape}")
         return MatrixFactors._of_sides(user, item, values["mean"])
-
-    # -- predictions -----------------------------------------------------------------------------------------------
 
     def predict(self, users: Any, items: Any) -> Float32s:
         """Predict the rating of each pair, float32, shape (n,); NaN if the user or the item is unknown.
@@ -363,8 +357,6 @@ class MatrixFactors(ArrayModel):
     @staticmethod
     def _named(side: Side, scores: Float32s, positions: Int64s) -> list[tuple[Any, float]]:
         return list(zip(side.names.named(positions), scores.astype(float).tolist(), strict=True))
-
-    # -- arrays ----------------------------------------------------------------------------------------------------
 
     def extended(self) -> tuple[Float32s, Float32s]:
         """Return vectors of users and of items whose dot products are the predictions.

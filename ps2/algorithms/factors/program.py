@@ -107,8 +107,6 @@ class FactorsProgram(Program[FittedFactors]):
             "std": survey.std,
         }
 
-    # -- steps that both solvers use -----------------------------------------------------------------------------------
-
     def check_ratings(self) -> Steps[None]:
         """Raise InputError if workers have read rows with ids that the survey does not have."""
         report = yield NextClock()

@@ -58,8 +58,7 @@ class FactorizationSettings(FactorColumnSettings, WeightSettings):
         one_of=("auto", "sgd", "ccd"),
     )
     biases: Setting[bool] = param(
-        False,
-        "whether predictions add the mean rating, and biases of the user and the item, to the product of vectors",
+        False, "whether predictions add the mean rating, and biases of the user and the item, to the product of vectors"
     )
     implicitPrefs: Setting[bool] = param(
         False,

@@ -134,11 +134,8 @@ class SgdLoop:
 
 
 class _SgdWorker:
-    """A worker's ratings, its users' vectors, and the timetable.
-
-    A worker has no vectors when it starts, and after a rollback of the fleet. It trains only after a clock in which all
-    workers load saved vectors.
-    """
+    """A worker's ratings, its users' vectors, and the timetable. A worker has no vectors when it starts, and after a
+    rollback of the fleet. It trains only after a clock in which all workers load saved vectors."""
 
     def __init__(self, worker: Any, loop: SgdLoop, grid: Grid, threads: ThreadPoolExecutor | None) -> None:
         self._worker, self._grid, self._threads = worker, grid, threads

@@ -82,8 +82,6 @@ class SgdProgram(FactorsProgram):
         )
         self._fleet = SharedFactors.make(layout.users, layout.items, self.plan.width, self._schedule.copies, names)
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[tuple[int, int]]:
         ask(self._write_first_vectors)
         yield from self.check_ratings()
@@ -160,8 +158,6 @@ class SgdProgram(FactorsProgram):
         initial_rows = InitialRows(self.plan, self.scaling, self.problem.initial_model)
         for matrix, positions, ids, penalties, kind in sides:
             push_vectors(matrix, positions, partial(initial_rows.rows, kind, ids, penalties))
-
-    # -- the program's parts -------------------------------------------------------------------------------------------
 
     def loop(self) -> CheckAndTrain:
         return CheckAndTrain(SgdLoop(self.plan, self._fleet, self._schedule))

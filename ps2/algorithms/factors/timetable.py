@@ -23,11 +23,8 @@ STALENESS = 1
 
 
 class Kind(Enum):
-    """What workers do in a clock.
-
-    BEGIN: load saved vectors. TURN: train on blocks of items. CLOSE: save vectors and evaluate held-out rows.
-    IDLE: nothing, because the last iteration is over.
-    """
+    """What workers do in a clock. BEGIN: load saved vectors. TURN: train on blocks of items. CLOSE: save vectors and
+    evaluate held-out rows. IDLE: nothing, because the last iteration is over."""
 
     BEGIN = "begin"
     TURN = "turn"
