@@ -255,8 +255,8 @@ def bare(ratings: Ratings) -> float:
 
     def take(rank: int, block: int, iteration: int) -> None:
         bounds = layout.item_bounds(block)
-        for piece in descents[rank].shuffled_pieces(block, iteration):
-            descents[rank].train_piece(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
+        for piece in descents[rank].shuffled_strata(block, iteration):
+            descents[rank].train_stratum(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
 
     with ThreadPoolExecutor(WORKERS) as threads:
         for iteration in range(1, ITERATIONS + 1):

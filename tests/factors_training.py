@@ -156,7 +156,7 @@ def replayed(
     rows = pack_chunk(chunk_of(given.table(columns)), survey.users, survey.items, deal, partition_keys(workers), (0, 0))
     descents = []
     for rank in range(workers):
-        grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling.mean, scaling.scale, scaling.unit)
+        grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling.mean, scaling.scale, scaling.weight_scale)
         begin, end = layout.user_bounds(rank)[[0, -1]]
         descents.append(BlockDescent(grid, sgd_plan, rank, users[begin:end]))
     losses = []
@@ -165,8 +165,8 @@ def replayed(
         for turn in schedule(plan.seed, iteration - 1, workers, layout.rotation.blocks, layout.rotation.slices):
             for rank, block in enumerate(turn.tolist()):
                 bounds = layout.item_bounds(block)
-                for piece in descents[rank].shuffled_pieces(block, iteration):
-                    result = descents[rank].train_piece(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
+                for piece in descents[rank].shuffled_strata(block, iteration):
+                    result = descents[rank].train_stratum(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
                     loss, weight = loss + result[LOSS], weight + result[WEIGHT]
         losses.append(scaling.scale * (loss / weight) ** 0.5)
     of_users, of_items = (

@@ -125,7 +125,7 @@ def test_threads_when_there_are_more_then_result_is_the_same(groups):
         for threads in (None, pool):
             p, q = rows(60, 5), rows(60, 5, 1)
             descent = BlockDescent(grid, SgdPlan(settings=FactorizationSettings(rank=5), scale=1.0), 0, p)
-            finished = [descent.train_piece(0, piece, 2, q, threads) for piece in descent.shuffled_pieces(0, 2)]
+            finished = [descent.train_stratum(0, piece, 2, q, threads) for piece in descent.shuffled_strata(0, 2)]
             result.append((p, q, finished))
     assert sum(one["ratings"] for one in result[0][2]) == 9000
     np.testing.assert_array_equal(result[0][0], result[1][0])
@@ -141,7 +141,7 @@ def test_pieces_when_turns_have_a_budget_then_they_are_smaller():
     for budget_s in (None, 1.0):
         plan = SgdPlan(settings=FactorizationSettings(rank=5, budgetS=budget_s), scale=1.0)
         descent = BlockDescent(grid, plan, 0, rows(60, 5))
-        finished = [descent.train_piece(0, piece, 2, rows(60, 5, 1), None) for piece in descent.pieces(0)]
+        finished = [descent.train_stratum(0, piece, 2, rows(60, 5, 1), None) for piece in descent.strata(0)]
         result.append([one["ratings"] for one in finished])
     assert [len(one) for one in result] == [1, 2]
     assert [sum(one) for one in result] == [9000, 9000]

@@ -51,9 +51,9 @@ class SharedLayers:
         """Allocate layers on the servers of the active context, with these weights."""
         layers = architecture.layers()
         vectors = [DCV.dense(layer.size, ROWS, name=f"{name}/{layer.name}") for layer in layers]
-        shared = SharedLayers(layers, tuple(vector.matrix() for vector in vectors))
-        shared._push([WEIGHT], weights)
-        return shared
+        shared_layers = SharedLayers(layers, tuple(vector.matrix() for vector in vectors))
+        shared_layers._push([WEIGHT], weights)
+        return shared_layers
 
     @staticmethod
     def existing(architecture: Architecture, ps: Any, name: str) -> SharedLayers:

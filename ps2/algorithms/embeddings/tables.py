@@ -199,12 +199,12 @@ class ServerTables:
                 return SlicedTable(plan, row.matrix())
             return VectorTable(names.give(lambda name: make_columns(plan, name)).matrix())
 
-        what = (
+        subject = (
             f"vectors of {plan.vocabulary:,} words with {plan.size:,} float32s each take "
             f"{plan.tables * plan.table_bytes:,} bytes in {plan.tables} table{'s' * (plan.tables > 1)}, and they"
         )
         tables: list[VectorTable | SlicedTable] = []
-        with fitting_servers(what, tables):
+        with fitting_servers(subject, tables):
             tables.append(make_table(plan.seed))
             if plan.settings.via == "servers" or not plan.shares_table:
                 tables.append(make_table())

@@ -160,8 +160,8 @@ def check_memory(plan: EmbeddingPlan, longest: int, driver_bytes: int) -> None:
 
     ``longest`` is the maximum number of words in a sentence; ``driver_bytes`` is the memory that the driver may use.
     """
-    what = f"vectorSize={plan.size:,}: vectors of {plan.vocabulary:,} words in {plan.tables} table"
-    check_driver(f"{what}{'s' * (plan.tables > 1)} take", plan.tables * plan.table_bytes, driver_bytes)
+    subject = f"vectorSize={plan.size:,}: vectors of {plan.vocabulary:,} words in {plan.tables} table"
+    check_driver(f"{subject}{'s' * (plan.tables > 1)} take", plan.tables * plan.table_bytes, driver_bytes)
     if (needed := batch_bytes(plan, longest)) > MAX_BATCH_BYTES:
         window = f"windowSize={plan.window:,} and " if plan.architecture != "edges" else ""
         raise LimitError(

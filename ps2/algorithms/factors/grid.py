@@ -119,9 +119,9 @@ class Grid:
 
 
 def read_grid(
-    batches: Iterable[pa.RecordBatch], layout: Layout, rank: int, shift: float, scale: float, unit: float = 1.0
+    batches: Iterable[pa.RecordBatch], layout: Layout, rank: int, shift: float, scale: float, weight_scale: float = 1.0
 ) -> Grid:
-    """Read packed ratings (``dealing.PACKED``) as values ``(rating - shift) / scale``, and weights times ``unit``."""
+    """Read packed ratings (``dealing.PACKED``): values ``(rating - shift) / scale``, weights * ``weight_scale``."""
     rows = [row for batch in batches for row in batch.to_pylist()]
     rows.sort(key=lambda row: (row["part"], row["number"]))
     columns = join_columns(rows)
@@ -129,7 +129,7 @@ def read_grid(
     users, items = columns[USER] - np.int32(first), columns[ITEM]
     ratings = columns.get(RATING, np.ones(len(users), np.float32))
     values = ((ratings.astype(np.float64) - shift) / scale).astype(np.float32)
-    weights = (columns.get(WEIGHT, np.empty(0, np.float32)) * unit).astype(np.float32)
+    weights = (columns.get(WEIGHT, np.empty(0, np.float32)) * weight_scale).astype(np.float32)
     held_out = None
     if HELD in columns:
         mask = columns[HELD]

@@ -53,55 +53,55 @@ class Side:
         return self.names.values.take(pa.array(positions)).cast(self.id_type)
 
     @staticmethod
-    def from_arrays(what: str, ids: Any, factors: npt.ArrayLike, bias: npt.ArrayLike | None) -> Side:
+    def from_arrays(kind: str, ids: Any, factors: npt.ArrayLike, bias: npt.ArrayLike | None) -> Side:
         """Check arrays, and sort them by id.
 
         Args:
-            what: "user" or "item".
+            kind: "user" or "item".
             ids: distinct integers or strings, in any order; the type of an Arrow or NumPy array is kept.
 
         Raises:
             InputError: the ids are of another type, or an id is repeated; a factor or bias is not finite.
             ShapeError: the numbers of ids, vectors and biases differ.
         """
-        names = ids if isinstance(ids, Names) else Names.from_values(ids, what)
-        vectors, n = np.ascontiguousarray(as_array(what, factors), np.float32), len(names)
-        biases = None if bias is None else np.ascontiguousarray(as_array(what, bias), np.float32)
+        names = ids if isinstance(ids, Names) else Names.from_values(ids, kind)
+        vectors, n = np.ascontiguousarray(as_array(kind, factors), np.float32), len(names)
+        biases = None if bias is None else np.ascontiguousarray(as_array(kind, bias), np.float32)
         if vectors.ndim != 2 or len(vectors) != n or not vectors.shape[1]:
-            raise ShapeError(f"{what}: expected a vector for each of {n:,} ids, got an array of shape {vectors.shape}")
+            raise ShapeError(f"{kind}: expected a vector for each of {n:,} ids, got an array of shape {vectors.shape}")
         if biases is not None and biases.shape != (n,):
-            raise ShapeError(f"{what}: expected a bias for each of {n:,} ids, got an array of shape {biases.shape}")
+            raise ShapeError(f"{kind}: expected a bias for each of {n:,} ids, got an array of shape {biases.shape}")
         if not n:
-            raise InputError(f"{what}: expected ids, got none")
+            raise InputError(f"{kind}: expected ids, got none")
         if not np.isfinite(vectors).all() or not (biases is None or np.isfinite(biases).all()):
-            raise InputError(f"{what}: expected finite numbers in all vectors, got NaN or infinity")
+            raise InputError(f"{kind}: expected finite numbers in all vectors, got NaN or infinity")
         if names.are_integers:
             order = np.argsort(names.values.to_numpy(), kind="stable")
         else:
             order = np.asarray(pc.sort_indices(names.values))
         if not np.array_equal(order, np.arange(n)):
-            names = Names(names.values.take(pa.array(order)), what)
+            names = Names(names.values.take(pa.array(order)), kind)
             vectors, biases = vectors[order], None if biases is None else biases[order]
         return Side(names, _type_of_ids(ids, names), vectors, biases)
 
     @staticmethod
-    def from_files(what: str, id_type: str, arrays: Mapping[str, Array]) -> Side:
+    def from_files(kind: str, id_type: str, arrays: Mapping[str, Array]) -> Side:
         """Return the side from the arrays of ``to_files``; raise ValueError if their shapes or dtypes do not match."""
-        prefix = f"{what}_"
+        prefix = f"{kind}_"
         side = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        names, factors, bias = names_from_arrays(side, what), side["factors"], side.get("bias")
+        names, factors, bias = names_from_arrays(side, kind), side["factors"], side.get("bias")
         if factors.ndim != 2 or factors.dtype != np.float32 or len(factors) != len(names):
-            raise ValueError(f"{what}s: {len(names)} ids, but factors of shape {factors.shape}, {factors.dtype}")
+            raise ValueError(f"{kind}s: {len(names)} ids, but factors of shape {factors.shape}, {factors.dtype}")
         if bias is not None and (bias.shape != (len(names),) or bias.dtype != np.float32):
-            raise ValueError(f"{what}s: {len(names)} ids, but biases of shape {bias.shape}, {bias.dtype}")
+            raise ValueError(f"{kind}s: {len(names)} ids, but biases of shape {bias.shape}, {bias.dtype}")
         return Side(names, pa.type_for_alias(id_type), factors, bias)
 
-    def to_files(self, what: str) -> dict[str, Array]:
-        """Return the arrays by the names of their files, which begin with ``what``: "user" or "item"."""
+    def to_files(self, kind: str) -> dict[str, Array]:
+        """Return the arrays by the names of their files, which begin with ``kind``: "user" or "item"."""
         arrays = {"factors": self.factors, **name_arrays(self.names)}
         if self.bias is not None:
             arrays["bias"] = self.bias
-        return {f"{what}_{name}": array for name, array in arrays.items()}
+        return {f"{kind}_{name}": array for name, array in arrays.items()}
 
 
 def _type_of_ids(ids: Any, names: Names) -> pa.DataType:
@@ -117,7 +117,7 @@ def _type_of_ids(ids: Any, names: Names) -> pa.DataType:
 
 def _id_types(content: Any) -> dict[str, str]:
     """Return the types of users' and items' ids; raise KeyError or ValueError for types not in ``ID_TYPES``."""
-    types = {what: content[what] for what in SIDES}
+    types = {kind: content[kind] for kind in SIDES}
     if not set(types.values()) <= set(ID_TYPES):
         raise ValueError(f"types of ids: expected {' or '.join(ID_TYPES)}, got {types}")
     return types
@@ -146,9 +146,9 @@ class MatrixFactors(ArrayModel):
     _FILES = ModelFiles(
         "ps2.factors.v1",
         "a matrix factorization",
-        {f"{what}_factors": "f" for what in SIDES},
+        {f"{kind}_factors": "f" for kind in SIDES},
         {"ids": _id_types, "mean": float},
-        {f"{what}_{name}": kind for what in SIDES for name, kind in {"bias": "f", **NAME_ARRAYS}.items()},
+        {f"{kind}_{name}": type_code for kind in SIDES for name, type_code in {"bias": "f", **NAME_ARRAYS}.items()},
     )
 
     def __init__(  # noqa: PLR0913 - most arguments are keywords
@@ -274,7 +274,7 @@ class MatrixFactors(ArrayModel):
 
     @classmethod
     def _make(cls, arrays: dict[str, Any], values: dict[str, Any]) -> MatrixFactors:
-        user, item = (Side.from_files(what, values["ids"][what], arrays) for what in SIDES)
+        user, item = (Side.from_files(kind, values["ids"][kind], arrays) for kind in SIDES)
         if user.factors.shape[1] != item.factors.shape[1] or (user.bias is None) != (item.bias is None):
             raise ValueError(f"users and items do not match: {user.factors.shape} and {item.factors.shape}")
         return MatrixFactors._of_sides(user, item, values["mean"])

@@ -48,22 +48,22 @@ class Scaling:
         mean: the mean rating; 0 without biases.
         scale: the standard deviation of the ratings, or their absolute mean if all are equal. So one step size suits
             all rating scales.
-        level: the mean of the values.
-        unit: the factor on all weights that makes their mean 1, because steps are proportional to weights. The factor
+        mean_value: the mean of the values.
+        weight_scale: the factor on all weights that makes their mean 1, because steps are proportional to weights. It
             does not change the optimum.
     """
 
     mean: float
     scale: float
-    level: float
-    unit: float = 1.0
+    mean_value: float
+    weight_scale: float = 1.0
 
     @staticmethod
     def from_survey(survey: RatingsSurvey, plan: FactorizationPlan) -> Scaling:
         mean = survey.mean if plan.settings.biases else 0.0
         scale = survey.std if survey.std > MIN_SPREAD * abs(survey.mean) else abs(survey.mean) or 1.0
-        unit = survey.rows / float(survey.user_penalties.sum()) if survey.columns.weight is not None else 1.0
-        return Scaling(mean, scale, (survey.mean - mean) / scale, unit)
+        weight_scale = survey.rows / float(survey.user_penalties.sum()) if survey.columns.weight is not None else 1.0
+        return Scaling(mean, scale, (survey.mean - mean) / scale, weight_scale)
 
     def restored(self, rows: Float32s, plan: FactorizationPlan) -> Vectors:
         """Return the vectors and biases of ``rows``, scaled so that they predict ratings instead of values."""
@@ -116,9 +116,11 @@ class InitialRows:
         low = 0.0 if settings.nonnegative else -high
         seed = np.uint64((self.plan.seed + ITEMS_SEED * (kind == "item")) % 2**64)
         draw_rows(indices, seed, settings.rank, low, high, rows)
-        if abs(scaling.level) >= MIN_LEVEL:
+        if abs(scaling.mean_value) >= MIN_LEVEL:
             # The product of the first factors is the mean of the values. The other products are 0 on average.
-            rows[:, 0] = math.copysign(math.sqrt(abs(scaling.level)), scaling.level if kind == "user" else 1.0)
+            rows[:, 0] = math.copysign(
+                math.sqrt(abs(scaling.mean_value)), scaling.mean_value if kind == "user" else 1.0
+            )
         if (model := self.model) is None:
             return rows
         model_ids, vectors, biases = model.items, model.item_factors, model.item_bias

@@ -26,22 +26,23 @@ from ps2.algorithms.factors.timetable import Begin, IterationSchedule, Kind, Pha
 from ps2.array_types import Float32s, Int64s
 from ps2.run.rotation import IDLE
 
-# The approximate number of ratings per thread and piece. With a time budget, which is checked after each piece, pieces
-# are smaller.
-PIECE_RATINGS, TIMED_RATINGS = 1 << 16, 1 << 12
+# The approximate number of ratings per thread and stratum: without a time budget, and with a budget, which is checked
+# after each stratum.
+STRATUM_RATINGS, TIMED_RATINGS = 1 << 16, 1 << 12
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Ratings of a block that all threads train on at once: each thread has a group of users and a group of items.
+class Stratum:
+    """Ratings of a block that all threads can train on at once, because they share no user and no item (a stratum of
+    Gemulla et al.).
 
     Attributes:
-        round: the thread of users' group g has the items' group ``(g + round) mod groups``.
-        number: each group's users are divided into ranges; the index of the range.
+        round: the thread with the users of group g has the items of group ``(g + round) mod groups``.
+        range_index: the users of each group are divided into ranges; the index of the range.
     """
 
     round: int
-    number: int
+    range_index: int
 
 
 class BlockDescent:
@@ -61,37 +62,39 @@ class BlockDescent:
         bounds = grid.layout.user_bounds(rank)
         self._group_bounds = bounds - bounds[0]
 
-    def pieces(self, block: int) -> list[Piece]:
-        """Return the pieces of a block, in a fixed order."""
+    def strata(self, block: int) -> list[Stratum]:
+        """Return the strata of a block, in a fixed order."""
         groups = self.grid.layout.groups
-        ratings = PIECE_RATINGS if self.plan.settings.budgetS is None else TIMED_RATINGS
+        ratings = STRATUM_RATINGS if self.plan.settings.budgetS is None else TIMED_RATINGS
         ranges = max(1, self.grid.ratings_in(block) // (groups * groups * ratings))
-        return [Piece(round, number) for round in range(groups) for number in range(ranges)]
+        return [Stratum(round, index) for round in range(groups) for index in range(ranges)]
 
-    def shuffled_pieces(self, block: int, iteration: int) -> list[Piece]:
-        """Return the pieces of a block in a random order, which depends on seed, iteration, block and worker."""
-        pieces = self.pieces(block)
+    def shuffled_strata(self, block: int, iteration: int) -> list[Stratum]:
+        """Return the strata of a block in a random order, which depends on seed, iteration, block and worker."""
+        strata = self.strata(block)
         sequence = np.random.SeedSequence(self.plan.seed, spawn_key=(iteration, block, self._rank))
-        order = np.random.Generator(np.random.Philox(sequence)).permutation(len(pieces))
-        return [pieces[index] for index in order.tolist()]
+        order = np.random.Generator(np.random.Philox(sequence)).permutation(len(strata))
+        return [strata[index] for index in order.tolist()]
 
-    def train_piece(
-        self, block: int, piece: Piece, iteration: int, rows: Float32s, threads: ThreadPoolExecutor | None
+    def train_stratum(
+        self, block: int, stratum: Stratum, iteration: int, rows: Float32s, threads: ThreadPoolExecutor | None
     ) -> dict[str, float]:
-        """Take a step for each rating of a piece, and change the items' ``rows``; return LOSS, WEIGHT and RATINGS."""
+        """Take a step for each rating of a stratum, and change the items' ``rows``; return LOSS, WEIGHT and RATINGS."""
         groups = range(self.grid.layout.groups)
 
         def train_group(group: int) -> dict[str, float]:
-            return self._train_group(block, piece, group, iteration, rows)
+            return self._train_group(block, stratum, group, iteration, rows)
 
         sums = [*map(train_group, groups)] if threads is None else [*threads.map(train_group, groups)]
         return {name: sum(group_sums[name] for group_sums in sums) for name in (LOSS, WEIGHT, RATINGS)}
 
-    def _train_group(self, block: int, piece: Piece, group: int, iteration: int, rows: Float32s) -> dict[str, float]:
+    def _train_group(
+        self, block: int, stratum: Stratum, group: int, iteration: int, rows: Float32s
+    ) -> dict[str, float]:
         grid, settings = self.grid, self.plan.settings
         groups = grid.layout.groups
-        begins = grid.cells(block, (group + piece.round) % groups)
-        first, end = self._user_range(begins, group, piece.number, len(self.pieces(block)) // groups)
+        begins = grid.cells(block, (group + stratum.round) % groups)
+        first, end = self._user_range(begins, group, stratum.range_index, len(self.strata(block)) // groups)
         if first == end:
             return {LOSS: 0.0, WEIGHT: 0.0, RATINGS: 0}
         loss = descend(
@@ -102,7 +105,7 @@ class BlockDescent:
         weights = grid.weights[begins[first] : begins[end]]
         return {LOSS: loss, WEIGHT: float(weights.sum(dtype=np.float64)) if len(weights) else ratings, RATINGS: ratings}
 
-    def _user_range(self, begins: Int64s, group: int, number: int, ranges: int) -> tuple[int, int]:
+    def _user_range(self, begins: Int64s, group: int, range_index: int, ranges: int) -> tuple[int, int]:
         """Return the bounds of a range of a group's users; ranges have about equal numbers of ratings.
 
         ``begins``: where each user's ratings begin; see ``Grid.cells``.
@@ -112,8 +115,8 @@ class BlockDescent:
             return first, end
         ratings = begins[end] - begins[first]
         targets = begins[first] + ratings * np.arange(ranges + 1) // ranges
-        bounds = first + np.searchsorted(begins[first : end + 1], targets[[number, number + 1]])
-        bounds = [first if number == 0 else int(bounds[0]), end if number + 1 == ranges else int(bounds[1])]
+        bounds = first + np.searchsorted(begins[first : end + 1], targets[[range_index, range_index + 1]])
+        bounds = [first if range_index == 0 else int(bounds[0]), end if range_index + 1 == ranges else int(bounds[1])]
         return bounds[0], bounds[1]
 
 
@@ -201,11 +204,11 @@ class _SgdWorker:
         rows = turn.pull()
         descent, block = self._descent, turn.block
         sums = {LOSS: 0.0, WEIGHT: 0.0, RATINGS: 0.0}
-        # With a time budget the order is fixed: ``turn.parts`` begins with the pieces that the last turn omitted.
+        # With a time budget the order is fixed: ``turn.parts`` begins with the strata that the last turn omitted.
         is_timed = self._plan.settings.budgetS is not None
-        pieces = descent.pieces(block) if is_timed else descent.shuffled_pieces(block, phase.iteration)
-        for piece in turn.parts(pieces):
-            for name, value in descent.train_piece(block, piece, phase.iteration, rows, self._threads).items():
+        strata = descent.strata(block) if is_timed else descent.shuffled_strata(block, phase.iteration)
+        for stratum in turn.parts(strata):
+            for name, value in descent.train_stratum(block, stratum, phase.iteration, rows, self._threads).items():
                 sums[name] += value
         self._fleet.items.push(columns=self._columns(block), values=rows, wait=False)
         return {**sums, BYTES: 2 * rows.nbytes}

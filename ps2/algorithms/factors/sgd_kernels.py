@@ -301,10 +301,10 @@ def squared_errors(
 
 
 @kernel
-def draw_rows(numbers: Int64s, seed: np.uint64, rank: int, low: float, high: float, rows: Float32s) -> None:
-    """Set initial rows: random factors in [low, high), which depend on ``seed`` and a row's number; biases of 0."""
-    for index in range(len(numbers)):
-        key = scrambled(scrambled(seed) + np.uint64(numbers[index] + 1) * GOLDEN)
+def draw_rows(indices: Int64s, seed: np.uint64, rank: int, low: float, high: float, rows: Float32s) -> None:
+    """Set initial rows: random factors in [low, high), which depend on ``seed`` and a row's index; biases of 0."""
+    for index in range(len(indices)):
+        key = scrambled(scrambled(seed) + np.uint64(indices[index] + 1) * GOLDEN)
         row = rows[index]
         for k in range(rank):
             uniform = np.float64(scrambled(key + np.uint64(k + 1) * GOLDEN) >> np.uint64(11)) * TO_UNIT

@@ -76,7 +76,7 @@ class SgdProgram(FactorsProgram):
         self.plan = SgdPlan(**vars(plan), scale=self.scale, step_size=step)
         self.step_size = step
         # Twice the RMSE of predicting 0; no limit with an initial model, which can predict new ratings worse.
-        self._max_rmse = 2 * math.hypot(1.0, self.scaling.level) if problem.initial_model is None else math.inf
+        self._max_rmse = 2 * math.hypot(1.0, self.scaling.mean_value) if problem.initial_model is None else math.inf
         self._schedule = IterationSchedule(
             layout.rotation.turns, plan.save_interval, problem.survey.held_out > 0, problem.keeps_best
         )
@@ -176,4 +176,4 @@ class SgdProgram(FactorsProgram):
 
 
 def _read(layout: Layout, scaling: Scaling, worker: Any, batches: Iterator[Any]) -> Grid:
-    return read_grid(batches, layout, worker.rank, scaling.mean, scaling.scale, scaling.unit)
+    return read_grid(batches, layout, worker.rank, scaling.mean, scaling.scale, scaling.weight_scale)

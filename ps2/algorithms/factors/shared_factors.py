@@ -52,17 +52,17 @@ def _slices(matrix: DCVMatrix, count: int) -> Iterator[slice]:
         yield slice(begin, min(begin + length, count))
 
 
-def _allocate(column_counts: list[int], width: int, what: str, names: CheckpointNames) -> list[DCVMatrix]:
+def _allocate(column_counts: list[int], width: int, subject: str, names: CheckpointNames) -> list[DCVMatrix]:
     """Allocate a float32 matrix of ``width`` rows for each number of columns, or find that of an earlier driver.
 
-    Raise LimitError, whose message begins with ``what``, if the matrices do not fit into the servers' memory.
+    Raise LimitError, whose message begins with ``subject``, if the matrices do not fit into the servers' memory.
     """
     matrices: list[DCVMatrix] = []
 
     def allocate(count: int) -> DCVMatrix:
         return names.give(lambda name: DCV.dense(count, width, "float32", layout="column", name=name)).matrix()
 
-    with fitting_servers(what, matrices):
+    with fitting_servers(subject, matrices):
         for count in column_counts:
             matrices.append(allocate(count))
     return matrices
@@ -85,11 +85,11 @@ class SharedFactors:
     def make(users: int, items: int, width: int, copies: int, names: CheckpointNames) -> SharedFactors:
         """Allocate the vectors, or find those of an earlier driver; raise LimitError if they do not fit into memory."""
         num_bytes = 4 * width * (items + copies * (users + items))
-        what = (
+        subject = (
             f"vectors of {users:,} users and {items:,} items, {width} float32s each, take {num_bytes:,} bytes with "
             "their saved copies, and they"
         )
-        matrices = _allocate([items, *([users, items] * copies)], width, what, names)
+        matrices = _allocate([items, *([users, items] * copies)], width, subject, names)
         return SharedFactors(matrices[0], tuple(matrices[1::2]), tuple(matrices[2::2]))
 
     def free(self) -> None:
@@ -138,18 +138,19 @@ class CcdVectors:
     @staticmethod
     def make(sizes: CcdSizes, names: CheckpointNames) -> CcdVectors:
         """Allocate the vectors, or find those of an earlier driver; raise LimitError if they do not fit into memory."""
-        num_bytes = 4 * sizes.copies * sizes.ranks * (sizes.users + sizes.items)
+        num_bytes, grams_text = 4 * sizes.copies * sizes.ranks * (sizes.users + sizes.items), ""
         if sizes.plan.settings.implicitPrefs:
             num_bytes += 8 * KINDS * (sizes.workers + 1) * sizes.ranks**2
-        what = (
+            grams_text = f" with the Gram matrices of {sizes.workers} workers"
+        subject = (
             f"vectors of {sizes.users:,} users and {sizes.items:,} items of rank {sizes.plan.settings.rank:,}, in "
-            f"{sizes.copies} copies, take {num_bytes:,} bytes with what {sizes.workers} workers add, and they"
+            f"{sizes.copies} copies, take {num_bytes:,} bytes{grams_text}, and they"
         )
         column_counts = [sizes.users] * sizes.copies + [sizes.items] * sizes.copies
-        matrices, grams = _allocate(column_counts, sizes.ranks, what, names), None
+        matrices, grams = _allocate(column_counts, sizes.ranks, subject, names), None
         if sizes.plan.settings.implicitPrefs:
             rows = KINDS * (sizes.workers + 1)
-            with fitting_servers(what, matrices):
+            with fitting_servers(subject, matrices):
                 grams = names.give(lambda name: DCV.dense(sizes.ranks**2, rows, "float64", name=name)).matrix()
         return CcdVectors(sizes, tuple(matrices[: sizes.copies]), tuple(matrices[sizes.copies :]), grams)
 

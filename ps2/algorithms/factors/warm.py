@@ -56,7 +56,7 @@ def _compile_sgd() -> None:
     index, value = np.zeros(1, np.int32), np.ones(1, np.float32)
     grid = build_grid(layout, (0, 1), (index, index, value, value))
     descent = BlockDescent(grid, plan, 0, rows.copy())
-    descent.train_piece(0, descent.pieces(0)[0], 1, rows, None)
+    descent.train_stratum(0, descent.strata(0)[0], 1, rows, None)
     squared_errors(index, index, value, value, rows, rows, 1, False)
 
 
