@@ -274,7 +274,7 @@ def set_keys(seed: np.uint64, numbers: Int64s, vertices: int, walkers: Walkers) 
 
 @kernel
 def propose(active: Int64s, walkers: Walkers, current: Int64s, draws: Float64s) -> None:
-    """Set ``current`` to the walkers' vertices, and ``draws`` to the random numbers that draw neighbours of these."""
+    """Set ``current`` to the walkers' vertices, and ``draws`` to the random numbers for drawing a neighbour of each."""
     keys, proposals, lengths, walks, _ = walkers
     for i in range(len(active)):
         walker = active[i]

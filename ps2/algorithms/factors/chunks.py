@@ -81,7 +81,7 @@ class Chunk:
         return Chunk(EncodedIds.from_ids(columns[USER]), EncodedIds.from_ids(columns[ITEM]), ratings, weights, held_out)
 
     def optional_columns(self) -> dict[str, Array]:
-        """Return those of the columns RATING, WEIGHT and HELD that are not None, as arrays of ``DTYPES``."""
+        """Return the columns RATING, WEIGHT and HELD as arrays of ``DTYPES``, without missing columns."""
         arrays = {RATING: self.ratings, WEIGHT: self.weights, HELD: self.held_out}
         return {name: array.astype(DTYPES[name], copy=False) for name, array in arrays.items() if array is not None}
 

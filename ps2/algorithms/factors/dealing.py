@@ -192,8 +192,8 @@ def _assign(counts: Int64s, owners: int, groups: int, by_count: bool) -> tuple[I
     Args:
         counts: the number of ratings of each user or item.
         owners, groups: the number of workers or blocks, and of groups of each.
-        by_count: whether a group begins with the users that have the most ratings, which then share cache lines; else
-            users keep their order.
+        by_count: whether the users of a group are ordered by descending number of ratings, so that frequently used
+            vectors are adjacent in memory; else they keep their order.
 
     Returns:
         The position of each user, and the bounds of the groups' positions.

@@ -44,7 +44,7 @@ class RatingColumns:
 
     @property
     def by_role(self) -> dict[str, str]:
-        """The names of the columns that are used, by the names that tasks use (``chunks.USER`` and others)."""
+        """The names of the columns by role: the names that tasks use, such as ``chunks.USER``."""
         names = {USER: self.user, ITEM: self.item, RATING: self.rating, WEIGHT: self.weight, HELD: self.validation}
         return {role: name for role, name in names.items() if name is not None}
 

@@ -217,7 +217,7 @@ def select(  # noqa: PLR0913 - arrays that numba takes as separate arguments
 
 @kernel
 def order(scores: Float32s, positions: Int64s, sizes: Int64s) -> None:
-    """Sort each heap, the largest score first; ties go to the higher position."""
+    """Sort each heap, the largest score first; of equal scores, the higher position is first."""
     for row in range(sizes.size):
         for size in range(sizes[row] - 1, 0, -1):
             score, position = scores[row, size], positions[row, size]
