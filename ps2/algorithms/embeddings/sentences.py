@@ -229,7 +229,7 @@ def _positive(sources: Array, targets: Array, columns: pa.Table | pa.RecordBatch
 
 @dataclass(frozen=True)
 class EdgeReader:
-    """Makes a worker's sentences. An epoch of all workers has ``edges`` edges; the data's edges weigh ``weight``."""
+    """Makes a worker's sentences. An epoch of all workers has ``edges`` edges; all edges together weigh ``weight``."""
 
     directed: bool
     edges: int

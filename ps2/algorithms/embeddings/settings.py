@@ -37,7 +37,7 @@ class EmbeddingSettings(SeedSettings, FleetSettings):
         "auto",
         "where vectors are updated: 'servers' (on the servers; workers send tokens and receive dot products), "
         "'rows' (in workers, which pull the vectors of some sentences and push their changes), 'local' (in "
-        "workers, which have all vectors and exchange changes once a clock), or 'auto' (the fastest by measurement)",
+        "workers, which have all vectors and exchange changes periodically), or 'auto' (the fastest by measurement)",
         one_of=get_args(Strategy),
     )
     numWorkers: Setting[int | None] = param(

@@ -132,7 +132,7 @@ class ClockReport:
         loss: the summed loss of a sample of inputs with their outputs; see ``training_kernels``.
         losses: the number of inputs in the sample.
         pairs: the number of all inputs.
-        tokens: the number of tokens after subsampling.
+        tokens: the number of tokens before subsampling.
         bytes: the bytes sent to and from the servers.
     """
 
@@ -217,9 +217,6 @@ class WorkerContext:
             self._damping.damp(changes, tables, tokens, self.rate, self.workers, words)
 
 
-# -- "local" -----------------------------------------------------------------------------------------------------------
-
-
 def train_local(context: WorkerContext) -> None:
     """Train in all clocks: pull the tables, train them, and add the changes on the servers.
 
@@ -267,9 +264,6 @@ class _Copy:
         self._table.add(words, rows)
         self._before[:] = self.values
         return rows.nbytes
-
-
-# -- "rows" ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,9 +359,6 @@ class RowNumbering:
         indices = np.empty(len(words), np.int32)
         index_words(words, distinct, self._cells, indices)
         return distinct.astype(np.int64), indices
-
-
-# -- "servers" (paper, section 5.2.2) ----------------------------------------------------------------------------------
 
 
 def train_servers(context: WorkerContext) -> None:

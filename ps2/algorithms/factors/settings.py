@@ -66,7 +66,7 @@ class FactorizationSettings(FactorColumnSettings, WeightSettings):
         option="implicit",
     )
     alpha: Setting[float] = param(
-        1.0, "the confidence of implicit feedback is 1 + alpha * rating", at_least=0, at_most=MAX_VALUE
+        1.0, "the factor in the confidence of implicit feedback, 1 + alpha * rating", at_least=0, at_most=MAX_VALUE
     )
     nonnegative: Setting[bool] = param(False, "whether all factors are at least 0")
     stepSize: Setting[float | None] = param(

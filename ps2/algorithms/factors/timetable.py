@@ -116,7 +116,7 @@ class Iterate(NextClock):
 class Timetable:
     """Computes the phase of each clock from the messages read so far.
 
-    ``free_copy`` is ``Iterate.free`` of the newest such message.
+    ``free_copy`` is ``Iterate.free`` of the newest message ``Iterate``.
     """
 
     def __init__(self, schedule: IterationSchedule) -> None:
