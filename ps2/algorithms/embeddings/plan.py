@@ -115,7 +115,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def group_size(self) -> int:
-        """The number of a word's contexts that share negatives: 2 for skip-gram with "local", which draws fast; else all."""
+        """The number of a word's contexts that share negatives: 2 in "local" skip-gram, which draws fast, else all."""
         return 2 if self.settings.via == "local" and self.architecture == "skipgram" else 2 * self.window
 
     @property
