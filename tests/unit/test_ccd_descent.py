@@ -73,7 +73,7 @@ def test_descent_when_cut_then_same_bits(kind, changed, monkeypatch):
     if changed == "parts":
         monkeypatch.setattr(ccd_descent, "MAX_FLOATS", 9 * 6)
     _, result = begun(ccd_plan(**kind), threads=3 if changed == "threads" else 1)
-    assert len(result.items._parts) > 1 or changed == "threads"
+    assert len(result.items._batches) > 1 or changed == "threads"
     for descent in (expected, result):
         descent.iterate()
     assert result.users.vectors.tobytes() == expected.users.vectors.tobytes()
@@ -116,7 +116,7 @@ def test_ratings_when_shuffled_then_same():
     order = np.random.default_rng(3).permutation(len(r))
     ratings = SideRatings.from_rows(RatingRows(users, items, r, w), USERS, ccd_plan())
     again = SideRatings.from_rows(RatingRows(users[order], items[order], r[order], w[order]), USERS, ccd_plan())
-    for name in ("ends", "others", "curvatures", "targets", "penalties"):
+    for name in ("ends", "other_positions", "curvatures", "targets", "penalties"):
         assert np.array_equal(getattr(ratings, name), getattr(again, name)), name
 
 

@@ -175,10 +175,10 @@ class MatrixFactors(ArrayModel):
         self._check()
 
     @staticmethod
-    def of(fitted: FittedFactors, user_type: pa.DataType, item_type: pa.DataType) -> MatrixFactors:
-        """Return the model of a training's result; ``user_type`` and ``item_type`` are the ids' types in DataFrames."""
-        user = Side(Names(fitted.users.values, "user"), user_type, fitted.user_factors, fitted.user_bias)
-        item = Side(Names(fitted.items.values, "item"), item_type, fitted.item_factors, fitted.item_bias)
+    def of(fitted: FittedFactors, user_kind: pa.DataType, item_kind: pa.DataType) -> MatrixFactors:
+        """Return the model of a training's result; ``user_kind`` and ``item_kind`` are the ids' types in DataFrames."""
+        user = Side(Names(fitted.users.values, "user"), user_kind, fitted.user_factors, fitted.user_bias)
+        item = Side(Names(fitted.items.values, "item"), item_kind, fitted.item_factors, fitted.item_bias)
         factors = MatrixFactors._of_sides(user, item, float(np.float32(fitted.mean)))
         factors._check()
         return factors
@@ -330,12 +330,12 @@ class MatrixFactors(ArrayModel):
         """Like ``similarItems``, for users."""
         return self._similar(self.user, self._user_units, user, k)
 
-    def best(self, positions: Int64s, k: int, for_users: bool) -> tuple[Float32s, Int64s]:
-        """Return the best items for the users at these positions, or the best users for items: ``Candidates.best``."""
+    def best(self, places: Int64s, k: int, for_users: bool) -> tuple[Float32s, Int64s]:
+        """Return the best items for the users at the positions ``places``, or users for items: ``Candidates.best``."""
         check_k(k)
         if for_users:
-            return self._item_candidates.best(self._user_vectors[positions], k)
-        return self._user_candidates.best(self._item_candidates.vectors[positions], k)
+            return self._item_candidates.best(self._user_vectors[places], k)
+        return self._user_candidates.best(self._item_candidates.vectors[places], k)
 
     def _best_for(self, side: Side, id: Any, k: int, exclude: Iterable[Any]) -> tuple[Float32s, Int64s]:
         """Return the scores and positions of the best k of the other side for an id of ``side``."""
