@@ -23,9 +23,9 @@ import scipy.sparse as sp
 from benchmarks import frame
 from benchmarks.frame import Benchmark, Check, Line, Part, option, take_turns, tell
 from benchmarks.local_spark import DAEMON, WORKERS, cached, spark_and_servers
-from ps2.algorithms.factors.dealing import Deal, deal_ratings
+from ps2.algorithms.factors.dealing import Assignment, deal_ratings
 from ps2.algorithms.factors.estimator import train
-from ps2.algorithms.factors.grid import ordered
+from ps2.algorithms.factors.grid import build_grid
 from ps2.algorithms.factors.model import MatrixFactors
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.ratings import RatingColumns, survey_ratings
@@ -96,7 +96,7 @@ def fit(ps: Any, frame: Any, settings: FactorizationSettings) -> tuple[FittedFac
     began_s = time.monotonic()
     plan = FactorizationPlan(settings=settings)
     survey = survey_ratings(frame, RatingColumns(), settings)
-    deal = Deal.from_counts(
+    deal = Assignment.from_counts(
         survey.user_counts, survey.item_counts, WORKERS, 1, 4 * SgdPlan(settings=settings, scale=1.0).width
     )
     result = train(ps, deal_ratings(frame, survey, deal, plan), survey, plan)
@@ -238,7 +238,7 @@ def generate(count: int) -> Ratings:
 def bare(ratings: Ratings) -> float:
     """Return millions of ratings a second in one process: a thread a worker, and arrays for servers."""
     count, plan = len(ratings.users), SgdPlan(settings=SETTINGS, scale=1.0)
-    deal = Deal.from_counts(np.bincount(ratings.users), np.bincount(ratings.items), WORKERS, 1, 4 * plan.width)
+    deal = Assignment.from_counts(np.bincount(ratings.users), np.bincount(ratings.items), WORKERS, 1, 4 * plan.width)
     layout = deal.layout
     users, items = (np.empty((n, plan.width), np.float32) for n in (layout.users, layout.items))
     for rows, seed in ((users, 1), (items, 2)):
@@ -250,18 +250,18 @@ def bare(ratings: Ratings) -> float:
         mine = (positions[0] >= begin) & (positions[0] < end)
         values = ratings.values[mine].astype(np.float32)
         inputs = (positions[0][mine] - np.int32(begin), positions[1][mine], values, np.empty(0, np.float32))
-        descents.append(BlockDescent(ordered(layout, (begin, end - begin), inputs), plan, rank, users[begin:end]))
+        descents.append(BlockDescent(build_grid(layout, (begin, end - begin), inputs), plan, rank, users[begin:end]))
     seconds = []
 
     def take(rank: int, block: int, iteration: int) -> None:
         bounds = layout.item_bounds(block)
-        for piece in descents[rank].ordered(block, iteration):
-            descents[rank].take(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
+        for piece in descents[rank].shuffled_strata(block, iteration):
+            descents[rank].train_stratum(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
 
     with ThreadPoolExecutor(WORKERS) as threads:
         for iteration in range(1, ITERATIONS + 1):
             began_s = time.monotonic()
-            turns = np.stack([layout.ring.turns_of(0, iteration, rank) for rank in range(WORKERS)], axis=1)
+            turns = np.stack([layout.rotation.turns_of(0, iteration, rank) for rank in range(WORKERS)], axis=1)
             for turn in turns.tolist():
                 list(threads.map(take, range(WORKERS), turn, [iteration] * WORKERS))
             seconds.append(time.monotonic() - began_s)

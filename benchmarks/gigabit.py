@@ -138,7 +138,7 @@ def _trained(ps: Any, plan: EmbeddingPlan) -> float:
     sample = _Drawn(batch_tokens(plan) if plan.settings.via == "rows" else BATCH_TOKENS, _shares(plan.vocabulary))
     fleet = ServerTables.make(plan, len(ps.servers), UNNAMED)
     try:
-        fleet.fill(plan)
+        fleet.initialize(plan)
         if isinstance(fleet.vectors, SlicedTable) and isinstance(fleet.contexts, SlicedTable):
             draws = Sampler.from_frequencies(plan, frequencies)
             put_aliases(fleet.vectors, fleet.contexts, draws.thresholds, draws.aliases)

@@ -5,9 +5,16 @@ from dataclasses import replace
 import numpy as np
 from factors_training import COLUMNS, chunk_of, plan_of, ratings, surveyed
 
-from ps2.algorithms.factors.ccd_descent import RatingRows, SideDescent, SideRatings, gram_matrix, padded, read_ratings
+from ps2.algorithms.factors.ccd_descent import (
+    RatingRows,
+    SideDescent,
+    SideRatings,
+    gram_matrix,
+    padded_rank,
+    read_ratings,
+)
 from ps2.algorithms.factors.ccd_program import first_vectors
-from ps2.algorithms.factors.dealing import Deal, packed, partition_keys
+from ps2.algorithms.factors.dealing import Assignment, pack_chunk, partition_keys
 
 KINDS = [
     {},
@@ -77,7 +84,7 @@ def begun(plan, weighted=False, mean=0.0, **more):
     descent, rng = Descent(plan, raw, mean, **more), np.random.default_rng(1)
     for side in (descent.items, descent.users):
         side.vectors = rng.normal(size=side.vectors.shape[::-1]).astype(np.float32).T.copy()
-        side.vectors[:, plan.settings.rank : padded(plan.settings.rank)] = 0
+        side.vectors[:, plan.settings.rank : padded_rank(plan.settings.rank)] = 0
         if plan.settings.nonnegative:
             np.abs(side.vectors, out=side.vectors)
     return raw, descent
@@ -112,10 +119,11 @@ def dealt(plan, columns=COLUMNS, workers=1):
     inputs = positive(ratings())
     survey = surveyed(inputs, plan, columns)
     deal = replace(
-        Deal.from_counts(survey.user_counts, survey.item_counts, workers, 1, 4 * (plan.settings.rank + 4)), by_item=True
+        Assignment.from_counts(survey.user_counts, survey.item_counts, workers, 1, 4 * (plan.settings.rank + 4)),
+        by_item=True,
     )
     chunk = chunk_of(inputs.table(columns))
-    rows = packed(chunk, survey.users, survey.items, deal, partition_keys(workers), (0, 0))
+    rows = pack_chunk(chunk, survey.users, survey.items, deal, partition_keys(workers), (0, 0))
     return survey, deal, [[rows.slice(rank, 1), rows.slice(workers + rank, 1)] for rank in range(workers)]
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ps2.algorithms.factors.chunks import Chunk
-from ps2.algorithms.factors.dealing import Deal, PackedRatings, packed, partition_keys
+from ps2.algorithms.factors.dealing import Assignment, PackedRatings, pack_chunk, partition_keys
 from ps2.algorithms.factors.estimator import train
 from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
@@ -101,18 +101,19 @@ def fitted(
         ps: the context; None: a new one.
     """
     given = given or ratings()
-    survey = surveyed(surveyed_ratings or given, plan, columns).together_with(start)
-    deal = Deal.from_counts(survey.user_counts, survey.item_counts, workers, groups, 4 * (plan.settings.rank + 4))
+    survey = surveyed(surveyed_ratings or given, plan, columns).with_ids_of(start)
+    deal = Assignment.from_counts(survey.user_counts, survey.item_counts, workers, groups, 4 * (plan.settings.rank + 4))
     with training_context() if ps is None else nullcontext(ps) as ps:
         return train(ps, _dealt(given.table(columns), survey, deal, plan), survey, plan, start, on_step)
 
 
-def _dealt(table: pa.Table, survey: RatingsSurvey, deal: Deal, plan: FactorizationPlan) -> PackedRatings:
+def _dealt(table: pa.Table, survey: RatingsSurvey, deal: Assignment, plan: FactorizationPlan) -> PackedRatings:
     """Deal ratings to workers of this process, from three parts."""
-    deal, keys = replace(deal, by_item=plan.solver == "ccd"), partition_keys(deal.layout.ring.workers)
+    deal, keys = replace(deal, by_item=plan.solver == "ccd"), partition_keys(deal.layout.rotation.workers)
     parts = [table.slice(begin, len(table) // 3 + 1) for begin in range(0, len(table), len(table) // 3 + 1)]
     rows = [
-        packed(chunk_of(part), survey.users, survey.items, deal, keys, (number, 0)) for number, part in enumerate(parts)
+        pack_chunk(chunk_of(part), survey.users, survey.items, deal, keys, (number, 0))
+        for number, part in enumerate(parts)
     ]
     return PackedRatings([[some.filter(pc.equal(some["key"], key)) for some in rows] for key in keys], deal)
 
@@ -121,7 +122,7 @@ def surveyed(given: Ratings, plan: FactorizationPlan, columns: RatingColumns = C
     """Survey ratings in this process."""
     surveyor = surveyor_for(columns, plan.settings)
     surveyor.add(given.table(columns))
-    return _checked(merge_parts([surveyor.part(0)]), columns, plan.settings)
+    return _checked(merge_parts([surveyor.to_row(0)]), columns, plan.settings)
 
 
 def chunk_of(table: pa.Table) -> Chunk:
@@ -143,8 +144,8 @@ def replayed(
         Vectors of users and of items, by id, and the RMSE of each iteration.
     """
     given = given or ratings()
-    survey = surveyed(given, plan, columns).together_with(start)
-    deal = Deal.from_counts(survey.user_counts, survey.item_counts, workers, groups, 4 * (plan.settings.rank + 4))
+    survey = surveyed(given, plan, columns).with_ids_of(start)
+    deal = Assignment.from_counts(survey.user_counts, survey.item_counts, workers, groups, 4 * (plan.settings.rank + 4))
     scaling = Scaling.from_survey(survey, plan)
     step = plan.settings.stepSize or default_step(survey.rows)
     layout, sgd_plan = deal.layout, SgdPlan(settings=plan.settings, scale=scaling.scale, step_size=step)
@@ -152,20 +153,20 @@ def replayed(
     beginning = InitialRows(sgd_plan, scaling, start)
     users[deal.user_positions] = beginning.rows("user", survey.users, survey.user_penalties, slice(0, layout.users))
     items[deal.item_positions] = beginning.rows("item", survey.items, survey.item_penalties, slice(0, layout.items))
-    rows = packed(chunk_of(given.table(columns)), survey.users, survey.items, deal, partition_keys(workers), (0, 0))
+    rows = pack_chunk(chunk_of(given.table(columns)), survey.users, survey.items, deal, partition_keys(workers), (0, 0))
     descents = []
     for rank in range(workers):
-        grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling.mean, scaling.scale, scaling.unit)
+        grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling.mean, scaling.scale, scaling.weight_scale)
         begin, end = layout.user_bounds(rank)[[0, -1]]
         descents.append(BlockDescent(grid, sgd_plan, rank, users[begin:end]))
     losses = []
     for iteration in range(1, plan.settings.maxIter + 1):
         loss = weight = 0.0
-        for turn in schedule(plan.seed, iteration - 1, workers, layout.ring.blocks, layout.ring.slices):
+        for turn in schedule(plan.seed, iteration - 1, workers, layout.rotation.blocks, layout.rotation.slices):
             for rank, block in enumerate(turn.tolist()):
                 bounds = layout.item_bounds(block)
-                for piece in descents[rank].ordered(block, iteration):
-                    result = descents[rank].take(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
+                for piece in descents[rank].shuffled_strata(block, iteration):
+                    result = descents[rank].train_stratum(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
                     loss, weight = loss + result[LOSS], weight + result[WEIGHT]
         losses.append(scaling.scale * (loss / weight) ** 0.5)
     of_users, of_items = (

@@ -30,7 +30,7 @@ from ps2.algorithms.dictionary import program as dictionary
 from ps2.algorithms.dictionary.plan import DictionaryPlan
 from ps2.algorithms.dictionary.settings import DictionarySettings
 from ps2.algorithms.factors import estimator as factors
-from ps2.algorithms.factors.dealing import Deal, deal_ratings
+from ps2.algorithms.factors.dealing import Assignment, deal_ratings
 from ps2.algorithms.factors.ratings import survey_ratings
 from ps2.algorithms.linear import trainer as linear
 from ps2.algorithms.linear.plan import Problem
@@ -260,7 +260,7 @@ def factorize(ps: Any, frame: Any, call: Call, solver: str) -> Result:
     plan = FACTORS[solver]
     plan = plans.changed(plan, maxIter=plan.settings.maxIter + call.more, seed=call.seed, name=call.name)
     survey = survey_ratings(frame, HELD, plan.settings)
-    deal = Deal.from_counts(survey.user_counts, survey.item_counts, 2, 1, 4 * (plan.settings.rank + 4))
+    deal = Assignment.from_counts(survey.user_counts, survey.item_counts, 2, 1, 4 * (plan.settings.rank + 4))
     fitted = factors.train(ps, deal_ratings(frame, survey, deal, plan), survey, plan, None, call.on_step)
     return Result({"users": fitted.user_factors, "items": fitted.item_factors}, fitted.history.objective)
 

@@ -23,7 +23,7 @@ def test_repartition_when_on_other_servers_then_vectors_match(ps, before):
     columns = pairwise([0, *np.cumsum(widths)])
     row.push(np.concatenate([np.append(vectors[:, b:e].reshape(-1), np.ones(WORDS, np.float32)) for b, e in columns]))
     slices = SlicedTable(plan, repartition(plan, row, len(ps.servers), name).matrix())
-    assert slices.parts == len(ps.servers)
+    assert slices.num_slices == len(ps.servers)
     np.testing.assert_array_equal(slices.pull(), vectors)
     slices.free()
 
@@ -31,6 +31,6 @@ def test_repartition_when_on_other_servers_then_vectors_match(ps, before):
 def test_slices_when_servers_exceed_columns_then_some_are_empty(ps):
     plan = make_plan(WORDS, 1, vectorSize=1)
     slices = SlicedTable(plan, make_row(plan, len(ps.servers), None).matrix())
-    ServerTables(slices, None).fill(plan)
-    assert (slices.parts, slices.pull().shape) == (1, (WORDS, 1))
+    ServerTables(slices, None).initialize(plan)
+    assert (slices.num_slices, slices.pull().shape) == (1, (WORDS, 1))
     slices.free()

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType, UserDefinedType
 from ps2.algorithms.embeddings.graph_frame import INTEGERS as INTEGER_TYPES
 from ps2.algorithms.embeddings.graph_frame import collect_arrow, id_type
 from ps2.algorithms.embeddings.sentence_frame import check_sentences
-from ps2.algorithms.embeddings.sentences import edges_of, number_words
+from ps2.algorithms.embeddings.sentences import edges_of, encode_words
 from ps2.algorithms.frame.tables import check_columns, check_numbers
 from ps2.algorithms.training.faults import ColumnNames, error_of
 from ps2.algorithms.training.reading import read
@@ -173,5 +173,5 @@ def test_ids_when_of_any_two_types_then_integers_or_strings(frame, batches):
 
 
 def test_sentences_when_the_driver_takes_them_then_workers_do(batches):
-    tokens, lengths = number_words(batches[0].column("array<string>"), Names(pa.array(["2", "1"])))
+    tokens, lengths = encode_words(batches[0].column("array<string>"), Names(pa.array(["2", "1"])))
     assert (tokens.tolist(), lengths.tolist()) == ([1, 0], [1, 1])

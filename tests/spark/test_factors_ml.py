@@ -16,7 +16,7 @@ from pyspark.ml.recommendation import ALS, ALSModel
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 
 from ps2.algorithms import MatrixFactorization, MatrixFactorizationModel, MatrixFactors
-from ps2.algorithms.factors.dealing import Deal, deal_ratings
+from ps2.algorithms.factors.dealing import Assignment, deal_ratings
 from ps2.algorithms.factors.estimator import train
 from ps2.algorithms.factors.ratings import survey_ratings
 from ps2.errors import ConfigError, InputError, SlotsError, UsageError
@@ -228,7 +228,7 @@ def test_cache_when_training_is_over_then_holds_no_ratings(ps, spark, until):
     assert len(cached(spark) - before) == 1
     train(
         ps,
-        deal_ratings(frame, survey, Deal.from_counts(survey.user_counts, survey.item_counts, 2, 1, 36), PLAN),
+        deal_ratings(frame, survey, Assignment.from_counts(survey.user_counts, survey.item_counts, 2, 1, 36), PLAN),
         survey,
         changed(PLAN, maxIter=1),
     )

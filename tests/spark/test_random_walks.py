@@ -103,7 +103,7 @@ def test_walks_when_graph_was_released_then_cannot_be_computed(edges):
         ([(1, 2, None)], "src int, dst int, w double", "got null in 1 of 1 rows"),
         ([(1, 2, math.nan)], "src int, dst int, w double", "got NaN in 1"),
         ([(1, 2, math.inf)], "src int, dst int, w double", "got infinity in 1"),
-        ([(1, 2, -0.5)], "src int, dst int, w float", "got negative ones in 1"),
+        ([(1, 2, -0.5)], "src int, dst int, w float", "got negative weights in 1"),
         ([(1, 2, 1.7e308), (1, 2, 1.7e308)], "src int, dst int, w double", "the sum of its weights exceeds"),
         ([(1, 2, 1e308)], "src int, dst int, w double", "the sum of its weights exceeds"),
         ([(1, 2, "x")], "src int, dst int, w string", "expected numbers as weights, got string"),

@@ -78,7 +78,7 @@ def test_line_when_ids_are_hashed_then_vertices_are_of_edges(train, files, tmp_p
 
 WRONG_FILES = {
     "malformed": "/malformed: line 4: expected 2 fields, as the first line has, got 3: '3 4 5'",
-    "negative": "column 'weight': expected finite numbers that are not negative, got negative ones in 1 of 2 rows",
+    "negative": "column 'weight': expected finite numbers that are not negative, got negative weights in 1 of 2 rows",
     "comments": "/comments: expected lines 'source target' or 'source target weight', got none",
 }
 

@@ -7,14 +7,14 @@ import pytest
 from descents import ITEMS, KINDS, USERS, Descent, Vectors, begun, ccd_plan, cells_of, raw_of
 
 from ps2.algorithms.factors import ccd_descent, ccd_kernels, ops, warm
-from ps2.algorithms.factors.ccd_descent import RatingRows, SideDescent, SideRatings, gram_matrix, padded
+from ps2.algorithms.factors.ccd_descent import RatingRows, SideDescent, SideRatings, gram_matrix, padded_rank
 from ps2.algorithms.factors.ccd_kernels import BLOCK, SWEEPS
 from ps2.errors import OutOfRangeError
 
 
 def dense_side(plan, p, q, a, b, ridge, mean):
     """Solve the vectors p of shape (n, ranks) once, of all cells, in float64."""
-    rank = padded(plan.settings.rank)
+    rank = padded_rank(plan.settings.rank)
 
     def prediction():
         x = p[:, :rank] @ q[:, :rank].T + mean
@@ -73,7 +73,7 @@ def test_descent_when_cut_then_same_bits(kind, changed, monkeypatch):
     if changed == "parts":
         monkeypatch.setattr(ccd_descent, "MAX_FLOATS", 9 * 6)
     _, result = begun(ccd_plan(**kind), threads=3 if changed == "threads" else 1)
-    assert len(result.items._parts) > 1 or changed == "threads"
+    assert len(result.items._batches) > 1 or changed == "threads"
     for descent in (expected, result):
         descent.iterate()
     assert result.users.vectors.tobytes() == expected.users.vectors.tobytes()
@@ -116,7 +116,7 @@ def test_ratings_when_shuffled_then_same():
     order = np.random.default_rng(3).permutation(len(r))
     ratings = SideRatings.from_rows(RatingRows(users, items, r, w), USERS, ccd_plan())
     again = SideRatings.from_rows(RatingRows(users[order], items[order], r[order], w[order]), USERS, ccd_plan())
-    for name in ("ends", "others", "curvatures", "targets", "penalties"):
+    for name in ("ends", "other_positions", "curvatures", "targets", "penalties"):
         assert np.array_equal(getattr(ratings, name), getattr(again, name)), name
 
 
@@ -142,7 +142,7 @@ def test_gram_when_computed_then_is_product():
 
 
 def test_kernels_when_warm_then_descent_compiles_nothing():
-    kernels = ccd_kernels.descend, ccd_kernels.measure, ccd_kernels.multiply
+    kernels = ccd_kernels.descend, ccd_kernels.sum_losses, ccd_kernels.multiply_rows
     warm.warm()
     before = [len(kernel.signatures) for kernel in kernels]
     for kind in ({"biases": True}, {"implicitPrefs": True}):

@@ -12,7 +12,7 @@ PLAN = plan_of(rank=2, solver="ccd")
 PLACES = (10, 13), (0, 3)
 
 
-def batch(users, items, ratings=None, weights=None, held=None, strange=0, by_item=False):
+def batch(users, items, ratings=None, weights=None, held=None, unknown_rows=0, by_item=False):
     inputs = {
         "user": np.int32(users),
         "item": np.int32(items),
@@ -22,14 +22,14 @@ def batch(users, items, ratings=None, weights=None, held=None, strange=0, by_ite
     }
     cells = {name: [None if values is None else values.tobytes()] for name, values in inputs.items()}
     return pa.RecordBatch.from_pydict(
-        {"key": [0], "part": [0], "number": [0], "strange": [strange], "by_item": [by_item], **cells}, PACKED
+        {"key": [0], "part": [0], "number": [0], "unknown_rows": [unknown_rows], "by_item": [by_item], **cells}, PACKED
     )
 
 
 def test_ratings_when_read_then_by_user_and_item():
     result = read_ratings([batch([12, 10], [1, 0], [4, 5]), batch([12], [0], [3])], *PLACES, PLAN).users
     assert result.ends.tolist() == [0, 1, 1, 3]
-    assert result.others.tolist() == [0, 0, 1]
+    assert result.other_positions.tolist() == [0, 0, 1]
     assert result.targets.tolist() == [5, 3, 4]
 
 
@@ -47,7 +47,7 @@ def test_ratings_when_weighted_then_curvatures():
 def test_ratings_when_dealt_by_item_then_of_items():
     result = read_ratings([batch([12, 40], [2, 0], [4, 5], by_item=True)], *PLACES, PLAN)
     assert (len(result.users), result.items.ends.tolist()) == (0, [0, 1, 1, 2])
-    assert (result.items.others.tolist(), result.items.targets.tolist()) == ([40, 12], [5, 4])
+    assert (result.items.other_positions.tolist(), result.items.targets.tolist()) == ([40, 12], [5, 4])
 
 
 def test_ratings_when_held_out_then_apart():
@@ -66,5 +66,5 @@ def test_ratings_when_none_then_empty():
 
 
 def test_rows_when_strange_then_counted():
-    batches = [batch([10], [0], [1], strange=2), batch([10], [1], [1], strange=1)]
-    assert read_ratings(batches, *PLACES, PLAN).strange == 3
+    batches = [batch([10], [0], [1], unknown_rows=2), batch([10], [1], [1], unknown_rows=1)]
+    assert read_ratings(batches, *PLACES, PLAN).unknown_rows == 3

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ps2.algorithms.embeddings.cost_probes import MAX_AGE_S, VARIABLE, remembered
+from ps2.algorithms.embeddings.cost_probes import MAX_AGE_S, VARIABLE, cached_costs
 from ps2.algorithms.embeddings.work import UnitCosts
 
 COSTS = UnitCosts(1e-4, 2e-9, 3e-10, 4e-10)
@@ -36,16 +36,16 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_costs_when_asked_for_again_then_are_remembered(measure):
-    assert [remembered(KEY, measure) for _ in range(3)] == [COSTS] * 3
+    assert [cached_costs(KEY, measure) for _ in range(3)] == [COSTS] * 3
     assert measure.calls == 1
-    remembered({**KEY, "size": 64}, measure)
+    cached_costs({**KEY, "size": 64}, measure)
     assert measure.calls == 2
 
 
 def test_costs_when_switched_off_then_are_measured_each_time(measure, folder, monkeypatch):
     monkeypatch.setenv(VARIABLE, "off")
     for _ in range(2):
-        remembered(KEY, measure)
+        cached_costs(KEY, measure)
     assert measure.calls == 2
     assert not folder.exists()
 
@@ -55,44 +55,44 @@ def test_costs_when_switched_off_then_are_measured_each_time(measure, folder, mo
     [b"", b"{", b"[1]", b'{"costs": {}, "measured_s": 1}', b'{"costs": {"latency_s": "x"}}', b"\xff\xfe"],
 )
 def test_costs_when_file_is_corrupt_then_are_measured_anew(measure, folder, caplog, content):
-    remembered(KEY, measure)
+    cached_costs(KEY, measure)
     (file,) = folder.iterdir()
     file.write_bytes(content)
-    assert remembered(KEY, measure) == remembered(KEY, measure) == COSTS
+    assert cached_costs(KEY, measure) == cached_costs(KEY, measure) == COSTS
     assert measure.calls == 2
     assert "is ignored, and costs are measured again" in caplog.text
 
 
 @pytest.mark.parametrize("change", [{"latency_s": float("nan")}, {"byte_s": -1.0}])
 def test_costs_when_they_are_no_costs_then_are_measured_anew(measure, folder, caplog, change):
-    remembered(KEY, measure)
+    cached_costs(KEY, measure)
     (file,) = folder.iterdir()
     result = json.loads(file.read_text())
     file.write_text(json.dumps({**result, "costs": {**result["costs"], **change}}))
-    assert remembered(KEY, measure) == COSTS
+    assert cached_costs(KEY, measure) == COSTS
     assert measure.calls == 2
     assert "is ignored" in caplog.text
 
 
 def test_costs_when_they_are_old_then_are_measured_anew(measure, folder):
-    remembered(KEY, measure)
+    cached_costs(KEY, measure)
     (file,) = folder.iterdir()
     result = json.loads(file.read_text())
     file.write_text(json.dumps({**result, "measured_s": result["measured_s"] - MAX_AGE_S - 1}))
-    remembered(KEY, measure)
+    cached_costs(KEY, measure)
     assert measure.calls == 2
 
 
 def test_costs_when_folder_is_a_file_then_training_goes_on(measure, folder):
     folder.write_text("no folder")
-    assert remembered(KEY, measure) == COSTS
+    assert cached_costs(KEY, measure) == COSTS
 
 
 def test_costs_when_programs_write_at_once_then_file_is_whole(measure, folder):
     with ThreadPoolExecutor(8) as threads:
-        result = list(threads.map(lambda _: remembered(KEY, measure), range(64)))
+        result = list(threads.map(lambda _: cached_costs(KEY, measure), range(64)))
     assert result == [COSTS] * 64
     assert len(os.listdir(folder)) == 1
     before = measure.calls
-    assert remembered(KEY, measure) == COSTS
+    assert cached_costs(KEY, measure) == COSTS
     assert measure.calls == before

@@ -20,7 +20,7 @@ ONE = (1, 1)
 
 def work(plan=PLAN):
     shares = np.full(plan.vocabulary, 1 / plan.vocabulary)
-    return work_per_token(plan, np.ones(plan.vocabulary, np.int64), shares, clock=100_000, batch=20_000, piece=1000)
+    return work_per_token(plan, np.ones(plan.vocabulary, np.int64), shares, clock=100_000, batch=20_000, minibatch=1000)
 
 
 def cheapest(by_way):

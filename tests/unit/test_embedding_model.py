@@ -116,7 +116,7 @@ def test_score_when_edges_are_directed_then_counts_are_directed(tmp_path):
     for embedding in (created, Embedding.load(str(tmp_path / "line"))):
         there = VECTORS[0] @ VECTORS[2] + np.log(5) + 0.5 * np.log(9)
         np.testing.assert_allclose(embedding.score([1], [2], directed=True), [there], rtol=1e-6)
-    with pytest.raises(ShapeError, match=r"sources: expected one number for each of 2 names, got shape \(1,\)"):
+    with pytest.raises(ShapeError, match=r"sources: expected a count for each of 2 names, got shape \(1,\)"):
         Embedding([1, 2], VECTORS[:2], sources=[1])
 
 

@@ -90,7 +90,7 @@ def test_params_when_they_cannot_be_then_the_error_names_one(cls, name, value):
         (Node2Vec(p=0.0), "p: expected a finite positive number, got 0.0"),
         (Node2Vec(q=0.0), "q: expected a finite positive number, got 0.0"),
         (LINE(order="third"), "order: expected one of both, first, second, got 'third'"),
-        (LINE(vectorSize=9), "vectorSize: expected an even number, of which each order has a half, got 9"),
+        (LINE(vectorSize=9), "vectorSize: expected an even number, half for each order, got 9"),
         (LINE(hashed=True, via="servers"), "via: hashed ids require 'rows', got 'servers'"),
         (DeepWalk(graphOn="moon"), "graphOn: expected one of auto, workers, servers"),
     ],

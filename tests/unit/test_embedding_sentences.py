@@ -13,7 +13,7 @@ from ps2.algorithms.embeddings.sentence_frame import survey
 from ps2.algorithms.embeddings.sentences import (
     EdgeSentences,
     WalkSentences,
-    number_words,
+    encode_words,
     rank_by_frequency,
     scatter,
     split_long,
@@ -113,7 +113,7 @@ def test_numbers_when_by_frequency_then_most_frequent_is_0():
 def test_words_when_numbered_then_unknown_ones_are_left_out():
     words = Names.from_values(["b", "a"])
     inputs = pa.array([["x"], ["a", "c", "b"], [], ["b", "b"], ["c"]])[1:]
-    tokens, lengths = number_words(inputs, words)
+    tokens, lengths = encode_words(inputs, words)
     assert (tokens.tolist(), lengths.tolist(), tokens.dtype) == ([1, 0, 0, 0], [2, 0, 2, 0], np.int32)
 
 

@@ -10,7 +10,7 @@ from ps2.algorithms.embeddings.batch_kernels import add_batch_losses
 from ps2.algorithms.embeddings.sampling import Sampler, kind_of
 from ps2.algorithms.embeddings.skipgrams import ops
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
-from ps2.algorithms.embeddings.worker import piece_tokens
+from ps2.algorithms.embeddings.worker import minibatch_tokens
 from ps2.errors import OutOfRangeError, ShapeError
 
 WORDS, SIZE, RATE, KEY = 30, 19, 0.05, -3
@@ -133,8 +133,8 @@ def test_learn_from_products_when_steps_are_large_then_bounded():
 
 def test_piece_tokens_when_one_server_then_many_else_by_top_word():
     plan = make_plan(WORDS, 100, vectorSize=SIZE)
-    assert piece_tokens(plan, 0.01, 1) > 20_000
-    assert piece_tokens(plan, 0.01, 2) == 1000
-    assert piece_tokens(plan, 10.0, 2) == 40
-    assert piece_tokens(make_plan(WORDS, 100, vectorSize=SIZE, windowSize=10**5, negative=500), 0.01, 2) == 1
-    assert piece_tokens(make_plan(WORDS, 100, vectorSize=SIZE, stepSize=5e-324), 0.5, 2) == 1000
+    assert minibatch_tokens(plan, 0.01, 1) > 20_000
+    assert minibatch_tokens(plan, 0.01, 2) == 1000
+    assert minibatch_tokens(plan, 10.0, 2) == 40
+    assert minibatch_tokens(make_plan(WORDS, 100, vectorSize=SIZE, windowSize=10**5, negative=500), 0.01, 2) == 1
+    assert minibatch_tokens(make_plan(WORDS, 100, vectorSize=SIZE, stepSize=5e-324), 0.5, 2) == 1000

@@ -113,7 +113,7 @@ def test_train_when_vectors_are_short_or_long_then_matches_numpy(size):
     np.testing.assert_allclose(contexts, expected_c, atol=2e-5)
     changes = [vectors - before[0], contexts - before[1]]
     norms = [np.linalg.norm(some) for some in changes]
-    updates = UpdateRates.from_frequencies(plan, np.ones(WORDS, np.int64), draws.chances)
+    updates = UpdateRates.from_frequencies(plan, np.ones(WORDS, np.int64), draws.negative_probabilities)
     ChangeDamping(plan, updates).damp(changes, [vectors, contexts], 100.0, RATE, 2)
     for some, norm in zip(changes, norms, strict=True):
         assert 0.4 * norm < np.linalg.norm(some) <= norm * (1 + 1e-5)
@@ -149,7 +149,7 @@ def test_train_when_rows_are_numbered_by_piece_then_as_whole(architecture, order
     numbers, whole = RowNumbering(plan), tables(rng)[: plan.tables]
     parts = whole.copy()
     messages = np.zeros(3)
-    pieces = list(sample.pieces(25))
+    pieces = list(sample.minibatches(25))
     assert sum(len(piece.tokens) for piece in pieces) == 120
     assert all(len(piece.negatives) <= 25 for piece in pieces)
     for piece in pieces:

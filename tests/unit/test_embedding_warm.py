@@ -27,7 +27,7 @@ def test_training_when_warm_then_compiles_nothing():
         )
         vectors, contexts = np.zeros((2, 9, 10), np.float32)
         draws.train(vectors, contexts, 0.1, threads)
-        for piece in draws.pieces(7):
+        for piece in draws.minibatches(7):
             numbered, words = RowNumbering(plan).renumber(piece)
             numbered.train(vectors[words[0]], contexts[words[1]], 0.1)
     assert compiled(MODULES) == before

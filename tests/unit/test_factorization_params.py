@@ -90,8 +90,8 @@ WRONG = [
     ({"blockSize": 0}, "blockSize: expected at least 1, got 0"),
     ({"solver": "ccd", "stepSize": 0.1}, "stepSize: solver 'ccd' does not use it"),
     ({"implicitPrefs": True, "budgetS": 1.0}, "budgetS: solver 'ccd' does not use it"),
-    ({"implicitPrefs": True, "solver": "sgd"}, "implicit feedback needs solver 'ccd'"),
-    ({"implicitPrefs": True, "biases": True}, "biases go with explicit ratings"),
+    ({"implicitPrefs": True, "solver": "sgd"}, "solver: expected 'ccd' for implicit feedback"),
+    ({"implicitPrefs": True, "biases": True}, "biases: expected False with implicit feedback"),
 ]
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from factors_training import COLUMNS, PLAN, chunk_of, ratings, replayed, surveyed
 
-from ps2.algorithms.factors.dealing import Deal, packed, partition_keys
+from ps2.algorithms.factors.dealing import Assignment, pack_chunk, partition_keys
 from ps2.algorithms.factors.grid import read_grid
-from ps2.algorithms.factors.program import STRANGE, Problem
+from ps2.algorithms.factors.program import UNKNOWN_ROWS, Problem
 from ps2.algorithms.factors.sgd_program import SgdProgram
 from ps2.algorithms.frame.program import ProgramDriver
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
@@ -96,7 +96,7 @@ class Training:
 
     def run(self, plan, clocks=0, messages=(), **happens):
         survey = surveyed(ratings(), plan, self.columns)
-        deal = Deal.from_counts(survey.user_counts, survey.item_counts, 1, 1, 36)
+        deal = Assignment.from_counts(survey.user_counts, survey.item_counts, 1, 1, 36)
         names = CheckpointNames(plan.name, self._find if clocks else None, (clocks, clocks), messages)
         give = names.give
 
@@ -111,10 +111,10 @@ class Training:
         if driver.is_over:
             return driver.result()
         chunk, keys = chunk_of(ratings().table(self.columns)), partition_keys(1)
-        rows = packed(chunk, survey.users, survey.items, deal, keys, (0, 0))
+        rows = pack_chunk(chunk, survey.users, survey.items, deal, keys, (0, 0))
         scaling = program.scaling
-        grid = read_grid([rows], deal.layout, 0, scaling.mean, scaling.scale, scaling.unit)
-        opening = None if clocks else driver.on_run_clock(0, [{STRANGE: 0}])
+        grid = read_grid([rows], deal.layout, 0, scaling.mean, scaling.scale, scaling.weight_scale)
+        opening = None if clocks else driver.on_run_clock(0, [{UNKNOWN_ROWS: 0}])
         sent = messages if opening is None else [*messages, decode(opening.encoded)]
         self.worker = OnlyWorker(driver, max(clocks, 1), sent, **happens)
         program.loop().train(self.worker, grid)

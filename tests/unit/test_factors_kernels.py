@@ -11,7 +11,7 @@ import pytest
 from factors_training import COLUMNS, PLAN, ratings, replayed, surveyed
 
 from ps2.algorithms.factors import sgd_kernels, warm
-from ps2.algorithms.factors.grid import Layout, ordered
+from ps2.algorithms.factors.grid import Layout, build_grid
 from ps2.algorithms.factors.rows import Scaling, SgdPlan
 from ps2.algorithms.factors.settings import FactorizationSettings
 from ps2.algorithms.factors.sgd import BlockDescent
@@ -98,9 +98,9 @@ def test_grid_when_rows_come_in_any_order_then_is_the_same(weighted):
     users, items = rng.integers(0, 5, 300).astype(np.int32), rng.integers(0, 7, 300).astype(np.int32)
     values = rng.integers(0, 3, 300).astype(np.float32)
     weights = rng.integers(1, 3, 300).astype(np.float32) if weighted else np.empty(0, np.float32)
-    one = ordered(layout, (0, 5), (users, items, values, weights))
+    one = build_grid(layout, (0, 5), (users, items, values, weights))
     order = rng.permutation(300)
-    other = ordered(
+    other = build_grid(
         layout, (0, 5), (users[order], items[order], values[order], weights[order] if weighted else weights)
     )
     for name in ("begins", "items", "values", "weights"):
@@ -119,13 +119,13 @@ def test_threads_when_there_are_more_then_result_is_the_same(groups):
     layout = Layout(RotationSchedule(1, 1, 1), groups, bounds, bounds)
     users, items = rng.integers(0, 60, 9000).astype(np.int32), rng.integers(0, 60, 9000).astype(np.int32)
     values = rng.normal(size=9000).astype(np.float32)
-    grid = ordered(layout, (0, 60), (users, items, values, np.empty(0, np.float32)))
+    grid = build_grid(layout, (0, 60), (users, items, values, np.empty(0, np.float32)))
     result = []
     with ThreadPoolExecutor(groups) as pool:
         for threads in (None, pool):
             p, q = rows(60, 5), rows(60, 5, 1)
             descent = BlockDescent(grid, SgdPlan(settings=FactorizationSettings(rank=5), scale=1.0), 0, p)
-            finished = [descent.take(0, piece, 2, q, threads) for piece in descent.ordered(0, 2)]
+            finished = [descent.train_stratum(0, piece, 2, q, threads) for piece in descent.shuffled_strata(0, 2)]
             result.append((p, q, finished))
     assert sum(one["ratings"] for one in result[0][2]) == 9000
     np.testing.assert_array_equal(result[0][0], result[1][0])
@@ -136,12 +136,12 @@ def test_threads_when_there_are_more_then_result_is_the_same(groups):
 def test_pieces_when_turns_have_a_budget_then_they_are_smaller():
     layout = Layout(RotationSchedule(1, 1, 1), 1, np.array([0, 60]), np.array([0, 60]))
     users, items = np.divmod(np.arange(9000, dtype=np.int32) % 3600, np.int32(60))
-    grid = ordered(layout, (0, 60), (users, items, np.ones(9000, np.float32), np.empty(0, np.float32)))
+    grid = build_grid(layout, (0, 60), (users, items, np.ones(9000, np.float32), np.empty(0, np.float32)))
     result = []
     for budget_s in (None, 1.0):
         plan = SgdPlan(settings=FactorizationSettings(rank=5, budgetS=budget_s), scale=1.0)
         descent = BlockDescent(grid, plan, 0, rows(60, 5))
-        finished = [descent.take(0, piece, 2, rows(60, 5, 1), None) for piece in descent.pieces(0)]
+        finished = [descent.train_stratum(0, piece, 2, rows(60, 5, 1), None) for piece in descent.strata(0)]
         result.append([one["ratings"] for one in finished])
     assert [len(one) for one in result] == [1, 2]
     assert [sum(one) for one in result] == [9000, 9000]

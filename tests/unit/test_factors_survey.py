@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from factors_training import COLUMNS, PLAN, chunk_of, ratings, surveyed
 
-from ps2.algorithms.factors.chunks import CHUNKS, Chunk, tables
-from ps2.algorithms.factors.dealing import Deal, murmur3, packed, partition_keys
+from ps2.algorithms.factors.chunks import CHUNKS, Chunk, join_batches
+from ps2.algorithms.factors.dealing import Assignment, murmur3, pack_chunk, partition_keys
 from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.plan import FittedFactors
 from ps2.algorithms.factors.ratings import RatingColumns, _checked, surveyor_for
@@ -28,7 +28,7 @@ def survey_of(table, columns=ALL, parts=1, **values):
         surveyor = surveyor_for(columns, settings)
         for begin in range(part * 10, table.num_rows, parts * 10):
             surveyor.add(table.slice(begin, 10))
-        result.append(surveyor.part(part))
+        result.append(surveyor.to_row(part))
     return _checked(merge_parts(reversed(result)), columns, settings)
 
 
@@ -116,9 +116,9 @@ def test_ratings_when_negative_then_are_fine_by_default():
 @pytest.mark.parametrize(("workers", "groups"), [(1, 1), (3, 1), (2, 3)])
 def test_deal_when_users_have_many_ratings_then_work_is_balanced(workers, groups):
     survey = surveyed(ratings(), PLAN)
-    deal = Deal.from_counts(survey.user_counts, survey.item_counts, workers, groups, 36)
+    deal = Assignment.from_counts(survey.user_counts, survey.item_counts, workers, groups, 36)
     layout = deal.layout
-    assert layout.ring.blocks == 2 * workers
+    assert layout.rotation.blocks == 2 * workers
     for positions, begins, counts in (
         (deal.user_positions, layout.user_begins, survey.user_counts),
         (deal.item_positions, layout.item_begins, survey.item_counts),
@@ -133,7 +133,7 @@ def test_deal_when_users_have_many_ratings_then_work_is_balanced(workers, groups
 
 def test_deal_when_items_are_large_then_blocks_are_more():
     survey = surveyed(ratings(), PLAN)
-    assert Deal.from_counts(survey.user_counts, survey.item_counts, 2, 1, 32 << 20).layout.ring.blocks == 40
+    assert Assignment.from_counts(survey.user_counts, survey.item_counts, 2, 1, 32 << 20).layout.rotation.blocks == 40
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7, 64])
@@ -151,9 +151,9 @@ def test_packed_rows_when_read_then_each_worker_has_its_users():
     inputs = ratings()
     table = inputs.table(ALL)
     survey = survey_of(table)
-    deal, total, held = Deal.from_counts(survey.user_counts, survey.item_counts, 2, 2, 36), 0, 0
+    deal, total, held = Assignment.from_counts(survey.user_counts, survey.item_counts, 2, 2, 36), 0, 0
     rows = [
-        packed(through(some, n), survey.users, survey.items, deal, partition_keys(2), (0, n))
+        pack_chunk(through(some, n), survey.users, survey.items, deal, partition_keys(2), (0, n))
         for n, some in enumerate(cut(table))
     ]
     for rank in range(2):
@@ -173,20 +173,20 @@ def test_packed_rows_when_read_then_each_worker_has_its_users():
 
 
 def cut(table):
-    return list(tables(table.to_batches(max_chunksize=50), rows=200))
+    return list(join_batches(table.to_batches(max_chunksize=50), table_rows=200))
 
 
 def through(table, number):
     """A table's chunk as it comes out of Spark's cache."""
-    row = pa.RecordBatch.from_pylist([chunk_of(table).row(0, number)], CHUNKS)
+    row = pa.RecordBatch.from_pylist([chunk_of(table).to_row(0, number)], CHUNKS)
     return Chunk.from_row(row.to_pylist()[0])
 
 
 def test_packed_rows_when_ids_are_new_then_they_are_counted():
     survey = survey_of(one_row())
-    deal = Deal.from_counts(survey.user_counts, survey.item_counts, 1, 1, 36)
-    row = packed(chunk_of(one_row(user=2)), survey.users, survey.items, deal, partition_keys(1), (0, 0))
-    assert read_grid([row], deal.layout, 0, 0.0, 1.0).strange == 1
+    deal = Assignment.from_counts(survey.user_counts, survey.item_counts, 1, 1, 36)
+    row = pack_chunk(chunk_of(one_row(user=2)), survey.users, survey.items, deal, partition_keys(1), (0, 0))
+    assert read_grid([row], deal.layout, 0, 0.0, 1.0).unknown_rows == 1
 
 
 def test_survey_when_model_is_given_then_has_its_ids_too():
@@ -196,9 +196,9 @@ def test_survey_when_model_is_given_then_has_its_ids_too():
         *ids, *(np.zeros((n, 2), np.float32) for n in (2, 1)), None, None,
         0.0, None,
     )  # fmt: skip
-    both = survey.together_with(model)
+    both = survey.with_ids_of(model)
     assert both.users.values.to_pylist() == [0, 1]
     assert both.user_counts.tolist() == [0, 1]
     assert both.items.values.to_pylist() == ["a", "b"]
     with pytest.raises(InputError, match=r"items: the ids are strings, and those of the initial model are integers"):
-        survey.together_with(FittedFactors(model.users, model.users, *[None] * 4, 0.0, None))
+        survey.with_ids_of(FittedFactors(model.users, model.users, *[None] * 4, 0.0, None))

@@ -13,13 +13,13 @@ from ps2.algorithms.factors.program import (
     HELD_LOSS,
     HELD_WEIGHT,
     LOSS,
-    STRANGE,
+    UNKNOWN_ROWS,
     WEIGHT,
     ZERO_SUMS,
     FactorsProgram,
 )
 from ps2.algorithms.factors.sgd_program import SgdProgram
-from ps2.algorithms.factors.timetable import Begin, Iterate, Kind, Lengths, Phase, Timetable
+from ps2.algorithms.factors.timetable import Begin, Iterate, IterationSchedule, Kind, Phase, Timetable
 from ps2.algorithms.frame.program import ProgramDriver, Task
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.run import FIRST_CLOCK as START
@@ -27,7 +27,7 @@ from ps2.errors import PS2Error, UsageError
 from ps2.protocol.plain_data import decode
 from ps2.run.message import STOP
 
-LENGTHS = Lengths(turns=2, save_interval=2, evaluates=False)
+LENGTHS = IterationSchedule(turns=2, save_interval=2, evaluates=False)
 
 
 def timetable_of(lengths=LENGTHS, last=5):
@@ -44,7 +44,7 @@ class WithoutServers(SgdProgram):
     def __init__(self, lengths, max_rmse=math.inf, **settings):
         problem = SimpleNamespace(plan=plan_of(solver="sgd", **settings), keeps_best=lengths.keeps_best)
         FactorsProgram.__init__(self, problem, lambda step: None)
-        self._lengths, self._max_rmse = lengths, max_rmse
+        self._schedule, self._max_rmse = lengths, max_rmse
 
     def settings(self):
         return {}
@@ -71,7 +71,7 @@ class Run:
             self._read(message)
         self.record = program.record
         if earlier is None:
-            self.report(0, {STRANGE: 0})
+            self.report(0, {UNKNOWN_ROWS: 0})
 
     @property
     def copy(self):
@@ -103,7 +103,7 @@ def test_timetable_when_nothing_fails_then_saves_have_intervals():
 
 
 def test_timetable_when_it_evaluates_then_each_iteration_closes():
-    timetable = timetable_of(lengths := Lengths(2, 0, evaluates=True), last=2)
+    timetable = timetable_of(lengths := IterationSchedule(2, 0, evaluates=True), last=2)
     assert phases(timetable, START, 8) == [
         *[("B", 0), ("T", 1), ("T", 1), ("C", 1), ("T", 2), ("T", 2), ("C", 2), ("I", 2)]
     ]
@@ -136,7 +136,7 @@ def test_timetable_when_a_restart_is_due_then_clocks_before_stay():
 
 @pytest.mark.parametrize("interval", [0, 1, 2, 3, 7])
 def test_copies_when_saves_follow_then_they_alternate(interval):
-    lengths = Lengths(2, interval, False)
+    lengths = IterationSchedule(2, interval, False)
     run = Run(lengths, maxIter=6)
     run.clocks(range(START, START + 20))
     free = [message["fields"]["free"] for message in run.sent if "fields" in message]
@@ -146,18 +146,18 @@ def test_copies_when_saves_follow_then_they_alternate(interval):
 
 
 def test_copies_when_extended_then_no_save_overwrites_the_last():
-    lengths = Lengths(2, 4, False)
+    lengths = IterationSchedule(2, 4, False)
     first = Run(lengths, maxIter=6)
     first.clocks(range(START, START + 15))
     more = Run(lengths, maxIter=9, earlier=first)
     more.clocks(range(START + 15, START + 18), asks={START + 15})
     assert more.timetable.begin(START + 17) == Begin(START + 17, 6, first.copy)
-    assert more.timetable.free == 1 - first.copy
+    assert more.timetable.free_copy == 1 - first.copy
 
 
 def test_timetable_when_iteration_is_one_turn_then_is_refused():
     with pytest.raises(UsageError, match="at least 2, got 1"):
-        Lengths(1, 2, False)
+        IterationSchedule(1, 2, False)
 
 
 def test_training_when_worker_asks_then_all_restart_from_save():
@@ -188,7 +188,7 @@ def test_training_when_worker_asks_twice_then_restarts_once():
 @pytest.mark.parametrize("asks", [set(), {START + 17}], ids=["", "restarted"])
 @pytest.mark.parametrize(("tolerance", "end"), [(0.0, 6), (0.2, 5)])
 def test_training_when_validation_is_stuck_then_next_is_last(tolerance, end, asks):
-    run = Run(Lengths(2, 0, True, keeps_best=True), 20, validationTol=tolerance, patience=2)
+    run = Run(IterationSchedule(2, 0, True, keeps_best=True), 20, validationTol=tolerance, patience=2)
     errors = [3.0, 2.0, 1.9, 1.95, 1.96, 1.5, 1.4]
 
     def report(clock):
@@ -216,7 +216,7 @@ def test_training_when_diverged_then_begins_anew_halved():
 
 
 def test_training_when_half_step_diverges_too_then_fails():
-    run = Run(Lengths(2, 0, False), maxIter=1)
+    run = Run(IterationSchedule(2, 0, False), maxIter=1)
     with pytest.raises(
         PS2Error, match="iteration 1: the RMSE is nan: the training has diverged, also with a step of 1/1024"
     ):
@@ -224,12 +224,12 @@ def test_training_when_half_step_diverges_too_then_fails():
 
 
 def test_copies_when_best_is_kept_then_no_save_overwrites_it():
-    run = Run(Lengths(2, 0, True, keeps_best=True), 7, patience=3)
+    run = Run(IterationSchedule(2, 0, True, keeps_best=True), 7, patience=3)
     errors, held = [3.0, 1.0, 2.0, 0.5, 0.7, 0.8, 0.9], {}
     for clock in range(START, START + 1 + 3 * 7):
         phase = run.timetable.phase(clock)
         if phase.kind is Kind.CLOSE:
-            held[run.timetable.free] = phase.iteration
+            held[run.timetable.free_copy] = phase.iteration
             losses = run.record.validation
             assert not losses or 1 + losses.index(min(losses)) in held.values()
             assert phase.iteration == 1 or phase.iteration - 1 in held.values()
@@ -270,7 +270,7 @@ def test_training_when_a_page_is_lost_then_no_iteration_is(lost, iterations):
 
 
 def test_training_when_saved_ones_are_enough_then_ends():
-    lengths, first = Lengths(2, 3, False), Run(Lengths(2, 3, False), maxIter=9)
+    lengths, first = IterationSchedule(2, 3, False), Run(IterationSchedule(2, 3, False), maxIter=9)
     first.clocks(range(START, START + 10), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
     assert len(first.record.objective) == 4
     run = Run(lengths, maxIter=3, earlier=first)

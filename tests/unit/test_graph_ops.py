@@ -20,7 +20,7 @@ NUMBERS = np.linspace(0, 1, 50, endpoint=False)
 def filled(edges, dtype="int32"):
     """A pack of all vertices, as the operations fill it, and its weights."""
     cut = GraphPartitioning.from_degrees(edges.degrees, 1)
-    begins = cut.empty(0, edges.degrees)
+    begins = cut.empty_bounds(0, edges.degrees)
     pack, sums = np.zeros((1, cut.width), dtype), np.zeros((1, cut.width))
     pack[0, : len(begins)] = begins
     targets = edges.targets.astype(dtype)

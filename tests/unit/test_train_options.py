@@ -222,7 +222,7 @@ WRONG = {
         (["--held-out", "nan"], 2, "'--held-out': 'nan' is not a finite number"),
         (["--solver", "als"], 2, "--solver"),
         (["--user", "u"], 2, "--user: expected a CSV file, whose columns have names, got the text"),
-        (["--implicit", "--solver", "sgd"], 2, "implicit feedback needs solver 'ccd'"),
+        (["--implicit", "--solver", "sgd"], 2, "solver: expected 'ccd' for implicit feedback"),
     ],
     "node2vec": [
         (["--labels", "nowhere"], 1, "nowhere: there is no such file"),

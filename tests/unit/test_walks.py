@@ -156,7 +156,7 @@ def test_walk_when_only_way_is_back_then_goes_back():
 def numbers(cut, addresses):
     """The vertices at some addresses, by the kernel that walks are numbered by."""
     walks = addresses[:, None].copy()
-    walk_kernels.number_vertices(walks, np.ones(len(walks), np.int64), readable(cut.first), cut.width)
+    walk_kernels.convert_addresses(walks, np.ones(len(walks), np.int64), readable(cut.first_vertices), cut.width)
     return walks[:, 0]
 
 
@@ -169,10 +169,13 @@ def test_cut_when_vertices_are_found_by_address_then_match(packs):
     assert (np.diff(addresses) > 0).all()
     assert addresses.max() < cut.dim
     np.testing.assert_array_equal(numbers(cut, addresses), np.arange(40))
-    begins = [cut.empty(pack, degrees) for pack in range(packs)]
+    begins = [cut.empty_bounds(pack, degrees) for pack in range(packs)]
     assert sum(len(begin) - 1 for begin in begins) == 40
     assert (
-        max(len(begin) + degrees[a:b].sum() for begin, a, b in zip(begins, cut.first, cut.first[1:], strict=False))
+        max(
+            len(begin) + degrees[a:b].sum()
+            for begin, a, b in zip(begins, cut.first_vertices, cut.first_vertices[1:], strict=False)
+        )
         == cut.width
     )
 

@@ -1,4 +1,4 @@
-"""``Architecture``: kind, embedding size and layers of a deep model. Pure."""
+"""The kind, the embedding size and the layers of a deep model. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ps2.errors import ConfigError
 
 KindName = Literal["deepfm", "wide-deep", "two-tower"]
 KINDS: tuple[KindName, ...] = get_args(KindName)
-# Prefixes of the layers' names: in the two towers, and in models without towers.
+# Prefixes of the layers' names: in the users' tower, in the items' tower, and in models without towers.
 LEFT, RIGHT, DEEP = "left", "right", "deep"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A fully connected layer. Its weights are an array of shape (inputs + 1, outputs), whose last row is the bias."""
+    """A fully connected layer. Its weights have the shape (inputs + 1, outputs); the last row is the bias."""
 
     name: str
     inputs: int
@@ -34,7 +34,7 @@ class Layer:
         return (self.inputs + 1) * self.outputs
 
     def initial(self, rng: np.random.Generator) -> Float32s:
-        """Return initial weights: Glorot's uniform distribution (Glorot & Bengio, 2010, Equation 16), biases 0."""
+        """Return initial weights from Glorot's uniform distribution (Glorot & Bengio, 2010, Equation 16), biases 0."""
         bound = math.sqrt(6.0 / (self.inputs + self.outputs))
         weights = np.zeros(self.shape, np.float32)
         weights[:-1] = rng.uniform(-bound, bound, (self.inputs, self.outputs))
@@ -43,16 +43,16 @@ class Layer:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Kind and sizes of a model.
+    """The kind and the sizes of a model.
 
     Attributes:
         kind: "deepfm" (Guo et al., 2017), "wide-deep" (Cheng et al., 2016) or "two-tower" (Yi et al., 2019).
         k: the size of an embedding vector.
         fields: the number of fields of a row.
-        deep: the number of fields, the first ones, that are inputs of the layers or of the left tower ("two-tower");
-            the others have only linear weights ("wide-deep"), or belong to the right tower ("two-tower").
-        hidden: the sizes of the hidden layers; for "two-tower", the last one is the size of both towers' vectors.
-        dropout: the share of a hidden layer's outputs that training drops, in [0, 1).
+        deep: the number of leading fields that are inputs of the layers or, in "two-tower", of the left tower. The
+            other fields have only linear weights ("wide-deep"), or are inputs of the right tower ("two-tower").
+        hidden: the sizes of the hidden layers; for "two-tower", the last size is that of both towers' vectors.
+        dropout: the probability that the training drops an output of a hidden layer, in [0, 1).
         temperature: the divisor of the cosine of the two towers' vectors.
     """
 
@@ -86,12 +86,12 @@ class Architecture:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether the margin contains the inner products of all pairs of a row's vectors."""
+        """Whether the margin includes the inner products of all pairs of a row's vectors."""
         return self.kind == "deepfm"
 
     @property
     def num_linear(self) -> int:
-        """The number of linear weights of a key, which its vector follows: 1, or 0 for towers."""
+        """The number of linear weights of a key, which come before its vector: 1, or 0 for towers."""
         return 0 if self.has_towers else 1
 
     @property
@@ -105,7 +105,7 @@ class Architecture:
         return self.fields if self.has_towers else self.deep
 
     def layers(self) -> tuple[Layer, ...]:
-        """Return all layers from the inputs to the output; for "two-tower", those of the left tower first."""
+        """Return all layers, from the inputs to the output; for "two-tower", the left tower, then the right tower."""
         if not self.has_towers:
             return _stack(DEEP, self.deep * self.k, (*self.hidden, 1))
         return (
@@ -115,18 +115,19 @@ class Architecture:
 
     def initial(self, seed: int) -> list[Float32s]:
         """Return the initial weights of all layers, in the order of ``layers``."""
-        return [layer.initial(np.random.default_rng([seed, number])) for number, layer in enumerate(self.layers())]
+        return [layer.initial(np.random.default_rng([seed, index])) for index, layer in enumerate(self.layers())]
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON data that ``from_json`` reads."""
+        """Return the architecture as JSON data for ``from_json``."""
         return {**asdict(self), "hidden": list(self.hidden)}
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> Architecture:
-        """Return the architecture that ``to_json`` described."""
+        """Return the architecture from the result of ``to_json``."""
         return Architecture(**content)
 
 
 def _stack(prefix: str, inputs: int, sizes: tuple[int, ...]) -> tuple[Layer, ...]:
+    """Return consecutive layers with these numbers of outputs."""
     widths = (inputs, *sizes)
-    return tuple(Layer(f"{prefix}{n}", widths[n], size) for n, size in enumerate(sizes))
+    return tuple(Layer(f"{prefix}{index}", widths[index], size) for index, size in enumerate(sizes))

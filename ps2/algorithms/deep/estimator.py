@@ -46,10 +46,10 @@ class _ClickEstimator(ClickSettings, DeepEstimator):
 
 
 class DeepFM(_ClickEstimator, Estimator["DeepFMModel"]):
-    """A factorization machine and layers over the same embeddings (Guo et al., 2017), which are on servers.
+    """A factorization machine plus layers over the same embeddings, which are on servers (Guo et al., 2017).
 
     The margin is the sum of the linear weights of a row's keys, the inner products of all pairs of their vectors, and
-    the output of layers over the vectors of its fields. Keys are hashed, so there is no vocabulary.
+    the output of layers whose inputs are the vectors of its fields. Keys are hashed, so there is no vocabulary.
 
     Example::
 
@@ -68,10 +68,9 @@ class DeepFMModel(_ClickModel):
 
 
 class WideAndDeep(_ClickEstimator, Estimator["WideAndDeepModel"]):
-    """A linear model plus layers over embeddings (Cheng et al., 2016), which are on servers.
+    """A linear model plus layers over embeddings, which are on servers (Cheng et al., 2016).
 
-    All fields are in the linear model: each key has a linear weight. All fields except crosses are also inputs of the
-    layers.
+    The linear model has a weight for each key of each field. All fields except crosses are also inputs of the layers.
 
     Example::
 
@@ -81,14 +80,14 @@ class WideAndDeep(_ClickEstimator, Estimator["WideAndDeepModel"]):
     __module__ = "ps2.algorithms.classification"
     _KIND = "wide-deep"
 
-    def _arranged(self, hasher: FieldHasher) -> FieldHasher:
+    def _order_fields(self, hasher: FieldHasher) -> FieldHasher:
         crosses = [field for field in hasher.fields if field.kind == "cross"]
         return replace(hasher, fields=(*(field for field in hasher.fields if field.kind != "cross"), *crosses))
 
     def _deep(self, hasher: FieldHasher) -> int:
         deep = hasher.field_count - sum(field.kind == "cross" for field in hasher.fields)
         if not deep:
-            raise ConfigError("crosses: expected other fields, too, as crosses are not inputs of the layers")
+            raise ConfigError("crosses: expected other fields, too, because crosses are not inputs of the layers")
         return deep
 
 
@@ -107,7 +106,7 @@ class TwoTower(TowerSettings, DeepEstimator, Estimator["TwoTowerModel"]):
     Example::
 
         model = TwoTower(categoricalCols=["user", "age", "item", "genre"], userCols=["user", "age"]).fit(df)
-        model.userVectors(users)   # adds a column of vectors; the best items have the largest inner products
+        model.userVectors(users)   # adds a column of vectors; inner products with items' vectors are the scores
     """
 
     __module__ = "ps2.algorithms.recommendation"
@@ -116,20 +115,20 @@ class TwoTower(TowerSettings, DeepEstimator, Estimator["TwoTowerModel"]):
     def _label(self) -> str | None:
         return None if self.getLoss() == "softmax" else self.getLabelCol()
 
-    def _arranged(self, hasher: FieldHasher) -> FieldHasher:
+    def _order_fields(self, hasher: FieldHasher) -> FieldHasher:
         left, right = self._sides(hasher)
         return replace(hasher, fields=(*left, *right))
 
     def _sides(self, hasher: FieldHasher) -> tuple[list[Field], list[Field]]:
-        """Return the users' and the items' fields."""
+        """Return the fields of the users' tower, and those of the items' tower."""
         users = set(self.getUserCols() or ()) if self.isSet(self.userCols) else set()
         if unknown := sorted(users - set(hasher.columns)):
             raise ConfigError(f"userCols: expected key columns ({listed(hasher.columns)}), got {unknown[0]!r}")
         left = [field for field in hasher.fields if users.issuperset(field.columns)]
         right = [field for field in hasher.fields if users.isdisjoint(field.columns)]
         if len(left) + len(right) < len(hasher.fields):
-            mixed = next(field for field in hasher.fields if field not in left and field not in right)
-            raise ConfigError(f"userCols: field {mixed.name!r} has columns of both towers")
+            mixed_field = next(field for field in hasher.fields if field not in left and field not in right)
+            raise ConfigError(f"userCols: field {mixed_field.name!r} has columns of both towers")
         if not left or not right:
             raise ConfigError(
                 f"userCols: expected some of the key columns ({listed(hasher.columns)}), not all, got "
@@ -161,15 +160,15 @@ class TwoTowerModel(TowerSettings, DeepFittedModel, Model):
         return with_key_predictions(dataset, self.fitted.hasher, self.fitted.predictor().margins, None, names)
 
     def scoring(self) -> KeyScoring:
-        """Return how ``transform`` scores rows, as plain data, for scorers of an export without Spark and servers."""
+        """Describe how ``transform`` scores rows, for scorers of an export without Spark and servers."""
         return KeyScoring(tuple(self.fitted.hasher.columns), self.getPredictionCol())
 
     def userVectors(self, dataset: DataFrame, outputCol: str = "vector") -> DataFrame:
-        """Add the users' vectors, of norm 1, as arrays of floats; the DataFrame needs only the users' columns."""
+        """Add the users' vectors, of norm 1, as arrays of floats. The DataFrame needs only the ``userCols``."""
         return self._with_vectors(dataset, outputCol, right=False)
 
     def itemVectors(self, dataset: DataFrame, outputCol: str = "vector") -> DataFrame:
-        """Add the items' vectors; see ``userVectors``."""
+        """Add the items' vectors, as ``userVectors`` does. The DataFrame needs only the columns of the items' tower."""
         return self._with_vectors(dataset, outputCol, right=True)
 
     def _with_vectors(self, dataset: DataFrame, name: str, right: bool) -> DataFrame:

@@ -46,25 +46,25 @@ from ps2.data.hashing import FieldHasher
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import backend_of
 
-# The arguments of an ``EmbeddingTable`` that are learning rates of its optimizer; "lr" with the other optimizers.
+# The arguments of an ``EmbeddingTable`` that are learning rates, by optimizer; other optimizers have "lr".
 RATES = {"ftrl+adagrad": ("lr", "alpha"), "ftrl": ("alpha",)}
 # The arguments of an ``EmbeddingTable`` that are not hyperparameters of its optimizer.
 TABLE_ARGUMENTS = ("k", "optimizer", "zeroColumns", "init", "initScale", "seed", "clock", *MANAGED_KEYS)
-# The temporary column of labels 1, for rows that are positive pairs and have no labels.
+# The temporary column of labels, all 1, for rows that are positive pairs and have no labels.
 POSITIVE = "ps2 positive"
-# The parts of an architecture in which an estimator must agree with a model that it goes on training.
-ARCHITECTURE_PARTS = ("k", "fields", "deep", "hidden", "temperature")
-# The params that decide a table when it is made, and that later estimators cannot change.
+# The fields of ``Architecture`` in which an estimator must agree with a model that it continues to train.
+ARCHITECTURE_FIELDS = ("k", "fields", "deep", "hidden", "temperature")
+# The params that are fixed when a table is allocated.
 TABLE_PARAMS = ("embeddingStepSize", "regParam", "initStd", *MANAGED_KEYS)
 
 
 @dataclass(frozen=True, eq=False)
 class DeepDealer:
-    """Deals the rows of a surveyed table to the workers when it is called.
+    """A function that deals the rows of a surveyed table to a number of workers.
 
     Attributes:
-        table: the table, with its largest number of workers, before its rows are dealt.
-        loads: the rows of each rdd_partition that has any, by its number.
+        table: the table, with the maximum number of workers, before its rows are dealt.
+        loads: the load of each rdd_partition with rows, by its index.
     """
 
     table: DeepTable
@@ -76,25 +76,25 @@ class DeepDealer:
 
     @property
     def cores(self) -> Cores:
-        """The number of workers; a training on servers needs no other number."""
+        """The number of workers; trainings on servers do not use the other fields."""
         return Cores(1, self.table.workers, 1)
 
 
 class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
-    """Base class of deep estimators."""
+    """The base class of deep estimators."""
 
     _SETTINGS: ClassVar[type[DeepSettings]]
 
-    def _arranged(self, hasher: FieldHasher) -> FieldHasher:
+    def _order_fields(self, hasher: FieldHasher) -> FieldHasher:
         """Return the hasher with its fields in the order that the architecture needs."""
         return hasher
 
     @abstractmethod
     def _architecture(self, hasher: FieldHasher) -> Architecture:
-        """Return the architecture for rows with the hasher's fields; the params decide the rest."""
+        """Return the architecture for the params, and for rows with the hasher's fields."""
 
     def _label(self) -> str | None:
-        """Return the column of labels; None: all rows are positive pairs."""
+        """Return the column of labels; None: all rows are positive pairs without labels."""
         return self.getLabelCol()
 
     def _plan(self) -> DeepPlan:
@@ -105,10 +105,10 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
         if model is None:
             fitted, history = self._survey_and_train(plan, dataset)
             return self._finish_model(fitted, dataset, history)
-        undealt, dealer = self._survey_and_deal(dataset)
-        self._check_model(model, undealt.hasher)
-        table: Any = dealer(undealt.workers)
-        # The dropout rate is this estimator's.
+        surveyed, dealer = self._survey_and_deal(dataset)
+        self._check_model(model, surveyed.hasher)
+        table: Any = dealer(surveyed.workers)
+        # This estimator's dropout rate replaces the model's.
         trained = replace(model.fitted, architecture=self._architecture(table.hasher))
 
         def run(ps: PS2Context, on_step: OnStep) -> TrainingHistory:
@@ -120,8 +120,8 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
 
     def _model_factory(self, frame: DataFrame, given: DeepFittedModel | None) -> ModelFactory:
         if self._label() is None:
-            raise ConfigError("loss: fitStream needs 'logistic', as its rows have labels, got 'softmax'")
-        hasher = self._arranged(self._hasher(frame))
+            raise ConfigError("loss: expected 'logistic' for fitStream, whose rows have labels, got 'softmax'")
+        hasher = self._order_fields(self._hasher(frame))
         reader, architecture = self._reader(frame, hasher), self._architecture(hasher)
         plan = DeepPlan(settings=self._values(self._SETTINGS))
         if given is not None:
@@ -141,12 +141,12 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
         )
 
     def _begin(self, hasher: FieldHasher, name: str) -> DeepModel:
-        """Put a new model on the servers of the active context."""
+        """Allocate a new model on the servers of the active context."""
         architecture = self._architecture(hasher)
         return DeepModel.new(architecture, hasher, table_arguments(self, architecture), self._seed, name)
 
     def _existing(self, hasher: FieldHasher, name: str, ps: PS2Context) -> DeepModel:
-        """Return the model of that name on the fleet of a context."""
+        """Return the model with this name on the fleet of a context."""
         architecture = self._architecture(hasher)
         arguments = table_arguments(self, architecture)
         hyperparameters = {key: value for key, value in arguments.items() if key not in TABLE_ARGUMENTS}
@@ -158,13 +158,13 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
 
     def _check_settings(self, model: DeepFittedModel, hasher: FieldHasher) -> None:
         requested, existing = self._architecture(hasher), model.fitted.architecture
-        values = {name: (getattr(requested, name), getattr(existing, name)) for name in ARCHITECTURE_PARTS}
+        values = {name: (getattr(requested, name), getattr(existing, name)) for name in ARCHITECTURE_FIELDS}
         values["optimizer"] = self.getOptimizer(), model.table.optimizer
         for name, (value, expected) in values.items():
             if value != expected:
                 raise ConfigError(f"model: {name}: expected {expected}, as the model has, got {value}")
         for name in TABLE_PARAMS:
-            value, expected = (one.getOrDefault(name) if one.isDefined(name) else None for one in (self, model))
+            value, expected = (owner.getOrDefault(name) if owner.isDefined(name) else None for owner in (self, model))
             if self.isSet(name) and value != expected:
                 raise ConfigError(f"{name}: expected {expected}, as the model's table has, got {value}")
 
@@ -176,7 +176,7 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
         names = CheckpointNames.of(self._name, ps)
         settings = {**table_arguments(self, architecture), **architecture.to_json()}
         settings |= compared_settings(table, job.plan)
-        # Compare the settings first: they decide the vectors that the checkpoint must have.
+        # Compare the settings first: they determine the matrices that the checkpoint must have.
         Journal.of(names, settings, DeepProgram.number)
         model = self._existing(table.hasher, name, ps) if names.begun else self._begin(table.hasher, name)
         with freed_on_failure(model):
@@ -184,14 +184,14 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
 
     def _survey_and_deal(self, dataset: DataFrame) -> tuple[DeepTable, DeepDealer]:
         """Check labels and weights in a Spark job; return the columns that a training needs, and their dealer."""
-        hasher = self._arranged(self._hasher(dataset))
+        hasher = self._order_fields(self._hasher(dataset))
         spark = backend_of(dataset)
         label, weight = self._label(), self._if_set("weightCol")
         check_label_is_apart(label, hasher.columns)
         check_workers(spark, self._requested_workers)
         loads, total_weight, newest_s = survey_labels(dataset, label, weight, self._time())
         num_rows = sum(load.rows for load in loads.values())
-        # A column of weights may be a key column, too.
+        # The column of weights can also be a key column.
         columns = [column(name) for name in dict.fromkeys([*hasher.columns, label, weight]) if name is not None]
         if label is None:
             columns.append(F.lit(1.0).alias(POSITIVE))
@@ -202,7 +202,7 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
 
 
 class DeepFittedModel(DeepSettings, KeyedModel):
-    """Base class of trained deep models."""
+    """The base class of trained deep models."""
 
     _ARRAYS = DeepModel
 
@@ -239,11 +239,11 @@ def table_arguments(params: Any, architecture: Architecture) -> dict[str, Any]:
 def survey_labels(
     frame: DataFrame, label: str | None, weight: str | None, time: str | None
 ) -> tuple[dict[int, Load], float, float]:
-    """Check the columns of labels, weights and times; raise InputError if there are no rows, or a column is unusable.
+    """Check the columns of labels, weights and times; raise InputError if there are no rows, or a value is invalid.
 
     Returns:
-        The rows of each rdd_partition that has any, by its number; the sum of the weights of all rows; and the latest
-        time of a row, in seconds (minus infinity without times).
+        The load of each rdd_partition with rows, by its index; the sum of the weights of all rows; and the latest time
+        of a row, in seconds (minus infinity without times).
     """
     columns = [F.spark_partition_id().alias(PART), F.lit(1.0).alias(COST)]
     aggregates = list(map(F.expr, LOAD_SUMS))
@@ -278,12 +278,13 @@ def survey_labels(
 
 
 def _number(frame: DataFrame, name: str, role: str) -> Column:
+    """Return a numeric column as doubles."""
     check_numbers(frame, name, role)
     return column(name).cast("double")
 
 
 def _seconds(frame: DataFrame, name: str) -> Column:
-    """Return a column of times in seconds, equal to those of ``read_times``."""
+    """Return a column of times in seconds, the same values as those of ``read_times``."""
     check_times(frame, name)
     if isinstance(field(frame, name).dataType, TimestampNTZType):
         t = quoted(name)
@@ -295,7 +296,7 @@ def _seconds(frame: DataFrame, name: str) -> Column:
 
 
 def _faults(name: str, is_bad: Column) -> list[Column]:
-    """Return aggregates of a column: the number of bad values, and one of them."""
+    """Return aggregates of a column: the number of bad values, and an example."""
     text = F.coalesce(F.col(name).cast("string"), F.lit("null"))
     return [
         F.count(F.when(is_bad, 1)).alias(f"{name}_faults"),

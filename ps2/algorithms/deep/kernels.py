@@ -1,8 +1,9 @@
 """Compiled loops of deep models in a worker: embeddings, their interactions, and activations of layers.
 
-Rows are pairs of a key and a value, in CSR form: ``indptr``, and for each pair ``inverse``, the position of its key
-among the distinct keys of the batch, its ``field`` and its value x. ``table`` has a row of weights for each distinct
-key. Kernels compute in the table's dtype: float32 in trainings, float64 where gradients are checked.
+A row has pairs of a key and a value, in CSR form: row i has the pairs from ``indptr[i]`` to ``indptr[i + 1]``. For each
+pair, ``inverse`` has the index of its key among the distinct keys of the batch, ``field`` its field and x its value.
+``table`` has a row of weights for each distinct key: the linear weight w, if there is one, and the vector v. Kernels
+compute in the table's dtype: float32 in trainings, float64 where tests check gradients.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ Array = npt.NDArray[Any]
 
 @inline
 def sum_values(indptr: Int64s, inverse: Int32s, x: Array, row: int, key_values: Array) -> None:
-    """Add up a row's values by key in ``key_values``, whose entries for the row's keys must be 0 before the call."""
+    """Add up a row's values by key in ``key_values``; the entries of the row's keys are 0 before the call."""
     for p in range(indptr[row], indptr[row + 1]):
         key_values[inverse[p]] += x[p]
 
 
 @inline
 def clear_values(indptr: Int64s, inverse: Int32s, row: int, key_values: Array) -> None:
-    """Set the entries that ``sum_values`` has changed to 0."""
+    """Set the entries of ``key_values`` for the row's keys to 0 again."""
     for p in range(indptr[row], indptr[row + 1]):
         key_values[inverse[p]] = 0
 
@@ -38,16 +39,16 @@ def embed(
     indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, table: Array, vector_offset: int, input_fields: int,
     linear: Array, sums: Array, pairs: Array, inputs: Array,
 ) -> None:  # fmt: skip
-    """Compute the terms of rows' margins that depend on embeddings, and the layers' inputs. All outputs are written.
+    """Compute the terms of margins that depend on the embeddings, and the inputs of the layers.
 
     Args:
         vector_offset: the first column of the vectors: 1 if column 0 is the linear weight, else 0.
-        input_fields: the layers' inputs are the fields 0 to input_fields - 1.
-        linear: the sum of x w of each row, shape (n,); 0 without linear weights.
-        sums: the sum of x v of each row, shape (n, k).
-        pairs: the sum over pairs of distinct keys of <v_i, v_j> x_i x_j, shape (n,) (Rendle, 2010, Lemma 3.1). If a row
-            has a key several times, the x of the key is the sum of its values.
-        inputs: the sum of x v in each input field, shape (n, input_fields * k).
+        input_fields: the inputs of the layers are the fields 0 to input_fields - 1.
+        linear: an output: the sum of x w of each row, shape (n,); 0 without linear weights.
+        sums: an output: the sum of x v of each row, shape (n, k).
+        pairs: an output: the sum over pairs of distinct keys of <v_i, v_j> x_i x_j, shape (n,) (Rendle, 2010, Lemma
+            3.1). If a row has a key several times, the x of the key is the sum of its values.
+        inputs: an output: the sum of x v in each input field, shape (n, input_fields * k).
     """
     k, zero = table.shape[1] - vector_offset, table.dtype.type(0)
     squares, key_values = np.empty(k, table.dtype), np.zeros(len(table), table.dtype)
@@ -86,7 +87,7 @@ def embed_backward(
     Args:
         slopes: the loss's derivative with respect to each row's margin, shape (n,).
         input_slopes: the loss's derivatives with respect to the layers' inputs, shape (n, input_fields * k).
-        has_pairs: whether the margin contains the term ``pairs``.
+        has_pairs: whether the margin includes ``pairs`` of ``embed``.
     """
     k, key_values = table.shape[1] - vector_offset, np.zeros(len(table), table.dtype)
     for i in range(len(indptr) - 1):
@@ -111,8 +112,8 @@ def activate(z: Array, bias: Array, keep: float, seed: int) -> None:
     """Replace z, shape (n, outputs), by dropout(max(z + bias, 0)), in place.
 
     Args:
-        keep: the share of elements that dropout keeps. Dropout divides them by this share; 1: no dropout.
-        seed: the seed of dropout. Whether an element is kept depends only on the seed and the element's position.
+        keep: the probability that dropout keeps an element, which it then divides by ``keep``; 1: no dropout.
+        seed: the seed of dropout. Seed and position decide whether an element is kept.
     """
     n, m = z.shape
     scale, zero = z.dtype.type(1.0 / keep), z.dtype.type(0)
@@ -133,9 +134,9 @@ def activate(z: Array, bias: Array, keep: float, seed: int) -> None:
 
 @kernel
 def activate_backward(outputs: Array, keep: float, slopes: Array) -> None:
-    """Multiply slopes, in place, by the derivative of ``activate`` at its outputs.
+    """Multiply slopes, in place, by the derivative of ``activate``, given its outputs.
 
-    The derivative is 0 where the output is 0: the element was negative, or dropout has dropped it.
+    The derivative is 0 where the output is 0: the element was negative, or dropout dropped it.
     """
     scale, zero = outputs.dtype.type(1.0 / keep), outputs.dtype.type(0)
     for i in range(outputs.shape[0]):
@@ -160,18 +161,18 @@ def row_hashes(indptr: Int64s, keys: Int64s, field: Int32s, begin: int, end: int
 
 @kernel
 def gather_rows(
-    indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, numbers: Int64s
+    indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, selected: Int64s
 ) -> tuple[Int64s, Int32s, Int32s, Array]:
-    """Return the rows with the indices ``numbers``, in this order: their indptr, inverse, fields and values."""
-    bounds = np.empty(len(numbers) + 1, np.int64)
+    """Return the rows with the indices ``selected``, in this order: their indptr, inverse, fields and values."""
+    bounds = np.empty(len(selected) + 1, np.int64)
     bounds[0] = 0
-    for i in range(len(numbers)):
-        row = numbers[i]
+    for i in range(len(selected)):
+        row = selected[i]
         bounds[i + 1] = bounds[i] + indptr[row + 1] - indptr[row]
     count = bounds[-1]
     inverses, fields, values = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, x.dtype)
-    for i in range(len(numbers)):
-        source, target = indptr[numbers[i]], bounds[i]
+    for i in range(len(selected)):
+        source, target = indptr[selected[i]], bounds[i]
         for p in range(bounds[i + 1] - target):
             inverses[target + p] = inverse[source + p]
             fields[target + p] = field[source + p]
@@ -180,20 +181,20 @@ def gather_rows(
 
 
 @kernel
-def number_keys(inverse: Int32s, marks: Int32s) -> Int64s:
+def compact_indices(inverse: Int32s, marks: Int32s) -> Int64s:
     """Replace each index in ``inverse`` by its position in the sorted distinct indices; return the distinct indices.
 
     ``marks``: a scratch array with an element for each of the worker's keys; all are -1 before and after the call.
     """
-    numbers = np.empty(min(len(inverse), len(marks)), np.int64)
+    unsorted = np.empty(min(len(inverse), len(marks)), np.int64)
     count = 0
     for p in range(len(inverse)):
         key = inverse[p]
         if marks[key] < 0:
             marks[key] = 0
-            numbers[count] = key
+            unsorted[count] = key
             count += 1
-    distinct = np.sort(numbers[:count])
+    distinct = np.sort(unsorted[:count])
     for n in range(count):
         marks[distinct[n]] = n
     for p in range(len(inverse)):

@@ -1,4 +1,4 @@
-"""``DeepModel``, whose embeddings and layers are on the servers, and ``DeepPredictor``, which predicts in tasks."""
+"""A deep model, whose embeddings and layers are on the servers, and its predictor for tasks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows, check_margins
 from ps2.errors import CheckpointCorruptError, OutOfRangeError
 
-# Rows of a layer's matrix, and their number: see ps2.algorithms.deep.ops.
+# Two rows of a layer's matrix, and the number of rows: see ``ops.py``.
 WEIGHT, GRADIENT, ROWS = 0, 3, 5
-# The rows in the files of a saved model: all except the gradient.
+# The rows of a layer's matrix in the files of a saved model: all except the gradient.
 SAVED = (0, 1, 2, 4)
 # The folder of the table in the folder of a saved model.
 TABLE = "table"
@@ -40,7 +40,7 @@ class SharedLayers:
 
     Attributes:
         layers: the names and shapes of the layers.
-        matrices: the matrix of each layer, with five rows.
+        matrices: the matrix of each layer; ``ops.py`` describes its rows.
     """
 
     layers: tuple[Layer, ...]
@@ -48,54 +48,54 @@ class SharedLayers:
 
     @staticmethod
     def new(architecture: Architecture, weights: Sequence[Float32s], name: str) -> SharedLayers:
-        """Put layers on the servers of the active context, with initial weights."""
+        """Allocate layers on the servers of the active context, with these weights."""
         layers = architecture.layers()
         vectors = [DCV.dense(layer.size, ROWS, name=f"{name}/{layer.name}") for layer in layers]
-        shared = SharedLayers(layers, tuple(vector.matrix() for vector in vectors))
-        shared._push([WEIGHT], weights)
-        return shared
+        shared_layers = SharedLayers(layers, tuple(vector.matrix() for vector in vectors))
+        shared_layers._push([WEIGHT], weights)
+        return shared_layers
 
     @staticmethod
     def existing(architecture: Architecture, ps: Any, name: str) -> SharedLayers:
-        """Return the layers of that name on the fleet of a context; raise NotFoundError if there are none."""
+        """Return the layers of the model with this name on a context's fleet; raise NotFoundError if there are none."""
         layers = architecture.layers()
         return SharedLayers(layers, tuple(ps.vector(f"{name}/{layer.name}").matrix() for layer in layers))
 
     def pull(self) -> list[Float32s]:
-        """Read all weights, in the order of ``layers``: one request per server."""
+        """Pull all weights, in the order of ``layers``, in one request per server."""
         return [rows[0] for rows in self._pull([WEIGHT])]
 
     def state(self) -> list[Float32s]:
-        """Read the weights and the optimizer's state of each layer, shape (4, inputs + 1, outputs)."""
+        """Pull the rows ``SAVED`` of each layer: weights and optimizer's state, shape (4, inputs + 1, outputs)."""
         return self._pull(SAVED)
 
     def put_state(self, state: Sequence[Float32s]) -> None:
-        """Overwrite what ``state`` reads."""
+        """Overwrite the weights and the optimizer's states with the result of ``state``."""
         self._push(SAVED, state)
 
-    def add(self, number: int, gradient: Float32s) -> None:
-        """Add a worker's gradient of a layer to the sum on the servers, without waiting for them.
+    def add(self, index: int, gradient: Float32s) -> None:
+        """Add a worker's gradient of a layer to the sum on the servers, without waiting for a reply.
 
-        Raise OutOfRangeError if a number of the gradient is NaN, or too large for the optimizer.
+        Raise OutOfRangeError if an element of the gradient is NaN, or too large for the optimizer.
         """
-        self._check(number, gradient)
-        self.matrices[number].add([GRADIENT], gradient.reshape(1, -1), wait=False)
+        self._check(index, gradient)
+        self.matrices[index].add([GRADIENT], gradient.reshape(1, -1), wait=False)
 
-    def step_with(self, number: int, gradient: Float32s, lr: float, decay: float) -> None:
-        """Take an optimizer's step of a layer with one worker's gradient, like ``add``; ``decay``: weight decay."""
-        self._check(number, gradient)
-        self.matrices[number].apply(
+    def step_with(self, index: int, gradient: Float32s, lr: float, decay: float) -> None:
+        """Take a step of a layer's optimizer with one worker's gradient; ``decay``: weight decay; see also ``add``."""
+        self._check(index, gradient)
+        self.matrices[index].apply(
             "deep.step_of_gradient", wait=False, gradient=gradient.reshape(-1), lr=lr, decay=decay
         )
 
     def step(self, lr: float, decay: float) -> None:
-        """Take an optimizer's step of all layers with the sums of the workers' gradients."""
+        """Take a step of the optimizer for all layers, with the sums of the workers' gradients."""
         with batch():
             for matrix in self.matrices:
                 matrix.apply("deep.step_of_sum", lr=lr, decay=decay)
 
     def forget_gradients(self) -> None:
-        """Set the sums of gradients to 0: a training that ended early may have left the gradients of some workers."""
+        """Set the sums of gradients to 0: they have values if an earlier training ended before a step."""
         self._push([GRADIENT], [np.zeros(layer.size, np.float32) for layer in self.layers])
 
     def free(self) -> None:
@@ -113,11 +113,11 @@ class SharedLayers:
             futures = [matrix.pull(rows) for matrix in self.matrices]
         return [future.result().reshape(-1, *layer.shape) for future, layer in zip(futures, self.layers, strict=True)]
 
-    def _check(self, number: int, gradient: Float32s) -> None:
+    def _check(self, index: int, gradient: Float32s) -> None:
         is_usable = np.abs(gradient) <= LARGEST_SQUARED
         if not is_usable.all():
             raise OutOfRangeError(
-                f"layer {self.layers[number].name!r}: expected gradients of at most {LARGEST_SQUARED:g}, as their "
+                f"layer {self.layers[index].name!r}: expected gradients of at most {LARGEST_SQUARED:g}, because their "
                 f"squares are added up, got {gradient[~is_usable][0]}: scale the values of the rows, or lower the "
                 "learning rates"
             )
@@ -125,9 +125,15 @@ class SharedLayers:
 
 @dataclass(frozen=True, eq=False)
 class DeepModel(ArrayFiles):
-    """A model on the servers of the active context. A later driver finds the table and the layers by the model's name.
+    """A model on the servers of the active context; a later driver finds it by its name.
 
-    Files hold the layers and the table of embeddings, with their optimizers' states.
+    The files of a saved model have the layers and the table of embeddings, with their optimizers' states.
+
+    Attributes:
+        hasher: converts the columns of rows to keys.
+        layers: the layers on the servers.
+        table: the embeddings.
+        name: the first part of the names of all matrices.
     """
 
     _FILES = ModelFiles(
@@ -144,9 +150,9 @@ class DeepModel(ArrayFiles):
     def new(
         architecture: Architecture, hasher: FieldHasher, settings: Mapping[str, Any], seed: int, name: str = ""
     ) -> DeepModel:
-        """Put a new model on the servers of the active context.
+        """Allocate a new model on the servers of the active context.
 
-        ``settings`` are the arguments of the ``EmbeddingTable``; without a name, the model gets a new one.
+        ``settings`` are the arguments of the ``EmbeddingTable``; name "": ``new_name``.
         """
         name = name or new_name(architecture)
         table = EmbeddingTable(**settings, name=name)
@@ -154,7 +160,7 @@ class DeepModel(ArrayFiles):
         return DeepModel(architecture, hasher, layers, table, name)
 
     def predictor(self) -> DeepPredictor:
-        """Return a predictor for tasks, with the current weights of the layers."""
+        """Return a predictor with the current weights of the layers."""
         return DeepPredictor(self.architecture, self.hasher, self.table, self.layers.pull())
 
     def free(self) -> None:
@@ -195,13 +201,16 @@ class DeepModel(ArrayFiles):
 
 
 def new_name(architecture: Architecture) -> str:
-    """Return a name that no other model on a fleet has."""
+    """Return a random, unique name for a model."""
     return f"{architecture.kind}-{uuid.uuid4().hex[:12]}"
 
 
 @dataclass(frozen=True, eq=False)
 class DeepPredictor:
-    """Predicts rows in a task, and pulls each distinct key of a batch once; picklable."""
+    """Predicts rows in a task, where it pulls each distinct key of a batch once; picklable.
+
+    ``weights`` are the weights of the layers.
+    """
 
     architecture: Architecture
     hasher: FieldHasher
@@ -209,7 +218,7 @@ class DeepPredictor:
     weights: Sequence[Float32s]
 
     def margins(self, rows: KeyRows) -> Float64s:
-        """Return the margin of each row, float64 of shape (n,); for two towers, their cosine."""
+        """Return the margin of each row, float64 of shape (n,); for two towers, the cosine of their vectors."""
         if not len(rows):
             return np.zeros(0)
         check_fields(rows, self.architecture.fields)
@@ -217,12 +226,12 @@ class DeepPredictor:
         return margins_of(self.architecture, self.weights, batch, self.table.pullDistinct(keys))
 
     def tower(self, batch: pa.RecordBatch, right: bool) -> Float32s:
-        """Return the vectors of one tower, float32 of shape (n, size), for rows that have the tower's columns."""
+        """Return the vectors of one tower, float32 of shape (n, size), for rows with the tower's columns."""
         num_left = self.architecture.deep
         fields = tuple(
             field
-            for field, number in zip(self.hasher.fields, self.hasher.first_numbers, strict=True)
-            if (number >= num_left) == right
+            for field, index in zip(self.hasher.fields, self.hasher.first_numbers, strict=True)
+            if (index >= num_left) == right
         )
         rows, keys = batch_of(replace(self.hasher, fields=fields).rows(batch))
         vectors = tower(self.architecture, self.weights, right, rows, self.table.pullDistinct(keys))

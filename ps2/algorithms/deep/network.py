@@ -1,7 +1,7 @@
-"""The maths of deep models: margins, losses and gradients of a batch of rows. No Spark, no servers.
+"""The maths of deep models: margins, losses and gradients of a batch of rows. Needs no Spark and no servers.
 
-There are n rows with u distinct keys. ``table`` has a row of ``architecture.width`` weights for each distinct key: the
-linear weight, then the vector.
+A batch has n rows with u distinct keys. ``table`` has a row of ``architecture.width`` weights for each distinct key:
+the linear weight, if there is one, and then the vector. A slope is the derivative of the loss by a value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ps2.data.key_rows import KeyRows
 
 Array = npt.NDArray[Any]
 
-# The smallest divisor of a tower's vectors, which are divided by their Euclidean norms.
+# A tower's vectors are divided by their Euclidean norms, or by this constant if it is larger.
 MIN_NORM = 1e-12
 
 
@@ -30,9 +30,9 @@ class Batch:
     """n rows of (key, value) pairs, in CSR form.
 
     Attributes:
-        indptr: int64 of shape (n + 1,): row i has the pairs ``indptr[i]:indptr[i + 1]``.
-        inverse: int32 of shape (pairs,): the position of each pair's key among the distinct keys.
-        field: int32 of shape (pairs,): the field of each pair.
+        indptr: the bounds of the rows, int64 of shape (n + 1,): row i has the pairs ``indptr[i]:indptr[i + 1]``.
+        inverse: the index of each pair's key among the distinct keys, int32 of shape (pairs,).
+        field: the field of each pair, int32 of shape (pairs,).
         x: the value of each pair, shape (pairs,), in the dtype of the table.
     """
 
@@ -45,35 +45,41 @@ class Batch:
         return len(self.indptr) - 1
 
 
-# Up to this many rows are multiplied one by one, each in one thread. Threads of BLAS wait for one another: on a busy
-# machine, a product of 8 rows took 30 ms instead of 0.2 ms.
+# Batches of up to this many rows are multiplied row by row, because small products then use a single thread. Threads of
+# BLAS wait for one another: on a busy machine, a product of 8 rows took 30 ms instead of 0.2 ms.
 MAX_SINGLE_ROWS = 16
-# A function of a layer's number and gradient. It is called as soon as the gradient is known, for the top layer first.
+# A function that takes a layer's index and gradient. It is called as soon as the gradient is known, from the last layer
+# to the first.
 OnLayer = Callable[[int, Array], None]
 
 
 class Stack:
-    """Layers on top of each other. The last row of each layer is its bias; the last layer has no activation."""
+    """Consecutive layers. The last row of each layer is its bias; the last layer has no activation."""
 
     def __init__(
-        self, layers: Sequence[Array], dropout: float = 0.0, seed: int | None = None, first_number: int = 0
+        self, layers: Sequence[Array], dropout: float = 0.0, seed: int | None = None, first_index: int = 0
     ) -> None:
-        """Keep the weights, which are only read. Without a seed of dropout, nothing is dropped."""
-        self._layers, self._first_number = layers, first_number
+        """Store the layers' weights, which do not change.
+
+        Args:
+            seed: the seed of dropout; None: no dropout.
+            first_index: the index of the first layer in ``Architecture.layers``.
+        """
+        self._layers, self._first_index = layers, first_index
         self._keep = 1.0 if seed is None else 1.0 - dropout
         self._seed = seed or 0
         self._inputs: list[Array] = []
 
     def forward(self, x: Array) -> Array:
-        """Return the outputs for n rows, shape (n, outputs of the last layer); keep each layer's inputs."""
+        """Return the outputs for n rows, shape (n, outputs of the last layer); store the inputs of the layers."""
         self._inputs = []
-        for number, layer in enumerate(self._layers):
+        for index, layer in enumerate(self._layers):
             self._inputs.append(x)
             z = (x[:, None] @ layer[:-1])[:, 0] if len(x) <= MAX_SINGLE_ROWS else x @ layer[:-1]
-            if number == len(self._layers) - 1:
+            if index == len(self._layers) - 1:
                 z += layer[-1]
             else:
-                activate(z, layer[-1], self._keep, (self._seed * 64 + number) << 32 & (2**63 - 1))
+                activate(z, layer[-1], self._keep, (self._seed * 64 + index) << 32 & (2**63 - 1))
             x = z
         return x
 
@@ -82,27 +88,27 @@ class Stack:
 
         Args:
             slopes: the derivative of the loss with respect to the outputs; overwritten.
-            on_layer: called with each layer's gradient, the top layer's first. It may keep the array.
+            on_layer: called with each layer's gradient, from the last layer to the first. It may keep the array.
         """
-        for number in reversed(range(len(self._layers))):
-            layer, x = self._layers[number], self._inputs[number]
+        for index in reversed(range(len(self._layers))):
+            layer, x = self._layers[index], self._inputs[index]
             gradient = np.empty(layer.shape, layer.dtype)
             np.matmul(x.T, slopes, out=gradient[:-1])
             gradient[-1] = slopes.sum(axis=0)
-            on_layer(self._first_number + number, gradient)
+            on_layer(self._first_index + index, gradient)
             slopes = slopes @ layer[:-1].T
-            if number:
+            if index:
                 activate_backward(x, self._keep, slopes)
         return slopes
 
 
 class Pass:
-    """A forward and backward pass of a batch: ``margins`` and ``backward``, or ``towers`` and ``backward_towers``."""
+    """A forward and a backward pass: ``margins`` and ``backward``, or ``towers`` and ``backward_towers``."""
 
     def __init__(
         self, architecture: Architecture, layers: Sequence[Array], batch: Batch, table: Array, seed: int | None = None
     ) -> None:
-        """Embed a batch by the table of its distinct keys, shape (u, width). Without a seed, nothing is dropped."""
+        """Embed a batch; ``table`` has its distinct keys, shape (u, width). ``seed`` None: no dropout."""
         self._architecture, self._batch, self._table = architecture, batch, table
         sizes, dtype, n = architecture, table.dtype, len(batch)
         self._linear, self._pairs = np.empty(n, dtype), np.empty(n, dtype)
@@ -111,7 +117,7 @@ class Pass:
         rows = batch.indptr, batch.inverse, batch.field, batch.x
         embed(*rows, table, sizes.num_linear, sizes.input_fields, self._linear, self._sums, self._pairs, self._inputs)
         dropout = architecture.dropout
-        # Each stack, with the columns of its inputs.
+        # Each stack, and the columns of ``_inputs`` that are its inputs.
         if architecture.has_towers:
             half, num_left = len(architecture.hidden), architecture.deep * architecture.k
             left = Stack(layers[:half], dropout, seed), slice(0, num_left)
@@ -119,11 +125,11 @@ class Pass:
             self._stacks: tuple[tuple[Stack, slice], ...] = (left, right)
         else:
             self._stacks = ((Stack(layers, dropout, seed), slice(None)),)
-        # The towers' vectors of length 1, and their norms before.
+        # For each tower, the vectors divided by their norms, and the norms.
         self._units: list[tuple[Array, Array]] = []
 
     def margins(self) -> Array:
-        """Return the margin of each row, shape (n,). For towers: the cosine of their vectors over the temperature."""
+        """Return the margin of each row, shape (n,). For towers: the cosine of their vectors / temperature."""
         if self._architecture.has_towers:
             left, right = self.towers()
             return np.einsum("ij,ij->i", left, right) / left.dtype.type(self._architecture.temperature)
@@ -135,11 +141,11 @@ class Pass:
 
     def towers(self) -> tuple[Array, Array]:
         """Return the vectors of both towers for each row, of norm 1, each of shape (n, size of the last layer)."""
-        self._units = [_normalized(stack.forward(self._inputs[:, columns])) for stack, columns in self._stacks]
+        self._units = [_normalize(stack.forward(self._inputs[:, columns])) for stack, columns in self._stacks]
         return self._units[0][0], self._units[1][0]
 
     def backward(self, slopes: Array, on_layer: OnLayer) -> Array:
-        """Return the loss's gradient with respect to the table; ``slopes`` is that with respect to the margins."""
+        """Return the gradient with respect to the table, given the slopes of the margins."""
         if self._architecture.has_towers:
             (left, _), (right, _) = self._units
             cosine_slopes = slopes[:, None] / left.dtype.type(self._architecture.temperature)
@@ -148,7 +154,7 @@ class Pass:
         return self._table_gradient(slopes, stack.backward(slopes[:, None].copy(), on_layer))
 
     def backward_towers(self, left: Array, right: Array, on_layer: OnLayer) -> Array:
-        """Return the loss's gradient with respect to the table, from those with respect to the towers' vectors."""
+        """Return the gradient with respect to the table, given the slopes of the left and right towers' vectors."""
         input_slopes = np.empty_like(self._inputs)
         for slopes, (unit, norm), (stack, columns) in zip((left, right), self._units, self._stacks, strict=True):
             radial = np.einsum("ij,ij->i", slopes, unit)[:, None]
@@ -156,7 +162,7 @@ class Pass:
         return self._table_gradient(np.zeros(len(self._batch), self._table.dtype), input_slopes)
 
     def _table_gradient(self, slopes: Array, input_slopes: Array) -> Array:
-        """Return the gradient with respect to the table, from the slopes of the margins and of the layers' inputs."""
+        """Return the gradient with respect to the table, given the slopes of the margins and of the layers' inputs."""
         batch, sizes = self._batch, self._architecture
         gradient = np.zeros_like(self._table)
         rows = batch.indptr, batch.inverse, batch.field, batch.x, self._table
@@ -166,25 +172,25 @@ class Pass:
 
 
 def tower(architecture: Architecture, layers: Sequence[Array], right: bool, batch: Batch, table: Array) -> Array:
-    """Return the vectors of one tower, shape (n, size of the last layer), for rows of its fields, numbered from 0."""
+    """Return a tower's vectors, shape (n, size of the last layer); the batch has only its fields, numbered from 0."""
     half, k, n = len(architecture.hidden), architecture.k, len(batch)
     fields = architecture.fields - architecture.deep if right else architecture.deep
     inputs = np.empty((n, fields * k), table.dtype)
     unused = np.empty(n, table.dtype), np.empty((n, k), table.dtype), np.empty(n, table.dtype)
     embed(batch.indptr, batch.inverse, batch.field, batch.x, table, 0, fields, *unused, inputs)
-    return _normalized(Stack(layers[half:] if right else layers[:half]).forward(inputs))[0]
+    return _normalize(Stack(layers[half:] if right else layers[:half]).forward(inputs))[0]
 
 
 def batch_of(rows: KeyRows) -> tuple[Batch, Int64s]:
-    """Return rows as a batch, and their u distinct keys, int64, in the order of their first appearance."""
+    """Return rows as a batch, and their u distinct keys, int64, in order of first appearance."""
     keys, inverse = rows.numbered()
     return Batch(rows.indptr, inverse.astype(np.int32, copy=False), rows.fields, rows.values), keys
 
 
 def logistic_loss(margins: Array, labels: Array, weights: Array | None, divisor: float = 1.0) -> tuple[float, Array]:
-    """Return the summed logistic loss, and its derivatives with respect to margins, divided by ``divisor``, shape (n,).
+    """Return the summed logistic loss, and the slopes of the margins, divided by ``divisor``, shape (n,).
 
-    The division is in float64, because weights may have any size.
+    The division is in float64, because weights can exceed float32's range.
     """
     z = margins.astype(np.float64)
     losses, slopes = np.logaddexp(0.0, z) - labels * z, expit(z) - labels
@@ -198,9 +204,10 @@ class PositivePairs:
     """n rows that are positive pairs of a user and an item.
 
     Attributes:
-        items: the number of each row's item, int64 of shape (n,); rows of the same item are no negatives of each other.
-        log_shares: the logarithm of the share of all rows that have the item, shape (n,): subtracted from the margins.
-        weights: the weights of the rows, shape (n,); None: all rows weigh 1.
+        items: an id of each row's item, int64 of shape (n,). Rows with the same item are not negatives of each other.
+        log_shares: the logarithm of the fraction of all rows with the item, shape (n,), which is subtracted from the
+            margins.
+        weights: the weights of the rows, shape (n,); None: all weights are 1.
     """
 
     items: Int64s
@@ -215,10 +222,10 @@ def softmax_loss(
 
     Args:
         left, right: the towers' vectors, of norm 1, shape (n, d).
-        divisor: divides the derivatives, in float64, because weights may have any size.
+        divisor: the divisor of the slopes.
 
     Returns:
-        The summed loss of the batch, and its derivatives with respect to the towers' vectors, divided by ``divisor``.
+        The summed loss of the batch, and the slopes of the left and right vectors, divided by ``divisor``.
     """
     z = (left @ right.T) / left.dtype.type(temperature)
     z -= pairs.log_shares.astype(z.dtype)
@@ -239,8 +246,8 @@ def softmax_loss(
     return float(losses.sum(dtype=np.float64)), z @ right, z.T @ left
 
 
-def _normalized(vectors: Array) -> tuple[Array, Array]:
-    """Return the vectors divided by their norms, and the norms, shape (n, 1)."""
+def _normalize(vectors: Array) -> tuple[Array, Array]:
+    """Return the vectors divided by their norms (see ``MIN_NORM``), and the norms, shape (n, 1)."""
     norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
     norms = np.maximum(norms, vectors.dtype.type(MIN_NORM))
     return vectors / norms, norms

@@ -1,7 +1,7 @@
-"""Server operations of deep models: steps of the layers' optimizer.
+"""Server operations of deep models: steps of Adam, the optimizer of the layers.
 
-A layer is a matrix of five rows: weights, Adam's two moments, the sum of the workers' gradients, and in each column the
-number of steps, so that checkpoints and replicas hold it, too.
+A layer is a matrix of five rows: the weights, Adam's two moments, the sum of the workers' gradients, and the number of
+steps, which all columns repeat. As a row of the matrix, the number of steps is part of checkpoints and replicas.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ Positive = Annotated[float, Range(above=0)]
 Decay = Annotated[float, Range(at_least=0, below=1)]
 NonNegative = Annotated[float, Range(at_least=0)]
 
-# The cost of a square root and two divisions, in units of ``over_blocks``.
+# The time of a square root and two divisions per element, in additions (see ``over_blocks``).
 STEP_COST = 4
+# The rows of a layer. VELOCITY, SQUARE: the means of the gradients, and of their squares.
 WEIGHT, VELOCITY, SQUARE, GRADIENT, STEPS = range(5)
-# The count of steps ends here: float32 cannot count further, and the moments' bias is 0 by then.
+# Steps are counted up to this number: float32 cannot count further, and Adam's bias correction is 1 by then.
 MAX_STEPS = 1 << 24
 
 Layer = Annotated[Block, Tiny(lambda dtype: np.zeros((5, 1), dtype))]
@@ -43,8 +44,8 @@ def step_of_sum(
     """Take a step of Adam (Kingma & Ba, 2015) with the summed gradient, and set the sum to 0.
 
     Args:
-        eps: the number that is added outside the square root.
-        decay: the weight decay, which is multiplied by lr (Loshchilov & Hutter, 2019, Algorithm 2).
+        eps: the constant that is added to the square root in the denominator.
+        decay: the decoupled weight decay, multiplied by lr (Loshchilov & Hutter, 2019, Algorithm 2).
     """
     _step(layer, layer[GRADIENT], (lr, beta1, beta2, eps), decay)
     layer[GRADIENT] = 0
@@ -61,11 +62,12 @@ def step_of_gradient(
     eps: Positive = 1e-8,
     decay: NonNegative = 0.0,
 ) -> None:
-    """Take a step of Adam with one worker's gradient, which travels with the request; see ``step_of_sum``."""
+    """Take a step of Adam with the gradient of a single worker; see ``step_of_sum``."""
     _step(layer, readable(gradient), (lr, beta1, beta2, eps), decay)
 
 
 def _step(layer: Array, gradient: Array, rates: tuple[float, float, float, float], decay: float) -> None:
+    """Take a step; ``rates`` are lr, beta1, beta2 and eps."""
     if layer.shape[0] != STEPS + 1:
         raise ShapeError(f"layer: expected a matrix of {STEPS + 1} rows, got {layer.shape[0]}")
     check_length("gradient", gradient, layer.shape[1])

@@ -1,4 +1,4 @@
-"""A training of a deep model."""
+"""The plan of a training of a deep model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ps2.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class DeepPlan(Plan[DeepSettings]):
-    """A training of a deep model.
+    """The plan of a training of a deep model.
 
-    With a staleness above 0, each worker takes steps of its own and does not wait for the others. It reads the weights
-    at the start of each batch: weights that it read earlier would lack its own last step.
+    With a staleness above 0, each worker takes steps with its own gradients, and does not wait for other workers. It
+    pulls the weights at the start of each step, because weights that it pulled earlier would lack its last step.
 
     Attributes:
-        steps: the number of steps in each epoch; each worker uses an equal share of its rows in each.
+        steps: the number of steps of an epoch; in each, a worker uses the same fraction of its rows.
         weight: the sum of the weights of all rows.
     """
 
@@ -30,11 +30,11 @@ class DeepPlan(Plan[DeepSettings]):
         return getattr(self.settings, "loss", "logistic")
 
     def rows_of(self, count: int, step: int) -> slice:
-        """Return the slice of a worker's ``count`` rows, in the epoch's order, that a step uses."""
+        """Return the slice of a worker's ``count`` shuffled rows for a step, which counts from 0 in each epoch."""
         return slice(count * step // self.steps, count * (step + 1) // self.steps)
 
     def check(self, has_towers: bool) -> None:
-        """Raise ConfigError if the loss does not fit the model."""
+        """Raise ConfigError if the kind of model does not support the loss."""
         losses = ("logistic", "softmax") if has_towers else ("logistic",)
         if self.loss not in losses:
             raise ConfigError(f"loss: expected one of {', '.join(losses)}, got {self.loss!r}")

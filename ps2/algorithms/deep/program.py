@@ -1,8 +1,8 @@
 """A deep model's training as a durable program: minibatch steps of Adam (Kingma and Ba, 2015).
 
-The layers and the table of embeddings are on the servers. A clock is a step with a minibatch; each worker has a part of
-it. The table takes a step for each worker's gradient when it arrives. The layers take one step per clock, with the sum
-of the workers' gradients, when the driver asks for it. With staleness, they also take a step for each gradient.
+The layers and the table of embeddings are on the servers. A clock is a step with a minibatch, which consists of rows of
+all workers. The table takes a step for each worker's gradient when it arrives. With staleness 0, the layers take one
+step per clock with the sum of the workers' gradients, at the driver's request; else a step for each worker's gradient.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from ps2.data.key_rows import KeyRows
 from ps2.errors import DivergedError
 
 WORDS = Words("epoch", "loss")
-# The parts of a plan that are not compared when another driver resumes the training: it may change them, or they follow
-# from the rows.
+# The fields of a plan that are not compared when another driver resumes the training: it may change them, or they are
+# computed from the rows.
 NOT_COMPARED = ("maxIter", "name", "steps", "weight")
 
 
@@ -47,8 +47,6 @@ class DeepProgram(Program[TrainingHistory]):
         self._learner, self._settings = learner, settings
         self.staleness = learner.plan.settings.staleness
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[None]:
         ask.start_timer()
         epoch = 0
@@ -58,20 +56,20 @@ class DeepProgram(Program[TrainingHistory]):
             epoch += 1
 
     def _epoch(self, epoch: int) -> Steps[tuple[float, int]]:
-        """Pass over all rows; return their mean loss, computed before each row's step, and the number of rows."""
+        """Train on all rows once; return their mean loss, computed before each row's step, and the number of rows."""
         num_rows, losses = 0, list[float]()
         for _ in range(self.plan.steps):
             step = yield NextClock().then(partial(self._take_step, epoch))
             if step is not None:
                 losses.append(step[0])
                 num_rows += step[1]
-        # A step whose report is lost counts as one with the mean loss of the other steps.
+        # For steps whose report was lost, assume the mean loss of the other steps.
         return float(np.mean(losses) * self.plan.steps / self.plan.weight) if losses else math.nan, num_rows
 
     def _take_step(self, epoch: int, report: Any) -> tuple[float, int] | None:
-        """Let the layers take a clock's step; return its summed loss and number of rows, None if the report is lost.
+        """Let the layers take a clock's step; return the step's summed loss and number of rows.
 
-        The report is lost if an earlier driver received it: that driver took the step.
+        Return None if an earlier driver received the report, and took the step.
         """
         if not vars(report):
             return None
@@ -83,8 +81,6 @@ class DeepProgram(Program[TrainingHistory]):
             self._learner.layers.step(self.plan.settings.stepSize, self.plan.settings.weightDecay)
         return report.loss, report.rows
 
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
-
     def settings(self) -> dict[str, Any]:
         return self._settings
 
@@ -95,7 +91,7 @@ class DeepProgram(Program[TrainingHistory]):
         return self.record.history()
 
     def free(self) -> None:
-        """Free nothing: the vectors are the model."""
+        """Do nothing: the matrices on the servers are the model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +100,8 @@ class DeepTable:
 
     Attributes:
         hasher: the ``FieldHasher`` of the rows' keys.
-        label, weight: the names of columns; ``weight`` None: all rows weigh 1.
+        label, weight: the names of columns; ``weight`` None: all weights are 1.
+        workers: the number of workers.
         rows: the number of rows.
         total: the sum of the rows' weights.
         newest_s: the latest time of a row, in seconds; minus infinity if rows have no times.
@@ -121,13 +118,13 @@ class DeepTable:
 
 
 def compared_settings(table: DeepTable, plan: DeepPlan) -> dict[str, Any]:
-    """Return the settings of the plan and the rows that must be the same in a driver that resumes the training."""
-    keys = table.hasher.to_json()
-    rows = {"columns": keys["fields"], "hashSeed": keys["seed"], "rows": table.rows, "workers": table.workers}
+    """Return the settings of plan and rows that must be the same in a driver that resumes the training."""
+    hasher = table.hasher.to_json()
+    rows = {"columns": hasher["fields"], "hashSeed": hasher["seed"], "rows": table.rows, "workers": table.workers}
     return {**{name: value for name, value in plan.plain().items() if name not in NOT_COMPARED}, **rows}
 
 
-def train(  # noqa: PLR0913 - the last two are for named trainings
+def train(  # noqa: PLR0913 - the last two arguments are for named trainings
     ps: Any,
     table: DeepTable,
     model: DeepModel,
@@ -136,10 +133,10 @@ def train(  # noqa: PLR0913 - the last two are for named trainings
     names: CheckpointNames = UNNAMED,
     settings: dict[str, Any] | None = None,
 ) -> TrainingHistory:
-    """Train a model on the servers of a context, in place; then advance the time of its keys, if rows have times.
+    """Train a model on the servers of a context, in place; then advance the time of its keys if rows have times.
 
-    ``settings`` are those that must be the same in a driver that resumes the training. If a loss is not finite,
-    DivergedError is raised before the step.
+    ``settings`` must be the same in a driver that resumes the training. If a loss is not finite, raise DivergedError
+    before the step.
     """
     plan.check(model.architecture.has_towers)
     batch_rows = plan.settings.batchSize * (1 if plan.settings.staleness == 0 else table.workers)

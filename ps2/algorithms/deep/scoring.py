@@ -21,7 +21,7 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
     """Return each row's score, float64 of shape (n,): the probability of label 1, or the cosine of two towers.
 
     Args:
-        config: JSON data; its "architecture" is the result of ``Architecture.to_json``.
+        config: JSON data; "architecture" is the result of ``Architecture.to_json``.
         embeddings: the weights of each pair's key, float32 of shape (pairs, k + 1); for two towers (pairs, k).
         dense: the layers by name, each of shape (inputs + 1, outputs).
 
@@ -46,7 +46,7 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
 
 
 def margins_of(architecture: Architecture, layers: Sequence[Array], batch: Batch, table: Array) -> Float64s:
-    """Return the margins of a batch as float64, or the cosines of two towers; InputError: one is not finite."""
+    """Return the margins of a batch, or towers' cosines, as float64; raise InputError if a margin is not finite."""
     margins = Pass(architecture, layers, batch, table).margins()
     check_margins(margins)
     cosine_scale = architecture.temperature if architecture.has_towers else 1.0

@@ -1,4 +1,4 @@
-"""Compile kernels of deep models ahead of their first use (``python -m ps2.algorithms.deep.warm``)."""
+"""Compile the kernels of deep models before their first use (``python -m ps2.algorithms.deep.warm``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def warm() -> None:
         table = np.ones((len(minibatch.keys), architecture.width), np.float32)
         forward = Pass(architecture, architecture.initial(0), minibatch.batch, table, 1)
         _, slopes = logistic_loss(forward.margins(), minibatch.labels, None)
-        forward.backward(slopes, lambda number, gradient: None)
+        forward.backward(slopes, lambda index, gradient: None)
     for dtype in (np.float32, np.float64):
         step_of_sum(np.zeros((5, 2), dtype), lr=0.1)
         step_of_gradient(np.zeros((5, 2), dtype), np.ones(2, dtype), lr=0.1)

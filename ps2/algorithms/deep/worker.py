@@ -1,4 +1,4 @@
-"""The training steps that a worker takes for a deep model, with its own rows or with rows of a stream."""
+"""The training steps of a deep model in a worker, with rows of a DataFrame or of a stream."""
 
 from __future__ import annotations
 
@@ -11,17 +11,9 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.kernels import gather_rows, number_keys, row_hashes
+from ps2.algorithms.deep.kernels import compact_indices, gather_rows, row_hashes
 from ps2.algorithms.deep.model import SharedLayers
-from ps2.algorithms.deep.network import (
-    Batch,
-    OnLayer,
-    Pass,
-    PositivePairs,
-    batch_of,
-    logistic_loss,
-    softmax_loss,
-)
+from ps2.algorithms.deep.network import Batch, OnLayer, Pass, PositivePairs, batch_of, logistic_loss, softmax_loss
 from ps2.algorithms.deep.plan import DeepPlan
 from ps2.algorithms.deep.scoring import check_fields
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
@@ -36,22 +28,22 @@ class Minibatch:
     """The n rows of a worker's step.
 
     Attributes:
-        batch: the rows; ``batch.inverse`` has positions in ``keys``.
+        batch: the rows; ``batch.inverse`` has indices in ``keys``.
         keys: the distinct keys, int64, ascending.
         labels: the labels of the rows, float64 of shape (n,).
-        weights: the weights of the rows, float64 of shape (n,); None: all rows weigh 1.
-        numbers: the indices of the rows among all rows of the worker, int64 of shape (n,).
+        weights: the weights of the rows, float64 of shape (n,); None: all weights are 1.
+        row_indices: the indices of the rows among all rows of the worker, int64 of shape (n,).
     """
 
     batch: Batch
     keys: Int64s
     labels: Float64s
     weights: Float64s | None
-    numbers: Int64s
+    row_indices: Int64s
 
 
 class DeepRows:
-    """All rows of a worker. Their keys are numbered once, so that minibatches need not sort the keys of their pairs."""
+    """All rows of a worker. Distinct keys are found once, so that minibatches need not sort the keys of their pairs."""
 
     def __init__(self, rows: KeyRows, labels: Float64s, weights: Float64s | None = None) -> None:
         self._indptr, self._field, self._x = rows.indptr, rows.fields, rows.values
@@ -64,27 +56,27 @@ class DeepRows:
     def __len__(self) -> int:
         return len(self._indptr) - 1
 
-    def take(self, numbers: Int64s) -> Minibatch:
-        """Return the rows with these numbers, in this order."""
-        indptr, inverse, field, x = gather_rows(self._indptr, self._inverse, self._field, self._x, numbers)
-        distinct = number_keys(inverse, self._marks)
-        weights = None if self.weights is None else self.weights[numbers]
+    def take(self, row_indices: Int64s) -> Minibatch:
+        """Return these rows, in this order."""
+        indptr, inverse, field, x = gather_rows(self._indptr, self._inverse, self._field, self._x, row_indices)
+        distinct = compact_indices(inverse, self._marks)
+        weights = None if self.weights is None else self.weights[row_indices]
         batch = Batch(indptr, inverse, field, x)
-        return Minibatch(batch, self._keys[distinct], self.labels[numbers], weights, numbers)
+        return Minibatch(batch, self._keys[distinct], self.labels[row_indices], weights, row_indices)
 
     def items(self, begin: int, end: int) -> tuple[Int64s, Float64s]:
-        """Return each row's item number, and the share of rows that have the item; both have shape (rows,).
+        """Return an id of each row's item, and the fraction of rows with this item; both have shape (rows,).
 
         Rows with equal keys in the fields [begin, end) have the same item.
         """
         hashes = row_hashes(self._indptr, self._keys[self._inverse], self._field, begin, end)
-        _, item, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-        return item, counts[item] / len(self)
+        _, items, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+        return items, counts[items] / len(self)
 
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """Trains a model on the servers, as a worker's loop and as the ``LearningProgram`` of streams; picklable.
+    """Trains a model on the servers: the loop of a worker, and the ``LearningProgram`` of a stream; picklable.
 
     Attributes:
         layers: the layers on the servers.
@@ -97,35 +89,36 @@ class Learner:
     table: Any
 
     def __call__(self, worker: Any, rows: DeepRows) -> None:
-        """Take the steps of a training with a worker's rows. Every attempt of a task uses them in the same order."""
+        """Take the steps of a training with a worker's rows. Each attempt of a task uses the same order of rows."""
         plan, sizes = self.plan, self.architecture
         items = rows.items(sizes.deep, sizes.fields) if plan.loss == "softmax" else None
-        # If each worker takes steps of its own, the gradient is the mean over its rows.
+        # With staleness, the gradient of a step is the mean over one worker's rows, else over all workers' rows.
         divisor = plan.weight / (plan.steps if plan.settings.staleness == 0 else plan.steps * worker.workers)
         order, epoch = np.zeros(0, np.int64), -1
         for clock in worker.clocks(plan.settings.maxIter * plan.steps):
             if clock // plan.steps != epoch:
                 epoch = clock // plan.steps
                 order = np.random.default_rng([plan.seed, worker.rank, epoch]).permutation(len(rows))
-            numbers = order[plan.rows_of(len(rows), clock % plan.steps)]
+            row_indices = order[plan.rows_of(len(rows), clock % plan.steps)]
             loss = 0.0
-            if len(numbers):
+            if len(row_indices):
                 seed = int(np.random.SeedSequence([plan.seed, worker.rank, clock]).generate_state(1)[0])
-                loss = self.take_step(rows.take(numbers), items, divisor, seed)
-            worker.report({"loss": loss, "rows": len(numbers)})
+                loss = self.take_step(rows.take(row_indices), items, divisor, seed)
+            worker.report({"loss": loss, "rows": len(row_indices)})
 
     def take_step(self, rows: Minibatch, items: tuple[Int64s, Float64s] | None, divisor: float, seed: int) -> float:
-        """Take one step with some rows; return their summed loss. If the loss is not finite, nothing is sent.
+        """Take a step with some rows; return their summed loss. If the loss is not finite, send no gradient.
 
-        If a gradient is too large for its optimizer, InputError is raised; layers above it may have taken the step.
+        Raise InputError if a gradient is too large for its optimizer; later layers may have taken the step already.
 
         Args:
             items: the result of ``DeepRows.items``, for the loss "softmax"; else None.
             divisor: the divisor of the summed gradient.
+            seed: the seed of dropout.
         """
         weights, table = self.layers.pull(), self.table.pullDistinct(rows.keys)
         forward = Pass(self.architecture, weights, rows.batch, table, seed)
-        with np.errstate(over="ignore", invalid="ignore"):  # the loss is then not finite
+        with np.errstate(over="ignore", invalid="ignore"):  # the loss is not finite in these cases
             loss, backward = self._loss(forward, rows, items, divisor)
         if math.isfinite(loss):
             send = self._step_layer if self.plan.settings.staleness else self.layers.add
@@ -136,9 +129,9 @@ class Learner:
         return loss
 
     def learn(self, rows: LabelledRows) -> Float64s:
-        """Predict rows of a stream, then take one step with them; return the margins before the step, float64.
+        """Predict rows of a stream, then take a step with them; return the margins before the step, float64.
 
-        If a margin is not finite, InputError is raised, and nothing is sent.
+        Raise InputError, and send no gradient, if a margin is not finite.
         """
         check_fields(rows.rows, self.architecture.fields)
         batch, keys = batch_of(rows.rows)
@@ -148,7 +141,7 @@ class Learner:
         weights = np.asarray(rows.weights, np.float64) if len(rows.weights) else None
         total = float(len(batch)) if weights is None else float(weights.sum())
         if total > 0:
-            # The seed of dropout depends on the rows, so that another attempt of the task drops the same outputs.
+            # The seed of dropout is computed from the rows, so that another attempt of the task drops the same outputs.
             seed = None if not self.architecture.dropout else int(keys.sum(dtype=np.int64) & 0xFFFFFFFF)
             forward = Pass(self.architecture, layers, batch, table, seed)
             _, slopes = logistic_loss(forward.margins(), rows.labels, weights, total)
@@ -162,15 +155,15 @@ class Learner:
     def _loss(
         self, forward: Pass, rows: Minibatch, items: tuple[Int64s, Float64s] | None, divisor: float
     ) -> tuple[float, Callable[[OnLayer], Any]]:
-        """Return the loss, and a function that runs the backward pass and returns the gradient of the embeddings."""
+        """Return the loss, and a function that runs the backward pass and returns the gradient of the table."""
         if items is None:
             loss, slopes = logistic_loss(forward.margins(), rows.labels, rows.weights, divisor)
             return loss, partial(forward.backward, slopes)
-        numbers, shares = items[0][rows.numbers].astype(np.int64), items[1][rows.numbers]
-        pairs = PositivePairs(numbers, np.log(shares), rows.weights)
+        item_ids, fractions = items[0][rows.row_indices].astype(np.int64), items[1][rows.row_indices]
+        pairs = PositivePairs(item_ids, np.log(fractions), rows.weights)
         loss, left, right = softmax_loss(*forward.towers(), pairs, self.architecture.temperature, divisor)
         return loss, partial(forward.backward_towers, left, right)
 
-    def _step_layer(self, number: int, gradient: Any) -> None:
+    def _step_layer(self, index: int, gradient: Any) -> None:
         settings = self.plan.settings
-        self.layers.step_with(number, gradient, settings.stepSize, settings.weightDecay)
+        self.layers.step_with(index, gradient, settings.stepSize, settings.weightDecay)

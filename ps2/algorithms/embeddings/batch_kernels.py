@@ -1,10 +1,10 @@
 """Train groups (see ``training_kernels``) in two steps: compute all dot products of a batch, then apply all updates.
 
 If each server has some columns of all vectors, a dot product is the sum of the servers' partial products. All dot
-products of a batch are computed from the vectors before the batch. A frequent word has many updates in a batch, all
-from the same vector. Their sum would overshoot the minimum of its loss, by more in each batch. So a larger sum is
-scaled to that of 1 / (rate * curvature) updates. A negative that equals the target has the dot product ``NO_PAIR``,
-whose gradient is 0.
+products of a batch are computed from the vectors before the batch. A frequent word has many updates in a batch, which
+are all computed from the same vector. The sum of too many updates would overshoot the minimum of the word's loss. So
+the sum of more than 1 / (rate * curvature) updates is scaled down to that many. A negative that equals the target is
+not a pair: its dot product is set to ``NO_PAIR``, whose gradient is 0.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.ops.kernels import kernel, reduction
 
 Array = npt.NDArray[Any]
-# The inputs of all groups, the bounds of each group's inputs, and the outputs, shape (groups, 1 + negatives).
+# The inputs of all groups, the bounds of each group's inputs, and each group's outputs, shape (groups, 1 + negatives).
 Groups = tuple[Int32s, Int64s, Int32s]
 
-# The summed changes of vectors and of contexts, and the numbers of updates in each sum.
+# The summed changes of vectors and of contexts, a row for each distinct word; the number of updates in each row.
 Changes = tuple[Float32s, Float32s, Int64s, Int64s]
 
-# A dot product so large that other servers' partial products do not matter.
+# A value so large that adding other servers' partial products does not matter.
 NO_PAIR = np.float32(1e9)
 
 
@@ -46,42 +46,42 @@ NO_PAIR = np.float32(1e9)
 def list_groups(
     tokens: Int32s, offsets: Int64s, windows: Int32s, negatives: Int32s, kind: int, groups: Groups
 ) -> tuple[int, int]:
-    """List the groups of sentences; return the number of groups and the number of their inputs."""
+    """Fill ``groups`` with the groups of sentences; return the number of groups and the number of all inputs."""
     inputs, begins, outputs = groups
-    count = used = 0
+    count = num_inputs = 0
     for sentence in range(len(offsets) - 1):
         begin, end = offsets[sentence], offsets[sentence + 1]
         if kind >= EDGES:
-            inputs[used] = tokens[begin]
-            begins[count] = used
+            inputs[num_inputs] = tokens[begin]
+            begins[count] = num_inputs
             outputs[count, 0] = tokens[begin + 1]
             outputs[count, 1:] = negatives[begin // 2]
-            used += 1
+            num_inputs += 1
             count += 1
             continue
         for token in range(begin, end):
-            m = list_inputs(tokens, begin, end, token, windows[token], inputs[used:])
+            m = list_inputs(tokens, begin, end, token, windows[token], inputs[num_inputs:])
             if m:
-                begins[count] = used
+                begins[count] = num_inputs
                 outputs[count, 0] = tokens[token]
                 outputs[count, 1:] = negatives[token]
-                used += m
+                num_inputs += m
                 count += 1
-    begins[count] = used
-    return count, used
+    begins[count] = num_inputs
+    return count, num_inputs
 
 
 @kernel
 def find_products(
-    numbers: Int64s, vectors: Float32s, contexts: Float32s, groups: Groups, kind: int, dots: Float32s
+    group_indices: Int64s, vectors: Float32s, contexts: Float32s, groups: Groups, kind: int, dots: Float32s
 ) -> None:
-    """Write the dot products of the numbered groups to ``dots``: one row per input, with CBOW one row per group."""
+    """Write the dot products of these groups to ``dots``: a row for each input; for CBOW, a row for each group."""
     inputs, begins, outputs = groups
     k = outputs.shape[1]
     old = np.empty((k, vectors.shape[1]), np.float32)
     mean, only_row = np.empty((1, vectors.shape[1]), np.float32), np.zeros(1, np.int32)
-    for index in range(len(numbers)):
-        g = numbers[index]
+    for index in range(len(group_indices)):
+        g = group_indices[index]
         copy_outputs(contexts, outputs[g], k, old)
         words = inputs[begins[g] : begins[g + 1]]
         if kind == CBOW:
@@ -110,8 +110,10 @@ def add_changes(
     coefficients: Float32s,
     changes: Changes,
 ) -> None:
-    """Add up the changes of vectors and contexts in ``changes``. ``rows`` are the groups with row indices in
-    ``changes`` instead of words; ``coefficients`` has the shape of the dot products."""
+    """Add the updates of ``count`` groups to ``changes``.
+
+    ``rows`` are the groups with rows of ``changes`` instead of words; ``coefficients`` has the shape of dot products.
+    """
     inputs, begins, outputs = groups
     input_rows, _, output_rows = rows
     vector_changes, context_changes, vector_updates, context_updates = changes
@@ -141,8 +143,8 @@ def add_changes(
 
 @reduction
 def apply_changes(table: Float32s, words: Int64s, changes: Float32s, updates: Int64s, scale: float) -> None:
-    """Add changes to the vectors of words. An update moves a vector by ``scale`` times its distance from the minimum.
-    So a change of more than 1 / ``scale`` updates is reduced to that many."""
+    """Add changes to the vectors of words. An update moves a vector by about ``scale`` times its distance from the
+    minimum. So a change that is the sum of more than 1 / ``scale`` updates is scaled down to that many."""
     for i in range(len(words)):
         factor = np.float32(1 / max(scale * updates[i], 1.0))
         row, change = table[words[i]], changes[i]
@@ -152,5 +154,5 @@ def apply_changes(table: Float32s, words: Int64s, changes: Float32s, updates: In
 
 @kernel
 def add_batch_losses(dots: Float32s, statistics: Float64s) -> None:
-    """Add the losses -log p of dot products to the statistics of ``training_kernels``."""
+    """Add the losses of dot products to the statistics (see ``training_kernels``)."""
     add_losses(dots, len(dots), dots.shape[1], statistics)

@@ -58,7 +58,7 @@ from ps2.run.spark.backend_lookup import backend_of, cores_of_one, count_executo
 
 
 class EmbeddingEstimator(TrainingEstimator):
-    """Base class of the estimators of embeddings."""
+    """The base class of the estimators of embeddings; ``_KIND`` is ``Embedding.kind`` of the result."""
 
     _KIND: ClassVar[str]
     _MODEL: ClassVar[type[EmbeddingModel]]
@@ -71,7 +71,7 @@ class EmbeddingEstimator(TrainingEstimator):
 
     @abstractmethod
     def _train_embedding(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
-        """Train; ``workers`` is the requested number of workers; None: not set."""
+        """Train with the requested number of workers; None: the number is not set."""
 
     def _plan(self, settings: EmbeddingSettings, vocabulary: int, total: int) -> EmbeddingPlan:
         return EmbeddingPlan(settings=settings, name=self._name, vocabulary=vocabulary, total=total)
@@ -79,7 +79,7 @@ class EmbeddingEstimator(TrainingEstimator):
     def _train_corpus(
         self, corpus: Corpus, plan: EmbeddingPlan, shared_cleanup: ExitStack | None = None
     ) -> FittedEmbeddings:
-        """Train on the servers; see ``train`` for ``shared_cleanup``."""
+        """Train with tables on the servers; see ``train`` for ``shared_cleanup``."""
         table, steps = Table(corpus.frame, ColumnNames(label=None), corpus.workers), plan.settings.maxIter
         return self._train_in_context(
             table, steps, lambda ps, on_step: train(ps, corpus, plan, on_step, shared_cleanup=shared_cleanup)
@@ -87,7 +87,7 @@ class EmbeddingEstimator(TrainingEstimator):
 
 
 def _count_workers(dataset: DataFrame, requested_workers: int | None, rows: int) -> int:
-    """Return the requested number of workers, by default one for each executor, but at most one for each row."""
+    """Return the number of workers: as requested, or one for each executor; at most one for each row."""
     return min(requested_workers or count_executors(backend_of(dataset)), rows)
 
 
@@ -113,10 +113,10 @@ class Word2Vec(Word2VecParams, EmbeddingEstimator, Estimator["Word2VecModel"]):
             return result
         survey = sentence_frame.survey_sentences(dataset, settings)
         table = deal(dataset, ColumnNames(name, label=None), survey, _count_workers(dataset, workers, survey.rows))
-        shared, longest = backend_of(dataset).broadcast(survey.words), settings.maxSentenceLength
+        words, longest = backend_of(dataset).broadcast(survey.words), settings.maxSentenceLength
 
         def read(worker: Any, batches: Iterable[pa.RecordBatch]) -> InMemorySentences:
-            return sentence_frame.encode(batches, shared.value, longest)
+            return sentence_frame.encode(batches, words.value, longest)
 
         corpus = Corpus(table.frame, table.workers, read, frequencies=survey.counts, longest=longest)
         fitted = self._train_corpus(corpus, self._plan(settings, survey.dim, int(survey.counts.sum())))
@@ -125,7 +125,7 @@ class Word2Vec(Word2VecParams, EmbeddingEstimator, Estimator["Word2VecModel"]):
     def _train_few_sentences(
         self, dataset: DataFrame, settings: Word2VecSettings, workers: int | None
     ) -> tuple[Embedding, TrainingHistory] | None:
-        """Count words and train in one Spark job, in one worker's process; None: the data or settings forbid it."""
+        """Count words and train in one Spark job, in one worker's process; None: data or settings forbid it."""
         if settings.via not in ("auto", "local") or workers not in (None, 1) or self._why_durable():
             return None
         name = str(settings.inputCol)
@@ -151,7 +151,7 @@ class Word2Vec(Word2VecParams, EmbeddingEstimator, Estimator["Word2VecModel"]):
 
 
 class WalkEstimator(EmbeddingEstimator):
-    """Trains on random walks as Word2Vec does on sentences. The workers make new walks in each epoch."""
+    """Trains on random walks like Word2Vec on sentences. The workers compute new walks in each epoch."""
 
     def _train_embedding(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
         settings, context = self._values(Node2VecSettings), backend_of(dataset)
@@ -160,19 +160,19 @@ class WalkEstimator(EmbeddingEstimator):
         workers = _count_workers(dataset, workers, len(table.vertices))
         graph = graph_frame.locate_graph(table, settings.graphOn, settings.numServers)
         try:
-            visits = graph_frame.count_visits(table, graph.share, settings, workers)
+            visits = graph_frame.count_visits(table, graph.get_graph, settings, workers)
             if visits.sum() <= len(table.vertices) * settings.numWalks:
                 raise InputError("expected edges that walks can go along, got none of a weight above 0")
-            order, numbers = rank_by_frequency(visits)
-            shared = context.broadcast(numbers)
-            share, total = graph.share, int(visits.sum())
+            order, ranks = rank_by_frequency(visits)
+            word_indices = context.broadcast(ranks)
+            get_graph, total = graph.get_graph, int(visits.sum())
 
             def read(worker: Any, batches: Iterable[pa.RecordBatch]) -> WalkSentences:
-                return WalkSentences(share(), settings, shared.value, total, worker.rank, workers)
+                return WalkSentences(get_graph(), settings, word_indices.value, total, worker.rank, workers)
 
-            ranks = dataset.sparkSession.range(0, workers, 1, workers)
-            context.set_partitions(ranks, workers)
-            corpus = Corpus(ranks, workers, read, frequencies=visits[order], longest=settings.walkLength)
+            frame = dataset.sparkSession.range(0, workers, 1, workers)
+            context.set_partitions(frame, workers)
+            corpus = Corpus(frame, workers, read, frequencies=visits[order], longest=settings.walkLength)
             fitted = self._train_corpus(corpus, self._plan(settings, len(order), total))
         finally:
             graph.free()
@@ -181,7 +181,7 @@ class WalkEstimator(EmbeddingEstimator):
 
 
 class DeepWalk(DeepWalkSettings, WalkEstimator, Estimator["DeepWalkModel"]):
-    """Vectors of vertices from random walks; vertices near each other get similar vectors (Perozzi et al. 2014).
+    """Vectors of vertices from random walks: vertices near each other get similar vectors (Perozzi et al. 2014).
 
     Example::
 
@@ -203,8 +203,10 @@ class Node2Vec(Node2VecSettings, WalkEstimator, Estimator["Node2VecModel"]):
 
 
 class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
-    """Vectors of vertices from their edges (Tang et al. 2015). In first order, vertices with an edge between them are
-    similar. In second order, vertices with edges to the same vertices are similar. ``order="both"`` learns both.
+    """Vectors of vertices from their edges (Tang et al. 2015).
+
+    With ``order="first"``, vertices with an edge between them get similar vectors; with "second", vertices with edges
+    to the same vertices. With "both", each order trains half of each vector.
     """
 
     __module__ = "ps2.algorithms.graph"
@@ -215,21 +217,19 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         super()._check()
         settings = self._values(LINESettings)
         if settings.order == "both" and settings.vectorSize % 2:
-            raise ConfigError(
-                f"vectorSize: expected an even number, of which each order has a half, got {settings.vectorSize}"
-            )
+            raise ConfigError(f"vectorSize: expected an even number, half for each order, got {settings.vectorSize}")
         if settings.hashed and settings.via not in ("auto", "rows"):
             raise ConfigError(f"via: hashed ids require 'rows', got {settings.via!r}")
 
     def _train_embedding(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
         settings = self._values(LINESettings)
-        train_edges = self._train_on_keys if settings.hashed else self._train_on_numbers
+        train_edges = self._train_on_keys if settings.hashed else self._train_on_indices
         return train_edges(dataset, settings, workers)
 
-    def _train_on_numbers(
+    def _train_on_indices(
         self, dataset: DataFrame, settings: LINESettings, workers: int | None
     ) -> tuple[Embedding, TrainingHistory]:
-        """Train on edges between numbered vertices."""
+        """Train on edges between vertices that are listed before the training, as word indices."""
         table, context = _survey_graph(dataset, settings), backend_of(dataset)
         weights = graph_frame.weigh_targets(table)
         weight = float(weights.sum())
@@ -237,9 +237,9 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
             raise InputError("expected edges, got none of a weight above 0")
         edges = table.max_edges if table.weighted else round(weight)
         counts = np.maximum(np.rint(weights * (edges / weight)).astype(np.int64), weights > 0)
-        order, numbers = rank_by_frequency(counts)
-        shared, vertices = context.broadcast(numbers), context.broadcast(table.vertices)
-        read = ReadEdges(table.directed, edges, weight, self._seed, lambda: vertices.value, lambda: shared.value)
+        order, ranks = rank_by_frequency(counts)
+        word_indices, vertices = context.broadcast(ranks), context.broadcast(table.vertices)
+        read = ReadEdges(table.directed, edges, weight, self._seed, lambda: vertices.value, lambda: word_indices.value)
         corpus = Corpus(table.frame, _count_workers(dataset, workers, table.rows), read, frequencies=counts[order])
         orders = self._train_orders(corpus, self._plan(settings, len(order), edges))
         return self._combine(table, edges / weight, _names(table, order), counts[order], orders)
@@ -247,7 +247,7 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
     def _train_on_keys(
         self, dataset: DataFrame, settings: LINESettings, workers: int | None
     ) -> tuple[Embedding, TrainingHistory]:
-        """Train on edges between keys: no list of all vertices is made before the training."""
+        """Train on edges between keys, without a list of all vertices."""
         table = graph_frame.survey_keyed_edges(dataset, settings)
         read = ReadKeys(table.directed, table.edges, table.weight, self._seed)
         frequencies = np.ones(1, np.int64)
@@ -258,7 +258,7 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         return self._combine(table, table.edges / table.weight, names, counts, orders)
 
     def _train_orders(self, corpus: Corpus, plan: EmbeddingPlan) -> list[FittedEmbeddings]:
-        """Train one order after the other, each under its own name."""
+        """Train the orders one after the other; in checkpoints, each has a different name."""
         results: list[FittedEmbeddings] = []
         orders = ORDERS[self.getOrder()]
         with ExitStack() as cleanup:
@@ -279,47 +279,47 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         """Concatenate the vectors of all orders; an epoch has ``scale`` edges per unit of edge weight."""
         sources = graph_frame.count_sources(table.frame, names, scale) if table.directed else None
         contexts = None
-        # In first order, vectors are their own contexts. With both orders, dot products are averaged.
+        # In first order, vectors are also contexts. With both orders, the score is the mean of two dot products.
         if len(orders) > 1 or orders[0].contexts is not None:
-            parts = [order.vectors if order.contexts is None else order.contexts for order in orders]
-            contexts = np.hstack([part / np.float32(len(orders)) for part in parts])
+            tables = [order.vectors if order.contexts is None else order.contexts for order in orders]
+            contexts = np.hstack([table / np.float32(len(orders)) for table in tables])
         vectors = np.hstack([order.vectors for order in orders])
         embedding = Embedding(names, vectors, counts, self._KIND, contexts, self.getNsExponent(), sources)
         return embedding, _join([order.history for order in orders])
 
 
 class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWritable):
-    """Random walks through a graph: from a DataFrame of edges to one of walks.
+    """Random walks through a graph: transforms a DataFrame of edges to a DataFrame of walks.
 
     A step follows one of a vertex's edges with a probability proportional to its weight (DeepWalk, Perozzi et al.
     2014). With ``p`` and ``q`` other than 1, it also depends on the previous vertex (node2vec, Grover and Leskovec
-    2016, section 3.2.2). Parallel edges add up; a loop counts as one edge; an edge of weight 0 is left out, but its
-    vertices are part of the graph. A walk ends at a vertex without outgoing edges.
+    2016, section 3.2.2). The weights of parallel edges are added; a loop counts as one edge; edges of weight 0 are
+    ignored, but their vertices are part of the graph. A walk ends at a vertex without outgoing edges.
 
-    A walk depends only on the edges, the seed, its epoch and its first vertex: it is the same for any number of
-    workers and servers, and wherever the graph lies.
+    A walk depends only on the edges, the seed, its epoch and its first vertex. It is the same for any number of workers
+    and servers, and for any ``graphOn``.
     """
 
     __module__ = "ps2.algorithms.graph"
 
     def _set_defaults(self) -> None:
         super()._set_defaults()
-        self._graphs: list[graph_frame.LocatedGraph] = []  # shared with copies of this object
+        self._graphs: list[graph_frame.LocatedGraph] = []  # on servers; copies of this object have the same list
 
     def free(self) -> None:
-        """Free the graphs on the servers; walks that have not been computed yet fail from now on."""
+        """Free the graphs on the servers. Walks that have not been computed yet can no longer be computed."""
         while self._graphs:
             self._graphs.pop().free()
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         """Return walks: columns ``epoch`` (int) and ``walk`` (array of ids), in order of epoch and first vertex.
 
-        The edges are read now; the walks are computed whenever the DataFrame is evaluated.
+        The edges are read at once; the walks are computed whenever the DataFrame is evaluated.
 
         Raises:
-            ConfigError: a param cannot be used.
-            InputError: the edges cannot be used.
-            LimitError: the graph does not fit on the servers, or a walk does not fit in a row.
+            ConfigError: a param is invalid.
+            InputError: the edges are invalid.
+            LimitError: the graph does not fit into the servers' memory, or a walk does not fit into a row.
         """
         check_frame(dataset)
         settings = self._values(RandomWalkSettings)
@@ -330,7 +330,7 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
         graph = graph_frame.locate_graph(table, settings.graphOn, settings.numServers)
         if graph.on_servers:
             self._graphs.append(graph)
-        return graph_frame.walks_frame(table, graph.share, settings, workers)
+        return graph_frame.walks_frame(table, graph.get_graph, settings, workers)
 
     def write(self) -> MLWriter:
         """Return a writer: ``write().overwrite().save(path)``."""
@@ -351,22 +351,22 @@ def _survey_graph(dataset: DataFrame, settings: GraphSettings) -> graph_frame.Ed
 
 
 def _names(table: graph_frame.EdgeTable, order: Int64s) -> Names:
-    """Return the names of the vertices whose numbers are in ``order``."""
+    """Return the ids of the vertices with the indices ``order``."""
     kind = pa.string() if pa.types.is_string(table.arrow_id_type) else pa.int64()
     return Names(table.vertices.named(order).cast(kind), "vertex")
 
 
 def _join(histories: list[TrainingHistory]) -> TrainingHistory:
     """Return the histories of consecutive trainings as one."""
-    joined, *others = histories
-    for other in others:
+    joined, *later = histories
+    for history in later:
         joined = replace(
             joined,
-            objective=[*joined.objective, *other.objective],
-            seconds=[*joined.seconds, *other.seconds],
-            steps=joined.steps + other.steps,
-            rows=joined.rows + other.rows,
-            bytes=joined.bytes + other.bytes,
-            metrics={name: (*values, *other.metrics.get(name, ())) for name, values in joined.metrics.items()},
+            objective=[*joined.objective, *history.objective],
+            seconds=[*joined.seconds, *history.seconds],
+            steps=joined.steps + history.steps,
+            rows=joined.rows + history.rows,
+            bytes=joined.bytes + history.bytes,
+            metrics={name: (*values, *history.metrics.get(name, ())) for name, values in joined.metrics.items()},
         )
     return joined

@@ -1,7 +1,4 @@
-"""Graphs in DataFrames of edges: check the edges, number their vertices, send them to workers or servers, walk.
-
-A training reads edges as sentences of two words, or walks through the graph. ``RandomWalks`` returns a DataFrame.
-"""
+"""Graphs in DataFrames of edges: check edges, list vertices, send graphs to workers or servers, compute walks."""
 
 from __future__ import annotations
 
@@ -43,18 +40,18 @@ from ps2.run.spark.backend_lookup import backend_of, with_python
 
 Array = npt.NDArray[Any]
 
-# The integer types of Spark, from narrow to wide, and of Arrow.
+# Spark's integer types, from narrow to wide, with Arrow's types.
 INTEGERS: dict[type[DataType], pa.DataType] = {
     ByteType: pa.int8(),
     ShortType: pa.int16(),
     IntegerType: pa.int32(),
     LongType: pa.int64(),
 }
-# The number of visits from which the vertices' frequencies are estimated, if an epoch has so many.
+# The approximate number of visits from which vertices' frequencies are estimated, unless an epoch has fewer.
 ENOUGH_VISITS = 1 << 20
-# The largest graph that graphOn="auto" sends to each worker; larger graphs go to the servers.
+# The maximum bytes of a graph that graphOn="auto" sends to each worker; larger graphs are stored on the servers.
 MAX_WORKER_BYTES = 256 << 20
-# The number of ids in a batch for Spark.
+# The approximate number of ids in an Arrow batch of walks.
 BATCH_IDS = 1 << 20
 
 
@@ -64,9 +61,11 @@ class EdgeTable:
 
     Attributes:
         frame: columns source, target and, if edges have weights, weight (double).
-        id_type: the type of the vertices' ids.
+        id_type: the Spark type of the vertices' ids.
         rows: the number of rows.
-        vertices: the vertices of all edges, also of edges with weight 0.
+        weighted: whether edges have weights.
+        directed: whether edges lead only from source to target.
+        vertices: the vertices of all edges, including edges of weight 0.
     """
 
     frame: DataFrame
@@ -78,17 +77,17 @@ class EdgeTable:
 
     @property
     def arrow_id_type(self) -> pa.DataType:
-        """The type of the vertices' ids as an Arrow type."""
+        """The Arrow type of the vertices' ids."""
         return INTEGERS.get(type(self.id_type), pa.string())
 
     @property
     def max_edges(self) -> int:
-        """An upper bound of the number of directed edges."""
+        """The maximum number of directed edges; an undirected edge counts as two."""
         return self.rows if self.directed else 2 * self.rows
 
     def local(self) -> LocalGraph:
         """Collect the graph into the driver."""
-        rows = self._through(_as_bytes, "edges binary").collect()
+        rows = self._map_edges(_as_bytes, "edges binary").collect()
         table = pa.concat_tables([from_bytes(row["edges"]) for row in rows])
         edges = Edges(*(values.to_numpy() for values in table.columns))
         if not self.directed:
@@ -96,13 +95,13 @@ class EdgeTable:
         return LocalGraph.from_edges(edges.sources, edges.targets, edges.weights, len(self.vertices))
 
     def on_fleet(self, servers: int) -> ServerGraph:
-        """Push the graph to the servers from the tasks that read its edges, without a shuffle."""
+        """Send the graph to ``servers`` servers, from the tasks that read its edges, without a shuffle."""
         with ExitStack() as cleanup:
             counts = DCV.dense(len(self.vertices), 1, "int64")
             cleanup.callback(counts.free)
             self._for_each(lambda edges: counts.add(np.ones(len(edges.sources), np.int64), edges.sources))
             degrees = counts.pull()
-        # Tasks have handles, too, so the graph is not freed with the driver's handles: a failure has to free it.
+        # After a failure, the graph must be freed explicitly: handles in tasks would keep it alive.
         with ExitStack() as cleanup:
             graph = ServerGraph.empty(degrees, self.weighted, servers)
             cleanup.callback(graph.free)
@@ -112,7 +111,7 @@ class EdgeTable:
         return graph
 
     def _for_each(self, use: Callable[[Edges], Any]) -> None:
-        """Call a function in tasks with all edges, a block at a time."""
+        """Call ``use`` in tasks with all edges, a block at a time."""
         directed = self.directed
 
         def use_blocks(blocks: Iterator[Edges]) -> Iterator[pa.RecordBatch]:
@@ -120,19 +119,20 @@ class EdgeTable:
                 use(edges if directed else edges.both_directions())
                 yield pa.RecordBatch.from_pydict({"edges": [len(edges.sources)]})
 
-        self._through(use_blocks, "edges long").collect()
+        self._map_edges(use_blocks, "edges long").collect()
 
-    def _through(self, make: Callable[[Iterator[Edges]], Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
+    def _map_edges(self, convert: Callable[[Iterator[Edges]], Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
+        """Return a DataFrame of the batches that ``convert`` makes from a task's edges between vertex indices."""
         vertices = backend_of(self.frame).broadcast(self.vertices)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from make(edges_of(batches, vertices.value))
+            yield from convert(edges_of(batches, vertices.value))
 
         return with_python(self.frame).mapInArrow(run, schema)
 
 
 def survey_edges(frame: DataFrame, settings: GraphSettings) -> EdgeTable:
-    """Check edges and number their vertices; raise InputError like ``check_edges``."""
+    """Check edges and list their vertices; raise InputError like ``check_edges``."""
     edges, kind, rows = check_edges(frame, settings)
     ids = edges.select(F.col("source").alias("id")).union(edges.select(F.col("target").alias("id"))).distinct()
     vertices = Ids.from_values(collect_arrow(ids).column(0).combine_chunks())
@@ -154,7 +154,7 @@ def check_edges(frame: DataFrame, settings: GraphSettings) -> tuple[DataFrame, D
 
 
 def id_type(frame: DataFrame, source: str, target: str) -> DataType:
-    """Return the type of ids, the wider of two integer types; InputError: columns differ, or have no ids."""
+    """Return the common type of ids, the wider of two integer types; raise InputError if there is none."""
     types = [field(frame, name).dataType for name in (source, target)]
     if all(isinstance(kind, StringType) for kind in types):
         return StringType()
@@ -167,7 +167,7 @@ def id_type(frame: DataFrame, source: str, target: str) -> DataType:
 
 
 def _count(edges: DataFrame, settings: GraphSettings) -> int:
-    """Return the number of edges; raise InputError if there are none, or one is invalid."""
+    """Return the number of edges; raise InputError if there are no edges, or an edge is invalid."""
     weight = F.col("weight")
     faults: dict[str, tuple[str, Any]] = {
         "source": (f"column {settings.srcCol!r}: expected ids, got null", F.col("source").isNull()),
@@ -179,7 +179,7 @@ def _count(edges: DataFrame, settings: GraphSettings) -> int:
             "null": (f"{expected} null", weight.isNull()),
             "NaN": (f"{expected} NaN", F.isnan(weight)),
             "infinite": (f"{expected} infinity", F.abs(weight) == float("inf")),
-            "negative": (f"{expected} negative ones", weight < 0),
+            "negative": (f"{expected} negative weights", weight < 0),
         }
     sums = [F.sum(F.coalesce(fault, F.lit(False)).cast("long")).alias(name) for name, (_, fault) in faults.items()]
     total = F.sum("weight") if settings.weightCol else F.lit(0.0)
@@ -191,24 +191,25 @@ def _count(edges: DataFrame, settings: GraphSettings) -> int:
         if counts[name]:
             row = str(edges.where(fault).first())[:SHOWN_CHARS]
             raise InputError(f"{message} in {counts[name]} of {counts['rows']} rows; such a row: {row}")
-    if not np.isfinite(2 * counts["total"]):  # an undirected edge counts at both of its ends
+    if not np.isfinite(2 * counts["total"]):  # an undirected edge counts for both of its vertices
         raise InputError(f"column {settings.weightCol!r}: the sum of its weights exceeds float64's range")
     return int(counts["rows"])
 
 
 def collect_arrow(frame: DataFrame) -> pa.Table:
-    """Collect all rows as Arrow batches."""
+    """Collect all rows as an Arrow table."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             encoded = pa.array([to_bytes(pa.Table.from_batches([batch]))], pa.binary())
             yield pa.RecordBatch.from_pydict({"batch": encoded})
 
-    parts = [from_bytes(row[0]) for row in with_python(frame).mapInArrow(run, "batch binary").collect()]
-    return pa.concat_tables(parts) if parts else to_arrow_schema(frame.schema).empty_table()
+    tables = [from_bytes(row[0]) for row in with_python(frame).mapInArrow(run, "batch binary").collect()]
+    return pa.concat_tables(tables) if tables else to_arrow_schema(frame.schema).empty_table()
 
 
 def _as_bytes(blocks: Iterator[Edges]) -> Iterator[pa.RecordBatch]:
+    """Yield each block of edges as an Arrow stream in the column ``edges``."""
     for edges in blocks:
         columns: dict[str, Array] = {
             "sources": edges.sources.astype(np.int32),
@@ -221,7 +222,14 @@ def _as_bytes(blocks: Iterator[Edges]) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, eq=False)
 class KeyedEdges:
-    """Checked edges without a list of vertices. An epoch has ``edges`` directed edges, which weigh ``weight``."""
+    """Checked edges without a list of vertices.
+
+    Attributes:
+        frame: see ``EdgeTable``.
+        rows: the number of rows.
+        edges: the number of directed edges of an epoch.
+        weight: the total weight of the directed edges.
+    """
 
     frame: DataFrame
     rows: int
@@ -231,7 +239,7 @@ class KeyedEdges:
 
 
 def survey_keyed_edges(frame: DataFrame, settings: GraphSettings) -> KeyedEdges:
-    """Check edges in two Spark jobs. Raise InputError like ``check_edges``, also if ids are strings or negative, if
+    """Check edges in two Spark jobs. Raise InputError like ``check_edges``, and if ids are strings or negative, if
     there is only one vertex, or if all edges have weight 0."""
     edges, kind, rows = check_edges(frame, settings)
     if isinstance(kind, StringType):
@@ -256,36 +264,40 @@ def survey_keyed_edges(frame: DataFrame, settings: GraphSettings) -> KeyedEdges:
 
 @dataclass(frozen=True, eq=False)
 class LocatedGraph:
-    """A graph on the workers or the servers. Tasks get it from ``share``, until ``free``."""
+    """A graph on the workers or the servers. ``get_graph`` returns it in tasks, until ``free`` is called."""
 
-    share: Callable[[], Graph]
+    get_graph: Callable[[], Graph]
     free: Callable[[], None]
     on_servers: bool
 
 
 def locate_graph(table: EdgeTable, graph_on: str, servers: int | None) -> LocatedGraph:
-    """Send a graph to the workers or to the servers, by the param ``graphOn``. If no PS2Context is active, a fleet of
-    ``servers`` servers starts; None: the default number."""
+    """Send a graph to the workers or to the servers, as the param ``graphOn`` says.
+
+    If servers are needed and no PS2Context is active, start ``servers`` servers; None: the default number.
+    """
     spark = table.frame.sparkSession
-    numbers = table.max_edges + len(table.vertices) + 1
-    fits_worker = numbers * (4 + 8 * table.weighted) <= MAX_WORKER_BYTES
+    pack_length = table.max_edges + len(table.vertices) + 1
+    fits_worker = pack_length * (4 + 8 * table.weighted) <= MAX_WORKER_BYTES
     if graph_on == "servers" or (graph_on == "auto" and not fits_worker):
         ps = PS2Context.getOrCreate(spark, servers)
         graph = table.on_fleet(len(ps.servers))
         return LocatedGraph(lambda: graph, graph.free, on_servers=True)
-    shared = backend_of(spark).broadcast(table.local())
-    return LocatedGraph(lambda: shared.value, shared.unpersist, on_servers=False)
+    broadcast = backend_of(spark).broadcast(table.local())
+    return LocatedGraph(lambda: broadcast.value, broadcast.unpersist, on_servers=False)
 
 
-def count_visits(table: EdgeTable, share: Callable[[], Graph], settings: BiasedWalkSettings, workers: int) -> Int64s:
-    """Estimate from a sample of an epoch's walks how often they visit each vertex."""
+def count_visits(
+    table: EdgeTable, get_graph: Callable[[], Graph], settings: BiasedWalkSettings, workers: int
+) -> Int64s:
+    """Estimate the number of visits of an epoch's walks to each vertex, from a sample of the walks."""
     vertices = len(table.vertices)
     passes = min(settings.numWalks, -(-ENOUGH_VISITS // (vertices * settings.walkLength)))
     sample_settings = with_values(settings, numWalks=passes)
 
     def count(rank: int) -> Iterator[pa.RecordBatch]:
         visits = np.zeros(vertices, np.int64)
-        for walks in walks_of(share(), sample_settings, rank, workers):
+        for walks in walks_of(get_graph(), sample_settings, rank, workers):
             visits += np.bincount(walks.block(0, len(walks.walkers))[0], minlength=vertices)
         yield pa.RecordBatch.from_pydict({"visits": pa.array([visits.tobytes()], pa.binary())})
 
@@ -296,9 +308,9 @@ def count_visits(table: EdgeTable, share: Callable[[], Graph], settings: BiasedW
 
 def weigh_targets(table: EdgeTable) -> Float64s:
     """Return the total weight of the edges to each vertex, shape (vertices,)."""
-    edges = _ends(table.frame, "target")
+    edges = _endpoints(table.frame, "target")
     if not table.directed:
-        edges = edges.union(_ends(table.frame.where("source != target"), "source"))
+        edges = edges.union(_endpoints(table.frame.where("source != target"), "source"))
     ids, weights = _weigh(edges)
     vertex_weights = np.zeros(len(table.vertices))
     vertex_weights[table.vertices.numbers(ids)] = weights
@@ -306,35 +318,38 @@ def weigh_targets(table: EdgeTable) -> Float64s:
 
 
 def count_sources(frame: DataFrame, names: Names, scale: float) -> Int64s:
-    """Return how often each vertex is an edge's source in an epoch, which has ``scale`` edges per unit of weight."""
-    ids, weights = _weigh(_ends(frame, "source"))
+    """Return the number of edges from each vertex in an epoch, which has ``scale`` edges per unit of weight."""
+    ids, weights = _weigh(_endpoints(frame, "source"))
     positions, counts = names.positions(ids), np.zeros(len(names), np.int64)
-    known = positions >= 0
-    counts[positions[known]] = np.maximum(np.rint(weights[known] * scale), weights[known] > 0)
+    is_known = positions >= 0
+    counts[positions[is_known]] = np.maximum(np.rint(weights[is_known] * scale), weights[is_known] > 0)
     return counts
 
 
-def _ends(frame: DataFrame, end: str) -> DataFrame:
+def _endpoints(frame: DataFrame, end: str) -> DataFrame:
+    """Return the id of each edge's ``end`` ("source" or "target"), and the edge's weight."""
     weight = F.col("weight") if "weight" in frame.columns else F.lit(1.0)
     return frame.select(F.col(end).alias("id"), weight.alias("weight"))
 
 
 def _weigh(edges: DataFrame) -> tuple[pa.Array, Float64s]:
-    """Return each id and the total weight of its edges."""
+    """Return the distinct ids, and the total weight of each id's edges."""
     totals = collect_arrow(edges.groupBy("id").agg(F.sum("weight").alias("weight")))
     return totals.column("id").combine_chunks(), totals.column("weight").combine_chunks().to_numpy()
 
 
-def walks_frame(table: EdgeTable, share: Callable[[], Graph], settings: BiasedWalkSettings, workers: int) -> DataFrame:
-    """Return rows of ``epoch`` and ``walk``, ordered by epoch and first vertex, which ``workers`` tasks compute."""
+def walks_frame(
+    table: EdgeTable, get_graph: Callable[[], Graph], settings: BiasedWalkSettings, workers: int
+) -> DataFrame:
+    """Return columns ``epoch`` and ``walk``, ordered by epoch and first vertex; ``workers`` tasks compute them."""
     ids = ArrayType(table.id_type, False)
     schema = StructType([StructField("epoch", IntegerType(), False), StructField("walk", ids, False)])
     arrow_id_type = table.arrow_id_type
-    shared = backend_of(table.frame).broadcast(table.vertices)
+    vertices = backend_of(table.frame).broadcast(table.vertices)
 
     def walk(rank: int) -> Iterator[pa.RecordBatch]:
-        for walks in walks_of(share(), settings, rank, workers):
-            yield from _batches(walks, shared.value, arrow_id_type)
+        for walks in walks_of(get_graph(), settings, rank, workers):
+            yield from _batches(walks, vertices.value, arrow_id_type)
 
     return _for_each_rank(table, workers, walk, schema)
 
@@ -342,7 +357,7 @@ def walks_frame(table: EdgeTable, share: Callable[[], Graph], settings: BiasedWa
 def _for_each_rank(
     table: EdgeTable, workers: int, compute: Callable[[int], Iterator[pa.RecordBatch]], schema: Any
 ) -> DataFrame:
-    """Return a DataFrame of the batches that ``workers`` tasks compute, each from its rank."""
+    """Return a DataFrame of the batches that ``compute`` yields for each rank, in ``workers`` tasks."""
 
     def run(ranks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in ranks:

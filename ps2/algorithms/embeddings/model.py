@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-# The number of pairs that are scored at once, and of vectors that are converted to text at once.
+# The number of pairs that are scored at once, and the number of vectors that are converted to text at once.
 BLOCK_PAIRS, BLOCK_ROWS = 1 << 16, 4096
-# Characters at which readers of word2vec's format end a name or a line.
+# The characters that end a name or a line in word2vec's format.
 SPACE = re.compile(r"[\s\x00]")
-# For each kind of training: the public model class, and the word for a name in error messages.
+# For each kind of training: the public model class, and the term for a name in error messages.
 MODELS = {
     "word2vec": ("ps2.algorithms.feature.Word2VecModel", "word"),
     "deepwalk": ("ps2.algorithms.graph.DeepWalkModel", "vertex"),
@@ -43,15 +43,15 @@ class Embedding(ArrayModel):
     """Vectors of words or vertices, trained by ``Word2Vec`` or an estimator of graphs; picklable.
 
     Attributes:
-        names: words or vertex ids, the most frequent first: the rows of ``vectors``.
-        vectors: float32, shape (n, d).
-        counts: int64, shape (n,): the occurrences of each name; 0 if unknown.
-        contexts: float32, shape (n, d): the output vectors of the training, which ``score`` uses; None: not saved, or
-            the same as ``vectors``, which ``score`` then uses.
+        names: the words or vertex ids of the rows of ``vectors``, the most frequent first.
+        vectors: the vectors, float32, shape (n, d).
+        counts: the number of occurrences of each name, int64, shape (n,); 0: unknown.
+        contexts: the output vectors of the training, float32, shape (n, d); None: they were not saved, or are the same
+            as ``vectors``, which ``score`` then uses instead.
         exponent: the exponent of the counts from which negatives were drawn.
         kind: the kind of training: "word2vec", "deepwalk", "node2vec" or "line".
-        sources: int64, shape (n,): with directed edges, how often each name is a source; ``counts`` then count targets.
-            None: ``counts`` count both.
+        sources: for directed edges, the number of edges from each vertex, int64, shape (n,); ``counts`` then has the
+            number of edges to each vertex. None: ``counts`` includes both.
 
     Example::
 
@@ -67,7 +67,7 @@ class Embedding(ArrayModel):
         {"contexts": "f", "sources": "i", **NAME_ARRAYS},
     )
 
-    def __init__(  # noqa: PLR0913 - most of them are keywords
+    def __init__(  # noqa: PLR0913 - most arguments are keywords
         self,
         names: Names | Iterable[Any],
         vectors: npt.ArrayLike,
@@ -78,8 +78,8 @@ class Embedding(ArrayModel):
         sources: npt.ArrayLike | None = None,
     ) -> None:
         """Raises:
-        InputError: names are not all integers or all strings, or one is repeated.
-        ShapeError: arrays do not match the number of names.
+        InputError: names are not all integers or all strings, or a name is repeated.
+        ShapeError: the shape of an array does not match the number of names.
         """
         if kind not in MODELS:
             raise ConfigError(f"kind: expected one of {', '.join(MODELS)}, got {kind!r}")
@@ -93,11 +93,11 @@ class Embedding(ArrayModel):
         if self.contexts is not None and self.contexts.shape != self.vectors.shape:
             raise ShapeError(f"contexts: expected shape {self.vectors.shape}, got {self.contexts.shape}")
         if self.sources is not None and self.sources.shape != (n,):
-            raise ShapeError(f"sources: expected one number for each of {n} names, got shape {self.sources.shape}")
+            raise ShapeError(f"sources: expected a count for each of {n} names, got shape {self.sources.shape}")
         if self.vectors.ndim != 2 or len(self.vectors) != n or self.counts.shape != (n,):
             raise ShapeError(
-                f"vectors: expected one, and one count, for each of {n} names, got shapes {self.vectors.shape} and "
-                f"{self.counts.shape}"
+                f"vectors and counts: expected a row and a count for each of {n} names, got shapes "
+                f"{self.vectors.shape} and {self.counts.shape}"
             )
 
     def __repr__(self) -> str:
@@ -119,15 +119,13 @@ class Embedding(ArrayModel):
 
     @property
     def dim(self) -> int:
-        """Dimension of the vectors."""
+        """The dimension of the vectors."""
         return int(self.vectors.shape[1])
 
     @property
     def is_light(self) -> bool:
-        """Whether it is small enough to travel in a closure."""
+        """Whether Spark may pickle the embedding with a task's function. Never: it is broadcast."""
         return False
-
-    # -- files -----------------------------------------------------------------------------------------------------
 
     @property
     def _MODEL_CLASS(self) -> str:  # type: ignore[override]
@@ -156,46 +154,44 @@ class Embedding(ArrayModel):
     def saveWord2Vec(self, path: str, binary: bool = False) -> None:
         """Write a file in word2vec's format, which gensim's ``KeyedVectors.load_word2vec_format(path, binary)`` reads.
 
-        The first line has the number of vectors and their dimension. Then each name is followed by a space and its
-        numbers: in text separated by spaces, in binary as little-endian float32.
+        The first line has the number of vectors and their dimension. Then come each name, a space, and the elements of
+        its vector: as text separated by spaces, or as little-endian float32.
 
         Args:
-            path: a file, local or an fsspec URL, which is replaced.
-            binary: whether to write numbers in binary.
+            path: a local file, or an fsspec URL; an existing file is replaced.
+            binary: whether to write vectors as float32 instead of text.
 
         Raises:
-            InputError: a name is empty or has white space, which would end it in such a file.
-            RecoveryError: the file system refuses.
+            InputError: a name is empty or has white space, which would end the name in this format.
+            RecoveryError: the file system reports an error.
         """
         texts = [str(name) for name in self.names.values.to_pylist()]
         for text in texts:
             if not text or SPACE.search(text):
                 raise InputError(
-                    f"{path}: expected names without white space, which ends them in such a file, got {text!r:.100}"
+                    f"{path}: expected names without white space, which ends a name in this format, got {text!r:.100}"
                 )
         fs, root = resolve_url(path, "path")
         write_whole(fs, root, _word2vec_blocks(texts, self.vectors, binary))
-
-    # -- neighbours ------------------------------------------------------------------------------------------------
 
     def similar(self, name: Any, n: int = 10) -> list[tuple[Any, float]]:
         """Return the names with the most similar vectors and their cosines, the most similar first.
 
         Args:
-            name: a name, which the result leaves out; or a vector, shape (dim,).
-            n: maximum number of names.
+            name: a name, which the result omits; or a vector, shape (dim,).
+            n: the maximum number of names.
 
         Raises:
-            InputError: the name has no vector, or a number of the vector is not finite.
-            ShapeError: the vector has another size.
-            ConfigError: n is not an integer, or below 1.
+            InputError: the name has no vector, or an element of the vector is not finite.
+            ShapeError: the vector has another dimension.
+            ConfigError: n is not an integer, or is below 1.
         """
         if not is_whole(n) or n < 1:
             raise ConfigError(f"n: expected an integer, at least 1, got {n!r}")
         if isinstance(name, (str, int, np.integer)):
-            own = self.names.position(name)
-            cosines = self._units @ self._units[own]
-            cosines[own] = -np.inf
+            position = self.names.position(name)
+            cosines = self._units @ self._units[position]
+            cosines[position] = -np.inf
             count = min(n, len(self) - 1)
         else:
             cosines = self._units @ self._unit(name)
@@ -204,12 +200,13 @@ class Embedding(ArrayModel):
         return list(zip(self.names.named(positions), cosines[positions].astype(float).tolist(), strict=True))
 
     def score(self, first: Sequence[Any], second: Sequence[Any], directed: bool = False) -> Float64s:
-        """Return the log of how often each pair is expected, up to a constant: for link prediction.
+        """Return the log of the expected number of occurrences of each pair, up to a constant, for link prediction.
 
-        With negatives drawn by n ** e, v . c tends to log(n12 / (n1 n2 ** e)) plus a constant, where n12 counts the
-        pair (Levy and Goldberg 2014, equation 8). So the score is v . c + log n1 + e log n2, with v the vector of the
-        first, c the context of the second, n1 how often the first is a source, n2 how often the second is a target.
-        Undirected, it is the mean of both directions.
+        If negatives are drawn with probabilities proportional to n ** e, the trained v . c is about
+        log(n12 / (n1 n2 ** e)) plus a constant, where n12 is the count of the pair (Levy and Goldberg 2014, equation
+        8). So the score is v . c + log n1 + e log n2. v is the vector of the first name, and n1 its count as a source;
+        c is the context of the second name, and n2 its count as a target. Undirected pairs get the mean score of both
+        directions.
 
         Raises:
             InputError: a name has no vector.
@@ -220,11 +217,12 @@ class Embedding(ArrayModel):
         return self.expected(*positions, directed)
 
     def expected(self, first: Int64s, second: Int64s, directed: bool) -> Float64s:
-        """Like ``score``, for positions of names."""
+        """Like ``score``, for positions in ``names``."""
         scores = self._expected(first, second)
         return scores if directed else (scores + self._expected(second, first)) / 2
 
     def _expected(self, first: Int64s, second: Int64s) -> Float64s:
+        """Return the scores of directed pairs."""
         contexts = self.vectors if self.contexts is None else self.contexts
         sources = self.counts if self.sources is None else self.sources
         log_sources, log_targets = (np.log(np.maximum(counts, 1)) for counts in (sources, self.counts))
@@ -235,26 +233,28 @@ class Embedding(ArrayModel):
         return scores
 
     def means(self, lists: pa.Array) -> Float64s:
-        """Return the mean vector of each list of an Arrow array, shape (n, dim); 0 for an empty list. Names without a
-        vector count as zeros, as in pyspark.ml."""
+        """Return the mean vector of each list of an Arrow array, shape (n, dim); 0 for an empty list.
+
+        Names without a vector count as zero vectors, as in pyspark.ml.
+        """
         offsets = lists.offsets.to_numpy().astype(np.int64)
         positions = self.names.positions(lists.values[offsets[0] : offsets[-1]])
         bounds = offsets - offsets[0]
         sums = np.zeros((len(lists), self.dim))
         for row, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
-            known = positions[begin:end]
-            sums[row] = self.vectors[known[known >= 0]].sum(axis=0, dtype=np.float64)
+            row_positions = positions[begin:end]
+            sums[row] = self.vectors[row_positions[row_positions >= 0]].sum(axis=0, dtype=np.float64)
         return sums / np.maximum(np.diff(bounds), 1)[:, None]
 
     def transform(self, sentences: Iterable[Sequence[Any]]) -> Float64s:
         """Return the mean vector of each sentence, a list of names; see ``means``.
 
         Raises:
-            InputError: a sentence is a text, or has a name of another type.
+            InputError: a sentence is a string instead of a list, or has a name of another type.
         """
         all_sentences = list(sentences)
         expected = f"sentences: expected lists of names, each {self.names.values.type}"
-        for sentence in all_sentences:  # list() of a text would be its letters
+        for sentence in all_sentences:  # list() would split a string into characters
             if isinstance(sentence, (str, bytes)):
                 raise InputError(f"{expected}, got {sentence!r:.80}")
         try:
@@ -264,15 +264,17 @@ class Embedding(ArrayModel):
         return self.means(lists)
 
     def plane(self) -> tuple[Float64s, Float64s]:
-        """Return the vectors' two largest principal components, shape (n, 2), and each one's share of the variance."""
+        """Return coordinates in the two largest principal components, (n, 2), and the shares of the variance."""
         x = self.vectors.astype(np.float64)
         x -= x.mean(axis=0)
-        sizes, axes = np.linalg.eigh(x.T @ x)
+        variances, axes = np.linalg.eigh(x.T @ x)
         missing = (0, max(0, 2 - self.dim))
         points = np.pad(x @ axes[:, ::-1][:, :2], ((0, 0), missing))
-        # Fix the sign of each axis: its component of largest magnitude is positive.
+        # Fix the sign of each axis: the coordinate with the largest absolute value is positive.
         signs = np.sign(points[np.abs(points).argmax(axis=0), [0, 1]])
-        return points * np.where(signs == 0, 1.0, signs), np.pad(sizes[::-1][:2] / max(sizes.sum(), 1e-300), missing)
+        return points * np.where(signs == 0, 1.0, signs), np.pad(
+            variances[::-1][:2] / max(variances.sum(), 1e-300), missing
+        )
 
     def plotEmbedding(
         self,
@@ -286,9 +288,9 @@ class Embedding(ArrayModel):
 
         Args:
             path: a file to which the plot is also written: PNG, or the format of its suffix (.svg, .pdf).
-            classes: name -> class; each of the five largest classes has its colour, and all other names are grey.
-            labels: names that are written beside their points; None: all names if there are 60 at most, else none.
-            ax: the Axes to draw in; None: a new figure without pyplot, which opens no window; a notebook shows it.
+            classes: the class of each name; the five largest classes get colours, and all other names are grey.
+            labels: the names whose points are labelled; None: all names if there are at most 60, else no names.
+            ax: the Axes to draw in; None: those of a new figure that opens no window; a notebook shows the figure.
 
         Returns:
             The Axes with the plot.
@@ -304,13 +306,14 @@ class Embedding(ArrayModel):
 
     @cached_property
     def _units(self) -> Float32s:
-        """The vectors scaled to length 1; zeros stay."""
+        """The vectors divided by their Euclidean norms; zero vectors do not change."""
         # Sums are float64: in float32, the square of 1e-23 is 0, and the square of 2e19 is infinite.
-        lengths = np.sqrt(np.einsum("nd,nd->n", self.vectors, self.vectors, dtype=np.float64))
+        norms = np.sqrt(np.einsum("nd,nd->n", self.vectors, self.vectors, dtype=np.float64))
         units = np.empty_like(self.vectors)
-        return np.divide(self.vectors, np.where(lengths > 0, lengths, 1.0)[:, None], out=units, casting="same_kind")
+        return np.divide(self.vectors, np.where(norms > 0, norms, 1.0)[:, None], out=units, casting="same_kind")
 
     def _unit(self, vector: Any) -> Float32s:
+        """Check a vector, and divide it by its Euclidean norm."""
         unit = as_array("vector", vector.toArray() if hasattr(vector, "toArray") else vector).astype(np.float64)
         if unit.shape != (self.dim,):
             raise ShapeError(f"vector: expected shape ({self.dim},), got {unit.shape}")
@@ -326,7 +329,7 @@ class Embedding(ArrayModel):
 
 
 def _largest(values: Array, count: int) -> Array:
-    """Return the positions of the largest values, in descending order; ties go to the lower position."""
+    """Return the positions of the largest values, in descending order; of equal values, the lower position is first."""
     if count < 1:
         return np.empty(0, np.int64)
     smallest = np.partition(values, len(values) - count)[len(values) - count]
@@ -335,12 +338,13 @@ def _largest(values: Array, count: int) -> Array:
 
 
 def _word2vec_blocks(texts: list[str], vectors: Float32s, binary: bool) -> Iterator[bytes]:
+    """Yield a file in word2vec's format, block by block."""
     yield f"{len(vectors)} {vectors.shape[1]}\n".encode()
     for begin in range(0, len(texts), BLOCK_ROWS):
         block = slice(begin, begin + BLOCK_ROWS)
         if binary:
             rows = [row.tobytes() for row in np.ascontiguousarray(vectors[block], "<f4")]
-        else:  # the shortest text that reads back exactly
-            numbers: Any = vectors[block].astype("S")
-            rows = [b" ".join(row) for row in numbers.tolist()]
+        else:  # the shortest text from which the same float32 is read
+            elements: Any = vectors[block].astype("S")
+            rows = [b" ".join(row) for row in elements.tolist()]
         yield b"".join(b"%b %b\n" % (text.encode(), row) for text, row in zip(texts[block], rows, strict=True))

@@ -41,7 +41,7 @@ SCORE, SYNONYMS = "score", "word string, similarity double not null"
 
 
 class EmbeddingModel(FittedModel, Model):
-    """A vector for each name."""
+    """A trained model with a vector for each word or vertex."""
 
     _ARRAYS = Embedding
 
@@ -60,7 +60,7 @@ class EmbeddingModel(FittedModel, Model):
         self.embedding.saveWord2Vec(path, binary)
 
     def toPyspark(self) -> feature.Word2VecModel:
-        """Return a pyspark.ml model with the same vectors; ids become strings."""
+        """Return a pyspark.ml model with the same vectors; integer ids become strings."""
         context, embedding = jvm_context("toPyspark"), self.embedding
         rows = {str(name): row for row, name in enumerate(embedding.names.values.to_pylist())}
         java_model = word2vec_model(context, rows, embedding.vectors.tobytes())
@@ -79,21 +79,21 @@ class EmbeddingModel(FittedModel, Model):
         return self.embedding.plotEmbedding(path, classes, labels, ax=ax)
 
     def _frame_of(self, name: str) -> DataFrame:
-        """Return all vectors: a column of names, and ``vector``."""
+        """Return all vectors: a column with this name of words or vertices, and the column vector."""
         spark = active_session()
-        embedding, share = self.embedding, self._share(backend_of(spark))
+        embedding, get_embedding = self.embedding, self._share(backend_of(spark))
         kind: DataType = LongType() if embedding.names.are_integers else StringType()
         schema = StructType([StructField(name, kind), StructField("vector", VectorUDT())])
 
         def make_batch(rows: Int64s) -> pa.RecordBatch:
-            names = share().names.values.take(pa.array(rows))
-            return pa.record_batch([names, as_vectors(share().vectors[rows])], names=[name, "vector"])
+            names = get_embedding().names.values.take(pa.array(rows))
+            return pa.record_batch([names, as_vectors(get_embedding().vectors[rows])], names=[name, "vector"])
 
         return frame_of_rows(spark, len(embedding), make_batch, schema)
 
 
 class Word2VecParams(Word2VecSettings, ByName):
-    """The params of Word2Vec, and pyspark.ml's default of ``outputCol``."""
+    """The params of Word2Vec, with pyspark.ml's default of ``outputCol``."""
 
     def _set_defaults(self) -> None:
         super()._set_defaults()
@@ -106,11 +106,11 @@ class Word2VecModel(Word2VecParams, EmbeddingModel):
     __module__ = "ps2.algorithms.feature"
 
     def getVectors(self) -> DataFrame:
-        """Return all vectors, the most frequent words first: columns word and vector."""
+        """Return all vectors, in columns word and vector, the most frequent words first."""
         return self._frame_of("word")
 
     def findSynonyms(self, word: Any, num: int) -> DataFrame:
-        """Return the words most similar to a word or a vector: columns word and similarity (the cosine).
+        """Return the words most similar to a word or a vector, in columns word and similarity (the cosine).
 
         Raises:
             InputError: the word has no vector.
@@ -123,7 +123,7 @@ class Word2VecModel(Word2VecParams, EmbeddingModel):
         return self.embedding.similar(word, num)
 
     def scoring(self) -> WordScoring:
-        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers."""
+        """Describe how ``transform`` scores rows, for scorers without Spark and servers."""
         return WordScoring(f"{Embedding.__module__}:Embedding", input_column(self), str(self.getOutputCol()))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
@@ -134,31 +134,31 @@ class Word2VecModel(Word2VecParams, EmbeddingModel):
             raise InputError(f"column {output!r}: it is there already; choose another name for the vectors")
         sentence = column(name)
         fault = F.raise_error(F.lit(f"column {name!r}: expected arrays of strings, got null"))
-        share: Callable[[], Embedding] = self._share(backend_of(with_python(dataset)))
+        get_embedding: Callable[[], Embedding] = self._share(backend_of(with_python(dataset)))
 
         def take_means(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
             for sentences in batches:
                 words = [() if sentence is None else sentence for sentence in sentences]
-                yield pd.Series(list(share().means(pa.array(words, pa.list_(pa.string())))))
+                yield pd.Series(list(get_embedding().means(pa.array(words, pa.list_(pa.string())))))
 
-        make: Any = pandas_udf
-        mean = make(take_means, "array<double>")(sentence)
+        make_udf: Any = pandas_udf
+        mean = make_udf(take_means, "array<double>")(sentence)
         vector = array_to_vector(F.when(sentence.isNull(), fault.cast("array<double>")).otherwise(mean))
-        described = {"ml_attr": {"num_attrs": self.embedding.dim}}
-        return dataset.select("*", vector.alias(output, metadata=described))
+        metadata = {"ml_attr": {"num_attrs": self.embedding.dim}}
+        return dataset.select("*", vector.alias(output, metadata=metadata))
 
 
 class VertexModel(EmbeddingModel):
-    """A vector for each vertex."""
+    """A trained model with a vector for each vertex."""
 
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # methods of the subclasses' settings
         getSrcCol: Any
         getDstCol: Any
         getDirected: Any
 
     @property
     def vectors(self) -> DataFrame:
-        """All vectors, the most frequent vertices first: columns id and vector."""
+        """All vectors, in columns id and vector, the most frequent vertices first."""
         return self._frame_of("id")
 
     def similar(self, id: Any, n: int = 10) -> list[tuple[Any, float]]:
@@ -166,16 +166,17 @@ class VertexModel(EmbeddingModel):
         return self.embedding.similar(id, n)
 
     def score(self, pairs: DataFrame) -> DataFrame:
-        """Add a column ``score``: pairs with larger scores are likelier edges (``Embedding.score``).
+        """Add a column ``score``: a pair with a larger score is more likely an edge; see ``Embedding.score``.
 
         Args:
-            pairs: a DataFrame with ids in ``srcCol`` and ``dstCol``; if ``directed``, edges lead from source to target.
+            pairs: a DataFrame with ids in ``srcCol`` and ``dstCol``; if ``directed``, scores are those of edges from
+                source to target.
 
         Returns:
-            ``pairs`` with ``score``, double; null if one of the two has no vector.
+            ``pairs`` with the column ``score``, double; null if one of the two vertices has no vector.
 
         Raises:
-            InputError: such a column is missing or has ids of another type; or ``pairs`` has a column ``score``.
+            InputError: a column is missing or has ids of another type; or ``pairs`` already has a column ``score``.
         """
         check_frame(pairs)
         source, target = self.getSrcCol(), self.getDstCol()
@@ -185,29 +186,29 @@ class VertexModel(EmbeddingModel):
             raise InputError(f"columns {source!r} and {target!r}: expected ids, {expected}, got {kind.simpleString()}")
         if SCORE in pairs.columns:
             raise InputError(f"column {SCORE!r}: it is there already; drop or rename it")
-        share: Callable[[], Embedding] = self._share(backend_of(with_python(pairs)))
+        get_embedding: Callable[[], Embedding] = self._share(backend_of(with_python(pairs)))
         directed = self.getDirected()
 
         def score(batches: Iterator[tuple[pd.Series, pd.Series]]) -> Iterator[pd.Series]:
             for pair in batches:
-                first, second = (share().names.positions(pa.array(ids)) for ids in pair)
-                known = (first >= 0) & (second >= 0)
+                first, second = (get_embedding().names.positions(pa.array(ids)) for ids in pair)
+                is_known = (first >= 0) & (second >= 0)
                 values = np.full(len(first), np.nan)
-                values[known] = share().expected(first[known], second[known], directed)
-                yield pd.Series(values).where(known, None)
+                values[is_known] = get_embedding().expected(first[is_known], second[is_known], directed)
+                yield pd.Series(values).where(is_known, None)
 
-        make: Any = pandas_udf
+        make_udf: Any = pandas_udf
         ids = column(source), column(target)
-        # pandas would turn integers with nulls into floats, which changes ids above 2**53.
+        # pandas would convert integers with nulls to floats, which changes ids above 2**53.
         filler = F.lit("" if isinstance(kind, StringType) else 0)
-        scores = make(score, "double")(*(F.coalesce(id, filler) for id in ids))
+        scores = make_udf(score, "double")(*(F.coalesce(id, filler) for id in ids))
         return pairs.withColumn(SCORE, F.when(ids[0].isNotNull() & ids[1].isNotNull(), scores))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         return self.score(dataset)
 
     def scoring(self) -> PairScoring:
-        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers."""
+        """Describe how ``transform`` scores rows, for scorers without Spark and servers."""
         loader, columns = f"{Embedding.__module__}:Embedding", (self.getSrcCol(), self.getDstCol())
         integers = self.embedding.names.are_integers
         return PairScoring(loader, *columns, SCORE, (integers, integers), self.getDirected())
@@ -239,7 +240,7 @@ def input_column(params: Word2VecParams) -> str:
 
 
 def as_vectors(rows: npt.NDArray[Any]) -> pa.StructArray:
-    """Return the rows of a matrix in Spark's encoding of dense vectors."""
+    """Return the rows of a matrix as dense vectors in Spark's encoding (``VectorUDT``)."""
     n = len(rows)
     types, sizes, indices = pa.array(np.ones(n, np.int8)), pa.nulls(n, pa.int32()), pa.nulls(n, pa.list_(pa.int32()))
     fields = [types, sizes, indices, as_lists(rows.astype(np.float64))]

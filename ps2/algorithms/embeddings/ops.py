@@ -1,7 +1,7 @@
-"""Operations on graphs: a shard is a pack (``walk_kernels``), the adjacency lists of some vertices.
+"""Operations on graphs: a shard is a pack (see ``walk_kernels``), the adjacency lists of some vertices.
 
-Vertices and neighbours are columns of the matrix, so a request about a vertex goes to the server that has its list. For
-a step of a walk, a vertex and a random number travel to the server, and a vertex travels back.
+Vertices and neighbours are columns of the matrix, so a request about a vertex is sent to the server that has its list.
+For a step of a walk, the client sends a vertex and a random number, and the server returns a neighbour.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ps2.ops.operands import along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Block, Floats, Of, Slots, Tiny, Values, op
 
-# One vertex, with space for one neighbour.
+# ``Tiny`` is an example: a pack of one vertex, with space for one neighbour.
 Pack = Annotated[Block, Tiny(lambda dtype: np.array([[2, 2, 0]], dtype))]
 Weights = Annotated[Block, Of("float64"), Tiny(lambda dtype: np.zeros((1, 3)))]
 Numbers = Annotated[Floats, along("slots")]
@@ -27,13 +27,13 @@ PerSlot = Annotated[Array, along("slots")]
 
 INTEGERS = ("int32", "int64")
 NO_WEIGHTS = np.empty(0)
-# The time of a draw, in additions: it waits for memory twice.
+# The time of drawing a neighbour, in additions; it has two cache misses.
 COST = 64
 
 
 @op(writes=("pack",), dtypes=INTEGERS)
 def add_neighbours(pack: Pack, slots: Slots, neighbours: Neighbours) -> None:
-    """Append neighbours to the lists of vertices; raise OutOfRangeError for a slot without a vertex, or a full list."""
+    """Append neighbours to lists of vertices; raise OutOfRangeError if a slot is not a vertex, or its list is full."""
     _append(_row(pack), NO_WEIGHTS, slots, neighbours, NO_WEIGHTS)
 
 
@@ -47,20 +47,22 @@ def add_weighted_neighbours(
 
 @op(writes=("pack",), dtypes=INTEGERS)
 def order_neighbours(pack: Pack) -> None:
-    """Sort full lists."""
-    kernels.put_in_order(_row(pack), NO_WEIGHTS)
+    """Sort the lists, which are full."""
+    kernels.sort_lists(_row(pack), NO_WEIGHTS)
 
 
 @op(writes=("pack", "pack_weights"), dtypes=INTEGERS)
 def order_weighted_neighbours(pack: Pack, pack_weights: Weights) -> None:
-    """Sort full lists, and replace the weights of each list by their cumulative sums."""
-    kernels.put_in_order(_row(pack), pack_weights[0])
+    """Sort the lists, which are full, and replace the weights of each list by their cumulative sums."""
+    kernels.sort_lists(_row(pack), pack_weights[0])
 
 
 @op(dtypes=INTEGERS)
 def draw_neighbours(pack: Pack, slots: Slots, numbers: Numbers) -> PerSlot:
-    """Return the column of a neighbour of each vertex, drawn by numbers in [0, 1), all edges equally likely; -1 for no
-    neighbour, and -2 - column for a single neighbour."""
+    """Draw a neighbour of each vertex by random ``numbers`` in [0, 1); all edges are equally likely.
+
+    Return the neighbours' columns; -1: the vertex has no neighbour; -2 - column: the vertex has a single neighbour.
+    """
     return _draw(_row(pack), NO_WEIGHTS, slots, numbers)
 
 
@@ -75,9 +77,9 @@ def are_neighbours(pack: Pack, slots: Slots, others: Neighbours) -> PerSlot:
     """For each pair of vertices, return 1 if there is an edge from the first to the second, else 0."""
     row = _row(pack)
     slots = _checked(row, slots)
-    answers = np.empty(len(slots), row.dtype)
-    over_blocks(kernels.look_up_many, (slots, readable(others), answers), readable(row), cost=COST)
-    return answers
+    are_edges = np.empty(len(slots), row.dtype)
+    over_blocks(kernels.find_edges, (slots, readable(others), are_edges), readable(row), cost=COST)
+    return are_edges
 
 
 def _row(block: Array) -> Array:
@@ -89,6 +91,7 @@ def _row(block: Array) -> Array:
 
 
 def _checked(pack: Array, slots: Int64s) -> Int64s:
+    """Return the slots; raise OutOfRangeError unless all are vertices whose lists are inside the pack."""
     slots = readable(slots)
     invalid = kernels.check_vertices(readable(pack), slots)
     if invalid >= 0:
@@ -102,9 +105,11 @@ def _append(pack: Array, weights: Array, slots: Int64s, neighbours: Array, edge_
     slots = readable(slots)
     if len(slots) and not (slots.min() >= 0 and slots.max() + 1 < pack[0]):
         raise OutOfRangeError(f"slots: expected vertices below {int(pack[0]) - 1}, got {slots.min()} to {slots.max()}")
-    full = kernels.append(pack, weights, slots, readable(neighbours), readable(edge_weights))
-    if full >= 0:
-        raise OutOfRangeError(f"slot {slots[full]} (at position {full}): its list has no space for another neighbour")
+    full_index = kernels.append(pack, weights, slots, readable(neighbours), readable(edge_weights))
+    if full_index >= 0:
+        raise OutOfRangeError(
+            f"slot {slots[full_index]} (at position {full_index}): its list has no space for another neighbour"
+        )
 
 
 def _draw(pack: Array, weights: Array, slots: Int64s, numbers: Array) -> Array:

@@ -22,11 +22,12 @@ from ps2.errors import ConfigError
 
 Architecture = Literal["skipgram", "cbow", "edges"]
 
+# Words have int32 indices.
 MAX_WORDS = 2**31 - 1
-# The final step size as a share of the initial step size.
+# The final step size as a fraction of the initial step size.
 MIN_STEP = 1e-4
-# A training has diverged if its loss exceeds this multiple of the loss of zero vectors. Trainings that learned
-# something stayed below it at any step size; diverging trainings reached 16 times and far more.
+# A training has diverged if its loss exceeds this multiple of the loss of zero vectors. In experiments with many step
+# sizes, trainings that learned something stayed below 10 times, and diverging trainings reached at least 16 times.
 DIVERGED_FACTOR = 10.0
 
 
@@ -35,9 +36,10 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
     """A training of embeddings by negative sampling (Mikolov et al. 2013, "Distributed Representations of Words").
 
     Attributes:
-        vocabulary: the number of words, the most frequent first. Each worker numbers keys by itself.
+        vocabulary: the number of words. Words are numbered by descending frequency; if they are keys, each worker has
+            its own numbers.
         total: the number of tokens (or edges) of an epoch, over all workers.
-        order: 2: contexts have a table of their own; 1, for edges only: the vectors are also the contexts.
+        order: 2: contexts have a separate table; 1 (edges only): the vectors are also the contexts.
     """
 
     vocabulary: int
@@ -49,7 +51,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
             if not 1 <= (value := getattr(self, name)) <= limit:
                 raise ConfigError(f"{name}: expected a number from 1 to {limit:,}, got {value}")
         if self.order == 1 and self.architecture != "edges":
-            raise ConfigError("order: expected 2, as 1 is for edges only, got 1")
+            raise ConfigError("order: expected 2, because the architecture is not 'edges', got 1")
 
     def with_via(self, strategy: str) -> EmbeddingPlan:
         """Return the plan with another strategy."""
@@ -57,8 +59,8 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def architecture(self) -> Architecture:
-        """ "skipgram": predict a word from each of its contexts; "cbow": predict it from their mean; "edges" (LINE,
-        Tang et al. 2015): a sentence is a pair; predict the second word from the first."""
+        """ "skipgram": predict a word from each of its contexts; "cbow": predict a word from the mean of its contexts;
+        "edges" (LINE, Tang et al. 2015): sentences are pairs; predict the second word from the first."""
         if isinstance(self.settings, LINESettings):
             return "edges"
         is_cbow = isinstance(self.settings, Word2VecSettings) and self.settings.architecture == "cbow"
@@ -73,18 +75,18 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def window(self) -> int:
-        """The maximum number of context words on either side, whose number is random; 1 for edges."""
+        """The maximum of the random number of context words on either side; 1 for edges."""
         settings = self.settings
         return settings.windowSize if isinstance(settings, (Word2VecSettings, DeepWalkSettings)) else 1
 
     @property
     def sample(self) -> float:
-        """The threshold of word2vec's subsampling, as a share of all tokens; 0: no subsampling."""
+        """The threshold of word2vec's subsampling, as a fraction of all tokens; 0: no subsampling."""
         return self.settings.sample if isinstance(self.settings, Word2VecSettings) else 0.0
 
     @property
     def keyed(self) -> bool:
-        """Whether words are keys of a sparse table, not row numbers; only with the strategy "rows"."""
+        """Whether words are keys of sparse tables instead of indices; only with the strategy "rows"."""
         return isinstance(self.settings, LINESettings) and self.settings.hashed
 
     @property
@@ -99,12 +101,12 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def table_bytes(self) -> int:
-        """The bytes of one table."""
+        """The bytes of a table."""
         return self.vocabulary * self.size * np.dtype(np.float32).itemsize
 
     @property
     def zero_vectors_loss(self) -> float:
-        """The loss of a prediction and its negatives if all vectors are 0."""
+        """The loss of a pair and its negatives if all vectors are 0."""
         return (1 + self.settings.negative) * math.log(2)
 
     def has_diverged(self, loss: float) -> bool:
@@ -113,22 +115,22 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def group_size(self) -> int:
-        """The number of a word's contexts that share negatives: two where negatives cost little time, else all."""
+        """The number of a word's contexts that share negatives: 2 in "local" skip-gram, which draws fast, else all."""
         return 2 if self.settings.via == "local" and self.architecture == "skipgram" else 2 * self.window
 
     @property
     def num_negatives(self) -> int:
-        """The number of negatives for each word (or edge), for all groups of contexts that share them."""
+        """The number of negatives that are drawn for each word (or edge), for all groups of its contexts."""
         return self.settings.negative * (-(-2 * self.window // self.group_size))
 
     @property
     def tokens_per_example(self) -> int:
-        """The number of tokens in a unit of ``total``: two for an edge."""
+        """The number of tokens in each unit of ``total``: 2 for edges, else 1."""
         return 2 if self.architecture == "edges" else 1
 
     @property
     def inputs_per_token(self) -> float:
-        """The mean number of inputs of a token's group; for skip-gram its contexts, window + 1 on average."""
+        """The mean number of inputs (see ``training_kernels``) per token; for skip-gram, its contexts."""
         return {"skipgram": self.window + 1.0, "cbow": 1.0, "edges": 0.5}[self.architecture]
 
     def rate(self, progress: float) -> float:
@@ -143,8 +145,8 @@ class FittedEmbeddings:
     Attributes:
         vectors: float32, shape (vocabulary, size).
         contexts: float32, of the same shape; None: the vectors are also the contexts.
-        history: the objective is the mean of -log p of a prediction and its negatives, for each epoch.
-        clocks: the number of clocks of the run, including those of earlier trainings.
+        history: the history; the objective is the mean loss of a pair and its negatives in each epoch.
+        clocks: the number of clocks of the run, including those of earlier trainings in the same run.
         keys, counts: the keys and their occurrences, the most frequent first; None: words are not keys.
     """
 

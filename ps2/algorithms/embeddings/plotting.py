@@ -1,4 +1,4 @@
-"""Plots of vectors. Needs matplotlib, but no display."""
+"""Plots of vectors in a plane, with matplotlib. Needs no display."""
 
 from __future__ import annotations
 
@@ -23,12 +23,18 @@ MAX_LABELLED, MAX_POINTS = 60, 50_000
 
 @dataclass(frozen=True)
 class Plane:
-    """Vectors in the plane of their two largest principal components, shape (n, 2), the most frequent names first;
-    ``shares`` are the components' shares of the variance."""
+    """Vectors in the plane of their two largest principal components.
+
+    Attributes:
+        names: the names, the most frequent first.
+        points: the coordinates in the plane, shape (n, 2).
+        variance_fractions: the fractions of the variance that the two components explain.
+        dim: the dimension of the vectors.
+    """
 
     names: Names
     points: Float64s
-    shares: Float64s
+    variance_fractions: Float64s
     dim: int
 
 
@@ -50,19 +56,19 @@ def draw_plane(
     style(
         axes,
         f"{len(points):,} vectors of {plane.dim} numbers{limit}",
-        f"first principal component, {plane.shares[0]:.0%} of the variance",
-        f"second principal component, {plane.shares[1]:.0%}",
+        f"first principal component, {plane.variance_fractions[0]:.0%} of the variance",
+        f"second principal component, {plane.variance_fractions[1]:.0%}",
     )
     return axes
 
 
 def _groups(names: Names, classes: Mapping[Any, Any], shown: Int64s) -> list[tuple[str, str, Int64s]]:
-    """Return the label, the colour and the positions of the vectors of each group."""
+    """Return the label, the colour and the positions of each group: the largest classes, and all other vectors."""
     if not classes:
         return [("", BLUE, shown)]
     shown_classes = [classes.get(name) for name in names.named(shown)]
     counts = Counter(value for value in shown_classes if value is not None)
     largest = [value for value, _ in counts.most_common(len(COLOURS))]
-    numbers = np.array([largest.index(value) if value in largest else -1 for value in shown_classes])
-    groups = [("others", GREY, shown[numbers < 0])] if (numbers < 0).any() else []
-    return groups + [(str(value), COLOURS[i], shown[numbers == i]) for i, value in enumerate(largest)]
+    class_indices = np.array([largest.index(value) if value in largest else -1 for value in shown_classes])
+    groups = [("others", GREY, shown[class_indices < 0])] if (class_indices < 0).any() else []
+    return groups + [(str(value), COLOURS[i], shown[class_indices == i]) for i, value in enumerate(largest)]

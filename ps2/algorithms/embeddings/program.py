@@ -1,9 +1,9 @@
 """Embeddings by negative sampling as a durable program: skip-gram, CBOW and LINE.
 
 Mikolov et al., "Distributed Representations of Words and Phrases and their Compositionality" (2013); Tang et al.,
-"LINE: Large-scale Information Network Embedding" (2015). The tables of vectors are on the servers. Each worker passes
-over its sentences, or random walks, clock by clock (``EpochSchedule``), with a step size that falls with its own
-progress, so it needs no message. The driver chooses the strategy and adds up the losses of each epoch.
+"LINE: Large-scale Information Network Embedding" (2015). The tables of vectors are on the servers. Each worker iterates
+over its sentences, or random walks, clock by clock (``EpochSchedule``). Its step size falls with its progress, so it
+needs no messages of the driver. The driver chooses the strategy and adds up the losses of each epoch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ps2.server.memory import available_bytes
 log = logging.getLogger(__name__)
 
 WORDS = Words("epoch", "loss")
-# The loop of a worker, by strategy.
+# The function that trains in a worker, by strategy.
 STRATEGIES: dict[str, Callable[[WorkerContext], None]] = {
     "local": train_local,
     "rows": train_rows,
@@ -58,8 +58,8 @@ class Corpus(OwnRows):
     """The sentences of all workers; ``read`` returns the sentences of a worker.
 
     Attributes:
-        frequencies: the occurrences of each word; for edges, of each vertex as a target.
-        longest: the largest number of words of a sentence.
+        frequencies: the number of occurrences of each word; for edges, of each vertex as a target.
+        longest: the maximum number of words in a sentence.
     """
 
     frequencies: Int64s
@@ -68,7 +68,7 @@ class Corpus(OwnRows):
 
 @dataclass(frozen=True)
 class OnlyWorker:
-    """A training in the process of the only worker, with servers in this process; ``reason`` says why, in words."""
+    """A training in the process of the only worker, which also has the servers; ``reason`` explains this placement."""
 
     threads: int
     reason: str
@@ -82,16 +82,16 @@ def train(
     only_worker: OnlyWorker | None = None,
     shared_cleanup: ExitStack | None = None,
 ) -> FittedEmbeddings:
-    """Train with the tables on the servers of a context; in a restored context, continue.
+    """Train with tables on the servers of a context; in a restored context, continue the training.
 
     Args:
         on_step: called in the driver after each epoch.
         only_worker: the worker whose process calls ``train``; None: the driver calls it.
-        shared_cleanup: frees the tables of a named training when it closes. Until then, checkpoints have them, for a
-            driver that continues the next training. None: they are freed at the end.
+        shared_cleanup: frees the tables of a named training when this stack is closed. Until then, checkpoints include
+            them, in case another driver continues a later training of the same fit. None: free the tables at the end.
 
     Raises:
-        LimitError: the tables, or a worker's batch, do not fit.
+        LimitError: the tables, or a worker's batch, do not fit into memory.
         PS2Error: the training has diverged: the vectors or the loss are not finite, or the loss is too large.
     """
     check_memory(plan, corpus.longest, available_bytes())
@@ -100,7 +100,7 @@ def train(
 
 
 class EmbeddingProgram(Program[FittedEmbeddings]):
-    """Embeddings by negative sampling."""
+    """The driver's side of a training of embeddings."""
 
     number, staleness, first_clock = 2, 1, 0
 
@@ -123,8 +123,6 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         # The step sizes of all epochs depend on the number of epochs.
         return {**super().settings(), "epochs": self.plan.settings.maxIter, "workers": self._corpus.workers}
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[Placement]:
         plan, reason = with_strategy(self.plan, ask(self._predict_costs))
         reason = self._only_worker.reason if self._only_worker else reason
@@ -140,7 +138,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
                 total.add(report)
             if total.losses and plan.has_diverged(total.mean_loss):
                 raise self._diverged(
-                    f"epoch {epoch}: the loss is {total.mean_loss:g}, where that of vectors of zeros is "
+                    f"epoch {epoch}: the loss is {total.mean_loss:g}, and zero vectors would have a loss of "
                     f"{plan.zero_vectors_loss:.3g}"
                 )
             step_size = {"step_size": plan.rate(epoch)}
@@ -161,23 +159,21 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         tables = ServerTables.make(plan, len(self._ps.servers), self.names)
         self._cleanup.callback(tables.free)
         if not self.names.begun:
-            tables.fill(plan)
+            tables.initialize(plan)
         if isinstance(tables.vectors, SlicedTable) and isinstance(tables.contexts, SlicedTable):
-            # Tables that were partitioned again for this fleet lack alias tables.
+            # After ``repartition``, tables have no alias table.
             sampler = Sampler.from_frequencies(plan, corpus.frequencies)
             put_aliases(tables.vectors, tables.contexts, sampler.thresholds, sampler.aliases)
         tokens = clock_tokens(plan, corpus.workers)
         schedule = EpochSchedule.from_plan(plan, corpus.workers, tokens, corpus.first)
         return WorkerSetup(plan, schedule, tables, self._threads)
 
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
-
     def loop(self) -> EmbeddingLoop:
         frequencies = self._corpus.frequencies
         if self._only_worker is not None:
             return EmbeddingLoop(self._setup, lambda: frequencies)
-        shared = training_host(self._ps).spark().broadcast(frequencies)
-        return EmbeddingLoop(self._setup, lambda: shared.value)
+        broadcast = training_host(self._ps).spark().broadcast(frequencies)
+        return EmbeddingLoop(self._setup, lambda: broadcast.value)
 
     def result(self, placement: Placement) -> FittedEmbeddings:
         tables, keys, counts, contexts = self._setup.tables, None, None, None
@@ -197,7 +193,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         self._cleanup.close()
 
     def _finite(self, table: Float32s) -> Float32s:
-        """Return a finite table; raise PS2Error for others, whose minimum or maximum is NaN or infinite."""
+        """Return the table; raise PS2Error if a value is not finite."""
         if not (math.isfinite(table.min()) and math.isfinite(table.max())):
             raise self._diverged("after the last epoch some vectors are not finite")
         return table
@@ -210,7 +206,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingLoop:
-    """The loop of each worker; picklable. Workers call ``get_frequencies`` for ``Corpus.frequencies``."""
+    """The loop of each worker; picklable. ``get_frequencies`` returns ``Corpus.frequencies`` in a worker."""
 
     setup: WorkerSetup
     get_frequencies: Callable[[], Int64s]

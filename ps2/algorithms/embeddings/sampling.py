@@ -21,43 +21,50 @@ class Sampler:
     """Samples windows and negatives for all batches of a training.
 
     Attributes:
-        chances: float64, shape (vocabulary,): the probability of each word to be drawn as a negative.
-        keep_chances: float32: the probability of each word to survive subsampling; None: no subsampling.
-        thresholds, aliases: the alias table of ``chances``.
+        negative_probabilities: the probability that a negative is this word, float64, shape (vocabulary,).
+        keep_probabilities: the probability that subsampling keeps an occurrence of this word, float32; None: no
+            subsampling.
+        thresholds, aliases: the alias table of ``negative_probabilities``.
     """
 
     plan: EmbeddingPlan
-    chances: Float64s
-    keep_chances: Float32s | None
+    negative_probabilities: Float64s
+    keep_probabilities: Float32s | None
     thresholds: npt.NDArray[np.uint32]
     aliases: Int32s
 
     @staticmethod
     def from_frequencies(plan: EmbeddingPlan, frequencies: Int64s) -> Sampler:
-        """Return the sampler for words with these counts; for edges, how often each vertex is a target."""
-        shares = frequencies / max(frequencies.sum(), 1)
-        chances = np.where(frequencies > 0, np.power(np.maximum(shares, 1e-300), plan.settings.nsExponent), 0.0)
-        # Without occurrences, all words are equally likely.
-        chances = chances / chances.sum() if chances.sum() > 0 else np.full(len(shares), 1 / len(shares))
-        keep_chances = None
+        """Return the sampler for words with these counts; for edges, the counts of vertices as targets."""
+        fractions = frequencies / max(frequencies.sum(), 1)
+        probabilities = np.where(
+            frequencies > 0, np.power(np.maximum(fractions, 1e-300), plan.settings.nsExponent), 0.0
+        )
+        # If no word occurs, all words are equally likely.
+        probabilities = (
+            probabilities / probabilities.sum()
+            if probabilities.sum() > 0
+            else np.full(len(fractions), 1 / len(fractions))
+        )
+        keep_probabilities = None
         if plan.sample:
-            ratios = plan.sample / np.maximum(shares, 1e-300)
-            keep_chances = np.minimum(np.sqrt(ratios) + ratios, 1.0).astype(np.float32)
-        thresholds, aliases = np.empty(len(chances), np.uint32), np.empty(len(chances), np.int32)
-        sampling_kernels.fill_alias_table(chances * len(chances), thresholds, aliases)
-        return Sampler(plan, chances, keep_chances, thresholds, aliases)
+            ratios = plan.sample / np.maximum(fractions, 1e-300)
+            keep_probabilities = np.minimum(np.sqrt(ratios) + ratios, 1.0).astype(np.float32)
+        thresholds, aliases = np.empty(len(probabilities), np.uint32), np.empty(len(probabilities), np.int32)
+        sampling_kernels.fill_alias_table(probabilities * len(probabilities), thresholds, aliases)
+        return Sampler(plan, probabilities, keep_probabilities, thresholds, aliases)
 
     def subsample(self, batch: Batch, key: np.uint64) -> Batch:
-        """Drop frequent tokens at random (word2vec's subsampling); the result is the same for the same key."""
+        """Drop occurrences of frequent words at random (word2vec's subsampling); ``key`` determines the result."""
         tokens, offsets = readable(batch[0].astype(np.int32, copy=False)), readable(batch[1])
-        if self.keep_chances is None or self.plan.architecture == "edges":
+        if self.keep_probabilities is None or self.plan.architecture == "edges":
             return tokens, offsets
         survivors, ends = np.empty(len(tokens), np.int32), np.empty(len(offsets), np.int64)
-        count = sampling_kernels.subsample(key, tokens, offsets, self.keep_chances, survivors, ends)
+        count = sampling_kernels.subsample(key, tokens, offsets, self.keep_probabilities, survivors, ends)
         return readable(survivors[:count]), readable(ends)
 
     def sample(self, batch: Batch, key: np.uint64, threads: int = 1) -> SampledBatch:
-        """Sample windows and negatives for a subsampled batch; the result is the same for the same key."""
+        """Sample windows and negatives for a subsampled batch; ``key`` determines the result."""
         plan, tokens, offsets = self.plan, readable(batch[0]), readable(batch[1])
         windows = np.empty(0 if plan.architecture == "edges" else len(tokens), np.int32)
         sampling_kernels.draw_windows(key, plan.window, windows)
@@ -67,7 +74,7 @@ class Sampler:
 
 
 def kind_of(plan: EmbeddingPlan) -> int:
-    """Return the number of an architecture in ``training_kernels``."""
+    """Return the constant of ``training_kernels`` for a plan's architecture."""
     if plan.architecture == "edges":
         return training_kernels.EDGES_ONE_TABLE if plan.shares_table else training_kernels.EDGES
     return training_kernels.CBOW if plan.architecture == "cbow" else training_kernels.SKIPGRAM
@@ -75,7 +82,7 @@ def kind_of(plan: EmbeddingPlan) -> int:
 
 @dataclass(frozen=True, eq=False)
 class SampledBatch:
-    """A batch of sentences with their bounds, ``offsets``, and ``training_kernels.Draws``."""
+    """A batch of sentences: their bounds, ``offsets``, and the fields of ``training_kernels.Draws``."""
 
     plan: EmbeddingPlan
     tokens: Int32s
@@ -85,8 +92,10 @@ class SampledBatch:
     negatives: Int32s
 
     def train(self, vectors: Float32s, contexts: Float32s, rate: float, threads: int = 1) -> Float64s:
-        """Train the tables on the batch, in place, with threads that take no locks; return the statistics of
-        ``training_kernels``. The tables are C-contiguous. For first-order edges, both are the same array."""
+        """Train the tables on the batch, in place; threads take no locks. Return ``training_kernels``' statistics.
+
+        The tables are C-contiguous. For first-order edges, ``vectors`` and ``contexts`` are the same array.
+        """
         kernel, options = training_kernels.kernel_of(kind_of(self.plan), self.plan.window, self.plan.group_size)
         draws = training_kernels.Draws(self.tokens, self.targets, self.windows, self.negatives)
         arguments = draws, vectors, contexts, np.float32(rate), *options
@@ -94,15 +103,15 @@ class SampledBatch:
         if threads == 1:
             statistics: Float64s = kernel(*bounds, *arguments)
             return statistics
-        parts = over_blocks(kernel, bounds, *arguments, cost=self._cost, max_cores=threads)
-        return np.sum(parts, axis=0)
+        block_statistics = over_blocks(kernel, bounds, *arguments, cost=self._cost, max_cores=threads)
+        return np.sum(block_statistics, axis=0)
 
-    def renumbered(self, tokens: Int32s, targets: Int32s, negatives: Int32s) -> SampledBatch:
-        """Return the batch with other row numbers of the tables."""
+    def with_rows(self, tokens: Int32s, targets: Int32s, negatives: Int32s) -> SampledBatch:
+        """Return the batch with other rows of the tables instead of words."""
         return replace(self, tokens=readable(tokens), targets=readable(targets), negatives=readable(negatives))
 
-    def pieces(self, groups: int) -> Iterator[SampledBatch]:
-        """Yield the batch in pieces of whole sentences, of at most ``groups`` words or edges each."""
+    def minibatches(self, groups: int) -> Iterator[SampledBatch]:
+        """Yield minibatches of whole sentences, of at most ``groups`` words (or edges) each."""
         offsets, units = self.offsets, self.plan.tokens_per_example
         if len(self.tokens) <= groups * units:
             yield self
@@ -120,7 +129,7 @@ class SampledBatch:
 
     @property
     def _cost(self) -> int:
-        """The approximate number of multiplications of a sentence."""
+        """The approximate number of multiplications for a sentence."""
         plan = self.plan
         pairs = {"skipgram": plan.window, "cbow": 2, "edges": 1}[plan.architecture]
         groups = len(self.negatives) / max(len(self.offsets) - 1, 1)

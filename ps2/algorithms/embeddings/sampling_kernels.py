@@ -1,7 +1,7 @@
 """Random draws for a batch of sentences: subsampling, window sizes, negatives.
 
-Each random number is a hash (SplitMix64's finaliser, ``ps2.ops.draws``) of the batch's key and a position in the batch,
-so that workers and servers draw the same.
+Each random number is a hash (SplitMix64's finaliser, ``ps2.ops.draws``) of the batch's key and a position in the batch.
+So workers and servers draw the same numbers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Array = npt.NDArray[Any]
 ONE = np.uint64(1)
 LOW_BITS = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
-# Makes the key of subsampling from the batch's key.
+# The batch's key xor this constant is the key for subsampling, so that it does not repeat other draws.
 SUBSAMPLING = np.uint64(0x5851F42D4C957F2D)
-# The time of drawing a word, in additions.
+# The approximate time of drawing a word, in additions.
 DRAW_COST = 32
 
 
 @kernel
 def add_initial_vectors(rows: Float32s, keys: Int64s, seed: np.uint64, limit: float) -> None:
-    """Add the initial vectors of keys to rows: uniform in [-limit, limit), a function of seed and key."""
+    """Add the initial vectors of keys to rows: random values in [-limit, limit), which depend on seed and key."""
     for i in range(len(keys)):
         key = scrambled(scrambled(seed + GOLDEN) + GOLDEN * (np.uint64(keys[i]) + ONE))
         for j in range(rows.shape[1]):
@@ -39,19 +39,19 @@ def add_initial_vectors(rows: Float32s, keys: Int64s, seed: np.uint64, limit: fl
 
 
 @kernel
-def fill_alias_table(chances: Float64s, thresholds: Array, aliases: Int32s) -> None:
+def fill_alias_table(weights: Float64s, thresholds: Array, aliases: Int32s) -> None:
     """Build an alias table: cell i yields word i with probability ``thresholds[i] / 2**32``, else word ``aliases[i]``.
 
-    Vose 1991, "A linear algorithm for generating random numbers with a given distribution". ``chances`` are the words'
-    probabilities times their number, so their mean is 1. They are overwritten.
+    Vose 1991, "A linear algorithm for generating random numbers with a given distribution". ``weights`` are the words'
+    probabilities times the number of words, so their mean is 1. They are overwritten.
     """
-    count = len(chances)
+    count = len(weights)
     small, large = np.empty(count, np.int32), np.empty(count, np.int32)
     smalls = larges = 0
     for i in range(count):
         aliases[i] = i
         thresholds[i] = np.uint32(LOW_BITS)
-        if chances[i] < 1.0:
+        if weights[i] < 1.0:
             small[smalls] = i
             smalls += 1
         else:
@@ -60,10 +60,10 @@ def fill_alias_table(chances: Float64s, thresholds: Array, aliases: Int32s) -> N
     while smalls and larges:
         smalls -= 1
         less, more = small[smalls], large[larges - 1]
-        thresholds[less] = np.uint32(chances[less] * 4294967295.0)
+        thresholds[less] = np.uint32(weights[less] * 4294967295.0)
         aliases[less] = more
-        chances[more] -= 1.0 - chances[less]
-        if chances[more] < 1.0:
+        weights[more] -= 1.0 - weights[less]
+        if weights[more] < 1.0:
             larges -= 1
             small[smalls] = more
             smalls += 1
@@ -79,7 +79,7 @@ def draw_windows(key: np.uint64, window: int, windows: Int32s) -> None:
 
 @kernel
 def fill_negatives(rows: Int64s, negatives: Int32s, key: np.uint64, thresholds: Array, aliases: Int32s) -> None:
-    """Draw words from an alias table for the tokens or edges with the numbers ``rows``, in any order."""
+    """Fill ``negatives`` with words from an alias table; ``rows`` are the indices of the batch's tokens (or edges)."""
     cells, width = np.uint64(len(thresholds)), negatives.shape[1]
     for row in range(len(rows)):
         first = np.uint64(rows[row] * width)
@@ -92,7 +92,7 @@ def fill_negatives(rows: Int64s, negatives: Int32s, key: np.uint64, thresholds: 
 def draw_negatives(
     shape: tuple[int, int], key: np.uint64, thresholds: Array, aliases: Int32s, threads: int | None = None
 ) -> Int32s:
-    """Return words drawn from an alias table, the same for the same key; ``threads`` None: one for each core."""
+    """Draw words from an alias table; ``key`` determines them. ``threads`` None: one for each core."""
     negatives = np.empty(shape, np.int32)
     rows, table = readable(np.arange(len(negatives))), (readable(thresholds), readable(aliases))
     over_blocks(fill_negatives, (rows, negatives), key, *table, cost=DRAW_COST * shape[1], max_cores=threads)
@@ -101,16 +101,16 @@ def draw_negatives(
 
 @kernel
 def subsample(
-    key: np.uint64, tokens: Int32s, offsets: Int64s, chances: Float32s, survivors: Int32s, ends: Int64s
+    key: np.uint64, tokens: Int32s, offsets: Int64s, keep_probabilities: Float32s, survivors: Int32s, ends: Int64s
 ) -> int:
-    """Copy each token with the probability of its word, and set the sentences' bounds; return the number of tokens."""
+    """Copy each token with its word's probability, and set the sentences' bounds; return the number of survivors."""
     count = 0
     key = scrambled(key ^ SUBSAMPLING)
     ends[0] = 0
     for sentence in range(len(offsets) - 1):
         for i in range(offsets[sentence], offsets[sentence + 1]):
             unit = np.float64(scrambled(key + GOLDEN * (np.uint64(i) + ONE)) >> np.uint64(11)) * TO_UNIT
-            if unit < chances[tokens[i]]:
+            if unit < keep_probabilities[tokens[i]]:
                 survivors[count] = tokens[i]
                 count += 1
         ends[sentence + 1] = count
@@ -118,9 +118,11 @@ def subsample(
 
 
 @kernel
-def collect(words: Int32s, cells: Int32s, distinct: Int32s) -> int:
-    """List the distinct words in order of first appearance; return their number. ``cells`` has -1 for each word of the
-    vocabulary; listed words get 0."""
+def list_distinct(words: Int32s, cells: Int32s, distinct: Int32s) -> int:
+    """List the distinct words in order of first appearance; return their number.
+
+    ``cells`` has -1 for each word of the vocabulary, and is set to 0 for the listed words.
+    """
     count = 0
     for i in range(len(words)):
         if cells[words[i]] < 0:
@@ -131,11 +133,11 @@ def collect(words: Int32s, cells: Int32s, distinct: Int32s) -> int:
 
 
 @kernel
-def number_words(words: Int32s, distinct: Int32s, cells: Int32s, numbers: Int32s) -> None:
-    """Set ``numbers`` to each word's position in the list of distinct words, and reset ``cells`` to -1."""
+def index_words(words: Int32s, distinct: Int32s, cells: Int32s, indices: Int32s) -> None:
+    """Set ``indices`` to each word's index in ``distinct``, and reset ``cells`` of ``list_distinct`` to -1."""
     for i in range(len(distinct)):
         cells[distinct[i]] = i
     for i in range(len(words)):
-        numbers[i] = cells[words[i]]
+        indices[i] = cells[words[i]]
     for i in range(len(distinct)):
         cells[distinct[i]] = -1

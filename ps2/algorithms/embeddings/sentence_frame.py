@@ -1,4 +1,4 @@
-"""The sentences of a DataFrame: check them and count their words, number the words, or train in the same Spark job."""
+"""The sentences of a DataFrame: check them, count and encode their words, or train in the same Spark job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, StringType
 from ps2.algorithms.embeddings.graph_frame import collect_arrow
 from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
-from ps2.algorithms.embeddings.sentences import InMemorySentences, number_words, split_long
+from ps2.algorithms.embeddings.sentences import InMemorySentences, encode_words, split_long
 from ps2.algorithms.embeddings.settings import Word2VecSettings
 from ps2.algorithms.embeddings.work import check_memory
 from ps2.algorithms.frame.arrow_batches import blocks_of, from_bytes, spark_schema, to_bytes
@@ -31,8 +31,8 @@ from ps2.run.message import STOP, Message, Stop
 from ps2.run.spark.backend_lookup import with_python
 from ps2.server.memory import available_bytes
 
-# A partition's survey: its work (see ``loads_of``), the number of rows that are not sentences, and its words with their
-# counts as an Arrow stream.
+# A partition's survey: its number and cost of rows (see ``loads_of``), the number of rows that are null or have a null,
+# and its words with their counts, as an Arrow stream; null: Spark counts them.
 SURVEY = pa.schema(
     [
         (PART, pa.int32()),
@@ -43,38 +43,42 @@ SURVEY = pa.schema(
         ("words", pa.binary()),
     ]
 )
-# The largest number of partitions whose words the driver adds up; the words of more could exceed its memory.
+# The maximum number of partitions whose counts the driver merges; those of more could exceed its memory.
 MAX_MERGED = 8
-# The number of counts of a partition's batches from which on equal words are added up.
+# A task merges the counts of its batches when they have more rows than this.
 MAX_COUNTED = 1 << 22
-# The number of words that are looked up together. Each call hashes the vocabulary.
+# The approximate number of words that are looked up together, because each call hashes the vocabulary.
 BLOCK_WORDS = 1 << 20
-# The largest size of both tables that a worker trains and returns in one job.
+# The maximum bytes of both tables that a worker trains and returns in one job.
 MAX_RESULT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class SentencesSurvey(TableSurvey):
-    """Checked sentences; ``dim`` is the size of the vocabulary. The words, and their counts, are ordered by frequency,
-    the most frequent first; words of equal frequency are in byte order."""
+    """Checked sentences; ``dim`` is the size of the vocabulary.
+
+    Attributes:
+        words: the words, the most frequent first; words of equal frequency are in byte order.
+        counts: the number of occurrences of each word.
+    """
 
     words: Names
     counts: Int64s
 
 
 def encode(batches: Iterable[pa.RecordBatch], words: Names, longest: int) -> InMemorySentences:
-    """Number the words of sentences, which are split after ``longest`` words."""
+    """Encode the words of sentences as indices, and split sentences of more than ``longest`` words."""
     blocks = blocks_of((batch.column(0) for batch in batches), lambda lists: len(lists.values), BLOCK_WORDS)
-    parts = [number_words(pa.concat_arrays(block), words) for block in blocks]
-    tokens = np.concatenate([np.empty(0, np.int32), *(tokens for tokens, _ in parts)])
-    lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in parts)])
+    encoded = [encode_words(pa.concat_arrays(block), words) for block in blocks]
+    tokens = np.concatenate([np.empty(0, np.int32), *(tokens for tokens, _ in encoded)])
+    lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in encoded)])
     return InMemorySentences(tokens, split_long(lengths, longest))
 
 
 def survey_sentences(frame: DataFrame, settings: Word2VecSettings) -> SentencesSurvey:
-    """Count words, by one Spark job, or two for many partitions. The column satisfies ``check_sentences``.
+    """Count words in one Spark job, or in two for many partitions. The column has passed ``check_sentences``.
 
-    Raise InputError for no rows, a null, or fewer than two frequent words.
+    Raise InputError if there are no rows, a row is or has a null, or there are fewer than two frequent words.
     """
     name = str(settings.inputCol)
     sentences = sentences_of(frame, name)
@@ -91,19 +95,19 @@ def survey_sentences(frame: DataFrame, settings: Word2VecSettings) -> SentencesS
             f"such a row: {row}"
         )
     if all(row["words"] is not None for row in rows):
-        counted = _merge(pa.concat_tables(from_bytes(row["words"]) for row in rows))
-    else:  # Spark adds up the counts of many partitions
+        word_counts = _merge(pa.concat_tables(from_bytes(row["words"]) for row in rows))
+    else:  # there are too many partitions for the driver, so Spark counts
         word = F.explode("sentence").alias("word")
-        counted = collect_arrow(sentences.select(word).groupBy("word").agg(F.count(F.lit(1)).alias("count")))
-    words, frequencies = vocabulary_of(counted, settings)
+        word_counts = collect_arrow(sentences.select(word).groupBy("word").agg(F.count(F.lit(1)).alias("count")))
+    words, frequencies = vocabulary_of(word_counts, settings)
     return SentencesSurvey(len(words), loads_of(rows), words, frequencies)
 
 
-def vocabulary_of(counted: pa.Table, settings: Word2VecSettings) -> tuple[Names, Int64s]:
-    """Return the words of ``SentencesSurvey`` and their counts; raise InputError for fewer than two frequent words."""
+def vocabulary_of(word_counts: pa.Table, settings: Word2VecSettings) -> tuple[Names, Int64s]:
+    """Return ``words`` and ``counts`` of a survey; raise InputError for fewer than two frequent words."""
     name, min_count = settings.inputCol, settings.minCount
-    counts = counted.column("count").combine_chunks().to_numpy()
-    frequent = counted.filter(pa.array(counts >= min_count))
+    counts = word_counts.column("count").combine_chunks().to_numpy()
+    frequent = word_counts.filter(pa.array(counts >= min_count))
     if len(frequent) < 2:
         reason = f"the most frequent word occurs {counts.max():,} times" if len(counts) else "all sentences are empty"
         raise InputError(
@@ -116,19 +120,19 @@ def vocabulary_of(counted: pa.Table, settings: Word2VecSettings) -> tuple[Names,
 
 
 def check_sentences(frame: DataFrame, name: str) -> None:
-    """Raise InputError unless a column has sentences; starts no job."""
+    """Raise InputError unless a column has arrays of strings; starts no Spark job."""
     kind = field(frame, name).dataType
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StringType):
         raise InputError(f"column {name!r}: expected sentences, arrays of strings, got {kind.simpleString()}")
 
 
 def sentences_of(frame: DataFrame, name: str) -> DataFrame:
-    """Return the sentences without collation, so that Spark compares words by bytes, as workers do."""
+    """Return the column ``sentence``, without collation: Spark then compares words by bytes, as workers do."""
     return frame.select(column(name).cast("array<string>").alias("sentence"))
 
 
 def survey(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield a row of ``SURVEY``, or nothing without sentences. Only the first ``MAX_MERGED`` partitions have words."""
+    """Yield a row of ``SURVEY`` if there are sentences. Only the first ``MAX_MERGED`` partitions include words."""
     task = TaskContext.get()
     part = 0 if task is None else task.partitionId()
     costs, faulty, counts = [np.empty(0)], 0, [_count(pa.array([], pa.string()))]
@@ -157,20 +161,20 @@ def survey(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _count(words: pa.Array) -> pa.Table:
-    """Count words; nulls are left out."""
+    """Count words; ignore nulls."""
     word, count = words.drop_null().cast(pa.string()).value_counts().flatten()
     return pa.table({"word": word, "count": count})
 
 
-def _merge(counted: pa.Table) -> pa.Table:
+def _merge(word_counts: pa.Table) -> pa.Table:
     """Add up the counts of equal words."""
-    summed = counted.group_by("word").aggregate([("count", "sum")])
+    summed = word_counts.group_by("word").aggregate([("count", "sum")])
     return pa.table({"word": summed.column("word"), "count": summed.column("count_sum")})
 
 
 @dataclass(frozen=True, eq=False)
 class CountedSentences:
-    """The rows of the only worker, with the numbers of its ``SURVEY``."""
+    """The rows of the only worker, and the columns of its ``SURVEY``."""
 
     batches: list[pa.RecordBatch]
     rows: int
@@ -185,21 +189,21 @@ class CountedSentences:
         return CountedSentences(rows, row[ROWS], row["faulty"], row["words"])
 
     def report(self) -> dict[str, Any]:
-        """Return the counts for the driver, as plain data."""
+        """Return the survey for the driver, as plain data."""
         return {"rows": np.array([self.rows, self.faulty]), "words": np.frombuffer(self.words, np.uint8)}
 
 
 @dataclass
 class VocabularyCheck:
-    """The driver's part of a training in one job. ``vocabulary`` are the words and their counts, after ``decide``."""
+    """The driver's side of a training in one job. ``decide`` sets ``vocabulary``: the words and their counts."""
 
     settings: Word2VecSettings
     vocabulary: tuple[Names, Int64s] | None = None
 
     def decide(self, report: Mapping[str, Any]) -> Message | Stop:
-        """Return a message that lets the worker train, or STOP: rows are invalid, or the model is too large.
+        """Return a message that lets the worker train, or STOP if rows are invalid, or the model is too large.
 
-        Raise InputError for fewer than two frequent words, LimitError if the training does not fit.
+        Raise InputError for fewer than two frequent words, LimitError if the training does not fit into memory.
         """
         _, faulty = report["rows"].tolist()
         if faulty:
@@ -221,11 +225,11 @@ class TrainCountedSentences:
     servers: int
     only_worker: OnlyWorker
 
-    def __call__(self, counted: CountedSentences, message: Mapping[str, Any]) -> Outcome:
+    def __call__(self, survey: CountedSentences, message: Mapping[str, Any]) -> Outcome:
         longest = self.settings.maxSentenceLength
-        words, counts = vocabulary_of(from_bytes(counted.words), self.settings)
+        words, counts = vocabulary_of(from_bytes(survey.words), self.settings)
         plan = EmbeddingPlan(settings=self.settings, vocabulary=len(words), total=int(counts.sum()))
-        sentences = encode(counted.batches, words, longest)
+        sentences = encode(survey.batches, words, longest)
         corpus = Corpus(None, 1, lambda worker, rows: sentences, frequencies=counts, longest=longest)
 
         def run(ps: Any, on_step: OnStep) -> FittedEmbeddings:

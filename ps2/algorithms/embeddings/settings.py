@@ -14,9 +14,9 @@ ORDERS = {"both": (1, 2), "first": (1,), "second": (2,)}
 
 
 class SeedSettings(Settings):
-    """The seed."""
+    """The param ``seed``."""
 
-    seed: Setting[int] = param(0, "the seed of all random draws", bits=64)
+    seed: Setting[int] = param(0, "the seed of all random numbers", bits=64)
 
     getSeed, setSeed = getter(seed), setter(seed)
 
@@ -31,13 +31,13 @@ class EmbeddingSettings(SeedSettings, FleetSettings):
     )
     maxIter: Setting[int] = param(1, "the number of passes over the data", at_least=1, option="iterations")
     stepSize: Setting[float] = param(
-        0.025, "the initial step size; it falls linearly to a ten-thousandth of that", above=0, option="lr"
+        0.025, "the initial step size, which falls linearly to a ten-thousandth of its value", above=0, option="lr"
     )
     via: Setting[str] = param(
         "auto",
-        "where vectors are updated: 'servers' (they compute dot products, only scalars travel), 'rows' "
-        "(the vectors of some sentences are pulled, updated and pushed), 'local' (each worker has all "
-        "vectors, and differences travel now and then), or 'auto' (the fastest by measurement)",
+        "where vectors are updated: 'servers' (on the servers; workers send tokens and receive dot products), "
+        "'rows' (in workers, which pull the vectors of some sentences and push their changes), 'local' (in "
+        "workers, which have all vectors and exchange changes periodically), or 'auto' (the fastest by measurement)",
         one_of=get_args(Strategy),
     )
     numWorkers: Setting[int | None] = param(
@@ -65,15 +65,15 @@ class Word2VecSettings(EmbeddingSettings):
         5, "the context size: up to this many words of the sentence before and after each word", at_least=1
     )
     maxSentenceLength: Setting[int] = param(
-        1000, "the maximum number of words of a sentence; longer ones are split", at_least=1
+        1000, "the maximum number of words in a sentence; longer sentences are split", at_least=1
     )
     numPartitions: Setting[int] = param(
         1, "the number of tasks that train, if it is set and numWorkers is not", at_least=1
     )
     sample: Setting[float] = param(
         0.0,
-        "the frequency (a share of all words) above which occurrences of a word are dropped at random, "
-        "more of them the more frequent it is; 0: none are dropped",
+        "word2vec's subsampling: occurrences of words more frequent than this fraction of all words are dropped "
+        "at random, more of them for more frequent words; 0: no occurrences are dropped",
         at_least=0,
     )
     architecture: Setting[str] = param(
@@ -118,16 +118,16 @@ class GraphSettings(SeedSettings, WeightSettings):
 
 
 class WalkSettings(GraphSettings):
-    """The parameters of walks, and where the graph lies."""
+    """The parameters of walks, and the location of the graph."""
 
     graphOn: Setting[str] = param(
         "auto",
-        "where the graph lies: 'workers' (each has all of it), 'servers' (each has a part; workers ask "
-        "them at each step), or 'auto' (workers up to 256 MiB); the walks do not depend on it",
+        "where the graph is stored: 'workers' (each has the whole graph), 'servers' (each has some vertices; "
+        "workers send a request for each step), or 'auto' (workers up to 256 MiB); the walks are the same",
         one_of=("auto", "workers", "servers"),
     )
     numWalks: Setting[int] = param(10, "the number of walks from each vertex", at_least=1, option="walks")
-    walkLength: Setting[int] = param(80, "the maximum number of vertices of a walk", at_least=1, option="length")
+    walkLength: Setting[int] = param(80, "the maximum number of vertices in a walk", at_least=1, option="length")
 
     getGraphOn, setGraphOn = getter(graphOn), setter(graphOn)
     getNumWalks, setNumWalks = getter(numWalks), setter(numWalks)
@@ -139,11 +139,11 @@ class BiasedWalkSettings(WalkSettings):
 
     p: Setting[float] = param(
         1.0,
-        "node2vec's return parameter: the larger, the less often a walk returns to its previous vertex at once",
+        "node2vec's return parameter: with larger values, a walk returns to its previous vertex less often",
         above=0,
     )
     q: Setting[float] = param(
-        1.0, "node2vec's in-out parameter: the larger, the closer a walk stays to its previous vertex", above=0
+        1.0, "node2vec's in-out parameter: with larger values, a walk stays closer to its previous vertex", above=0
     )
 
     getP, setP = getter(p), setter(p)
@@ -155,7 +155,7 @@ class RandomWalkSettings(BiasedWalkSettings, FleetSettings):
 
     numWorkers: Setting[int | None] = param(
         None,
-        "the number of tasks that compute walks; not set: one for each task slot; the walks do not depend on it",
+        "the number of tasks that compute walks; not set: one for each task slot; the walks are the same",
         at_least=1,
         type=int,
         option=None,
@@ -194,14 +194,14 @@ class LINESettings(EmbeddingSettings, GraphSettings):
     maxIter: Setting[int] = param(20, "the number of passes over the data", at_least=1, option="iterations")
     order: Setting[str] = param(
         "both",
-        "'first': vertices with an edge are similar; 'second': vertices with common neighbours are; "
-        "'both': half of the vector each",
+        "'first': vertices with an edge between them get similar vectors; 'second': vertices with common "
+        "neighbours do; 'both': each order trains half of each vector",
         one_of=ORDERS,
     )
     hashed: Setting[bool] = param(
         False,
-        "whether ids (non-negative integers) are keys of sparse tables, without being numbered first: "
-        "servers and workers use memory for touched ids only; requires via='rows' or 'auto'",
+        "whether ids (non-negative integers) are keys of sparse tables, so that vertices are not listed before the "
+        "training, and servers and workers store only the ids that they train; requires via='rows' or 'auto'",
     )
 
     getOrder, setOrder = getter(order), setter(order)

@@ -1,7 +1,7 @@
-"""The products and updates of a group by SIMD instructions: two inputs and all outputs at a time.
+"""SIMD code for the dot products and updates of a group: two inputs and all outputs at a time.
 
-Separate loops for inputs and for outputs would read every row twice, and load three numbers for two multiplications.
-LLVM does not vectorize a loop over both, because it cannot prove that the rows do not overlap.
+Separate loops over inputs and over outputs would read every row twice, and load three values for two multiplications.
+LLVM does not vectorize a loop over both, because it cannot prove that rows do not overlap.
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ from numba.extending import intrinsic
 
 from ps2.ops.simd import FLOAT_BYTES, LANES, VECTOR, cgutils, multiply_add, place_of, row_of, spread, sum_of, types
 
-# The numbers of inputs and outputs that are updated at once. Five negatives are usual.
+# The numbers of inputs and outputs that are updated at once: two inputs, a target and the usual five negatives.
 INPUTS, OUTPUTS = 2, 6
 
 
-def _update(_: Any, table: Any, one: Any, other: Any, old: Any, changes: Any, end: Any, factors: Any) -> Any:
-    """Add the outputs to two inputs, different rows of ``table``, and the inputs' old values to the outputs' changes.
+def _update(_: Any, table: Any, first: Any, second: Any, old: Any, changes: Any, end: Any, factors: Any) -> Any:
+    """Add multiples of the outputs to two inputs, and multiples of the inputs' old values to the outputs' changes.
 
-    The first ``OUTPUTS`` rows of ``old`` and ``changes`` belong to the outputs. ``factors`` has the coefficients of the
-    first input, then those of the second input.
+    Args:
+        first, second: the inputs, different rows of ``table``.
+        old, changes: the outputs and their changes, the first ``OUTPUTS`` rows.
+        end: the number of columns.
+        factors: the multiples: for the first input and each output, then for the second input.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds = signature.args
-        inputs = [row_of(context, builder, kinds[0], arguments[0], arguments[number]) for number in (1, 2)]
+        inputs = [row_of(context, builder, kinds[0], arguments[0], arguments[index]) for index in (1, 2)]
         count = arguments[5]
-        numbers = [ir.Constant(count.type, j) for j in range(OUTPUTS)]
-        outputs = [row_of(context, builder, kinds[3], arguments[3], j) for j in numbers]
-        changed = [row_of(context, builder, kinds[4], arguments[4], j) for j in numbers]
+        indices = [ir.Constant(count.type, j) for j in range(OUTPUTS)]
+        outputs = [row_of(context, builder, kinds[3], arguments[3], j) for j in indices]
+        changed = [row_of(context, builder, kinds[4], arguments[4], j) for j in indices]
         factors = [spread(builder, factor) for factor in cgutils.unpack_tuple(builder, arguments[6], INPUTS * OUTPUTS)]
         zero, step = ir.Constant(count.type, 0), ir.Constant(count.type, LANES)
         with cgutils.for_range_slice(builder, zero, count, step) as (offset, _):
@@ -54,13 +57,13 @@ def _update(_: Any, table: Any, one: Any, other: Any, old: Any, changes: Any, en
     return types.void(table, types.intp, types.intp, old, changes, types.intp, factor_types), generate
 
 
-def _multiply(_: Any, table: Any, one: Any, other: Any, old: Any, end: Any) -> Any:
+def _multiply(_: Any, table: Any, first: Any, second: Any, old: Any, end: Any) -> Any:
     """Return the dot products of the first input with each output, then those of the second input."""
     returned = types.UniTuple(types.float32, INPUTS * OUTPUTS)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds = signature.args
-        inputs = [row_of(context, builder, kinds[0], arguments[0], arguments[number]) for number in (1, 2)]
+        inputs = [row_of(context, builder, kinds[0], arguments[0], arguments[index]) for index in (1, 2)]
         count = arguments[4]
         outputs = [row_of(context, builder, kinds[3], arguments[3], ir.Constant(count.type, j)) for j in range(OUTPUTS)]
         empty = ir.Constant(VECTOR, [0.0] * LANES)

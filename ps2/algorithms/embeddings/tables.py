@@ -19,23 +19,26 @@ from ps2.client.matrix import DCVMatrix
 from ps2.matrix.partition import partition_bounds
 from ps2.ops.guards import readable
 
-# The number of entries of the alias table that are sent at once, and the bytes of a table that one request moves.
+# The maximum number of entries of the alias table, and the maximum bytes of a table, in a request.
 MAX_ALIASES, REQUEST_BYTES = 1 << 22, 32 << 20
-# The number of columns of sparse tables: any non-negative int64 is a key.
+# The dimension of sparse tables: any non-negative int64 is a key.
 MAX_KEYS = 2**63
 
 
 @dataclass(frozen=True, eq=False)
 class SlicedTable:
-    """A table whose columns are partitioned among servers, which compute on them (``skipgrams.ops``); picklable. It is
-    the only row of its matrix. Each server's part ends with ``vocabulary`` numbers of the alias table."""
+    """A table whose columns are partitioned among servers, which compute on them (``skipgrams.ops``); picklable.
+
+    The table is the only row of its matrix. A server's slice has its columns of all vectors, word by word, and then
+    ``vocabulary`` entries of the alias table.
+    """
 
     plan: EmbeddingPlan
     matrix: DCVMatrix
 
     @property
-    def parts(self) -> int:
-        """The number of servers that hold columns."""
+    def num_slices(self) -> int:
+        """The number of servers that have columns."""
         return len(self._bounds) - 1
 
     def pull(self) -> Float32s:
@@ -53,36 +56,36 @@ class SlicedTable:
 
 def make_row(plan: EmbeddingPlan, servers: int, name: str | None) -> DCV:
     """Allocate the row of a ``SlicedTable``."""
-    words, parts = plan.vocabulary, min(servers, plan.size)
-    # With more servers than columns, each part is a single column and its numbers of the alias table.
+    words, num_slices = plan.vocabulary, min(servers, plan.size)
+    # With at least as many servers as columns, each slice has a single column, and then the entries of the alias table.
     align = words if servers < plan.size else 2 * words
-    return DCV.dense(words * (plan.size + parts), 1, align=align, name=name)
+    return DCV.dense(words * (plan.size + num_slices), 1, align=align, name=name)
 
 
 def repartition(plan: EmbeddingPlan, row: DCV, servers: int, name: str) -> DCV:
-    """Return a row of ``make_row`` for this number of servers: ``row``, or a new row without an alias table, for which
-    ``row`` is freed. Raise LimitError if the servers lack the memory for the new row."""
-    parts = row.dim // plan.vocabulary - plan.size
-    if parts == min(servers, plan.size):
+    """Partition a row of ``make_row`` for another number of servers. Return ``row`` if it fits; else free it, and
+    return a new row whose alias table is zeros. Raise LimitError if the servers lack memory for the new row."""
+    num_slices = row.dim // plan.vocabulary - plan.size
+    if num_slices == min(servers, plan.size):
         return row
-    vectors = _join(plan, row.pull(), partition_bounds(row._spec, parts))
+    vectors = _join(plan, row.pull(), partition_bounds(row._spec, num_slices))
     row.free()
     new_row = make_row(plan, servers, name)
     no_aliases = np.zeros(plan.vocabulary, np.float32)
-    pieces, begin = [], 0
+    slices, begin = [], 0
     for first, end in pairwise(SlicedTable(plan, new_row.matrix())._bounds):
         width = (end - first) // plan.vocabulary - 1
-        pieces += [vectors[:, begin : begin + width].reshape(-1), no_aliases]
+        slices += [vectors[:, begin : begin + width].reshape(-1), no_aliases]
         begin += width
-    new_row.push(np.concatenate(pieces))
+    new_row.push(np.concatenate(slices))
     return new_row
 
 
-def _join(plan: EmbeddingPlan, numbers: Any, bounds: tuple[int, ...]) -> Float32s:
-    """Return the vectors of a row with these bounds of its parts, shape (vocabulary, size)."""
+def _join(plan: EmbeddingPlan, row: Any, bounds: tuple[int, ...]) -> Float32s:
+    """Return the vectors of a row whose slices have these bounds, shape (vocabulary, size)."""
     words = plan.vocabulary
-    parts = [numbers[begin : end - words].reshape(words, -1) for begin, end in pairwise(bounds)]
-    return np.ascontiguousarray(np.hstack(parts))
+    slices = [row[begin : end - words].reshape(words, -1) for begin, end in pairwise(bounds)]
+    return np.ascontiguousarray(np.hstack(slices))
 
 
 def put_aliases(vectors: SlicedTable, contexts: SlicedTable, thresholds: Any, aliases: Any) -> None:
@@ -106,17 +109,17 @@ class VectorTable:
     matrix: DCVMatrix
 
     def pull(self, words: Int64s | None = None, out: Any = None) -> Float32s:
-        """Return the vectors of these words, by default of all, shape (words, size); in ``out`` unless it is None."""
+        """Return the vectors of words (None: all), shape (words, size), in ``out`` or (None) in a new array."""
         count = self._words if words is None else len(words)
         vectors: Float32s = np.empty((count, self.matrix.rows), np.float32) if out is None else out
         for block in self._blocks(count):
             block_words = np.arange(block.start, block.stop) if words is None else words[block]
             self.matrix.pull(columns=self.columns(block_words), out=vectors[block])
-            self.with_initial(block_words, vectors[block])
+            self.to_vectors(block_words, vectors[block])
         return vectors
 
     def add(self, words: Int64s, changes: Float32s) -> None:
-        """Add to the vectors of words, in the background."""
+        """Add changes to the vectors of words, in the background."""
         for block in self._blocks(len(words)):
             self.matrix.add(columns=self.columns(words[block]), values=changes[block], wait=False)
 
@@ -124,8 +127,8 @@ class VectorTable:
         """Return the columns of words."""
         return words
 
-    def with_initial(self, words: Int64s, rows: Float32s) -> Float32s:
-        """Turn pulled rows into vectors, in place."""
+    def to_vectors(self, words: Int64s, rows: Float32s) -> Float32s:
+        """Convert pulled columns to the vectors of words, in place."""
         return rows
 
     def free(self) -> None:
@@ -143,8 +146,12 @@ class VectorTable:
 
 @dataclass(frozen=True, eq=False)
 class KeyedTable(VectorTable):
-    """A sparse table that stores updated keys only; words are indices into ``keys``, the keys of this process. It
-    stores each vector minus its initial value, which is a function of the key and ``seed`` (None: 0)."""
+    """A sparse table that stores only updated keys, and only the differences from their initial vectors.
+
+    Attributes:
+        seed: the initial vectors are a function of key and seed; None: they are 0.
+        keys: the key of each word of this process.
+    """
 
     seed: int | None
     keys: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
@@ -152,7 +159,7 @@ class KeyedTable(VectorTable):
     def columns(self, words: Int64s) -> Int64s:
         return self.keys[words]
 
-    def with_initial(self, words: Int64s, rows: Float32s) -> Float32s:
+    def to_vectors(self, words: Int64s, rows: Float32s) -> Float32s:
         if self.seed is not None:
             add_initial_vectors(rows, readable(self.keys[words]), np.uint64(self.seed % 2**64), 1.0 / rows.shape[1])
         return rows
@@ -164,11 +171,13 @@ class KeyedTable(VectorTable):
 
 @dataclass(frozen=True, eq=False)
 class ServerTables:
-    """All tables; picklable.
+    """The tables of a training; picklable.
 
     Attributes:
-        contexts: None: the vectors are also the contexts. Sliced tables always have contexts, for the alias table.
-        counts: int64, sparse: the occurrences of keys; None: words are not keys.
+        vectors: the table of vectors.
+        contexts: the table of contexts; None: the vectors are also the contexts. Sliced tables always have one, whose
+            matrix has the aliases of the alias table.
+        counts: the occurrences of keys, int64, sparse; None: words are not keys.
     """
 
     vectors: VectorTable | SlicedTable
@@ -177,46 +186,45 @@ class ServerTables:
 
     @staticmethod
     def make(plan: EmbeddingPlan, servers: int, names: CheckpointNames) -> ServerTables:
-        """Allocate the tables, or find an earlier driver's tables; raise LimitError if they do not fit."""
+        """Allocate the tables, or find those of an earlier driver; raise LimitError if they do not fit into memory."""
 
-        def make(seed: int | None = None) -> VectorTable | SlicedTable:
+        def make_table(seed: int | None = None) -> VectorTable | SlicedTable:
             if plan.keyed:
                 row = names.give(lambda name: DCV.sparse(MAX_KEYS, plan.size, layout="column", name=name))
                 return KeyedTable(row.matrix(), seed)
             if plan.settings.via == "servers":
                 row = names.give(
-                    lambda name: make_row(plan, servers, name),
-                    lambda row, name: repartition(plan, row, servers, name),
+                    lambda name: make_row(plan, servers, name), lambda row, name: repartition(plan, row, servers, name)
                 )
                 return SlicedTable(plan, row.matrix())
             return VectorTable(names.give(lambda name: make_columns(plan, name)).matrix())
 
-        what = (
-            f"vectors of {plan.vocabulary:,} words with {plan.size:,} numbers each take "
+        subject = (
+            f"vectors of {plan.vocabulary:,} words with {plan.size:,} float32s each take "
             f"{plan.tables * plan.table_bytes:,} bytes in {plan.tables} table{'s' * (plan.tables > 1)}, and they"
         )
         tables: list[VectorTable | SlicedTable] = []
-        with fitting_servers(what, tables):
-            tables.append(make(plan.seed))
+        with fitting_servers(subject, tables):
+            tables.append(make_table(plan.seed))
             if plan.settings.via == "servers" or not plan.shares_table:
-                tables.append(make())
+                tables.append(make_table())
         vectors, contexts = tables[0], tables[1] if len(tables) > 1 else None
         counts = names.give(lambda name: DCV.sparse(MAX_KEYS, 1, "int64", name=name)) if plan.keyed else None
         return ServerTables(vectors, contexts, counts)
 
     def for_keys(self, keys: Int64s) -> ServerTables:
-        """Return the same tables with these keys as words."""
+        """Return the same tables for a process whose words are these keys."""
         assert isinstance(self.vectors, KeyedTable)
         contexts = replace(self.contexts, keys=keys) if isinstance(self.contexts, KeyedTable) else None
         return replace(self, vectors=replace(self.vectors, keys=keys), contexts=contexts)
 
-    def fill(self, plan: EmbeddingPlan) -> None:
-        """Set vectors to random numbers like gensim, uniform in [-1, 1) / size; vectors of keys need no values."""
+    def initialize(self, plan: EmbeddingPlan) -> None:
+        """Set vectors to random values in [-1, 1) / size, as in gensim; ``KeyedTable`` computes them from keys."""
         if not plan.keyed:
             self.vectors.matrix.fillRandom("uniform", plan.seed, low=-1.0 / plan.size, high=1.0 / plan.size)
 
-    def count(self, frequencies: Int64s) -> None:
-        """Add the occurrences of a worker's keys, in the background. Each counted key has a vector."""
+    def count_keys(self, frequencies: Int64s) -> None:
+        """Add the occurrences of a worker's keys to ``counts``, in the background; do nothing if words are not keys."""
         if self.counts is not None:
             assert isinstance(self.vectors, KeyedTable)
             self.counts.add(frequencies, self.vectors.keys, wait=False)

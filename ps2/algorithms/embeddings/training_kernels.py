@@ -1,14 +1,15 @@
-"""Skip-gram, CBOW and edges with negative sampling, compiled.
+"""Compiled training of skip-gram, CBOW and edges with negative sampling.
 
-A *group* is trained at once: inputs (the vectors of a word's contexts, the mean of these vectors, or the vector of an
-edge's source) and outputs (the context vectors of the predicted word and of its negatives, which the inputs share: Ji
-et al. 2016, "Parallelizing Word2Vec in Shared and Distributed Memory", section III). For every input x and output o,
-with the values before the group (Mikolov et al. 2013, equation 4):
+A *group* is trained at once. It has inputs: the vectors of a word's contexts (skip-gram), their mean (CBOW), or the
+vector of an edge's source. It has outputs, which all inputs share: the context vectors of the predicted word and of its
+negatives (Ji et al. 2016, "Parallelizing Word2Vec in Shared and Distributed Memory", section III). For every input x
+and output o, with the values before the group (Mikolov et al. 2013, equation 4):
 
     g = rate * (label - sigmoid(x . o)),   x += g o,   o += g x
 
-So a group is three small matrix products. Several threads train one table without locks (Hogwild), because they rarely
-overwrite each other's updates. Arrays are float32 and C-contiguous; the numbers of words are not checked.
+The label is 1 for the predicted word and 0 for negatives. So a group takes three small matrix products. Several threads
+train a table without locks (Hogwild), because they rarely overwrite each other's updates. Arrays are float32 and
+C-contiguous; word indices are not checked. In all functions, m is the number of inputs, and k that of outputs.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from ps2.ops.simd import LANES
 Array = npt.NDArray[Any]
 
 SKIPGRAM, CBOW, EDGES, EDGES_ONE_TABLE = range(4)
+# In float32, the sigmoid of larger arguments than ``LARGEST`` is 1.
 ZERO, HALF, ONE, LARGEST = np.float32(0), np.float32(0.5), np.float32(1), np.float32(18)
-# The minimum number of outputs for which ``update`` takes less time than separate loops.
+# The minimum number of outputs for which ``update`` is faster than separate loops over inputs and outputs.
 MIN_OUTPUTS = 4
-# The loss is computed for one of so many groups, because logarithms take longer than updates.
+# The loss is computed for one of this many groups, because logarithms take longer than updates.
 LOSS_INTERVAL = 16
-# Statistics: the sum of the computed losses, their number, and the number of all trained inputs.
+# Indices in arrays of statistics: the sum of -log p over sampled inputs (and their negatives), the number of these
+# inputs, and the number of all trained inputs.
 LOSS, LOSSES, PAIRS = range(3)
 STATISTICS = 3
 
@@ -41,10 +44,10 @@ class Draws(NamedTuple):
     """The tokens of sentences, with their random windows and negatives.
 
     Attributes:
-        tokens, targets: each token's row of the vectors, and of the contexts.
+        tokens, targets: each token's row in the table of vectors, and in that of contexts.
         windows: the number of context words on either side of each token; empty for edges.
-        negatives: shape (tokens or edges, negatives): the negatives of a token's first contexts, then of the next
-            contexts, and so on.
+        negatives: shape (tokens or edges, negatives): the negatives of a token's first group of contexts, then of the
+            second group, and so on.
     """
 
     tokens: Int32s
@@ -54,7 +57,7 @@ class Draws(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Memory for one group: the outputs' old values and changes, the dot products, and how often each input occurs."""
+    """Arrays for a group: the outputs' old values and changes, the dot products, and the occurrences of each input."""
 
     old: Float32s
     dots: Float32s
@@ -63,8 +66,10 @@ class Buffers(NamedTuple):
 
 @inline_reduction
 def sigmoid(x: np.float32) -> np.float32:
-    """Return 1 / (1 + exp(-x)), with an error of at most 2e-7, by Eigen's rational approximation of tanh(x / 2)
-    (``generic_fast_tanh_float``), which LLVM vectorizes."""
+    """Return 1 / (1 + exp(-x)), with an error of at most 2e-7.
+
+    The rational approximation of tanh(x / 2) is Eigen's ``generic_fast_tanh_float``, which LLVM vectorizes.
+    """
     y = HALF * min(max(x, -LARGEST), LARGEST)
     s = y * y
     p = np.float32(-2.76076847742355e-16) * s + np.float32(2.00018790482477e-13)
@@ -81,10 +86,10 @@ def sigmoid(x: np.float32) -> np.float32:
 
 @inline_reduction
 def products(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, dots: Float32s) -> None:
-    """Set ``dots[i, j]`` to the dot product of input i and output j, in register blocks of two by three."""
+    """Set ``dots[i, j]`` to the dot product of input i and output j, two inputs and three outputs at a time."""
     width = old.shape[1]
     for i in range(0, m, 2):
-        # The last of an odd number of inputs is computed twice.
+        # With an odd number of inputs, the last input is computed twice.
         other = min(i + 1, m - 1)
         x, y = table[inputs[i]], table[inputs[other]]
         j = 0
@@ -115,9 +120,9 @@ def products(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, dot
 def add_to_outputs(
     contexts: Float32s, outputs: Int32s, k: int, table: Float32s, inputs: Int32s, m: int, factors: Float32s
 ) -> None:
-    """Add each input, times ``factors[i, j]``, to output j; two inputs at a time."""
+    """Add input i, times ``factors[i, j]``, to output j, for all i and j; two inputs at a time."""
     for i in range(0, m, 2):
-        # The last of an odd number of inputs is used twice, once times 0.
+        # With an odd number of inputs, the last input is added twice, once times 0.
         other = min(i + 1, m - 1)
         a, b = table[inputs[i]], table[inputs[other]]
         for j in range(k):
@@ -129,7 +134,7 @@ def add_to_outputs(
 
 @inline_reduction
 def add_to_inputs(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, factors: Float32s) -> None:
-    """Add each output's old value, times ``factors[i, j]``, to input i."""
+    """Add the old value of output j, times ``factors[i, j]``, to input i, for all i and j."""
     width = old.shape[1]
     for i in range(m):
         row = table[inputs[i]]
@@ -149,8 +154,8 @@ def add_to_inputs(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int
 
 @reduction
 def coefficients(dots: Float32s, m: int, rate: np.float32) -> None:
-    """Turn dot products into coefficients g: output 0 is the predicted word, the others are negatives."""
-    # One loop over whole rows, with unused columns, so that SIMD instructions process eight numbers at a time.
+    """Replace dot products by coefficients g; output 0 is the predicted word, the other outputs are negatives."""
+    # One loop over all columns, also unused columns: SIMD instructions process eight float32s at a time.
     flat = dots.reshape(-1)[: m * dots.shape[1]]
     for i in range(len(flat)):
         flat[i] = -rate * sigmoid(flat[i])
@@ -160,7 +165,7 @@ def coefficients(dots: Float32s, m: int, rate: np.float32) -> None:
 
 @inline
 def add_losses(dots: Float32s, m: int, k: int, statistics: Float64s) -> None:
-    """Add -log p of dot products to the statistics."""
+    """Add the losses -log p of m inputs to the statistics."""
     for i in range(m):
         for j in range(k):
             x = np.float64(dots[i, j] if j else -dots[i, j])
@@ -180,7 +185,7 @@ def copy_outputs(contexts: Float32s, outputs: Int32s, k: int, old: Float32s) -> 
 
 @inline
 def take_mean(vectors: Float32s, inputs: Int32s, m: int, mean: Float32s) -> None:
-    """Set the only row of ``mean`` to the mean of some vectors."""
+    """Set the only row of ``mean`` to the mean of the inputs' vectors."""
     mean[:] = ZERO
     for i in range(m):
         row = vectors[inputs[i]]
@@ -212,14 +217,14 @@ def learn(
     with_loss: bool,
     statistics: Float64s,
 ) -> None:
-    """Train one group of m inputs and k outputs; repeated inputs are merged in place."""
+    """Train a group; repeated inputs are merged in place."""
     old, dots, times = buffers
     pairs = m
-    # A repeated input has the same products each time.
+    # A repeated input has the same dot products, so it is computed once, and its coefficients are multiplied.
     m = merge_inputs(inputs, m, times)
     copy_outputs(contexts, outputs, k, old)
-    has_lanes = m > 1 and MIN_OUTPUTS <= k <= OUTPUTS and old.shape[1] % LANES == 0
-    if has_lanes:
+    fits_simd = m > 1 and MIN_OUTPUTS <= k <= OUTPUTS and old.shape[1] % LANES == 0
+    if fits_simd:
         multiply(table, inputs, m, old, dots)
     else:
         products(table, inputs, m, old, k, dots)
@@ -232,7 +237,7 @@ def learn(
         if times[i] != ONE:
             for j in range(k):
                 dots[i, j] *= times[i]
-    if has_lanes:
+    if fits_simd:
         update(table, inputs, m, contexts, outputs, k, old, dots)
     else:
         add_to_outputs(contexts, outputs, k, table, inputs, m, dots)
@@ -242,7 +247,7 @@ def learn(
 
 @inline
 def merge_inputs(inputs: Int32s, m: int, times: Float32s) -> int:
-    """List each input once, in order of first appearance, and count its occurrences; return the number of inputs."""
+    """Move distinct inputs to the front, in order of first appearance, and count occurrences; return their number."""
     count = 0
     for i in range(m):
         word, position = inputs[i], 0
@@ -257,9 +262,9 @@ def merge_inputs(inputs: Int32s, m: int, times: Float32s) -> int:
 
 @inline
 def multiply(table: Float32s, inputs: Int32s, m: int, old: Float32s, dots: Float32s) -> None:
-    """Set ``dots`` to the products of at least two inputs and ``OUTPUTS`` outputs."""
+    """Set ``dots`` to the dot products of at least two inputs and ``OUTPUTS`` outputs."""
     for i in range(0, m, INPUTS):
-        # The last of an odd number of inputs is paired with the input before.
+        # With an odd number of inputs, the last input is paired with the input before it.
         first = min(i, m - INPUTS)
         values = multiply_lanes(table, inputs[first], inputs[first + 1], old, old.shape[1])
         f, g = dots[first], dots[first + 1]
@@ -271,11 +276,11 @@ def multiply(table: Float32s, inputs: Int32s, m: int, old: Float32s, dots: Float
 def update(
     table: Float32s, inputs: Int32s, m: int, contexts: Float32s, outputs: Int32s, k: int, old: Float32s, dots: Float32s
 ) -> None:
-    """Do ``add_to_outputs`` and ``add_to_inputs`` in one pass, for different inputs and at most ``OUTPUTS`` outputs."""
+    """Do ``add_to_outputs`` and ``add_to_inputs`` together, for distinct inputs and at most ``OUTPUTS`` outputs."""
     width = old.shape[1]
     changes = old[OUTPUTS : 2 * OUTPUTS]
     changes[:] = ZERO
-    # There are k outputs; the coefficients of the others are 0.
+    # The rows of ``old`` after the k outputs have coefficients of 0.
     dots[:m, k:OUTPUTS] = ZERO
     paired = m - m % INPUTS
     for i in range(0, paired, INPUTS):
@@ -294,7 +299,7 @@ def update(
 
 @inline
 def make_buffers(inputs: int, outputs: int, width: int) -> Buffers:
-    """Return buffers for groups of at most so many inputs and outputs."""
+    """Return buffers for groups with at most this many inputs and outputs of ``width`` columns."""
     padded = max(outputs, OUTPUTS)
     old, dots = np.zeros((max(padded, 2 * OUTPUTS), width), np.float32), np.zeros((inputs, padded), np.float32)
     return Buffers(old, dots, np.empty(inputs, np.float32))
@@ -302,7 +307,7 @@ def make_buffers(inputs: int, outputs: int, width: int) -> Buffers:
 
 @inline
 def choose_outputs(target: int, negatives: Int32s, excluded: int, outputs: Int32s) -> int:
-    """List the predicted word and its negatives, without negatives equal to it or ``excluded``; return their number."""
+    """List the target and the negatives that differ from it and from ``excluded``; return the number of outputs."""
     outputs[0] = target
     k = 1
     for j in range(len(negatives)):
@@ -313,10 +318,10 @@ def choose_outputs(target: int, negatives: Int32s, excluded: int, outputs: Int32
 
 
 @inline
-def list_inputs(tokens: Int32s, begin: int, end: int, token: int, reach: int, inputs: Int32s) -> int:
-    """List the contexts of a token in its sentence; return their number."""
+def list_inputs(tokens: Int32s, begin: int, end: int, token: int, window: int, inputs: Int32s) -> int:
+    """List the contexts of a token in its sentence, from ``begin`` to ``end``; return their number."""
     m = 0
-    for neighbour in range(max(begin, token - reach), min(end, token + reach + 1)):
+    for neighbour in range(max(begin, token - window), min(end, token + window + 1)):
         if neighbour != token:
             inputs[m] = tokens[neighbour]
             m += 1
@@ -334,7 +339,7 @@ def train_skipgram(
     window: int,
     sharing: int,
 ) -> Float64s:
-    """Train skip-gram on sentences with these bounds; every ``sharing`` contexts of a token share negatives."""
+    """Train skip-gram on sentences with these bounds; ``sharing`` contexts of a token share negatives."""
     tokens, targets, windows, negatives = draws
     num_negatives = negatives.shape[1] // ((2 * window + sharing - 1) // sharing)
     statistics = np.zeros(STATISTICS)
@@ -345,10 +350,10 @@ def train_skipgram(
         for token in range(begin, end):
             m = list_inputs(tokens, begin, end, token, windows[token], inputs)
             with_loss = token % LOSS_INTERVAL == 0
-            for turn in range((m + sharing - 1) // sharing):
-                first = turn * sharing
-                turn_negatives = negatives[token, turn * num_negatives : (turn + 1) * num_negatives]
-                k = choose_outputs(targets[token], turn_negatives, -1, outputs)
+            for group in range((m + sharing - 1) // sharing):
+                first = group * sharing
+                group_negatives = negatives[token, group * num_negatives : (group + 1) * num_negatives]
+                k = choose_outputs(targets[token], group_negatives, -1, outputs)
                 count = min(sharing, m - first)
                 learn(vectors, inputs[first:], count, contexts, outputs, k, buffers, rate, with_loss, statistics)
     return statistics
@@ -358,7 +363,7 @@ def train_skipgram(
 def train_cbow(
     begins: Int64s, ends: Int64s, draws: Draws, vectors: Float32s, contexts: Float32s, rate: np.float32, window: int
 ) -> Float64s:
-    """Train CBOW on sentences: the only input is the mean of the contexts, whose change is added to each context."""
+    """Train CBOW on sentences: the input is the mean of the contexts, and its change is added to each context."""
     tokens, targets, windows, negatives = draws
     statistics = np.zeros(STATISTICS)
     inputs, outputs = np.empty(2 * window, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
@@ -391,8 +396,10 @@ def train_edges(
     rate: np.float32,
     has_one_table: bool,
 ) -> Float64s:
-    """Train on sentences of two words: predict the second word from the first. With one table, the vectors are also the
-    contexts, and loops and negatives equal to the source are skipped."""
+    """Train on sentences of two words: predict the second word from the first.
+
+    With one table, vectors are also the contexts, and loops and negatives equal to the source are skipped.
+    """
     tokens, targets, _, negatives = draws
     statistics = np.zeros(STATISTICS)
     inputs, outputs = np.empty(1, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
@@ -410,7 +417,7 @@ def train_edges(
 
 
 def kernel_of(kind: int, window: int, sharing: int) -> tuple[Any, tuple[int, ...]]:
-    """Return the kernel of an architecture, and the kernel's last arguments."""
+    """Return the kernel of an architecture, and its arguments after the rate."""
     if kind == SKIPGRAM:
         return train_skipgram, (window, sharing)
     if kind == CBOW:

@@ -1,32 +1,34 @@
-"""Adjacency lists and random walks, compiled: walker by walker on a local graph, step by step on a graph on servers.
+"""Compiled adjacency lists and random walks.
 
-Each random number is a hash (SplitMix64's finaliser, ``ps2.ops.draws``) of the seed, the epoch, the walk's first vertex
-and a counter, so a walk does not depend on where it is computed. A step draws a proposal in proportion to edge weights,
-and accepts or rejects it (node2vec, Grover and Leskovec 2016, section 3.2; rejection sampling as in KnightKing, Yang et
-al. 2019). The probability to accept it is proportional to
+On a local graph, walks are computed one after the other; on a graph on servers, all walkers take a step at a time. Each
+random number is a hash (SplitMix64's finaliser, ``ps2.ops.draws``) of the seed, the epoch, the walk's first vertex and
+a counter, so all processes compute the same walks. A step proposes a neighbour with a probability proportional to the
+edge's weight, and accepts or rejects it (node2vec, Grover and Leskovec 2016, section 3.2; rejection sampling as in
+KnightKing, Yang et al. 2019). The probability of acceptance is proportional to
 
-    1/p  if the proposal is the previous vertex t
-    1    if there is an edge from t to the proposal
-    1/q  else
+    1/p  if the proposed neighbour is the previous vertex t
+    1    if there is an edge from t to the proposed neighbour
+    1/q  otherwise
 
-A proposal uses two random numbers: to draw the neighbour, and to accept it. Without p and q all proposals are accepted.
-After many consecutive rejections, the walker chooses among all neighbours by their exact probabilities, which has the
-same distribution, and a bounded time.
+A proposal uses two random numbers: one draws the neighbour, and one decides on acceptance. With p = q = 1, all
+proposals are accepted. After ``MAX_REJECTIONS`` consecutive rejections, the walker chooses among all neighbours by
+their exact probabilities. This has the same distribution, and bounds the time of a step.
 
-A *pack* is the adjacency of some vertices in CSR form, in one array of integers: first the list bounds, then the lists.
-A pack of n vertices with bounds b is
+A *pack* has the adjacency lists of some vertices in CSR form, in one array of integers: the bounds of the lists, then
+the lists. A pack of n vertices with bounds b is
 
     b[0] ... b[n]  list of vertex 0  list of vertex 1 ...          b[0] = n + 1
 
-The lists have *addresses* of vertices: if the graph is one pack, their positions in b. While a pack is filled, b[v + 1]
-is the current end of list v. When the list is full, this is the start of list v + 1.
+The elements of the lists are *addresses* of vertices: columns of the matrix, which are vertex indices in a single pack.
+While a pack is filled, b[v + 1] is the current end of list v. When all lists are full, this is the start of list v + 1.
 
-A weighted graph has a second array of the same length: the edge weights, later each list's cumulative sums.
+A weighted graph has a second array of the same length with edge weights. ``sort_lists`` replaces the weights by the
+cumulative sums of each list.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,27 +41,42 @@ Uint64s = npt.NDArray[np.uint64]
 Integer = int | np.int64
 # 1/p, 1 and 1/q, divided by the largest of the three.
 Bias = tuple[float, float, float]
-# By walker: the random key, the number of proposals, the length of the walk, the walk, and the number of proposals up
-# to the last step.
-Walkers = tuple[Uint64s, Int64s, Int64s, Array, Int64s]
-
-# Results of a draw: there is no neighbour; or, for a vertex with one neighbour, ONLY_NEIGHBOUR - address.
+# Results of ``draw``: the vertex has no neighbour; or a single neighbour, as ``ONLY_NEIGHBOUR - address``.
 NO_NEIGHBOUR = -1
 ONLY_NEIGHBOUR = -2
-# The largest length of a list that is searched linearly.
-SHORT = 16
+# Binary search is faster than linear search in longer lists.
+MAX_LINEAR_SEARCH = 16
 
 ONE = np.uint64(1)
 TWO = np.uint64(2)
+# Decisions on proposals. UNDECIDED: the decision depends on whether an edge exists.
 ACCEPTED, REJECTED, UNDECIDED = 1, 0, -1
 # The number of consecutive rejections before an exact choice. With p and q in [0.25, 4], at least one of 16 proposals
 # is accepted on average.
 MAX_REJECTIONS = 256
 
 
+class Walkers(NamedTuple):
+    """The state of walkers.
+
+    Attributes:
+        keys: the random key of each walker.
+        proposals: the number of proposals of each walker.
+        lengths: the number of vertices of each walk.
+        walks: the addresses of the vertices of each walk, shape (walkers, maximum length).
+        settled: the number of proposals of each walker when it took its last step.
+    """
+
+    keys: Uint64s
+    proposals: Int64s
+    lengths: Int64s
+    walks: Array
+    settled: Int64s
+
+
 @kernel
 def check_vertices(pack: Array, slots: Int64s) -> int:
-    """Return the position of the first slot that is not a vertex with a list inside the pack, or -1."""
+    """Return the index of the first slot that is not a vertex with a list inside the pack; -1: all slots are."""
     for i in range(len(slots)):
         slot = slots[i]
         if slot < 0 or slot + 1 >= pack[0] or pack[slot] > pack[slot + 1] or pack[slot + 1] > len(pack):
@@ -69,7 +86,7 @@ def check_vertices(pack: Array, slots: Int64s) -> int:
 
 @kernel
 def append(pack: Array, weights: Float64s, slots: Int64s, neighbours: Array, edge_weights: Float64s) -> int:
-    """Append neighbours to the lists of vertices; return the position of the first neighbour without space, or -1."""
+    """Append neighbours to lists of vertices; return the index of the first neighbour whose list is full, or -1."""
     for i in range(len(slots)):
         end = np.int64(pack[slots[i] + 1])
         if end < pack[0] or end >= len(pack):
@@ -82,8 +99,8 @@ def append(pack: Array, weights: Float64s, slots: Int64s, neighbours: Array, edg
 
 
 @kernel
-def put_in_order(pack: Array, weights: Float64s) -> None:
-    """Sort each list by address and weight, so that insertion order does not matter; make weights cumulative."""
+def sort_lists(pack: Array, weights: Float64s) -> None:
+    """Sort each list by address and weight, so that the order of insertion has no effect; make weights cumulative."""
     for vertex in range(pack[0] - 1):
         begin, end = np.int64(pack[vertex]), np.int64(pack[vertex + 1])
         if len(weights) == 0:
@@ -103,19 +120,21 @@ def put_in_order(pack: Array, weights: Float64s) -> None:
 
 
 @inline
-def draw(pack: Array, weights: Float64s, vertex: Integer, number: float) -> Integer:
-    """Draw a neighbour with probability proportional to edge weight, by a random number in [0, 1); return its address,
-    NO_NEIGHBOUR, or ONLY_NEIGHBOUR - address."""
+def draw(pack: Array, weights: Float64s, vertex: Integer, random: float) -> Integer:
+    """Draw a neighbour with a probability proportional to the edge's weight, by a random number in [0, 1).
+
+    Return its address, NO_NEIGHBOUR, or ONLY_NEIGHBOUR - address.
+    """
     begin, end = np.int64(pack[vertex]), np.int64(pack[vertex + 1])
     if begin == end:
         return NO_NEIGHBOUR
     if end - begin == 1:
         return ONLY_NEIGHBOUR - np.int64(pack[begin])
     if len(weights) == 0:
-        return np.int64(pack[min(begin + np.int64(number * (end - begin)), end - 1)])
-    target = number * weights[end - 1]
+        return np.int64(pack[min(begin + np.int64(random * (end - begin)), end - 1)])
+    target = random * weights[end - 1]
     low, high = begin, end - 1
-    while high - low > SHORT:
+    while high - low > MAX_LINEAR_SEARCH:
         middle = (low + high) // 2
         if weights[middle] > target:
             high = middle
@@ -128,9 +147,9 @@ def draw(pack: Array, weights: Float64s, vertex: Integer, number: float) -> Inte
 
 @inline
 def is_neighbour(pack: Array, vertex: Integer, other: Integer) -> bool:
-    """Return True if an address is in the list of a vertex."""
+    """Return whether the address ``other`` is in the list of a vertex."""
     low, high = np.int64(pack[vertex]), np.int64(pack[vertex + 1])
-    while high - low > SHORT:
+    while high - low > MAX_LINEAR_SEARCH:
         middle = (low + high) // 2
         if pack[middle] < other:
             low = middle + 1
@@ -144,74 +163,75 @@ def is_neighbour(pack: Array, vertex: Integer, other: Integer) -> bool:
 
 @kernel
 def draw_many(slots: Int64s, numbers: Float64s, neighbours: Array, pack: Array, weights: Float64s) -> None:
-    """Draw a neighbour for each vertex."""
+    """Set ``neighbours`` to the result of ``draw`` for each vertex; ``numbers`` are random numbers in [0, 1)."""
     for i in range(len(slots)):
         neighbours[i] = draw(pack, weights, slots[i], numbers[i])
 
 
 @kernel
-def look_up_many(slots: Int64s, others: Array, are_neighbours: Array, pack: Array) -> None:
-    """For each pair of vertices, set 1 if the second is a neighbour of the first, else 0."""
+def find_edges(slots: Int64s, others: Array, are_edges: Array, pack: Array) -> None:
+    """For each pair of vertices, set 1 if there is an edge from the first to the second, else 0."""
     for i in range(len(slots)):
-        are_neighbours[i] = is_neighbour(pack, slots[i], others[i])
+        are_edges[i] = is_neighbour(pack, slots[i], others[i])
 
 
 @kernel
 def uniform(key: np.uint64, proposal: int, which: int) -> float:
-    """Return the first (0) or second (1) random number of a proposal, in [0, 1)."""
+    """Return the first (``which`` is 0) or second (1) random number of a proposal, in [0, 1)."""
     bits = scrambled(key + GOLDEN * (TWO * np.uint64(proposal) + np.uint64(which) + ONE))
     return np.float64(bits >> np.uint64(11)) * TO_UNIT
 
 
 @inline
-def judge(number: float, previous: Integer, proposed: Integer, bias: Bias) -> int:
-    """Return ACCEPTED, REJECTED, or UNDECIDED if the verdict depends on an edge from the previous vertex."""
+def decide(random: float, previous: Integer, proposed: Integer, bias: Bias) -> int:
+    """Return ACCEPTED, REJECTED, or UNDECIDED: it depends on whether there is an edge from ``previous``."""
     back, near, far = bias
     if proposed == previous:
-        return ACCEPTED if number < back else REJECTED
-    if number < min(near, far):
+        return ACCEPTED if random < back else REJECTED
+    if random < min(near, far):
         return ACCEPTED
-    return UNDECIDED if number < max(near, far) else REJECTED
+    return UNDECIDED if random < max(near, far) else REJECTED
 
 
 @kernel
-def choose(neighbours: Array, sums: Float64s, near: Array, previous: Integer, number: float, bias: Bias) -> int:
-    """Choose among all neighbours of a vertex by node2vec's probabilities; return the position.
+def choose(neighbours: Array, sums: Float64s, is_near: Array, previous: Integer, random: float, bias: Bias) -> int:
+    """Choose among all neighbours of a vertex by node2vec's probabilities; return the index.
 
     Args:
-        sums: cumulative weights; empty for an unweighted graph.
-        near: whether there is an edge from the previous vertex to each neighbour.
+        sums: the cumulative weights of the edges; empty for an unweighted graph.
+        is_near: whether there is an edge from the previous vertex to each neighbour, 0 or 1.
+        random: a random number in [0, 1).
     """
-    chances = np.empty(len(neighbours))
+    cumulative = np.empty(len(neighbours))
     total = 0.0
     for i in range(len(neighbours)):
         weight = 1.0
         if len(sums):
             weight = sums[i] - (sums[i - 1] if i else 0.0)
-        total += weight * (bias[0] if neighbours[i] == previous else bias[1] if near[i] else bias[2])
-        chances[i] = total
+        total += weight * (bias[0] if neighbours[i] == previous else bias[1] if is_near[i] else bias[2])
+        cumulative[i] = total
     for i in range(len(neighbours)):
-        if chances[i] > number * total:
+        if cumulative[i] > random * total:
             return i
     return len(neighbours) - 1
 
 
 @inline
 def _choose_in_pack(
-    pack: Array, weights: Float64s, previous: Integer, current: Integer, number: float, bias: Bias
+    pack: Array, weights: Float64s, previous: Integer, current: Integer, random: float, bias: Bias
 ) -> Integer:
-    """Choose among all neighbours of ``current`` in a graph of one pack; return the address."""
+    """Do ``choose`` for the neighbours of ``current`` in a graph of one pack; return the address."""
     begin, end = np.int64(pack[current]), np.int64(pack[current + 1])
-    near = np.empty(end - begin, np.int64)
+    is_near = np.empty(end - begin, np.int64)
     for i in range(begin, end):
-        near[i - begin] = is_neighbour(pack, previous, pack[i])
+        is_near[i - begin] = is_neighbour(pack, previous, pack[i])
     sums = weights[begin:end] if len(weights) else weights
-    return np.int64(pack[begin + choose(pack[begin:end], sums, near, previous, number, bias)])
+    return np.int64(pack[begin + choose(pack[begin:end], sums, is_near, previous, random, bias)])
 
 
 @kernel
 def walk(pack: Array, weights: Float64s, walkers: Walkers, bias: Bias) -> None:
-    """Complete walks, in a graph of one pack."""
+    """Compute the walks of walkers in a graph of one pack."""
     keys, _, lengths, walks, _ = walkers
     back, near, far = bias
     first_order = back == near == far
@@ -227,12 +247,12 @@ def walk(pack: Array, weights: Float64s, walkers: Walkers, bias: Bias) -> None:
             if neighbour <= ONLY_NEIGHBOUR:
                 neighbour = ONLY_NEIGHBOUR - neighbour
             elif length > 1 and not first_order:
-                number = uniform(key, proposal - 1, 1)
-                verdict = judge(number, previous, neighbour, bias)
-                if verdict == UNDECIDED:
-                    chance = near if is_neighbour(pack, previous, neighbour) else far
-                    verdict = ACCEPTED if number < chance else REJECTED
-                if verdict == REJECTED:
+                random = uniform(key, proposal - 1, 1)
+                decision = decide(random, previous, neighbour, bias)
+                if decision == UNDECIDED:
+                    probability = near if is_neighbour(pack, previous, neighbour) else far
+                    decision = ACCEPTED if random < probability else REJECTED
+                if decision == REJECTED:
                     rejections += 1
                     if rejections < MAX_REJECTIONS:
                         continue
@@ -249,12 +269,12 @@ def set_keys(seed: np.uint64, numbers: Int64s, vertices: int, walkers: Walkers) 
     """Set the random keys of walkers, whose numbers are epoch * vertices + first vertex."""
     for i in range(len(numbers)):
         epoch, vertex = np.uint64(numbers[i] // vertices), np.uint64(numbers[i] % vertices)
-        walkers[0][i] = scrambled(scrambled(seed + GOLDEN * (epoch + ONE)) + GOLDEN * (vertex + ONE))
+        walkers.keys[i] = scrambled(scrambled(seed + GOLDEN * (epoch + ONE)) + GOLDEN * (vertex + ONE))
 
 
 @kernel
 def propose(active: Int64s, walkers: Walkers, current: Int64s, draws: Float64s) -> None:
-    """Set the walkers' current vertices, and the random numbers for drawing their neighbours."""
+    """Set ``current`` to the walkers' vertices, and ``draws`` to the random numbers for drawing a neighbour of each."""
     keys, proposals, lengths, walks, _ = walkers
     for i in range(len(active)):
         walker = active[i]
@@ -266,10 +286,10 @@ def propose(active: Int64s, walkers: Walkers, current: Int64s, draws: Float64s) 
 def settle(
     active: Int64s, neighbours: Array, walkers: Walkers, bias: Bias, pending: Int64s, previous: Int64s, proposed: Array
 ) -> tuple[int, int]:
-    """Accept or reject the walkers' proposals; return the numbers of unfinished and of undecided walkers.
+    """Accept or reject the proposed ``neighbours``; return the number of unfinished and of undecided walkers.
 
-    Unfinished walkers are moved to the front of ``active``. Undecided walkers fill ``pending``; servers then look up
-    whether there is an edge from ``previous`` to ``proposed``.
+    Unfinished walkers are moved to the front of ``active``. Undecided walkers are listed in ``pending``; servers then
+    look up whether there is an edge from ``previous`` to ``proposed``.
     """
     keys, proposals, lengths, walks, settled = walkers
     first_order = bias[0] == bias[1] == bias[2]
@@ -280,20 +300,20 @@ def settle(
         proposals[walker] += 1
         if neighbour == NO_NEIGHBOUR:
             continue
-        verdict = ACCEPTED
+        decision = ACCEPTED
         if neighbour <= ONLY_NEIGHBOUR:
             neighbour = ONLY_NEIGHBOUR - neighbour
         elif lengths[walker] > 1 and not first_order:
             last = np.int64(walks[walker, lengths[walker] - 2])
-            verdict = judge(uniform(keys[walker], proposals[walker] - 1, 1), last, neighbour, bias)
-            if verdict == UNDECIDED:
+            decision = decide(uniform(keys[walker], proposals[walker] - 1, 1), last, neighbour, bias)
+            if decision == UNDECIDED:
                 pending[num_pending], previous[num_pending], proposed[num_pending] = walker, last, neighbour
                 num_pending += 1
-        if verdict == ACCEPTED:
+        if decision == ACCEPTED:
             walks[walker, lengths[walker]] = neighbour
             lengths[walker] += 1
             settled[walker] = proposals[walker]
-        if verdict == UNDECIDED or lengths[walker] < walks.shape[1]:
+        if decision == UNDECIDED or lengths[walker] < walks.shape[1]:
             active[num_active] = walker
             num_active += 1
     return num_active, num_pending
@@ -301,7 +321,7 @@ def settle(
 
 @kernel
 def settle_undecided(pending: Int64s, edges: Array, proposed: Array, walkers: Walkers, bias: Bias) -> None:
-    """Accept or reject the undecided walkers' proposals, now that their edges are known."""
+    """Accept or reject the proposals of undecided walkers; ``edges``: whether their edges exist, 0 or 1."""
     keys, proposals, lengths, walks, settled = walkers
     for i in range(len(pending)):
         walker = pending[i]
@@ -312,24 +332,27 @@ def settle_undecided(pending: Int64s, edges: Array, proposed: Array, walkers: Wa
 
 
 @kernel
-def still_walking(active: Int64s, walkers: Walkers, stuck: Int64s) -> tuple[int, int]:
-    """Move unfinished walkers to the front of ``active``, or to ``stuck`` for an exact choice; return both numbers."""
+def list_unfinished(active: Int64s, walkers: Walkers, stuck: Int64s) -> tuple[int, int]:
+    """Move unfinished walkers to the front of ``active``, or list them in ``stuck`` after too many rejections.
+
+    Return the number of active walkers, and that of stuck walkers.
+    """
     num_active, num_stuck = 0, 0
     for i in range(len(active)):
         walker = active[i]
-        if walkers[1][walker] - walkers[4][walker] >= MAX_REJECTIONS:
+        if walkers.proposals[walker] - walkers.settled[walker] >= MAX_REJECTIONS:
             stuck[num_stuck] = walker
             num_stuck += 1
-        elif walkers[2][walker] < walkers[3].shape[1]:
+        elif walkers.lengths[walker] < walkers.walks.shape[1]:
             active[num_active] = walker
             num_active += 1
     return num_active, num_stuck
 
 
 @kernel
-def number_vertices(walks: Array, lengths: Int64s, first: Int64s, width: int) -> None:
-    """Replace addresses of vertices by their numbers; ``first`` and ``width`` are those of ``GraphPartitioning``."""
+def convert_addresses(walks: Array, lengths: Int64s, first_vertices: Int64s, width: int) -> None:
+    """Replace addresses by vertex indices; see ``GraphPartitioning`` for ``first_vertices`` and ``width``."""
     for i in range(len(lengths)):
         for j in range(lengths[i]):
             pack = np.int64(walks[i, j]) // width
-            walks[i, j] += first[pack] - pack * width
+            walks[i, j] += first_vertices[pack] - pack * width

@@ -23,22 +23,22 @@ from ps2.ops.guards import readable
 
 def warm() -> None:
     """Call every kernel on one vertex, with the array types of workers and servers."""
-    one = np.zeros(1, np.int64)
+    zero = np.zeros(1, np.int64)
     settings = BiasedWalkSettings(numWalks=1, walkLength=2, p=2.0)
     bias = bias_of(settings)
     for weights in (None, np.ones(1)):
-        LocalGraph.from_edges(one, one, weights, 1).walk(settings, one)
+        LocalGraph.from_edges(zero, zero, weights, 1).walk(settings, zero)
     for dtype in (np.int32, np.int64):
-        _serve(dtype)
-        state = start_walkers(settings, one, 1, one, np.dtype(dtype))
-        active = one.copy()
-        kernels.propose(active, state, one.copy(), np.zeros(1))
+        _run_graph_ops(dtype)
+        state = start_walkers(settings, zero, 1, zero, np.dtype(dtype))
+        active = zero.copy()
+        kernels.propose(active, state, zero.copy(), np.zeros(1))
         neighbour = readable(np.zeros(1, dtype))
-        kernels.settle(active, neighbour, state, bias, one.copy(), one.copy(), one.copy())
-        kernels.settle_undecided(active[:0], neighbour[:0], one[:0].copy(), state, bias)
-        kernels.still_walking(active, state, one.copy())
-        kernels.choose(neighbour, readable(np.empty(0)), readable(one), one[0], 0.0, bias)
-        kernels.number_vertices(state[3], state[2], readable(one), 1)
+        kernels.settle(active, neighbour, state, bias, zero.copy(), zero.copy(), zero.copy())
+        kernels.settle_undecided(active[:0], neighbour[:0], zero[:0].copy(), state, bias)
+        kernels.list_unfinished(active, state, zero.copy())
+        kernels.choose(neighbour, readable(np.empty(0)), readable(zero), zero[0], 0.0, bias)
+        kernels.convert_addresses(state.walks, state.lengths, readable(zero), 1)
     _train()
 
 
@@ -69,18 +69,18 @@ def _train_on_server(kind: int) -> None:
     skipgrams.train_sentences(*tables, tokens, offsets, **arguments, rate=0.0)
 
 
-def _serve(dtype: Any) -> None:
-    slot, number = np.zeros(1, np.int64), np.zeros(1)
+def _run_graph_ops(dtype: Any) -> None:
+    slot, random = np.zeros(1, np.int64), np.zeros(1)
     neighbour = np.zeros(1, dtype)
     pack, sums = np.array([[2, 2, 0]], dtype), np.zeros((1, 3))
     ops.add_neighbours(pack, slot, neighbour)
     ops.order_neighbours(pack)
-    ops.draw_neighbours(pack, slot, number)
+    ops.draw_neighbours(pack, slot, random)
     ops.are_neighbours(pack, slot, neighbour)
     pack = np.array([[2, 2, 0]], dtype)
     ops.add_weighted_neighbours(pack, sums, slot, neighbour, np.ones(1))
     ops.order_weighted_neighbours(pack, sums)
-    ops.draw_weighted_neighbours(pack, sums, slot, number)
+    ops.draw_weighted_neighbours(pack, sums, slot, random)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
-"""The memory and work of a training: whether it fits, and which strategy takes the least time. Pure.
+"""The memory and time of a training: whether it fits into memory, and which strategy is the fastest. Pure.
 
-See docs/decisions/0007. The time of a worker per token, with S servers and W workers, in terms of ``TokenWork`` and
-``UnitCosts``:
+See docs/decisions/0007. The seconds per token of a worker, with S servers and W workers (``TokenWork``, ``UnitCosts``):
 
-    local    multiply-adds * local           + exchanged * byte * max(1, W/S) / tokens of a clock
-    rows     multiply-adds * local           + moved     * byte * max(1, W/S) / tokens of a batch + latencies
-    servers  multiply-adds * server * W      + products  * byte * max(S, W)                       + latencies
+    local    madds * local_s       + exchanged * byte_s * max(1, W/S)
+    rows     madds * local_s       + moved * byte_s * max(1, W/S)              + latencies
+    servers  madds * server_s * W  + bytes of products * byte_s * max(S, W)    + latencies
 
-"local" moves whole tables both ways, "rows" moves the distinct rows of a batch both ways, and "servers" moves a number
-for each dot product to and from each server. If one server has all columns, "servers" moves tokens only. All workers
-share a server's network link and its processor.
+"local" sends whole tables in both directions, "rows" sends the distinct rows of a batch in both directions, and
+"servers" sends each dot product to and from each server. If one server has all columns, "servers" sends tokens only.
+All workers share a server's network link and its processor.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from ps2.errors import LimitError
 from ps2.ops.kernels import Float64s, Int64s
 
 STRATEGIES: tuple[Via, ...] = ("local", "rows", "servers")
-# The largest size of the tables for "local", whose workers store them twice.
+# The maximum bytes of the tables for "local", in which each worker stores the tables twice.
 LOCAL_BYTES = 512 << 20
-# The number of passes over a pair of input and output: a dot product and two updates.
+# The number of times that a pair of input and output vectors is processed: a dot product and two updates.
 PASSES = 3
 
 # The bytes of a float32 or int32.
 NUMBER_BYTES = 4
-# The largest size of the arrays of a worker's batch.
+# The maximum bytes of the arrays of a worker's batch.
 MAX_BATCH_BYTES = 4 << 30
-# The bytes of a vertex in a walk, the largest size of a walk, and the largest number of steps of all walks.
+# The bytes of a vertex in a walk, the maximum bytes of a walk, and the maximum number of steps of all walks.
 VERTEX_BYTES, MAX_WALK_BYTES, MAX_STEPS = 8, 1 << 30, 1 << 60
-# Above these, there is a warning of excessive work: multiplications for one word, and steps from one vertex.
+# More multiplications for one word, or more steps of walks from one vertex, cause a warning.
 USUAL_PRODUCTS, USUAL_STEPS = 10**7, 10**7
 
 
@@ -51,10 +50,10 @@ class UnitCosts:
     """Measured costs of this process and the servers.
 
     Attributes:
-        latency_s: the time of a minimal request to all servers at once.
-        byte_s: the time to move a byte between this process and all servers; the mean of both directions.
-        local_s: the time of a multiply-add in this process, with overhead.
-        server_s: the time of a multiply-add on all servers together.
+        latency_s: the seconds of a minimal request to all servers at once.
+        byte_s: the seconds to send a byte from this process to the servers or back, the mean of both directions.
+        local_s: the seconds of a multiply-add in this process, with overhead.
+        server_s: the seconds of a multiply-add if all servers compute at the same time.
     """
 
     latency_s: float
@@ -65,95 +64,104 @@ class UnitCosts:
 
 @dataclass(frozen=True)
 class TokenWork:
-    """The mean work of one token.
+    """The mean work per token.
 
     Attributes:
         products: the number of dot products.
         madds: the number of multiply-adds.
-        exchanged: the bytes of tables that "local" moves per token.
-        moved: the bytes of rows that "rows" moves per token.
-        piece: the number of tokens in a request of "servers".
+        exchanged: the bytes of tables that "local" sends per token, in both directions.
+        moved: the bytes of rows that "rows" sends per token, in both directions.
+        minibatch: the number of tokens in a request of "servers".
         batch: the number of tokens in a request of "rows".
-        token_bytes: the encoded size of a token that is sent to servers.
+        token_bytes: the bytes of a token that is sent to servers.
     """
 
     products: float
     madds: float
     exchanged: float
     moved: float
-    piece: int
+    minibatch: int
     batch: int
     token_bytes: int
 
 
 def work_per_token(
-    plan: EmbeddingPlan, frequencies: Int64s, chances: Float64s, clock: int, batch: int, piece: int
+    plan: EmbeddingPlan, frequencies: Int64s, negative_probabilities: Float64s, clock: int, batch: int, minibatch: int
 ) -> TokenWork:
-    """Return the work of a token. ``clock``, ``batch`` and ``piece`` are the numbers of tokens in a clock of "local",
-    in a request of "rows" and in a request of "servers"; ``chances`` are the words' probabilities as negatives."""
+    """Return the work per token.
+
+    Args:
+        negative_probabilities: see ``Sampler``.
+        clock, batch, minibatch: the number of tokens in a clock of "local", in a request of "rows" and in a request of
+            "servers".
+    """
     products = plan.inputs_per_token * (1 + plan.settings.negative)
-    shares = frequencies / max(frequencies.sum(), 1)
+    fractions = frequencies / max(frequencies.sum(), 1)
     draws = batch // plan.tokens_per_example
-    inputs, negatives = _distinct(shares, draws), _distinct(chances, draws * plan.settings.negative)
+    inputs, negatives = _occurring(fractions, draws), _occurring(negative_probabilities, draws * plan.settings.negative)
     rows = float((1 - (1 - inputs) * (1 - negatives)).sum()) + (0 if plan.shares_table else float(inputs.sum()))
     return TokenWork(
         products,
         PASSES * products * plan.size,
         2 * plan.tables * plan.table_bytes / clock,
         2 * rows * plan.size * 4 / batch,
-        piece,
+        minibatch,
         batch,
         2 if plan.vocabulary < 2**16 else 4,
     )
 
 
 def seconds_per_token(
-    work: TokenWork, costs: UnitCosts, parts: int, workers: int, table_bytes: int
+    work: TokenWork, costs: UnitCosts, num_slices: int, workers: int, table_bytes: int
 ) -> dict[Via, float]:
-    """Return the predicted seconds per token of each strategy; infinity: it is impossible. ``parts`` is the number of
-    servers that have columns, and ``table_bytes`` the size of all tables together."""
-    workers_per_link = max(1.0, workers / parts)
+    """Return the predicted seconds per token of each strategy; infinity: the strategy is impossible.
+
+    ``num_slices`` is the number of servers that have columns; ``table_bytes`` is the size of all tables together.
+    """
+    workers_per_link = max(1.0, workers / num_slices)
     local_s = work.madds * costs.local_s
     servers_s = work.madds * costs.server_s * workers
-    if parts == 1:
-        servers_s += costs.latency_s / work.piece + work.token_bytes * costs.byte_s * workers_per_link
+    if num_slices == 1:
+        servers_s += costs.latency_s / work.minibatch + work.token_bytes * costs.byte_s * workers_per_link
     else:
         moved_bytes = 2 * (4 * work.products + work.token_bytes)
-        servers_s += moved_bytes * costs.byte_s * max(parts, workers) + 2 * costs.latency_s / work.piece
+        servers_s += moved_bytes * costs.byte_s * max(num_slices, workers) + 2 * costs.latency_s / work.minibatch
     moved_s = work.moved * costs.byte_s * workers_per_link + 2 * costs.latency_s / work.batch
     exchanged_s = work.exchanged * costs.byte_s * workers_per_link if table_bytes <= LOCAL_BYTES else np.inf
     return {"local": local_s + exchanged_s, "rows": local_s + moved_s, "servers": servers_s}
 
 
 def with_strategy(plan: EmbeddingPlan, seconds: Float64s) -> tuple[EmbeddingPlan, str]:
-    """Return the plan with the fastest strategy, and why; without predictions, the settings name the strategy."""
+    """Return the plan with the fastest strategy, and the reason. ``seconds``: see ``predict_seconds``."""
     if not len(seconds):
         return plan, "as requested"
     via, reason = fastest(dict(zip(STRATEGIES, seconds.tolist(), strict=True)), " per token")
     return plan.with_via(via), reason
 
 
-def _distinct(shares: npt.NDArray[Any], draws: int) -> Float64s:
-    """Return the probability of each word to occur at least once in some draws."""
-    chances: Float64s = -np.expm1(-draws * shares)
-    return chances
+def _occurring(fractions: npt.NDArray[Any], draws: int) -> Float64s:
+    """Return the approximate probability that a word occurs in this many draws; ``fractions``: that of one draw."""
+    probabilities: Float64s = -np.expm1(-draws * fractions)
+    return probabilities
 
 
 def batch_bytes(plan: EmbeddingPlan, longest: int) -> int:
-    """Return the bytes of a batch's negatives, or of the arrays for one word if larger; see ``check_memory``."""
+    """Return the bytes of a batch's negatives or, if larger, of a word's arrays; ``longest``: see ``check_memory``."""
     tokens = min(max(BATCH_TOKENS, longest), plan.total * plan.tokens_per_example)
     neighbours = 2 * plan.window if plan.architecture != "edges" else 1
-    # For "auto", the negatives are those of "local", which draws the most.
+    # For "auto", assume "local", which draws the most negatives.
     negatives = plan.num_negatives if plan.settings.via != "servers" else plan.settings.negative
-    word = neighbours * (2 + plan.settings.negative) + (1 + plan.settings.negative) * plan.size
-    return NUMBER_BYTES * max(tokens * negatives, word if plan.settings.via != "servers" else 0)
+    word_numbers = neighbours * (2 + plan.settings.negative) + (1 + plan.settings.negative) * plan.size
+    return NUMBER_BYTES * max(tokens * negatives, word_numbers if plan.settings.via != "servers" else 0)
 
 
-def check_memory(plan: EmbeddingPlan, longest: int, driver: int) -> None:
-    """Raise LimitError if a training does not fit; warn if one word takes excessive work. ``longest`` is the largest
-    number of words of a sentence, and ``driver`` the number of bytes that the driver may use."""
-    what = f"vectorSize={plan.size:,}: vectors of {plan.vocabulary:,} words in {plan.tables} table"
-    check_driver(f"{what}{'s' * (plan.tables > 1)} take", plan.tables * plan.table_bytes, driver)
+def check_memory(plan: EmbeddingPlan, longest: int, driver_bytes: int) -> None:
+    """Raise LimitError if a training does not fit into memory; warn if a word takes unusually many multiplications.
+
+    ``longest`` is the maximum number of words in a sentence; ``driver_bytes`` is the memory that the driver may use.
+    """
+    subject = f"vectorSize={plan.size:,}: vectors of {plan.vocabulary:,} words in {plan.tables} table"
+    check_driver(f"{subject}{'s' * (plan.tables > 1)} take", plan.tables * plan.table_bytes, driver_bytes)
     if (needed := batch_bytes(plan, longest)) > MAX_BATCH_BYTES:
         window = f"windowSize={plan.window:,} and " if plan.architecture != "edges" else ""
         raise LimitError(
@@ -172,7 +180,7 @@ def check_memory(plan: EmbeddingPlan, longest: int, driver: int) -> None:
 
 
 def check_walks(walks: WalkSettings, vertices: int) -> None:
-    """Raise LimitError if a walk does not fit a row of Spark, or all steps exceed ``MAX_STEPS``; warn of much work."""
+    """Raise LimitError if a walk does not fit a row of Spark, or there are too many steps; warn of many steps."""
     needed = VERTEX_BYTES * walks.walkLength
     if needed > MAX_WALK_BYTES:
         raise LimitError(

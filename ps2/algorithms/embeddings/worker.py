@@ -1,4 +1,4 @@
-"""A worker in a training: its clocks, batches and report, and its loop by strategy: "local", "rows" or "servers"."""
+"""A worker in a training: its clocks, batches and reports, and the loops of the strategies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ps2.algorithms.embeddings.batch_kernels import add_batch_losses
 from ps2.algorithms.embeddings.damping import ALL, ChangeDamping, UpdateRates
 from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.sampling import SampledBatch, Sampler, kind_of
-from ps2.algorithms.embeddings.sampling_kernels import collect, number_words
+from ps2.algorithms.embeddings.sampling_kernels import index_words, list_distinct
 from ps2.algorithms.embeddings.sentences import BATCH_TOKENS, Batch, Sentences, split
 from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, VectorTable
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSS_INTERVAL, LOSSES, PAIRS, STATISTICS
@@ -23,24 +23,25 @@ from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.cgroups import usable_cores
 from ps2.ops.guards import readable
 
-# The minimum number of tokens of a worker in a clock, and the maximum bytes of tables that it exchanges per token.
+# The minimum number of tokens of a worker in a clock, and the maximum bytes of tables that "local" sends per token.
 CLOCK_TOKENS, TOKEN_BYTES = 20_000, 500
-# The clocks of a single worker are longer by this factor, because no other worker waits for its changes.
+# A single worker's clocks have more tokens by this factor, because no other worker waits for its changes.
 ONLY_WORKER_FACTOR = 10
-# The minimum number of clocks of a training. Workers see each other's changes after a clock.
+# The minimum number of clocks of a training. Workers get each other's changes after a clock.
 MIN_CLOCKS = 10
-# The largest size of a piece's rows in one table, and of the dot products of a request.
+# The maximum bytes of a minibatch's rows in a table, and of the dot products of a request.
 MAX_ROW_BYTES, MAX_PRODUCT_BYTES = 64 << 20, 8 << 20
-# Limits of a piece that takes two requests, whose dot products are all computed before its updates: the number of
-# tokens, and the number of updates of the most frequent word, times the step size. More would not change its vector.
-PIECE_TOKENS, MAX_UPDATES, MIN_UPDATES = 1_000, 10.0, 1e-9
-# The difference between the random keys of consecutive pieces.
-NEXT_PIECE = np.uint64(0xD1342543DE82EF95)
+# Limits of a minibatch that takes two requests, because its dot products are computed before its updates: the number of
+# tokens, and the number of updates of the most frequent word, times the step size. ``batch_kernels`` would scale more
+# updates down. MIN_UPDATES avoids a division by 0.
+MINIBATCH_TOKENS, MAX_UPDATES, MIN_UPDATES = 1_000, 10.0, 1e-9
+# The difference between the random keys of consecutive minibatches of a batch.
+NEXT_MINIBATCH = np.uint64(0xD1342543DE82EF95)
 
 
 @dataclass(frozen=True)
 class EpochSchedule:
-    """The clocks of a training, which starts in the run's clock ``first``."""
+    """The clocks of a training; its first clock is the run's clock ``first``."""
 
     epochs: int
     clocks_per_epoch: int
@@ -48,13 +49,14 @@ class EpochSchedule:
 
     @staticmethod
     def from_plan(plan: EmbeddingPlan, workers: int, tokens: int, first: int = 0) -> EpochSchedule:
-        """Return the clocks in which a worker handles about ``tokens`` tokens."""
+        """Return the schedule with about ``tokens`` tokens per worker and clock."""
         worker_tokens = plan.total * plan.tokens_per_example / workers
         clocks = max(-(-worker_tokens // tokens), -(-MIN_CLOCKS // plan.settings.maxIter))
         return EpochSchedule(plan.settings.maxIter, int(min(clocks, worker_tokens)) or 1, first)
 
     @property
     def count(self) -> int:
+        """The number of clocks."""
         return self.epochs * self.clocks_per_epoch
 
     def epoch(self, clock: int) -> int:
@@ -62,55 +64,55 @@ class EpochSchedule:
 
 
 class ClockReader:
-    """Reads a worker's batches clock by clock, from any clock on. ``progress`` is the number of epochs before the
-    current batch, with a fraction.
+    """Reads a worker's batches clock by clock, from any clock on.
 
-    The share of the epoch's tokens before a batch determines its clock. To start in the middle of an epoch, the reader
-    makes the sentences from the start of the epoch.
+    The fraction of the epoch's tokens that come before a batch determines its clock. To start in the middle of an
+    epoch, the reader skips the batches of earlier clocks. ``progress`` is the number of epochs before the current
+    batch, including a fraction.
     """
 
     def __init__(self, sentences: Sentences, schedule: EpochSchedule) -> None:
         self._sentences, self._schedule = sentences, schedule
-        self._next_clock, self._tokens_before, self._number, self.progress = -1, 0, 0, 0.0
+        self._next_clock, self._tokens_before, self._batch_index, self.progress = -1, 0, 0, 0.0
         self._batches: Iterator[Batch] = iter(())
 
     def batches(self, clock: int) -> Iterator[tuple[int, Batch]]:
-        """Yield the batches of a clock with their numbers in the epoch."""
+        """Yield the batches of a clock with their indices in the epoch."""
         clocks, epoch, tokens = self._schedule.clocks_per_epoch, self._schedule.epoch(clock), self._sentences.tokens
-        turn, tokens = clock % clocks, max(tokens, 1)
-        if clock != self._next_clock or not turn:
+        clock_in_epoch, tokens = clock % clocks, max(tokens, 1)
+        if clock != self._next_clock or not clock_in_epoch:
             self._batches = iter(self._sentences.batches(epoch))
-            self._tokens_before = self._number = 0
+            self._tokens_before = self._batch_index = 0
         self._next_clock = -1
         for batch in self._batches:
-            batch_turn = min(self._tokens_before * clocks // tokens, clocks - 1)
-            if batch_turn > turn:
+            batch_clock = min(self._tokens_before * clocks // tokens, clocks - 1)
+            if batch_clock > clock_in_epoch:
                 self._batches = itertools.chain([batch], self._batches)
                 break
-            number = self._number
+            index = self._batch_index
             self.progress = epoch + min(self._tokens_before / tokens, 1.0)
-            self._number += 1
+            self._batch_index += 1
             self._tokens_before += len(batch[0])
-            if batch_turn == turn:
-                yield number, batch
+            if batch_clock == clock_in_epoch:
+                yield index, batch
         self._next_clock = clock + 1
 
 
 def clock_tokens(plan: EmbeddingPlan, workers: int) -> int:
-    """Return the number of tokens of a worker in a clock, for which exchanging tables takes little time."""
+    """Return the number of tokens of a worker in a clock: so many that sending tables takes little time."""
     exchanged = plan.tables * plan.table_bytes if plan.settings.via == "local" else 0
     return max(CLOCK_TOKENS, exchanged // TOKEN_BYTES) * (ONLY_WORKER_FACTOR if workers == 1 else 1)
 
 
-def key_of(seed: int, epoch: int, rank: int, number: int) -> np.uint64:
-    """Return the random key of a batch."""
-    key: Any = np.random.SeedSequence([seed % 2**64, epoch, rank, number]).generate_state(1, np.uint64)[0]
+def key_of(seed: int, epoch: int, rank: int, batch_index: int) -> np.uint64:
+    """Return the random key of a worker's batch in an epoch."""
+    key: Any = np.random.SeedSequence([seed % 2**64, epoch, rank, batch_index]).generate_state(1, np.uint64)[0]
     return np.uint64(key)
 
 
 @dataclass(frozen=True, eq=False)
 class WorkerSetup:
-    """The setup of all workers; picklable. ``plan`` has a strategy, and a worker uses at most ``threads`` threads."""
+    """What all workers need; picklable. ``plan`` names a strategy; a worker uses at most ``threads`` threads."""
 
     plan: EmbeddingPlan
     schedule: EpochSchedule
@@ -124,13 +126,14 @@ class WorkerSetup:
 
 @dataclass
 class ClockReport:
-    """The work of workers in some clocks.
+    """The statistics of workers in some clocks.
 
     Attributes:
-        loss: the summed loss of a sample of predictions with their negatives.
-        losses: the number of predictions in the sample.
-        pairs: the number of all predictions.
-        bytes: the bytes moved to and from the servers.
+        loss: the summed loss of a sample of inputs with their outputs; see ``training_kernels``.
+        losses: the number of inputs in the sample.
+        pairs: the number of all inputs.
+        tokens: the number of tokens before subsampling.
+        bytes: the bytes sent to and from the servers.
     """
 
     loss: float = 0.0
@@ -141,11 +144,11 @@ class ClockReport:
 
     @property
     def mean_loss(self) -> float:
-        """The mean loss; NaN without losses."""
+        """The mean loss of an input; NaN without losses."""
         return self.loss / self.losses if self.losses else math.nan
 
     def add(self, report: Any) -> None:
-        """Add another report, or an object with the same attributes."""
+        """Add the attributes of another report, or of an object with the same attributes."""
         for name, value in vars(report).items():
             setattr(self, name, getattr(self, name) + value)
 
@@ -157,7 +160,7 @@ class ClockReport:
 
 
 class WorkerContext:
-    """What all strategies share in a worker: the sentences, sampler, expected updates, threads and current report."""
+    """What all strategies need in a worker: tables, sentences, the sampler, and the report of the current clock."""
 
     def __init__(self, worker: Any, setup: WorkerSetup, sentences: Sentences, frequencies: Int64s) -> None:
         plan = self.plan = setup.plan
@@ -166,19 +169,19 @@ class WorkerContext:
         self._worker, self._schedule = worker, setup.schedule
         self._reader = ClockReader(sentences, setup.schedule)
         self.sampler = Sampler.from_frequencies(plan, frequencies)
-        self.updates = UpdateRates.from_frequencies(plan, frequencies, self.sampler.chances)
+        self.updates = UpdateRates.from_frequencies(plan, frequencies, self.sampler.negative_probabilities)
         self._damping = ChangeDamping(plan, self.updates)
         self._frequencies = frequencies
         self.report = ClockReport()
 
     def clocks(self) -> Iterator[int]:
-        """Yield clocks; report each clock at its end."""
+        """Yield the training's clocks from 0 on; send ``report`` at the end of each clock."""
         first = self._schedule.first
         for clock in self._worker.clocks(first + self._schedule.count):
             clock -= first
             self.report = ClockReport()
             if clock == 0:
-                self.tables.count(self._frequencies)
+                self.tables.count_keys(self._frequencies)
             yield clock
             self._worker.report(asdict(self.report))
 
@@ -189,18 +192,18 @@ class WorkerContext:
 
     def sentences(self, clock: int) -> Iterator[tuple[Batch, np.uint64]]:
         """Yield a clock's batches after subsampling, each with its random key."""
-        for number, batch in self._reader.batches(clock):
-            key = key_of(self.plan.seed, self._schedule.epoch(clock), self._worker.rank, number)
+        for index, batch in self._reader.batches(clock):
+            key = key_of(self.plan.seed, self._schedule.epoch(clock), self._worker.rank, index)
             yield self.sampler.subsample(batch, key), key
             self.report.tokens += len(batch[0])
 
     def prefetch(self, table: VectorTable, words: Int64s) -> Any:
-        """Prefetch rows of a table, with all earlier changes of this worker."""
+        """Request vectors of a table in the background. They include all earlier changes of this worker."""
         return self._worker.prefetch(table.matrix, columns=table.columns(words), ahead=0)
 
     @property
     def rate(self) -> float:
-        """The current step size, by this worker's progress as in gensim; the same when a clock is repeated."""
+        """The current step size: like gensim's, it depends on this worker's progress only."""
         return self.plan.rate(self._reader.progress)
 
     @property
@@ -209,17 +212,16 @@ class WorkerContext:
         return int(self._worker.epoch)
 
     def damp(self, changes: list[Float32s], tables: list[Float32s], tokens: float, words: Sequence[Any] = ALL) -> None:
-        """Damp this worker's changes, in place, if several workers add changes."""
+        """Damp this worker's changes, in place, if there are several workers; see ``ChangeDamping.damp``."""
         if self.workers > 1:
             self._damping.damp(changes, tables, tokens, self.rate, self.workers, words)
 
 
-# -- "local" -----------------------------------------------------------------------------------------------------------
-
-
 def train_local(context: WorkerContext) -> None:
-    """Train in all clocks: pull the tables, train them, add the changes. A single worker pulls them only at the start,
-    and after a rollback of the fleet."""
+    """Train in all clocks: pull the tables, train them, and add the changes on the servers.
+
+    A single worker pulls the tables only at the start, and after a rollback of the fleet.
+    """
     copies: list[_Copy] = []
     epoch = -1
     for clock in context.clocks():
@@ -237,7 +239,7 @@ def train_local(context: WorkerContext) -> None:
 
 
 class _Copy:
-    """A worker's copy of a table, ``values``, which it trains."""
+    """A worker's copy of a table; ``values`` are trained in place."""
 
     def __init__(self, table: VectorTable) -> None:
         self._table = table
@@ -245,18 +247,18 @@ class _Copy:
         self._before = np.empty_like(self.values)
 
     def pull(self) -> int:
-        """Read the table; return the bytes moved."""
+        """Pull the table; return the bytes received."""
         self._table.pull(out=self.values)
         self._before[:] = self.values
         return self.values.nbytes
 
     def changes(self) -> Float32s:
-        """Return the changes since the last ``pull`` or ``add``; the array is valid until the next call of either."""
+        """Return the changes since the last ``pull`` or ``add``. The next ``pull`` or ``add`` overwrites the array."""
         np.subtract(self.values, self._before, out=self._before)
         return self._before
 
     def add(self, changes: Float32s) -> int:
-        """Add changes to the table; return the bytes moved."""
+        """Add changes to the table on the servers; return the bytes sent."""
         words = np.flatnonzero(changes.any(axis=1))
         rows = changes[words]
         self._table.add(words, rows)
@@ -264,12 +266,15 @@ class _Copy:
         return rows.nbytes
 
 
-# -- "rows" ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
-class PrefetchedPiece:
-    """A piece of a batch with row numbers instead of words; by table, the words and the prefetch of the rows."""
+class PrefetchedMinibatch:
+    """A minibatch whose vectors were requested.
+
+    Attributes:
+        batch: the minibatch with rows of the pulled arrays instead of words.
+        words: for each table, the words of the rows.
+        rows: for each table, the future with the rows.
+    """
 
     batch: SampledBatch
     words: tuple[Int64s, ...]
@@ -277,59 +282,59 @@ class PrefetchedPiece:
 
 
 def train_rows(context: WorkerContext) -> None:
-    """Train in all clocks, piece by piece, while the rows of the next piece are prefetched."""
+    """Train in all clocks, minibatch by minibatch; the next minibatch's rows are pulled at the same time."""
     tables, numbering = _vector_tables(context), RowNumbering(context.plan)
     for clock in context.clocks():
         previous = None
         for batch in context.batches(clock):
-            for piece in batch.pieces(piece_groups(context.plan)):
-                numbered, words = numbering.renumber(piece)
+            for minibatch in batch.minibatches(minibatch_groups(context.plan)):
+                renumbered, words = numbering.renumber(minibatch)
                 rows = tuple(itertools.starmap(context.prefetch, zip(tables, words, strict=True)))
                 if previous is not None:
-                    _train_piece(context, tables, previous)
-                previous = PrefetchedPiece(numbered, words, rows)
+                    _train_minibatch(context, tables, previous)
+                previous = PrefetchedMinibatch(renumbered, words, rows)
         if previous is not None:
-            _train_piece(context, tables, previous)
+            _train_minibatch(context, tables, previous)
 
 
-def piece_groups(plan: EmbeddingPlan) -> int:
-    """Return the maximum number of words (or edges) of a piece whose rows fit ``MAX_ROW_BYTES``."""
+def minibatch_groups(plan: EmbeddingPlan) -> int:
+    """Return the maximum number of words (or edges) of a minibatch, by ``MAX_ROW_BYTES``."""
     return max(1, MAX_ROW_BYTES // (4 * plan.size * (1 + plan.settings.negative)))
 
 
 def batch_tokens(plan: EmbeddingPlan) -> int:
-    """Return the number of tokens whose rows are pulled at once."""
-    return min(BATCH_TOKENS, piece_groups(plan) * plan.tokens_per_example)
+    """Return the number of tokens whose rows "rows" pulls at once."""
+    return min(BATCH_TOKENS, minibatch_groups(plan) * plan.tokens_per_example)
 
 
 def _vector_tables(context: WorkerContext) -> list[VectorTable]:
     return [table for table in (context.tables.vectors, context.tables.contexts) if isinstance(table, VectorTable)]
 
 
-def _train_piece(context: WorkerContext, tables: list[VectorTable], piece: PrefetchedPiece) -> None:
+def _train_minibatch(context: WorkerContext, tables: list[VectorTable], minibatch: PrefetchedMinibatch) -> None:
     rows: list[Float32s] = [
-        table.with_initial(words, pulled.result())
-        for table, words, pulled in zip(tables, piece.words, piece.rows, strict=True)
+        table.to_vectors(words, future.result())
+        for table, words, future in zip(tables, minibatch.words, minibatch.rows, strict=True)
     ]
-    before = [each.copy() for each in rows]
-    tokens = len(piece.batch.tokens)
-    context.report.add_statistics(piece.batch.train(rows[0], rows[-1], context.rate, context.threads))
+    before = [table_rows.copy() for table_rows in rows]
+    tokens = len(minibatch.batch.tokens)
+    context.report.add_statistics(minibatch.batch.train(rows[0], rows[-1], context.rate, context.threads))
     changes = [np.subtract(new, old, out=old) for new, old in zip(rows, before, strict=True)]
-    context.damp(changes, rows, tokens, piece.words)
-    for table, words, change in zip(tables, piece.words, changes, strict=True):
+    context.damp(changes, rows, tokens, minibatch.words)
+    for table, words, change in zip(tables, minibatch.words, changes, strict=True):
         table.add(words, change)
         context.report.bytes += 2 * change.nbytes
 
 
 class RowNumbering:
-    """Replaces the words of a piece by row numbers of the arrays that are pulled for the piece."""
+    """Replaces the words of a minibatch by rows of the arrays that are pulled for the minibatch."""
 
     def __init__(self, plan: EmbeddingPlan) -> None:
         self._plan = plan
         self._cells = np.full(plan.vocabulary, -1, np.int32)
 
     def renumber(self, batch: SampledBatch) -> tuple[SampledBatch, tuple[Int64s, ...]]:
-        """Return the piece with row numbers and, by table, the words of the rows, ascending."""
+        """Return the minibatch with rows instead of words, and for each table the words of its rows, ascending."""
         plan, tokens, negatives = self._plan, batch.tokens, batch.negatives
         inputs, outputs = tokens, tokens
         if plan.architecture == "edges":
@@ -337,62 +342,63 @@ class RowNumbering:
         if plan.shares_table:
             inputs = outputs = tokens
         words = np.concatenate([outputs, negatives.reshape(-1)])
-        context_words, numbers = self._number(words)
-        targets, negative_numbers = numbers[: len(outputs)], numbers[len(outputs) :].reshape(negatives.shape)
+        context_words, rows = self._index(words)
+        targets, negative_rows = rows[: len(outputs)], rows[len(outputs) :].reshape(negatives.shape)
         if plan.shares_table:
-            return batch.renumbered(targets, targets, negative_numbers), (context_words,)
-        vector_words, input_numbers = self._number(inputs)
+            return batch.with_rows(targets, targets, negative_rows), (context_words,)
+        vector_words, input_rows = self._index(inputs)
         if plan.architecture == "edges":
-            input_numbers, targets = np.repeat(input_numbers, 2), np.repeat(targets, 2)
-        return batch.renumbered(input_numbers, targets, negative_numbers), (vector_words, context_words)
+            input_rows, targets = np.repeat(input_rows, 2), np.repeat(targets, 2)
+        return batch.with_rows(input_rows, targets, negative_rows), (vector_words, context_words)
 
-    def _number(self, words: Int32s) -> tuple[Int64s, Int32s]:
-        """Return the distinct words, ascending, and each word's position among them."""
+    def _index(self, words: Int32s) -> tuple[Int64s, Int32s]:
+        """Return the distinct words, ascending, and the index of each word among them."""
         words = readable(words)
         distinct = np.empty(len(words), np.int32)
-        distinct = np.sort(distinct[: collect(words, self._cells, distinct)])
-        numbers = np.empty(len(words), np.int32)
-        number_words(words, distinct, self._cells, numbers)
-        return distinct.astype(np.int64), numbers
-
-
-# -- "servers" (paper, section 5.2.2) ----------------------------------------------------------------------------------
+        distinct = np.sort(distinct[: list_distinct(words, self._cells, distinct)])
+        indices = np.empty(len(words), np.int32)
+        index_words(words, distinct, self._cells, indices)
+        return distinct.astype(np.int64), indices
 
 
 def train_servers(context: WorkerContext) -> None:
-    """Train in all clocks, by one request per piece if one server has all columns, else by two requests."""
+    """Train in all clocks, in one request per minibatch if one server has all columns, else in two requests."""
     vectors, contexts = context.tables.vectors, context.tables.contexts
     assert isinstance(vectors, SlicedTable)
     assert isinstance(contexts, SlicedTable)
-    limit = piece_tokens(context.plan, context.updates.max_per_token * context.workers, vectors.parts)
-    train = _train_at_once if vectors.parts == 1 else _train_by_products
+    limit = minibatch_tokens(context.plan, context.updates.max_per_token * context.workers, vectors.num_slices)
+    train = _train_at_once if vectors.num_slices == 1 else _train_by_products
     for clock in context.clocks():
         for batch, key in context.sentences(clock):
-            for tokens, offsets, piece_key in _pieces(batch, key, limit):
-                arguments = arguments_of(context.plan, tokens, offsets, piece_key)
+            for tokens, offsets, minibatch_key in _minibatches(batch, key, limit):
+                arguments = arguments_of(context.plan, tokens, offsets, minibatch_key)
                 train(context, vectors, {"contexts": contexts.matrix, **arguments})
 
 
-def piece_tokens(plan: EmbeddingPlan, updates: float, parts: int) -> int:
-    """Return the number of tokens of a request (or pair of requests). ``updates`` is the number of updates of the most
-    frequent word for a token of each worker, and ``parts`` the number of servers that have columns."""
+def minibatch_tokens(plan: EmbeddingPlan, updates: float, num_slices: int) -> int:
+    """Return the number of tokens of a minibatch of "servers".
+
+    Args:
+        updates: the number of updates of the most frequent word if each worker trains one token.
+        num_slices: the number of servers that have columns.
+    """
     limit = MAX_PRODUCT_BYTES / (4 * plan.inputs_per_token * (1 + plan.settings.negative))
-    if parts > 1:
-        limit = min(limit, PIECE_TOKENS, MAX_UPDATES / max(updates * plan.settings.stepSize, MIN_UPDATES))
+    if num_slices > 1:
+        limit = min(limit, MINIBATCH_TOKENS, MAX_UPDATES / max(updates * plan.settings.stepSize, MIN_UPDATES))
     return max(int(limit), 1)
 
 
-def _pieces(batch: Batch, key: np.uint64, limit: int) -> Iterator[tuple[Any, Any, np.uint64]]:
+def _minibatches(batch: Batch, key: np.uint64, limit: int) -> Iterator[tuple[Any, Any, np.uint64]]:
     tokens, offsets = batch
     for first, last in split(offsets, limit):
         begin, end = offsets[first], offsets[last]
         yield tokens[begin:end], offsets[first : last + 1] - begin, key
         with np.errstate(over="ignore"):
-            key = key + NEXT_PIECE
+            key = key + NEXT_MINIBATCH
 
 
 def arguments_of(plan: EmbeddingPlan, tokens: Any, offsets: Any, key: np.uint64) -> dict[str, Any]:
-    """Return the arguments that all operations of ``skipgrams.ops`` on a piece take."""
+    """Return the arguments that all operations of ``skipgrams.ops`` take for a minibatch."""
     return {
         "tokens": _narrow(tokens, plan.vocabulary),
         "offsets": _narrow(offsets, len(tokens)),
@@ -404,8 +410,9 @@ def arguments_of(plan: EmbeddingPlan, tokens: Any, offsets: Any, key: np.uint64)
     }
 
 
-def _narrow(numbers: Any, limit: int) -> npt.NDArray[Any]:
-    return np.ascontiguousarray(numbers).astype(np.uint16 if limit < 2**16 else np.uint32)
+def _narrow(values: Any, limit: int) -> npt.NDArray[Any]:
+    """Convert integers up to ``limit`` to the smallest unsigned dtype that operations take."""
+    return np.ascontiguousarray(values).astype(np.uint16 if limit < 2**16 else np.uint32)
 
 
 def _train_at_once(context: WorkerContext, vectors: SlicedTable, arguments: dict[str, Any]) -> None:
@@ -431,4 +438,4 @@ def _train_by_products(context: WorkerContext, vectors: SlicedTable, arguments: 
     statistics[PAIRS] = len(products)
     server_bytes = 2 * products.nbytes + 2 * (arguments["tokens"].nbytes + arguments["offsets"].nbytes)
     context.report.add_statistics(statistics)
-    context.report.bytes += server_bytes * vectors.parts
+    context.report.bytes += server_bytes * vectors.num_slices

@@ -1,15 +1,16 @@
-"""Coordinate descent over the vectors of one side, users or items, compiled.
+"""Compiled coordinate descent over the vectors of one side, users or items, with fixed vectors of the other side.
 
-All coordinates of a vector are solved before the next vector, a block of ranks at a time, given the vectors of the
-other side (iALS++: Rendle et al. 2021, "iALS++: Speeding up Matrix Factorization with Subspace Optimization"; with
-blocks of one rank it is He et al. 2016, "Fast Matrix Factorization for Online Recommendation with Implicit Feedback").
+The vectors are solved one after the other, each in blocks of ``BLOCK`` coordinates (iALS++: Rendle et al. 2021,
+"iALS++: Speeding up Matrix Factorization with Subspace Optimization"). Blocks of one coordinate would be the method of
+He et al. 2016, "Fast Matrix Factorization for Online Recommendation with Implicit Feedback".
 
-A rating has a curvature a and a target b, and the objective is the sum of ``a x^2 / 2 - b x`` over ratings, x the
-prediction, and of terms that do not depend on single ratings. Explicit feedback has a = w and b = w r; implicit
-feedback has a = alpha |r|, and b = 1 + a where r > 0, else 0 (Hu, Koren and Volinsky 2008, equation 4).
+A rating r of weight w has a curvature a and a target b. With its prediction x, it adds ``a x^2 / 2 - b x`` to half of
+the objective, whose other terms are constant, or do not depend on single ratings. Explicit feedback has a = w and
+b = w r. Implicit feedback has a = w alpha |r|, and b = w + a if r > 0, else 0 (Hu, Koren and Volinsky 2008,
+equation 4).
 
-Vectors are float32, shape (n, ranks): whole blocks of ranks, and then the bias, if there are biases. Sums of up to
-``TILE`` ratings are float32; these sums are added up in float64. ``z`` has the predictions of a vector's ratings.
+Vectors are float32, shape (n, coordinates): whole blocks, and then the bias if the model has biases. Products of up to
+``TILE`` ratings are summed in float32, and these sums in float64. ``z`` has the predictions of a vector's ratings.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from ps2.ops.kernels import inline, inline_reduction, reduction
 Array = npt.NDArray[Any]
 Columns = tuple[Float32s, Float32s, Float32s, Float32s]
 
-# The number of ranks that are solved together, and the number of sums for them: numerators, and the upper triangle of
-# the products.
+# The number of coordinates that are solved together, and the number of sums that this needs: a numerator for each
+# coordinate, and the upper triangle of the matrix of products.
 BLOCK = 4
 SUMS = BLOCK + BLOCK * (BLOCK + 1) // 2
-# The number of times that each coordinate of a block is solved.
+# The number of sweeps of coordinate descent over the coordinates of a block.
 SWEEPS = 3
 # The number of ratings whose products are summed in float32.
 TILE = 256
@@ -51,17 +52,18 @@ def descend(
     """Solve all coordinates of some vectors once. A vector without ratings does not change.
 
     Args:
-        ratings: the end of each vector's ratings, after a leading 0; rows of ``others``; a (empty: all are 1); b.
+        ratings: 0 and the index after each vector's last rating; each rating's row of ``others``; a (empty: all are
+            1); b.
         bounds: the index of the first vector to solve, and the end.
         vectors: the vectors of this side; changed.
-        others: the vectors of the other side that occur.
-        gram: for implicit feedback, the products of all vectors of the other side, ``others.T @ others``: cells without
-            ratings add them to the curvatures. Empty for explicit feedback.
-        ridge: the addend to each vector's sums of squares.
+        others: the vectors of the other side that the ratings need.
+        gram: for implicit feedback, the Gram matrix of all vectors of the other side, from which the term x^2 of all
+            pairs is computed. Empty for explicit feedback.
+        ridge: the weight of each vector's squared norm in the objective.
         mean: the constant term of predictions.
-        flags: whether there are biases, whether all coordinates are at least 0, and whether feedback is implicit.
-        losses: an output: the loss of each vector's ratings, w (r - x)^2; for implicit feedback a x^2 - 2 b x + b,
-            without the x^2 of all cells.
+        flags: whether the model has biases, whether coordinates must be at least 0, and whether feedback is implicit.
+        losses: an output: the summed loss of each vector's ratings, w (r - x)^2; for implicit feedback
+            a x^2 - 2 b x + b, without the term x^2 of all pairs.
     """
     ends, rows, a, b = ratings
     biases, nonnegative, implicit = flags
@@ -85,10 +87,10 @@ def descend(
             x[f] = vectors[u, f]
         _predict(positions, vectors, u, others, mean, biases, z)
         if biases:
-            vectors[u, ranks] = _bias(weights, targets, vectors[u, ranks], ridge[u], z[:count])
+            vectors[u, ranks] = _solve_bias(weights, targets, vectors[u, ranks], ridge[u], z[:count])
         for first in range(0, ranks, BLOCK):
             for e in range(count):
-                # Indices instead of a view of the row, whose references numba would count.
+                # A view of the row would be slower: numba counts references to views.
                 j = np.uintp(positions[e])
                 c0[e], c1[e], c2[e], c3[e] = (
                     others[j, first],
@@ -96,7 +98,7 @@ def descend(
                     others[j, first + 2],
                     others[j, first + 3],
                 )
-            _sum(columns, z, weights, targets, sums)
+            _sum_products(columns, z, weights, targets, sums)
             index = BLOCK
             for f in range(BLOCK):
                 for g in range(f, BLOCK):
@@ -108,10 +110,10 @@ def descend(
                 value = sums[f] - ridge[u] * y[f]
                 if len(gram):
                     gram_row = gram[first + f]
-                    cells = 0.0
+                    pairs_gradient = 0.0
                     for g in range(ranks):
-                        cells += gram_row[g] * x[g]
-                    value -= cells
+                        pairs_gradient += gram_row[g] * x[g]
+                    value -= pairs_gradient
                 for g in range(BLOCK):
                     value += products[f, g] * y[g]
                 numerators[f] = value
@@ -119,7 +121,7 @@ def descend(
             for f in range(BLOCK):
                 vectors[u, first + f] = y[f]
                 y[f], x[first + f] = vectors[u, first + f] - x[first + f], vectors[u, first + f]
-            _move(columns, y, z, count)
+            _update_predictions(columns, y, z, count)
         losses[u] = _loss(weights, targets, z, implicit)
 
 
@@ -138,11 +140,14 @@ def _predict(rows: Int32s, vectors: Float32s, u: int, others: Float32s, mean: fl
 
 
 @inline_reduction
-def _sum(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Float64s) -> None:
-    """Set ``sums`` to a block's numerators, ``sum (b - a z) q``, and the upper triangle of ``sum a q q'``."""
+def _sum_products(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Float64s) -> None:
+    """Set ``sums`` to a block's numerators, ``sum (b - a z) q``, and the upper triangle of ``sum a q q^T``.
+
+    q is a rating's block of the other side's vector: an entry of each of ``columns``.
+    """
     sums[:] = 0.0
     if len(b) <= TILE:
-        # Without views of the arrays, whose references numba would count.
+        # No views of the arrays: numba would count references to views.
         _sum_tile(columns, z, a, b, sums)
         return
     c0, c1, c2, c3 = columns
@@ -199,17 +204,17 @@ def solve_block(numerators: Float64s, products: Float64s, x: Float64s, nonnegati
 
 
 @inline_reduction
-def _move(columns: Columns, by: Float64s, z: Float32s, count: int) -> None:
-    """Add the effect of the change of a block's coordinates to predictions."""
+def _update_predictions(columns: Columns, changes: Float64s, z: Float32s, count: int) -> None:
+    """Update predictions after ``changes`` of a block's coordinates."""
     c0, c1, c2, c3 = columns
-    d0, d1, d2, d3 = np.float32(by[0]), np.float32(by[1]), np.float32(by[2]), np.float32(by[3])
+    d0, d1, d2, d3 = np.float32(changes[0]), np.float32(changes[1]), np.float32(changes[2]), np.float32(changes[3])
     for e in range(count):
         z[e] += d0 * c0[e] + d1 * c1[e] + d2 * c2[e] + d3 * c3[e]
 
 
 @inline_reduction
-def _bias(a: Float32s, b: Float32s, old: np.float32, ridge: float, z: Float32s) -> np.float32:
-    """Return the solved bias, and update the predictions."""
+def _solve_bias(a: Float32s, b: Float32s, old: np.float32, ridge: float, z: Float32s) -> np.float32:
+    """Return the bias that minimises the objective, and update the predictions ``z``; ``old`` is the bias in them."""
     numerator, weight = 0.0, 0.0
     for e in range(len(z)):
         w = np.float64(a[e]) if len(a) else 1.0
@@ -224,6 +229,7 @@ def _bias(a: Float32s, b: Float32s, old: np.float32, ridge: float, z: Float32s) 
 
 @inline_reduction
 def _loss(a: Float32s, b: Float32s, z: Float32s, implicit: bool) -> float:
+    """Return the loss of a vector's ratings; see ``descend``."""
     loss = 0.0
     for e in range(len(b)):
         w, x, target = np.float64(a[e]) if len(a) else 1.0, np.float64(z[e]), np.float64(b[e])
@@ -235,14 +241,14 @@ def _loss(a: Float32s, b: Float32s, z: Float32s, implicit: bool) -> float:
 
 
 @reduction
-def measure(
+def sum_losses(
     ratings: tuple[Int64s, Int32s, Float32s, Float32s],
     vectors: Float32s,
     others: Float32s,
     mean: float,
     flags: tuple[bool, bool, bool],
 ) -> float:
-    """Return the loss of ratings, such as held-out ones; arguments are those of ``descend``."""
+    """Return the summed loss of ratings without changing vectors; arguments as in ``descend``."""
     ends, rows, a, b = ratings
     biases, _, implicit = flags
     loss = 0.0
@@ -255,8 +261,8 @@ def measure(
 
 
 @reduction
-def multiply(rows: Float32s, first: int, out: Float64s) -> None:
-    """Set ``out`` to the inner products of ``BLOCK`` rows, from ``first`` on, with every row."""
+def multiply_rows(rows: Float32s, first: int, out: Float64s) -> None:
+    """Set ``out``, shape (``BLOCK``, n), to the products of ``BLOCK`` rows, from ``first`` on, with all n rows."""
     out[:] = 0.0
     for begin in range(0, rows.shape[1], TILE):
         end = min(begin + TILE, rows.shape[1])

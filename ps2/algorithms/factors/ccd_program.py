@@ -1,9 +1,9 @@
 """Coordinate descent as a durable program.
 
 Yu et al., "Scalable Coordinate Descent Approaches to Parallel Matrix Factorization for Recommender Systems" (2012),
-section 4: each worker has the ratings of some users and of some items. In an iteration, which is a clock, all workers
-solve the vectors of their users, and then those of their items. The order of coordinates differs from CCD++: vector by
-vector, a block of ranks at a time, as in iALS++ (Rendle et al. 2021; ``ccd_kernels.py``).
+section 4: each worker has the ratings of some users and of some items. An iteration is a clock, in which all workers
+solve the vectors of their users, and then those of their items. CCD++ solves one coordinate of all vectors at a time. A
+worker solves one vector after the other instead, in blocks of coordinates (iALS++; see ``ccd_kernels.py``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ps2.algorithms.factors.ccd_descent import (
     WorkersRatings,
     gram_matrix,
     num_coordinates,
-    padded,
+    padded_rank,
     read_ratings,
 )
 from ps2.algorithms.factors.grid import Layout
@@ -36,13 +36,13 @@ from ps2.algorithms.training.record import StepReport
 from ps2.array_types import Float32s, Int64s
 from ps2.errors import PS2Error
 
-# The standard deviation of an initial vector's entries is this, divided by the square root of the rank.
+# The standard deviation of the coordinates of items' initial vectors, times the square root of the rank.
 INITIAL_STD = 0.3
 
 
 @dataclass(frozen=True)
 class SolveAll(Task):
-    """Solve all coordinates once; ``iteration`` counts from 0."""
+    """The task to solve all coordinates once; ``iteration`` counts from 0."""
 
     iteration: int
 
@@ -54,11 +54,9 @@ class CcdProgram(FactorsProgram):
         super().__init__(problem, on_step)
         survey = problem.survey
         self.mean = survey.mean if problem.plan.settings.biases else 0.0
-        workers = problem.deal.layout.ring.workers
+        workers = problem.assignment.layout.rotation.workers
         sizes = CcdSizes(problem.plan, len(survey.users), len(survey.items), workers, problem.keeps_best)
         self._vectors = CcdVectors.make(sizes, names)
-
-    # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[tuple[int, int]]:
         ask(self._write_first_vectors)
@@ -74,7 +72,7 @@ class CcdProgram(FactorsProgram):
             result = Iteration.from_sums(vars(report), self.plan.settings.implicitPrefs)
             if not math.isfinite(result.objective):
                 raise PS2Error(
-                    f"iteration {len(results) + 1}: the loss is {result.objective}: numbers exceed float32's range; "
+                    f"iteration {len(results) + 1}: the loss is {result.objective}: values exceed float32's range; "
                     "smaller ratings, or a larger regParam, may help"
                 )
             self.end_iteration(ask, results, result)
@@ -88,24 +86,22 @@ class CcdProgram(FactorsProgram):
             _copy_model(users, survey.users.find(model.users.values), model.user_factors, model.user_bias)
             _copy_model(items, survey.items.find(model.items.values), model.item_factors, model.item_bias)
         ordered = np.empty_like(users), np.empty_like(items)
-        ordered[0][problem.deal.user_positions] = users
-        ordered[1][problem.deal.item_positions] = items
+        ordered[0][problem.assignment.user_positions] = users
+        ordered[1][problem.assignment.item_positions] = items
         self._vectors.write(*ordered)
 
-    # -- the program's parts -------------------------------------------------------------------------------------------
-
     def loop(self) -> CheckAndTrain:
-        layout = self.problem.deal.layout
+        layout = self.problem.assignment.layout
         return CheckAndTrain(WorkerLoop(partial(_make_worker, self._vectors, layout.groups, self.mean)))
 
     def reader(self) -> Callable[[Any, Iterator[Any]], WorkersRatings]:
-        return partial(_read, self.problem.deal.layout, self.plan)
+        return partial(_read, self.problem.assignment.layout, self.plan)
 
     def result(self, best_and_last: tuple[int, int]) -> FittedFactors:
-        deal, (best, last) = self.problem.deal, best_and_last
+        assignment, (best, last) = self.problem.assignment, best_and_last
         copy = last % 2 if best == last else BEST
-        users = pull_vectors(self._vectors.users[copy], deal.user_positions)
-        items = pull_vectors(self._vectors.items[copy], deal.item_positions)
+        users = pull_vectors(self._vectors.users[copy], assignment.user_positions)
+        items = pull_vectors(self._vectors.items[copy], assignment.item_positions)
         return self.fitted(_split(users, self.plan), _split(items, self.plan))
 
     def free(self) -> None:
@@ -130,11 +126,11 @@ class CcdWorker:
     def __init__(
         self, vectors: CcdVectors, positions: tuple[Int64s, Int64s], sides: tuple[SideDescent, SideDescent]
     ) -> None:
-        """The first element of each pair belongs to the worker's users, and the second to its items."""
+        """``positions`` and ``sides``: first those of the worker's users, then those of its items."""
         self._vectors = vectors
         self._user_positions, self._item_positions = positions
         self._users, self._items = sides
-        self._loaded: int | None = None  # the iteration that starts with the vectors of this process; None: no vectors
+        self._loaded: int | None = None  # the finished iterations of this process's vectors; None: no vectors
 
     def __call__(self, worker: Any, task: SolveAll) -> None:
         """Solve the users' vectors, wait for all workers, solve the items' vectors, and report."""
@@ -158,7 +154,7 @@ class CcdWorker:
         vectors.items[after].push(columns=self._item_positions, values=items.vectors, wait=False)
         if vectors.grams is not None:
             vectors.add_gram(ITEMS + after, rank, items_gram := gram_matrix(items.vectors))
-            # The inner product of both Gram matrices is the sum of squared predictions of all users and these items.
+            # The inner product of the Gram matrices is the sum of the squared predictions of all users for these items.
             loss += float(np.sum(users_gram * items_gram))
         self._loaded = task.iteration + 1
         losses = {reports.LOSS: loss, reports.HELD_LOSS: held_loss, reports.PENALTY: users.penalty() + items.penalty()}
@@ -167,13 +163,16 @@ class CcdWorker:
 
 
 def first_vectors(plan: FactorizationPlan, users: int, items: int) -> tuple[Float32s, Float32s]:
-    """Return the initial vectors of users and items, shape (n, ranks). Users' are 0: an iteration solves them first."""
+    """Return initial vectors of users and items, shape (n, ``num_coordinates``).
+
+    Users' vectors are 0, because an iteration solves them before they are used.
+    """
     settings, ranks = plan.settings, num_coordinates(plan)
     item_vectors = np.zeros((items, ranks), np.float32)
     rng = np.random.default_rng(plan.seed)
     item_vectors[:, : settings.rank] = rng.standard_normal((items, settings.rank), np.float32)
     item_vectors *= np.float32(INITIAL_STD / math.sqrt(settings.rank))
-    # Most ratings have the same sign. A positive first coordinate of all items lets users fit it.
+    # With a positive first coordinate of all items, the users' first coordinates can fit the sign of most ratings.
     item_vectors[:, 0] = np.abs(item_vectors[:, 0])
     if settings.nonnegative:
         np.abs(item_vectors, out=item_vectors)
@@ -181,14 +180,14 @@ def first_vectors(plan: FactorizationPlan, users: int, items: int) -> tuple[Floa
 
 
 def _copy_model(vectors: Float32s, rows: Any, factors: Float32s, bias: Float32s | None) -> None:
-    """Copy a model's factors to some rows of vectors, and its biases if model and training have biases."""
+    """Copy a model's factors to these rows of ``vectors``, and its biases if the model and the training have biases."""
     rank = factors.shape[1]
     vectors[rows, :rank] = factors
-    if bias is not None and vectors.shape[1] > padded(rank):
-        vectors[rows, padded(rank)] = bias
+    if bias is not None and vectors.shape[1] > padded_rank(rank):
+        vectors[rows, padded_rank(rank)] = bias
 
 
 def _split(vectors: Float32s, plan: FactorizationPlan) -> Vectors:
-    """Split vectors into factors and biases; leave out the padding of ranks."""
-    biases = vectors[:, padded(plan.settings.rank)].copy() if plan.settings.biases else None
+    """Split vectors into factors and biases, without the additional coordinates of ``padded_rank``."""
+    biases = vectors[:, padded_rank(plan.settings.rank)].copy() if plan.settings.biases else None
     return np.ascontiguousarray(vectors[:, : plan.settings.rank]), biases

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from ps2.algorithms.factors import recommendation_frame as frames
 from ps2.algorithms.factors.ccd_program import CcdProgram
-from ps2.algorithms.factors.dealing import Deal, PackedRatings, deal_ratings
+from ps2.algorithms.factors.dealing import Assignment, PackedRatings, deal_ratings
 from ps2.algorithms.factors.model import MatrixFactors, Side, check_k
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.program import Problem
@@ -41,19 +41,19 @@ from ps2.run.spark.jvm import java_frame
 
 E = TypeVar("E", bound="MatrixFactorization")
 
-# The bytes of a float32, and the number of float32s that "sgd" adds to the factors of each vector.
-NUMBER_BYTES, STEP_NUMBERS = 4, 4
+# The bytes of a float32, and the number of float32s in a row of "sgd" after its factors (``sgd_kernels.WIDTH``).
+FLOAT32_BYTES, EXTRA_COLUMNS = 4, 4
 SOLVERS: dict[str, type[SgdProgram | CcdProgram]] = {"sgd": SgdProgram, "ccd": CcdProgram}
-# The range of the ids of pyspark.ml's ALS.
+# The range of ids in pyspark.ml's ALS: 32-bit integers.
 MIN_ID, MAX_ID = -(2**31), 2**31 - 1
 
 
 class FactorizationSummary(HistorySummary):
-    """The history of a factorization: RMSE, or loss, by iteration."""
+    """The history of a factorization: the RMSE, or the loss of implicit feedback, in each iteration."""
 
     @property
     def bestIteration(self) -> int:
-        """The iteration, from 1, whose vectors the model has: the last one, or the best one on the held-out rows."""
+        """The iteration, from 1, whose vectors the model has: the last, or the best on the held-out rows."""
         history = self._history
         return history.steps if history.best is None else history.best
 
@@ -69,7 +69,7 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
 
     __module__ = "ps2.algorithms.recommendation"
 
-    if TYPE_CHECKING:  # the constructor takes it as a keyword, too
+    if TYPE_CHECKING:  # a keyword of the constructor
         initialModel: MatrixFactorizationModel | MatrixFactors | None = None
 
     def setNumBlocks(self: E, value: int) -> E:
@@ -77,12 +77,12 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
         return self._set(numUserBlocks=value, numItemBlocks=value)
 
     def setInitialModel(self: E, value: MatrixFactorizationModel | MatrixFactors | None) -> E:
-        """Set the model that the training begins with, or None. New users and items are added to those of the model.
+        """Set the model whose vectors the training begins with, or None. The data may have new users and items.
 
-        It is not part of the estimator's file.
+        ``save`` does not write the initial model.
 
         Raises:
-            ConfigError: it is another kind of model.
+            ConfigError: the value is another kind of model.
         """
         return super().setInitialModel(value)
 
@@ -106,10 +106,10 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
         check_workers(backend_of(dataset), plan.settings.numWorkers)
         fitted = retry_after_server_loss(lambda: self._factorize(dataset, plan))
         if fitted.halvings and fitted.step_size is not None:
-            first = fitted.step_size * 2**fitted.halvings
+            first_step = fitted.step_size * 2**fitted.halvings
             warnings.warn(
-                f"stepSize: the training diverged with a step of {first:.3g}, and the model was trained with a step of "
-                f"{fitted.step_size:.3g}; set this step to save the time of the first attempt",
+                f"stepSize: the training diverged with a step of {first_step:.3g}, and the model was trained with a "
+                f"step of {fitted.step_size:.3g}; set this step to save the time of the first attempt",
                 DivergenceWarning,
                 stacklevel=4,
             )
@@ -125,22 +125,26 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
         initial_model = None if self._initial is None else self._initial.fitted()
         survey = survey_ratings(dataset, columns, settings)
         try:
-            survey = survey.together_with(initial_model)
+            survey = survey.with_ids_of(initial_model)
             workers = settings.numWorkers or spark.total_slots()
             workers = min(workers, int(np.count_nonzero(survey.user_counts)))
             threads = cores_each(spark, workers)
-            deal = Deal.from_counts(
-                survey.user_counts, survey.item_counts, workers, threads, NUMBER_BYTES * (settings.rank + STEP_NUMBERS)
+            assignment = Assignment.from_counts(
+                survey.user_counts,
+                survey.item_counts,
+                workers,
+                threads,
+                FLOAT32_BYTES * (settings.rank + EXTRA_COLUMNS),
             )
-            packed = deal_ratings(dataset, survey, deal, plan)
+            packed = deal_ratings(dataset, survey, assignment, plan)
             table = Table(packed.frame, ColumnNames(columns.user, label=None), workers)
             fitted = self._train_in_context(
                 table, settings.maxIter, lambda ps, on_step: train(ps, packed, survey, plan, initial_model, on_step)
             )
         finally:
             survey.release()
-        why = f"numWorkers is {settings.numWorkers}" if settings.numWorkers else "a worker for each task slot"
-        placement = Placement(workers, threads, "servers", f"{why}, and at most one for each user")
+        limit = f"numWorkers is {settings.numWorkers}" if settings.numWorkers else "a worker for each task slot"
+        placement = Placement(workers, threads, "servers", f"{limit}, and at most one for each user")
         return replace(fitted, history=replace(fitted.history, placement=placement))
 
 
@@ -152,16 +156,14 @@ def train(
     initial_model: FittedFactors | None = None,
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> FittedFactors:
-    """Factorize surveyed ratings; in a restored context, continue the training.
-
-    The survey includes the users and items of the initial model. They keep their vectors; others get random vectors.
-    """
+    """Factorize ratings; in a restored context, continue the training. ``survey`` includes the users and items of the
+    initial model, whose vectors they start with. Other users and items start with random vectors."""
     rank = plan.settings.rank
     if initial_model is not None and initial_model.rank != rank:
         raise ConfigError(f"rank: the initial model has rank {initial_model.rank}, and the training {rank}")
     try:
         names = CheckpointNames.of(plan.name, ps)
-        program = SOLVERS[plan.solver](Problem(survey, packed.deal, plan, initial_model), names, on_step)
+        program = SOLVERS[plan.solver](Problem(survey, packed.assignment, plan, initial_model), names, on_step)
         return run_program(ps, program, OwnRows(packed.frame, packed.workers, program.reader()), names)
     finally:
         survey.release()
@@ -178,8 +180,6 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         sizes = f"users={len(factors.users):,}, items={len(factors.items):,}"
         return f"{type(self).__name__}: uid={self.uid}, rank={self.rank}, {sizes}"
 
-    # -- factors ---------------------------------------------------------------------------------------------------
-
     @property
     def factors(self) -> MatrixFactors:
         """The factors as arrays, usable without Spark."""
@@ -188,7 +188,7 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
 
     @property
     def rank(self) -> int:
-        """Size of the vectors."""
+        """The number of factors in a vector."""
         return self.factors.rank
 
     @property
@@ -198,15 +198,13 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
 
     @property
     def userFactors(self) -> DataFrame:
-        """All users' vectors, in order of the ids: columns id, features (array of floats) and, with biases, bias."""
-        return frames.factors_frame(*self._session_and_share(), self.factors.user, for_users=True)
+        """All users' vectors, by ascending id: columns id, features (array of floats) and, with biases, bias."""
+        return frames.factors_frame(*self._session_and_broadcast(), self.factors.user, for_users=True)
 
     @property
     def itemFactors(self) -> DataFrame:
         """All items' vectors; see ``userFactors``."""
-        return frames.factors_frame(*self._session_and_share(), self.factors.item, for_users=False)
-
-    # -- without Spark ---------------------------------------------------------------------------------------------
+        return frames.factors_frame(*self._session_and_broadcast(), self.factors.item, for_users=False)
 
     def recommend(self, user: Any, k: int = 10, **more: Any) -> list[tuple[Any, float]]:
         """Return the best items for a user; see ``MatrixFactors.recommend``."""
@@ -224,26 +222,24 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         """Return the most similar users; see ``MatrixFactors.similarUsers``."""
         return self.factors.similarUsers(user, k)
 
-    # -- DataFrames ------------------------------------------------------------------------------------------------
-
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_frame(dataset)
         name = self.getPredictionCol()
         if not name:
             return dataset
         columns = self.getUserCol(), self.getItemCol()
-        share = self._share(backend_of(dataset))
-        rated = frames.with_ratings(dataset, share, self.factors, columns, name)
-        return rated.where(~F.isnan(F.col(f"`{name}`"))) if self.getColdStartStrategy() == "drop" else rated
+        get_factors = self._share(backend_of(dataset))
+        predicted = frames.with_ratings(dataset, get_factors, self.factors, columns, name)
+        return predicted.where(~F.isnan(F.col(f"`{name}`"))) if self.getColdStartStrategy() == "drop" else predicted
 
     def scoring(self) -> PairScoring:
-        """Return how ``transform`` scores rows, as plain data, for scorers without Spark; they drop no row."""
+        """Describe how ``transform`` scores rows, for scorers without Spark, which never drop rows."""
         columns = self.getUserCol(), self.getItemCol()
         integers = self.factors.users.are_integers, self.factors.items.are_integers
         return PairScoring(f"{MatrixFactors.__module__}:MatrixFactors", *columns, self.getPredictionCol(), integers)
 
     def recommendForAllUsers(self, numItems: int) -> DataFrame:
-        """Return the best items for every user, in order of the ids.
+        """Return the items with the largest predicted ratings for every user, by ascending user id.
 
         Returns:
             Columns ``userCol`` and recommendations: an array of structs (``itemCol``, rating), the largest rating
@@ -255,11 +251,11 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         return self._recommended(None, numItems, for_users=True)
 
     def recommendForAllItems(self, numUsers: int) -> DataFrame:
-        """Return the best users for every item; see ``recommendForAllUsers``."""
+        """Return the users with the largest predicted ratings for every item; see ``recommendForAllUsers``."""
         return self._recommended(None, numUsers, for_users=False)
 
     def recommendForUserSubset(self, dataset: DataFrame, numItems: int) -> DataFrame:
-        """Return the best items for the users in ``userCol``, once each; unknown users are left out.
+        """Return the items with the largest predicted ratings for each distinct known user in ``userCol``.
 
         Returns:
             See ``recommendForAllUsers``.
@@ -271,7 +267,7 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         return self._recommended(dataset, numItems, for_users=True)
 
     def recommendForItemSubset(self, dataset: DataFrame, numUsers: int) -> DataFrame:
-        """Return the best users for the items in ``itemCol``; see ``recommendForUserSubset``."""
+        """Return the users with the largest predicted ratings for each distinct known item in ``itemCol``."""
         return self._recommended(dataset, numUsers, for_users=False)
 
     def _recommended(self, dataset: Any, k: int, for_users: bool) -> DataFrame:
@@ -282,14 +278,12 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
             dataset = active_session()
         else:
             check_frame(dataset)
-        share = self._share(backend_of(dataset))
-        return frames.recommended(dataset, share, self.factors, direction, k, for_all)
+        get_factors = self._share(backend_of(dataset))
+        return frames.recommended(dataset, get_factors, self.factors, direction, k, for_all)
 
-    def _session_and_share(self) -> tuple[SparkSession, Callable[[], MatrixFactors]]:
+    def _session_and_broadcast(self) -> tuple[SparkSession, Callable[[], MatrixFactors]]:
         spark = active_session()
         return spark, self._share(backend_of(spark))
-
-    # -- files, summaries, pyspark.ml ------------------------------------------------------------------------------
 
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
         self._summary = FactorizationSummary(history)
@@ -297,23 +291,22 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
     def toPyspark(self) -> recommendation.ALSModel:
         """Return a pyspark.ml model with the same predictions.
 
-        Without biases it has the same vectors. With biases, vectors have two elements more: see
-        ``MatrixFactors.extended``.
+        Its vectors are those of ``MatrixFactors.extended``: with biases, they have two elements more.
 
         Raises:
             UsageError: ids are strings, or integers of more than 32 bits, which pyspark.ml does not support.
         """
         factors = self.factors
         for side in (factors.user, factors.item):
-            _check_narrow(side)
-        # The models of pyspark.ml persist them, too.
-        users = frames.extended_frame(*self._session_and_share(), factors.user, for_users=True).persist()
-        items = frames.extended_frame(*self._session_and_share(), factors.item, for_users=False).persist()
+            _check_int32_ids(side)
+        # pyspark.ml's ALS persists the factors of its models, too.
+        users = frames.extended_frame(*self._session_and_broadcast(), factors.user, for_users=True).persist()
+        items = frames.extended_frame(*self._session_and_broadcast(), factors.item, for_users=False).persist()
         rank = factors.extended()[0].shape[1]
         return self._as_pyspark(recommendation.ALSModel, rank, java_frame(users), java_frame(items))
 
 
-def _check_narrow(side: Side) -> None:
+def _check_int32_ids(side: Side) -> None:
     """Raise UsageError unless all ids are integers of 32 bits."""
     expected = f"toPyspark: expected {side.names.what}s' ids that are integers of 32 bits, as pyspark.ml's are, got"
     if not side.names.are_integers:
@@ -323,5 +316,5 @@ def _check_narrow(side: Side) -> None:
             raise UsageError(f"{expected} {id}")
 
 
-# For isinstance(); a real subclass would have to wrap a Java object.
+# For isinstance(). A subclass of ALSModel would have to wrap a Java object.
 recommendation.ALSModel.register(MatrixFactorizationModel)

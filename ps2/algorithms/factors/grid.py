@@ -1,4 +1,4 @@
-"""A worker's ratings as a grid: for each group of items, its users' ratings, user by user."""
+"""The ratings of a worker, sorted by group of items and then by user."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Layout:
     """The users of each worker, and the items that rotate together.
 
     A position is a column of the matrices on the servers. Users' positions are ordered by worker, and within a worker
-    by group; items' positions are ordered by block, and within a block by group. Each thread of a worker takes a group
-    of users and a group of the block's items, so that no two threads change one user or one item.
+    by group; items' positions are ordered by block, and within a block by group. Each thread of a worker trains on one
+    group of users and one group of the block's items, so no two threads change the same user or item.
 
     Attributes:
-        ring: the rotation of blocks.
-        groups: the number of groups of a worker's users, and of a block's items.
-        user_begins, item_begins: the first position of each group, and the end.
+        rotation: the schedule by which blocks of items rotate among the workers.
+        groups: the number of groups of a worker's users, and of a block's items: the threads of a worker.
+        user_begins, item_begins: the first position of each group, and then the number of users or items.
     """
 
-    ring: RotationSchedule
+    rotation: RotationSchedule
     groups: int
     user_begins: Int64s
     item_begins: Int64s
@@ -50,8 +50,8 @@ class Layout:
         return self.user_begins[rank * self.groups : (rank + 1) * self.groups + 1]
 
     def items_owned_by(self, rank: int) -> tuple[int, int]:
-        """Return the bounds of the items that a worker solves if items do not rotate."""
-        groups = self.ring.blocks // self.ring.workers * self.groups
+        """Return the first position of the items that a worker solves, and the end, if blocks do not rotate ("ccd")."""
+        groups = self.rotation.blocks // self.rotation.workers * self.groups
         return int(self.item_begins[rank * groups]), int(self.item_begins[(rank + 1) * groups])
 
     def item_bounds(self, block: int) -> Int64s:
@@ -64,11 +64,11 @@ class HeldOut:
     """A worker's held-out ratings.
 
     Attributes:
-        users: the positions of the ratings' users among the worker's users.
-        items: the ratings' items, as indices into ``columns``.
-        values: the scaled ratings.
+        users: the index of each rating's user among the worker's users.
+        items: the index of each rating's item in ``columns``.
+        values: the scaled ratings; see ``rows.Scaling``.
         weights: the weights of the ratings; empty: all are 1.
-        columns: the positions of the items that occur.
+        columns: the positions of the items that have held-out ratings, ascending.
     """
 
     users: Int32s
@@ -84,17 +84,18 @@ class HeldOut:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """A worker's ratings.
+    """A worker's ratings, sorted into cells.
 
-    A cell has the ratings of a user and a group of items, sorted by item. Groups are numbered over all blocks.
+    A cell has the ratings of one user for one group of items, sorted by item. Cells are ordered by group and then by
+    user; groups are numbered over all blocks.
 
     Attributes:
-        users: the number of the worker's users, whose positions begin at ``first_user``.
+        first_user, users: the position of the worker's first user, and the number of its users.
         begins: the index of the first rating of each cell, and the end: shape (item groups * users + 1,).
-        items: the positions of the ratings' items within their block.
-        values: the scaled ratings.
+        items: the index of each rating's item within its block.
+        values: the scaled ratings; see ``rows.Scaling``.
         weights: the weights of the ratings; empty: all are 1.
-        strange: the number of rows with ids that did not occur when the ratings were surveyed.
+        unknown_rows: the number of rows with ids that did not occur when the ratings were surveyed.
     """
 
     layout: Layout
@@ -105,22 +106,22 @@ class Grid:
     values: Float32s
     weights: Float32s
     held_out: HeldOut | None
-    strange: int
+    unknown_rows: int
 
     def cells(self, block: int, item_group: int) -> Int64s:
-        """Return the bounds of each user's ratings of one group of a block's items, shape (users + 1,)."""
+        """Return where each user's ratings of a group of a block's items begin, and the end, shape (users + 1,)."""
         row = block * self.layout.groups + item_group
         return self.begins[row * self.users : (row + 1) * self.users + 1]
 
     def ratings_in(self, block: int) -> int:
-        begin, end = (number * self.layout.groups * self.users for number in (block, block + 1))
+        begin, end = (index * self.layout.groups * self.users for index in (block, block + 1))
         return int(self.begins[end] - self.begins[begin])
 
 
 def read_grid(
-    batches: Iterable[pa.RecordBatch], layout: Layout, rank: int, shift: float, scale: float, unit: float = 1.0
+    batches: Iterable[pa.RecordBatch], layout: Layout, rank: int, shift: float, scale: float, weight_scale: float = 1.0
 ) -> Grid:
-    """Read packed ratings (``dealing.PACKED``), scaled: ``(rating - shift) / scale``, and weights times ``unit``."""
+    """Read packed ratings (``dealing.PACKED``): values ``(rating - shift) / scale``, weights * ``weight_scale``."""
     rows = [row for batch in batches for row in batch.to_pylist()]
     rows.sort(key=lambda row: (row["part"], row["number"]))
     columns = join_columns(rows)
@@ -128,42 +129,45 @@ def read_grid(
     users, items = columns[USER] - np.int32(first), columns[ITEM]
     ratings = columns.get(RATING, np.ones(len(users), np.float32))
     values = ((ratings.astype(np.float64) - shift) / scale).astype(np.float32)
-    weights = (columns.get(WEIGHT, np.empty(0, np.float32)) * unit).astype(np.float32)
+    weights = (columns.get(WEIGHT, np.empty(0, np.float32)) * weight_scale).astype(np.float32)
     held_out = None
     if HELD in columns:
-        held = columns[HELD]
-        if held.any():
-            held_out = _held_out(users[held], items[held], values[held], weights[held] if len(weights) else weights)
-        users, items, values = users[~held], items[~held], values[~held]
-        weights = weights[~held] if len(weights) else weights
-    strange = sum(row["strange"] for row in rows)
-    return ordered(layout, (first, end - first), (users, items, values, weights), held_out, strange)
+        mask = columns[HELD]
+        if mask.any():
+            held_out = _held_out(users[mask], items[mask], values[mask], weights[mask] if len(weights) else weights)
+        users, items, values = users[~mask], items[~mask], values[~mask]
+        weights = weights[~mask] if len(weights) else weights
+    unknown_rows = sum(row["unknown_rows"] for row in rows)
+    return build_grid(layout, (first, end - first), (users, items, values, weights), held_out, unknown_rows)
 
 
-def ordered(
+def build_grid(
     layout: Layout,
     user_range: tuple[int, int],
     ratings: tuple[Int32s, Int32s, Float32s, Float32s],
     held_out: HeldOut | None = None,
-    strange: int = 0,
+    unknown_rows: int = 0,
 ) -> Grid:
-    """Sort ratings into a grid: positions of users among the worker's, positions of items, values, weights (or empty).
+    """Sort ratings into a grid.
 
-    ``user_range``: the position of the worker's first user, and the number of its users.
+    Args:
+        user_range: the position of the worker's first user, and the number of its users.
+        ratings: each rating's user, as an index among the worker's users; its item's position; values; weights, or
+            an empty array.
     """
     users, items, values, weights = ratings
     groups, num_users = len(layout.item_begins) - 1, user_range[1]
     group = np.repeat(np.arange(groups, dtype=np.int32), np.diff(layout.item_begins))
     block_begins = layout.item_begins[:: layout.groups]
-    in_block = (np.arange(layout.items) - np.repeat(block_begins[:-1], np.diff(block_begins))).astype(np.int32)
+    index_in_block = (np.arange(layout.items) - np.repeat(block_begins[:-1], np.diff(block_begins))).astype(np.int32)
     begins = np.empty(groups * num_users + 1, np.int64)
     count_cells(users, items, group, num_users, begins)
     cell_items = np.empty(len(items), np.int32)
     cell_values, cell_weights = np.empty(len(items), np.float32), np.empty(len(weights), np.float32)
     cells = cell_items, cell_values, cell_weights
-    fill_cells(users, items, group, num_users, begins[:-1].copy(), (values, weights), in_block, cells)
+    fill_cells(users, items, group, num_users, begins[:-1].copy(), (values, weights), index_in_block, cells)
     sort_cells(begins, *cells)
-    return Grid(layout, *user_range, begins, cell_items, cell_values, cell_weights, held_out, strange)
+    return Grid(layout, *user_range, begins, cell_items, cell_values, cell_weights, held_out, unknown_rows)
 
 
 def _held_out(users: Int32s, items: Int32s, values: Float32s, weights: Float32s) -> HeldOut:

@@ -25,7 +25,8 @@ from ps2.number_checks import is_whole
 
 Array = npt.NDArray[Any]
 
-# The largest product of two vectors' elements, times their number, whose sums are surely float32.
+# The maximum of: the largest absolute user factor * the largest absolute item factor * rank. Dot products of vectors
+# below this cannot exceed float32's range.
 MAX_PRODUCT = 1e37
 SIDES = ("user", "item")
 ID_TYPES = ("int8", "int16", "int32", "int64", "string")
@@ -33,13 +34,13 @@ ID_TYPES = ("int8", "int16", "int32", "int64", "string")
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """All users, or all items.
+    """The ids and vectors of all users, or of all items.
 
     Attributes:
         names: the ids, ascending: integers by value, strings by their UTF-8 bytes.
-        id_type: the type of the ids in DataFrames: one of ``ID_TYPES``.
+        id_type: the type of the ids in DataFrames, one of ``ID_TYPES``.
         factors: the vectors, shape (n, rank), C-contiguous.
-        bias: shape (n,); None: the model has no biases.
+        bias: the biases, shape (n,); None: the model has no biases.
     """
 
     names: Names
@@ -48,63 +49,63 @@ class Side:
     bias: Float32s | None
 
     def ids(self, positions: Array) -> pa.Array:
-        """Return the ids at some positions, in the type that they have in DataFrames."""
+        """Return the ids at these positions, as an array of ``id_type``."""
         return self.names.values.take(pa.array(positions)).cast(self.id_type)
 
     @staticmethod
-    def from_arrays(what: str, ids: Any, factors: npt.ArrayLike, bias: npt.ArrayLike | None) -> Side:
-        """Sort one side by id.
+    def from_arrays(kind: str, ids: Any, factors: npt.ArrayLike, bias: npt.ArrayLike | None) -> Side:
+        """Check arrays, and sort them by id.
 
         Args:
-            what: "user" or "item".
+            kind: "user" or "item".
             ids: distinct integers or strings, in any order; the type of an Arrow or NumPy array is kept.
 
         Raises:
-            InputError: the ids are of another type, or one is repeated; a number is not finite.
-            ShapeError: there is not one vector, and one bias, for each id.
+            InputError: the ids are of another type, or an id is repeated; a factor or bias is not finite.
+            ShapeError: the numbers of ids, vectors and biases differ.
         """
-        names = ids if isinstance(ids, Names) else Names.from_values(ids, what)
-        vectors, n = np.ascontiguousarray(as_array(what, factors), np.float32), len(names)
-        biases = None if bias is None else np.ascontiguousarray(as_array(what, bias), np.float32)
+        names = ids if isinstance(ids, Names) else Names.from_values(ids, kind)
+        vectors, n = np.ascontiguousarray(as_array(kind, factors), np.float32), len(names)
+        biases = None if bias is None else np.ascontiguousarray(as_array(kind, bias), np.float32)
         if vectors.ndim != 2 or len(vectors) != n or not vectors.shape[1]:
-            raise ShapeError(f"{what}: expected a vector for each of {n:,} ids, got an array of shape {vectors.shape}")
+            raise ShapeError(f"{kind}: expected a vector for each of {n:,} ids, got an array of shape {vectors.shape}")
         if biases is not None and biases.shape != (n,):
-            raise ShapeError(f"{what}: expected a bias for each of {n:,} ids, got an array of shape {biases.shape}")
+            raise ShapeError(f"{kind}: expected a bias for each of {n:,} ids, got an array of shape {biases.shape}")
         if not n:
-            raise InputError(f"{what}: expected ids, got none")
+            raise InputError(f"{kind}: expected ids, got none")
         if not np.isfinite(vectors).all() or not (biases is None or np.isfinite(biases).all()):
-            raise InputError(f"{what}: expected finite numbers in all vectors, got NaN or infinity")
+            raise InputError(f"{kind}: expected finite numbers in all vectors, got NaN or infinity")
         if names.are_integers:
             order = np.argsort(names.values.to_numpy(), kind="stable")
         else:
             order = np.asarray(pc.sort_indices(names.values))
         if not np.array_equal(order, np.arange(n)):
-            names = Names(names.values.take(pa.array(order)), what)
+            names = Names(names.values.take(pa.array(order)), kind)
             vectors, biases = vectors[order], None if biases is None else biases[order]
         return Side(names, _type_of_ids(ids, names), vectors, biases)
 
     @staticmethod
-    def from_files(what: str, id_type: str, arrays: Mapping[str, Array]) -> Side:
-        """Return the side that the arrays of ``to_files`` hold; raise ValueError if they do not match."""
-        prefix = f"{what}_"
-        own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        names, factors, bias = names_from_arrays(own, what), own["factors"], own.get("bias")
+    def from_files(kind: str, id_type: str, arrays: Mapping[str, Array]) -> Side:
+        """Return the side from the arrays of ``to_files``; raise ValueError if their shapes or dtypes do not match."""
+        prefix = f"{kind}_"
+        side = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        names, factors, bias = names_from_arrays(side, kind), side["factors"], side.get("bias")
         if factors.ndim != 2 or factors.dtype != np.float32 or len(factors) != len(names):
-            raise ValueError(f"{what}s: {len(names)} ids, but factors of shape {factors.shape}, {factors.dtype}")
+            raise ValueError(f"{kind}s: {len(names)} ids, but factors of shape {factors.shape}, {factors.dtype}")
         if bias is not None and (bias.shape != (len(names),) or bias.dtype != np.float32):
-            raise ValueError(f"{what}s: {len(names)} ids, but biases of shape {bias.shape}, {bias.dtype}")
+            raise ValueError(f"{kind}s: {len(names)} ids, but biases of shape {bias.shape}, {bias.dtype}")
         return Side(names, pa.type_for_alias(id_type), factors, bias)
 
-    def to_files(self, what: str) -> dict[str, Array]:
-        """Return the arrays of the files of "user" or "item"."""
+    def to_files(self, kind: str) -> dict[str, Array]:
+        """Return the arrays by the names of their files, which begin with ``kind``: "user" or "item"."""
         arrays = {"factors": self.factors, **name_arrays(self.names)}
         if self.bias is not None:
             arrays["bias"] = self.bias
-        return {f"{what}_{name}": array for name, array in arrays.items()}
+        return {f"{kind}_{name}": array for name, array in arrays.items()}
 
 
 def _type_of_ids(ids: Any, names: Names) -> pa.DataType:
-    """Return the type of ids in DataFrames: that of an array, else int64 or string."""
+    """Return the type of the ids in DataFrames: the type of an array of signed integers, else int64 or string."""
     if not names.are_integers:
         return pa.string()
     array_type = ids.type if isinstance(ids, (pa.Array, pa.ChunkedArray)) else getattr(ids, "dtype", None)
@@ -115,10 +116,10 @@ def _type_of_ids(ids: Any, names: Names) -> pa.DataType:
 
 
 def _id_types(content: Any) -> dict[str, str]:
-    """Return the types of both sides' ids; raise KeyError or ValueError for others than ``ID_TYPES``."""
-    types = {what: content[what] for what in SIDES}
+    """Return the types of users' and items' ids; raise KeyError or ValueError for types not in ``ID_TYPES``."""
+    types = {kind: content[kind] for kind in SIDES}
     if not set(types.values()) <= set(ID_TYPES):
-        raise ValueError(f"types of ids: expected some of {', '.join(ID_TYPES)}, got {types}")
+        raise ValueError(f"types of ids: expected {' or '.join(ID_TYPES)}, got {types}")
     return types
 
 
@@ -126,12 +127,12 @@ class MatrixFactors(ArrayModel):
     """The factors of a trained ``MatrixFactorization``; picklable.
 
     A rating is predicted as p . q, with the vectors p of the user and q of the item; with biases, as p . q + mean +
-    b_user + b_item. All numbers are float32, and a prediction is the same to the last bit however it is computed.
+    b_user + b_item. All values are float32, and all methods round a prediction alike, to the last bit.
 
     Attributes:
-        users, items: ids, ascending: sequences.
-        userFactors, itemFactors: float32, shapes (users, rank) and (items, rank).
-        userBias, itemBias: float32, shapes (users,) and (items,); None: the model has no biases.
+        users, items: the ids, sequences in ascending order.
+        userFactors, itemFactors: the vectors, float32, shapes (users, rank) and (items, rank).
+        userBias, itemBias: the biases, float32, shapes (users,) and (items,); None: the model has no biases.
         mean: the mean rating; 0 without biases.
 
     Example::
@@ -145,12 +146,12 @@ class MatrixFactors(ArrayModel):
     _FILES = ModelFiles(
         "ps2.factors.v1",
         "a matrix factorization",
-        {f"{what}_factors": "f" for what in SIDES},
+        {f"{kind}_factors": "f" for kind in SIDES},
         {"ids": _id_types, "mean": float},
-        {f"{what}_{name}": kind for what in SIDES for name, kind in {"bias": "f", **NAME_ARRAYS}.items()},
+        {f"{kind}_{name}": type_code for kind in SIDES for name, type_code in {"bias": "f", **NAME_ARRAYS}.items()},
     )
 
-    def __init__(  # noqa: PLR0913 - most of them are keywords
+    def __init__(  # noqa: PLR0913 - most arguments are keywords
         self,
         users: Any,
         items: Any,
@@ -163,8 +164,8 @@ class MatrixFactors(ArrayModel):
         """Args and errors: see ``Side.from_arrays``.
 
         Raises:
-            ShapeError: users and items have vectors of different sizes.
-            InputError: only one side has biases, or products of vectors exceed float32's range.
+            ShapeError: the vectors of users and of items have different lengths.
+            InputError: only users or only items have biases, or products of vectors exceed float32's range.
         """
         self._sides = (
             Side.from_arrays("user", users, userFactors, userBias),
@@ -189,7 +190,7 @@ class MatrixFactors(ArrayModel):
         return factors
 
     def fitted(self) -> FittedFactors:
-        """Return these factors as the result of a training, from which another training can start."""
+        """Return the factors as the result of a training, with which another training can start."""
         user, item = self._sides
         history = TrainingHistory([], [], [], 0, 0, 0, "")
         ids = Ids(user.names.values), Ids(item.names.values)
@@ -205,27 +206,25 @@ class MatrixFactors(ArrayModel):
             raise InputError("biases: expected those of users and of items, or none, got one of the two")
         if user.bias is None and self.mean:
             raise InputError(f"mean: expected 0 for a model without biases, got {self.mean:g}")
-        largest = [float(np.abs(matrix).max()) for matrix in self.extended()]
-        if not largest[0] * largest[1] * self._user_vectors.shape[1] < MAX_PRODUCT:
+        max_user, max_item = (float(np.abs(matrix).max()) for matrix in self.extended())
+        if not max_user * max_item * self._user_vectors.shape[1] < MAX_PRODUCT:
             raise InputError(
                 f"factors: expected vectors whose products are below {MAX_PRODUCT:g}, got elements up to "
-                f"{largest[0]:g} and {largest[1]:g}"
+                f"{max_user:g} and {max_item:g}"
             )
 
     def __repr__(self) -> str:
         biases = ", with biases" if self.hasBiases else ""
         return f"MatrixFactors(users={len(self.users):,}, items={len(self.items):,}, rank={self.rank}{biases})"
 
-    # -- the arrays -------------------------------------------------------------------------------------------------
-
     @property
     def user(self) -> Side:
-        """Ids and arrays of the users."""
+        """The ids, vectors and biases of the users."""
         return self._sides[0]
 
     @property
     def item(self) -> Side:
-        """Ids and arrays of the items."""
+        """The ids, vectors and biases of the items."""
         return self._sides[1]
 
     @property
@@ -254,20 +253,18 @@ class MatrixFactors(ArrayModel):
 
     @property
     def rank(self) -> int:
-        """Size of the vectors."""
+        """The number of factors in a vector."""
         return int(self.userFactors.shape[1])
 
     @property
     def hasBiases(self) -> bool:
-        """Whether predictions have a mean and biases."""
+        """Whether predictions add the mean and biases."""
         return self.user.bias is not None
 
     @property
     def is_light(self) -> bool:
-        """Whether the model may travel inside the function that uses it: never."""
+        """Whether Spark may pickle the model with a task's function. Never: it is broadcast."""
         return False
-
-    # -- files -----------------------------------------------------------------------------------------------------
 
     def _arrays_to_write(self) -> dict[str, Array]:
         return {**self.user.to_files("user"), **self.item.to_files("item")}
@@ -277,18 +274,16 @@ class MatrixFactors(ArrayModel):
 
     @classmethod
     def _make(cls, arrays: dict[str, Any], values: dict[str, Any]) -> MatrixFactors:
-        user, item = (Side.from_files(what, values["ids"][what], arrays) for what in SIDES)
+        user, item = (Side.from_files(kind, values["ids"][kind], arrays) for kind in SIDES)
         if user.factors.shape[1] != item.factors.shape[1] or (user.bias is None) != (item.bias is None):
             raise ValueError(f"users and items do not match: {user.factors.shape} and {item.factors.shape}")
         return MatrixFactors._of_sides(user, item, values["mean"])
-
-    # -- predictions -----------------------------------------------------------------------------------------------
 
     def predict(self, users: Any, items: Any) -> Float32s:
         """Predict the rating of each pair, float32, shape (n,); NaN if the user or the item is unknown.
 
         Args:
-            users, items: ids: Arrow or NumPy arrays, or sequences; as many of the one as of the other.
+            users, items: the ids of each pair: Arrow or NumPy arrays, or sequences, of equal length.
 
         Raises:
             InputError: ids are of another type.
@@ -300,7 +295,7 @@ class MatrixFactors(ArrayModel):
         return self.ratings(*positions)
 
     def ratings(self, users: Int64s, items: Int64s) -> Float32s:
-        """Like ``predict``, for positions of users and items; -1: unknown."""
+        """Like ``predict``, for positions in ``users`` and ``items``; -1: unknown."""
         return pair_products(*self.extended(), users, items)
 
     def recommend(self, user: Any, k: int = 10, exclude: Iterable[Any] = ()) -> list[tuple[Any, float]]:
@@ -310,7 +305,7 @@ class MatrixFactors(ArrayModel):
 
         Args:
             k: the number of items, at least 1; all items if there are fewer.
-            exclude: items to leave out, such as those that the user has rated; unknown ones are ignored.
+            exclude: items to omit, such as those that the user has rated; unknown items are ignored.
 
         Raises:
             InputError: the user is unknown, or an id is of another type.
@@ -323,7 +318,7 @@ class MatrixFactors(ArrayModel):
         return self._named(self.user, *self._best_for(self.item, item, k, exclude))
 
     def similarItems(self, item: Any, k: int = 10) -> list[tuple[Any, float]]:
-        """Return the items whose vectors have the largest cosines with the item's, and the cosines, without biases.
+        """Return the items with the largest cosine similarities of their vectors to the item's, and the similarities.
 
         Raises:
             InputError: the item is unknown.
@@ -336,18 +331,19 @@ class MatrixFactors(ArrayModel):
         return self._similar(self.user, self._user_units, user, k)
 
     def best(self, places: Int64s, k: int, for_users: bool) -> tuple[Float32s, Int64s]:
-        """Return ``Candidates.best`` of all items for the users at these positions; or of all users for items."""
+        """Return the best items for the users at the positions ``places``, or users for items: ``Candidates.best``."""
         check_k(k)
         if for_users:
             return self._item_candidates.best(self._user_vectors[places], k)
         return self._user_candidates.best(self._item_candidates.vectors[places], k)
 
-    def _best_for(self, own: Side, id: Any, k: int, exclude: Iterable[Any]) -> tuple[Float32s, Int64s]:
+    def _best_for(self, side: Side, id: Any, k: int, exclude: Iterable[Any]) -> tuple[Float32s, Int64s]:
+        """Return the scores and positions of the best k of the other side for an id of ``side``."""
         check_k(k)
-        other = self.item if own is self.user else self.user
+        other = self.item if side is self.user else self.user
         excluded = other.names.positions(exclude)
-        position = np.array([own.names.position(id)])
-        scores, positions = self.best(position, k + len(np.unique(excluded[excluded >= 0])), own is self.user)
+        position = np.array([side.names.position(id)])
+        scores, positions = self.best(position, k + len(np.unique(excluded[excluded >= 0])), side is self.user)
         chosen = np.flatnonzero(~np.isin(positions[0], excluded))[:k]
         return scores[0][chosen], positions[0][chosen]
 
@@ -361,8 +357,6 @@ class MatrixFactors(ArrayModel):
     @staticmethod
     def _named(side: Side, scores: Float32s, positions: Int64s) -> list[tuple[Any, float]]:
         return list(zip(side.names.named(positions), scores.astype(float).tolist(), strict=True))
-
-    # -- arrays ----------------------------------------------------------------------------------------------------
 
     def extended(self) -> tuple[Float32s, Float32s]:
         """Return vectors of users and of items whose dot products are the predictions.
@@ -389,11 +383,11 @@ class MatrixFactors(ArrayModel):
 
     @cached_property
     def _user_units(self) -> Candidates:
-        return Candidates(_units(self.user.factors))
+        return Candidates(_normalize(self.user.factors))
 
     @cached_property
     def _item_units(self) -> Candidates:
-        return Candidates(_units(self.item.factors))
+        return Candidates(_normalize(self.item.factors))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_sides": self._sides, "mean": self.mean}
@@ -405,7 +399,7 @@ def check_k(k: Any) -> None:
         raise ConfigError(f"k: expected an integer, at least 1, got {k!r}")
 
 
-def _units(vectors: Float32s) -> Float32s:
-    """Return the vectors divided by their Euclidean norms; vectors of zeros stay."""
+def _normalize(vectors: Float32s) -> Float32s:
+    """Return the vectors divided by their Euclidean norms; zero vectors do not change."""
     norms = norms_of(vectors)
     return np.ascontiguousarray(vectors / np.where(norms > 0, norms, 1.0)[:, None], np.float32)

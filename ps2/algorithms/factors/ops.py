@@ -1,4 +1,4 @@
-"""Operations of factorizations: servers copy vectors, and add up workers' sums, without sending them."""
+"""Operations of factorizations: a server copies vectors, or adds up the workers' Gram matrices."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ps2.ops.table import FLOATS, Block, Blocks, Partition, op
 
 @op(writes=("m",), dtypes=FLOATS)
 def copy_blocks(m: Blocks, source: Blocks, partition: Partition, *, begin: int, end: int) -> None:
-    """Copy the blocks of the columns in [begin, end) from ``source``, a matrix with the same partitioning."""
+    """Copy the columns in [begin, end) from ``source``, a matrix with the same partitioning."""
     window = slice(max(begin - partition.begin, 0), max(end - partition.begin, 0))
     m[window] = source[window]
 
 
 @op(writes=("m",), dtypes=("float64",))
 def add_rows(m: Block, *, first: int, count: int, into: int) -> None:
-    """Set a row to the sum of other rows, added in a fixed order: rounding does not depend on who wrote first.
+    """Set a row to the sum of other rows, added in a fixed order, so that rounding is the same in all runs.
 
     Args:
         first, count: the first row to add up, and the number of rows.

@@ -17,7 +17,7 @@ WORDS, IMPLICIT_WORDS = Words("iteration", "RMSE"), Words("iteration", "loss")
 
 @dataclass(frozen=True, kw_only=True)
 class FactorizationPlan(Plan[FactorizationSettings]):
-    """A factorization to train."""
+    """The settings of a factorization, checked and with defaults resolved."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError if settings contradict each other."""
@@ -26,9 +26,11 @@ class FactorizationPlan(Plan[FactorizationSettings]):
             if self.solver == "ccd" and getattr(settings, name) is not None:
                 raise ConfigError(f"{name}: solver {self.solver!r} does not use it")
         if settings.implicitPrefs and self.solver == "sgd":
-            raise ConfigError("implicit feedback needs solver 'ccd', got 'sgd', which sees the given ratings only")
+            raise ConfigError(
+                "solver: expected 'ccd' for implicit feedback, got 'sgd', which supports explicit feedback only"
+            )
         if settings.implicitPrefs and settings.biases:
-            raise ConfigError("biases go with explicit ratings: implicit feedback has none, as in pyspark.ml's ALS")
+            raise ConfigError("biases: expected False with implicit feedback, as in pyspark.ml's ALS, got True")
 
     @property
     def solver(self) -> Literal["sgd", "ccd"]:
@@ -45,7 +47,7 @@ class FactorizationPlan(Plan[FactorizationSettings]):
 
     @property
     def words(self) -> Words:
-        """The terms for an iteration and for its objective."""
+        """The terms for an iteration and its objective in output."""
         return IMPLICIT_WORDS if self.settings.implicitPrefs else WORDS
 
 
@@ -60,8 +62,7 @@ class FittedFactors:
         user_factors, item_factors: shape (users, rank) and (items, rank).
         user_bias, item_bias: shape (users,) and (items,); None: the model has no biases.
         mean: the mean rating; 0 without biases.
-        history: the history. Its objective is the RMSE of the ratings in each iteration; its validation is the RMSE of
-            the held-out rows after the iteration.
+        history: the objective and the validation of each iteration; see ``program.Iteration``.
         step_size: the last step size of "sgd"; None: the solver has no step size.
         halvings: the number of restarts with half the step.
     """

@@ -1,4 +1,4 @@
-"""The common parts of both solvers' programs: the problem, the results of iterations, and the end of a training."""
+"""What the programs of both solvers share: the problem, the results of iterations, and the end of a training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ps2.algorithms.factors.dealing import Deal
+from ps2.algorithms.factors.dealing import Assignment
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.ratings import RatingsSurvey
 from ps2.algorithms.factors.rows import Vectors
@@ -17,10 +17,10 @@ from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.data.ids import CHANGED_IDS
 from ps2.errors import InputError
 
-# A field of each worker's first report: the number of its rows with ids that the survey does not have.
-STRANGE = "strange"
-# Fields of a worker's report. The fleet adds up the reports of all workers.
-# ASKS: 1 if the worker has no vectors to train, and asks for a restart.
+# The field of a worker's first report with the number of its rows whose ids the survey does not have.
+UNKNOWN_ROWS = "strange"
+# The fields of a worker's later reports; the driver gets their sums over all workers.
+# ASKS: 1 if the worker has no vectors, and so asks for a restart of the iteration; else 0.
 # LOSS, WEIGHT: the weighted sum of squared errors of the training ratings, and the sum of their weights.
 # HELD_LOSS, HELD_WEIGHT: the same for held-out ratings. RATINGS: the number of training ratings.
 # BYTES: the bytes of vectors that were sent. PENALTY: the penalty of all vectors; only "ccd" reports it.
@@ -31,10 +31,10 @@ ZERO_SUMS = dict.fromkeys((ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT, RATINGS, 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A factorization to compute; the survey includes the users and items of the initial model."""
+    """The input of a training. ``survey`` includes the users and items of the initial model."""
 
     survey: RatingsSurvey
-    deal: Deal
+    assignment: Assignment
     plan: FactorizationPlan
     initial_model: FittedFactors | None = None
 
@@ -49,12 +49,12 @@ class Iteration:
     """The results of an iteration.
 
     Attributes:
-        objective: the RMSE of the ratings, or the mean loss of implicit feedback. "sgd" takes each rating's error
-            before its step.
-        validation: the same for the held-out rows after the iteration; NaN without held-out rows.
+        objective: the RMSE of the training ratings, or the mean loss of implicit feedback. "sgd" measures the error of
+            each rating before its gradient step.
+        validation: the objective on the held-out ratings after the iteration; NaN without held-out ratings.
         ratings: the number of training ratings.
-        bytes: the number of bytes that workers exchanged with servers.
-        metrics: other measures by name.
+        bytes: the bytes of vectors that workers pushed and pulled.
+        metrics: further metrics by name.
     """
 
     objective: float
@@ -78,7 +78,7 @@ class FactorsProgram(Program[FittedFactors]):
     """A factorization whose vectors are on the servers.
 
     Attributes:
-        scale: the factor that converts the errors that workers report to errors of ratings.
+        scale: the factor from the errors that workers report to errors of ratings.
         mean: the constant term of predictions.
         step_size: the first step size; None: the solver has no step size.
     """
@@ -91,14 +91,14 @@ class FactorsProgram(Program[FittedFactors]):
     def __init__(self, problem: Problem, on_step: Callable[[StepReport], None]) -> None:
         super().__init__(problem.plan, None, Record(on_step, problem.plan.words))
         self.problem = problem
-        # Without held-out rows, progress cannot be measured.
+        # Without held-out ratings there is no validation that could stop the training early.
         self._patience = problem.plan.settings.patience if problem.keeps_best else 0
 
     def settings(self) -> dict[str, Any]:
-        survey, layout = self.problem.survey, self.problem.deal.layout
+        survey, layout = self.problem.survey, self.problem.assignment.layout
         return {
             **super().settings(),
-            "workers": layout.ring.workers,
+            "workers": layout.rotation.workers,
             "groups": layout.groups,
             "users": layout.users,
             "items": layout.items,
@@ -107,18 +107,16 @@ class FactorsProgram(Program[FittedFactors]):
             "std": survey.std,
         }
 
-    # -- parts of the algorithms ---------------------------------------------------------------------------------------
-
     def check_ratings(self) -> Steps[None]:
-        """Let workers compare their ratings with the survey; raise InputError if rows have changed since."""
+        """Raise InputError if workers have read rows with ids that the survey does not have."""
         report = yield NextClock()
-        if report.strange:
-            raise InputError(f"{int(report.strange)} {CHANGED_IDS}")
+        if unknown_rows := getattr(report, UNKNOWN_ROWS):
+            raise InputError(f"{int(unknown_rows)} {CHANGED_IDS}")
 
     def last_iteration(self, results: Sequence[Iteration], iterations: int) -> int:
         """Return the number of the last iteration, at most ``iterations``, given the results so far.
 
-        After ``patience`` iterations without progress, ``staleness`` more follow, which workers may have started.
+        After ``patience`` iterations without progress, ``staleness`` more follow: workers may have started them.
         """
         best, since_best = math.inf, 0
         for number, result in enumerate(results, 1):
@@ -136,7 +134,7 @@ class FactorsProgram(Program[FittedFactors]):
         return min(losses)[1] if losses and self.problem.keeps_best else len(results)
 
     def end_iteration(self, ask: Ask, results: list[Iteration], result: Iteration) -> None:
-        """Append the results of an iteration, and record them."""
+        """Append ``result`` to ``results``, and record it in the history."""
         if not math.isnan(result.validation):
             self.record.validation.append(self.scale * result.validation)
         ratings, objective = result.ratings, self.scale * result.objective
@@ -146,10 +144,10 @@ class FactorsProgram(Program[FittedFactors]):
     def end(self, results: Sequence[Iteration], is_early: bool) -> int:
         """Record why the training ends; return ``best_iteration``.
 
-        ``is_early``: the training ends because validation has not improved.
+        ``is_early``: whether the training ends because the validation has not improved.
         """
         record, best = self.record, self.best_iteration(results)
-        record.metrics = {name: tuple(each.metrics[name] for each in results) for name in results[-1].metrics}
+        record.metrics = {name: tuple(result.metrics[name] for result in results) for name in results[-1].metrics}
         if is_early:
             record.reason = f"no progress on the held-out rows for {self._patience} iterations"
         if best < len(results):
@@ -158,28 +156,28 @@ class FactorsProgram(Program[FittedFactors]):
         return best
 
     def fitted(self, users: Vectors, items: Vectors, halvings: int = 0) -> FittedFactors:
-        """Return the result; ``halvings`` is the number of restarts with half the step."""
-        survey, step = self.problem.survey, self.step_size
+        """Return the result of the training; ``halvings`` is the number of restarts with half the step."""
+        survey, step_size = self.problem.survey, self.step_size
         (user_factors, user_bias), (item_factors, item_bias) = users, items
         vectors = survey.users, survey.items, user_factors, item_factors, user_bias, item_bias
-        step = None if step is None else step / 2**halvings
-        return FittedFactors(*vectors, self.mean, self.record.history(), step, halvings)
+        step_size = None if step_size is None else step_size / 2**halvings
+        return FittedFactors(*vectors, self.mean, self.record.history(), step_size, halvings)
 
 
 @dataclass(frozen=True, eq=False)
 class CheckAndTrain:
-    """The loop of each worker; picklable. It reports the number of rows that the survey does not know, then trains."""
+    """The loop of each worker; picklable. The worker reports its number of rows with unknown ids, and then trains."""
 
     train: Callable[[Any, Any], None]
 
     def __call__(self, worker: Any, ratings: Any) -> None:
         for _ in worker.clocks(FIRST_CLOCK):
-            worker.report({STRANGE: ratings.strange})
+            worker.report({UNKNOWN_ROWS: ratings.unknown_rows})
         self.train(worker, ratings)
 
 
 def _mean(loss: float, weight: float, implicit: bool) -> float:
-    """Return the mean loss of implicit feedback, else the RMSE; NaN if the weight is 0."""
+    """Return the mean loss of implicit feedback, or the RMSE of explicit feedback; NaN if the weight is 0."""
     if weight <= 0:
         return math.nan
     return loss / weight if implicit or not loss >= 0 else math.sqrt(loss / weight)

@@ -1,4 +1,4 @@
-"""Survey the ratings of a DataFrame in one pass, which also packs them for the workers."""
+"""Survey the ratings of a DataFrame in one pass, which also puts them into chunks for the workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.factors.chunks import CHUNKS, HELD, ITEM, RATING, USER, WEIGHT, tables
+from ps2.algorithms.factors.chunks import CHUNKS, HELD, ITEM, RATING, USER, WEIGHT, join_batches
 from ps2.algorithms.factors.plan import FittedFactors
 from ps2.algorithms.factors.settings import MAX_VALUE, FactorizationSettings
 from ps2.algorithms.factors.survey_rows import FAULTS, PARTS, Surveyor, SurveyResult, merge_parts
@@ -20,9 +20,9 @@ from ps2.data.ids import UNKNOWN, Ids
 from ps2.errors import InputError, LimitError
 from ps2.run.spark.backend_lookup import in_one_wave, with_python
 
-# The largest number of users, and of items: workers number them with 32 bits.
+# The maximum number of users, and of items: their positions are int32.
 MAX_IDS = 2**31 - 1
-# The contents of the columns, for messages.
+# What each column has, for messages.
 ROLES = {USER: "user ids", ITEM: "item ids", RATING: "ratings", WEIGHT: "weights", HELD: "marks of held-out rows"}
 
 
@@ -44,6 +44,7 @@ class RatingColumns:
 
     @property
     def by_role(self) -> dict[str, str]:
+        """The names of the columns by role: the names that tasks use, such as ``chunks.USER``."""
         names = {USER: self.user, ITEM: self.item, RATING: self.rating, WEIGHT: self.weight, HELD: self.validation}
         return {role: name for role, name in names.items() if name is not None}
 
@@ -53,15 +54,15 @@ class RatingsSurvey:
     """The statistics of ratings before the training.
 
     Attributes:
-        users, items: the ids with a row that is not held out, and the ids of the initial model.
+        users, items: the ids with ratings that are not held out, and the ids of the initial model.
         user_counts, item_counts: the number of ratings of each user and each item, without held-out ratings.
-        user_penalties, item_penalties: the weight of the squared norm of each user and item in the penalty, without
-            ``regParam``: the summed weight of its ratings; with implicit feedback, of its ratings above 0.
+        user_penalties, item_penalties: the weight of each user's and each item's squared norm in the penalty, without
+            ``regParam``. This is the summed weight of its ratings; with implicit feedback, of its ratings above 0.
         rows: the number of ratings, without held-out ratings.
         held_out: the number of held-out ratings.
-        mean, std: the weighted mean and standard deviation of the ratings, without a correction for the sample's size.
-        chunks: the ratings in compact form, a DataFrame of ``CHUNKS``; None in tests only.
-        cached: the DataFrame in Spark's cache from which ``chunks`` reads.
+        mean, std: the weighted mean and the population standard deviation of the ratings.
+        chunks: a DataFrame of ``CHUNKS`` with the ratings; None in tests only.
+        cached: the DataFrame in Spark's cache from which ``chunks`` reads; None in tests only.
     """
 
     columns: RatingColumns
@@ -79,28 +80,29 @@ class RatingsSurvey:
     cached: Any = None
 
     def release(self) -> None:
-        """Free Spark's cache; ratings are read again if they are needed again."""
+        """Remove the chunks from Spark's cache. If they are needed again, the ratings are read again."""
         if self.cached is not None:
             self.cached.unpersist()
 
-    def together_with(self, model: FittedFactors | None) -> RatingsSurvey:
-        """Return this survey with a model's users and items added; those without ratings have counts of 0.
+    def with_ids_of(self, model: FittedFactors | None) -> RatingsSurvey:
+        """Return this survey with the users and items of a model added; new ids have counts and penalties of 0.
 
-        Raise InputError if the ids of one are integers, and the ids of the other are strings.
+        Raise InputError if only the survey or only the model has integers as ids.
         """
         if model is None:
             return self
-        users, *by_user = _united("users", self.users, model.users, self.user_counts, self.user_penalties)
-        items, *by_item = _united("items", self.items, model.items, self.item_counts, self.item_penalties)
-        counts = {"user_counts": by_user[0], "item_counts": by_item[0]}
-        return replace(self, users=users, items=items, **counts, user_penalties=by_user[1], item_penalties=by_item[1])
+        users, *user_arrays = _unite("users", self.users, model.users, self.user_counts, self.user_penalties)
+        items, *item_arrays = _unite("items", self.items, model.items, self.item_counts, self.item_penalties)
+        counts = {"user_counts": user_arrays[0], "item_counts": item_arrays[0]}
+        penalties = {"user_penalties": user_arrays[1], "item_penalties": item_arrays[1]}
+        return replace(self, users=users, items=items, **counts, **penalties)
 
 
 def survey_ratings(frame: Any, columns: RatingColumns, settings: FactorizationSettings) -> RatingsSurvey:
-    """Survey ratings: one Spark job, which brings each task's distinct ids to the driver.
+    """Survey ratings in one Spark job, which collects each task's distinct ids in the driver.
 
-    The same pass puts the ratings in compact form into Spark's cache, from which they go to the workers; ``train``
-    frees the cache. Raise InputError for invalid ratings, LimitError if there are more than ``MAX_IDS`` users or items.
+    The job also writes chunks of ratings to Spark's cache, from which ``deal_ratings`` sends them to the workers;
+    ``train`` frees the cache. Raise InputError for invalid ratings, LimitError if there are too many users or items.
     """
     from pyspark.sql import functions as F
 
@@ -111,14 +113,14 @@ def survey_ratings(frame: Any, columns: RatingColumns, settings: FactorizationSe
 
         context, surveyor = TaskContext.get(), surveyor_for(columns, settings)
         part = 0 if context is None else context.partitionId()
-        for number, table in enumerate(tables(batches)):
+        for number, table in enumerate(join_batches(batches)):
             chunk = surveyor.add(table)
             if chunk is not None:
-                yield pa.RecordBatch.from_pylist([chunk.row(part, number)], schema)
+                yield pa.RecordBatch.from_pylist([chunk.to_row(part, number)], schema)
         if surveyor.rows:
-            yield pa.RecordBatch.from_pylist([surveyor.part(part)], schema)
+            yield pa.RecordBatch.from_pylist([surveyor.to_row(part)], schema)
 
-    rows = with_python(in_one_wave(typed(frame, columns)))
+    rows = with_python(in_one_wave(cast_columns(frame, columns)))
     # The rows of CHUNKS, and a row of PARTS for each task.
     chunks = rows.mapInArrow(survey, spark_schema(schema)).persist()
     try:
@@ -134,8 +136,8 @@ def surveyor_for(columns: RatingColumns, settings: FactorizationSettings) -> Sur
     return Surveyor(columns.by_role, settings.nonnegative or settings.implicitPrefs, settings.implicitPrefs)
 
 
-def typed(frame: Any, columns: RatingColumns) -> Any:
-    """Return the columns by role: ids as longs or strings, numbers as doubles; raise InputError for other types."""
+def cast_columns(frame: Any, columns: RatingColumns) -> Any:
+    """Name columns by role, and cast ids to long or string, numbers to double; raise InputError for other types."""
     from pyspark.sql.types import BooleanType, IntegralType, NumericType, StringType
 
     from ps2.algorithms.frame.tables import column, field
@@ -164,6 +166,7 @@ def typed(frame: Any, columns: RatingColumns) -> Any:
 
 
 def _checked(survey: SurveyResult, columns: RatingColumns, settings: FactorizationSettings) -> RatingsSurvey:
+    """Return the result of a survey; raise InputError or LimitError if its ratings cannot be trained on."""
     if not survey.rows:
         raise InputError("expected ratings, got an empty DataFrame")
     if survey.faults.any():
@@ -178,17 +181,17 @@ def _checked(survey: SurveyResult, columns: RatingColumns, settings: Factorizati
         if len(ids) > MAX_IDS:
             raise LimitError(f"{name}: expected at most {MAX_IDS:,}, got {len(ids):,}")
     std = float(np.sqrt(max(sums.squares, 0.0) / sums.weight))
-    by_id = (users, items, user_counts, item_counts, user_penalties, item_penalties)
-    return RatingsSurvey(columns, *by_id, sums.rows, sums.held_out, sums.mean, std)
+    id_counts = (users, items, user_counts, item_counts, user_penalties, item_penalties)
+    return RatingsSurvey(columns, *id_counts, sums.rows, sums.held_out, sums.mean, std)
 
 
 def _fail(survey: SurveyResult, columns: RatingColumns, settings: FactorizationSettings) -> NoReturn:
-    """Raise InputError for the first column with faults."""
+    """Raise InputError with the faults of the first column that has any."""
     role = next(role for (role, _), count in zip(FAULTS, survey.faults, strict=True) if count)
     faults = ", ".join(
         f"{count} {fault}"
-        for (other, fault), count in zip(FAULTS, survey.faults, strict=True)
-        if other == role and count
+        for (fault_role, fault), count in zip(FAULTS, survey.faults, strict=True)
+        if fault_role == role and count
     )
     sign = " that are not negative" if role == WEIGHT or _forbids_negative(settings) else ""
     expected = {
@@ -203,20 +206,20 @@ def _fail(survey: SurveyResult, columns: RatingColumns, settings: FactorizationS
 
 
 def _forbids_negative(settings: FactorizationSettings) -> str:
-    """Return the name of the param that forbids negative ratings; "": none does."""
+    """Return the name of the param that forbids negative ratings; "": negative ratings are allowed."""
     return "implicitPrefs" if settings.implicitPrefs else "nonnegative" if settings.nonnegative else ""
 
 
-def _united(name: str, ids: Ids, others: Ids, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """Return the union of ids, and each array of values by id for the union, with zeros for new ids."""
-    if ids.are_integers != others.are_integers:
-        kinds = ["integers" if each.are_integers else "strings" for each in (ids, others)]
+def _unite(name: str, ids: Ids, model_ids: Ids, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
+    """Return the union of both ids, and ``arrays``, which have an element for each id, with zeros for new ids."""
+    if ids.are_integers != model_ids.are_integers:
+        kinds = ["integers" if side.are_integers else "strings" for side in (ids, model_ids)]
         raise InputError(f"{name}: the ids are {kinds[0]}, and those of the initial model are {kinds[1]}")
-    unknown = ids.find(others.values) == UNKNOWN
-    if not unknown.any():
+    is_new = ids.find(model_ids.values) == UNKNOWN
+    if not is_new.any():
         return ids, *arrays
-    united = Ids.from_values(pa.concat_arrays([ids.values, others.values.filter(pa.array(unknown))]))
-    numbers, padded = united.numbers(ids.values), [np.zeros(len(united), array.dtype) for array in arrays]
-    for target, array in zip(padded, arrays, strict=True):
-        target[numbers] = array
-    return united, *padded
+    union = Ids.from_values(pa.concat_arrays([ids.values, model_ids.values.filter(pa.array(is_new))]))
+    indices, extended = union.numbers(ids.values), [np.zeros(len(union), array.dtype) for array in arrays]
+    for target, array in zip(extended, arrays, strict=True):
+        target[indices] = array
+    return union, *extended

@@ -1,4 +1,4 @@
-"""The rows of "sgd": a vector, its bias, and the sums that its step sizes need. Also the scaling of ratings."""
+"""The rows of "sgd" (a vector, its bias, and the sums for its step sizes), and the scaling of ratings."""
 
 from __future__ import annotations
 
@@ -19,53 +19,54 @@ if TYPE_CHECKING:
 # Vectors, shape (n, rank), and their biases; None: the model has no biases.
 Vectors = tuple[Float32s, Float32s | None]
 
-# The difference between the seeds of items and of users.
+# The difference between the seeds of items' and of users' initial vectors: any constant.
 ITEMS_SEED = 0x5BF03635
-# A standard deviation below this share of the mean is rounding error.
+# A standard deviation below this fraction of the mean is rounding error.
 MIN_SPREAD = 1e-7
-# The largest initial factor, times the square root of the rank.
+# The largest absolute value of an initial random factor, times the square root of the rank.
 NOISE = 0.5
-# The default step sizes: the smallest, for at least so many ratings, and the largest.
+# The smallest default step size, the number of ratings from which on it is used, and the largest default step size.
 MIN_STEP, MANY_RATINGS, MAX_STEP = 0.1, 100_000, 0.3
-# If the mean of the scaled ratings is nearer to 0 than this, the initial vectors do not predict it.
+# If the scaled ratings' absolute mean is below this, products of initial vectors are about 0, else about the mean.
 MIN_LEVEL = 0.25
 
 
 def default_step(ratings: int) -> float:
     """Return the first step size: 0.1 for 100,000 ratings or more, and up to 0.3 for fewer ratings.
 
-    Fewer steps have to be larger. On MovieLens' million ratings, 0.2 ends worse than 0.1. On 20 to 600 ratings, 0.1
-    learns almost nothing in ten iterations, and 0.5 diverges.
+    Fewer ratings need larger steps. Measured: on MovieLens' million ratings, 0.2 has a larger final error than 0.1. On
+    20 to 600 ratings, 0.1 learns almost nothing in ten iterations, and 0.5 diverges.
     """
     return min(max(MIN_STEP, MIN_STEP * (MANY_RATINGS / max(ratings, 1)) ** (1 / 6)), MAX_STEP)
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The scaling of ratings to values of a solver: ``(rating - mean) / scale``.
+    """The scaling of ratings to the values that the solver fits: ``(rating - mean) / scale``.
 
     Attributes:
         mean: the mean rating; 0 without biases.
-        scale: about the standard deviation of ratings, so that one step size suits all rating scales.
-        level: the mean of the values.
-        unit: the factor that makes the mean weight 1, because steps are proportional to weights. It does not change
-            the optimum.
+        scale: the standard deviation of the ratings, or their absolute mean if all are equal. So one step size suits
+            all rating scales.
+        mean_value: the mean of the values.
+        weight_scale: the factor on all weights that makes their mean 1, because steps are proportional to weights. It
+            does not change the optimum.
     """
 
     mean: float
     scale: float
-    level: float
-    unit: float = 1.0
+    mean_value: float
+    weight_scale: float = 1.0
 
     @staticmethod
     def from_survey(survey: RatingsSurvey, plan: FactorizationPlan) -> Scaling:
         mean = survey.mean if plan.settings.biases else 0.0
         scale = survey.std if survey.std > MIN_SPREAD * abs(survey.mean) else abs(survey.mean) or 1.0
-        unit = survey.rows / float(survey.user_penalties.sum()) if survey.columns.weight is not None else 1.0
-        return Scaling(mean, scale, (survey.mean - mean) / scale, unit)
+        weight_scale = survey.rows / float(survey.user_penalties.sum()) if survey.columns.weight is not None else 1.0
+        return Scaling(mean, scale, (survey.mean - mean) / scale, weight_scale)
 
     def restored(self, rows: Float32s, plan: FactorizationPlan) -> Vectors:
-        """Return the vectors and biases of rows for unscaled ratings."""
+        """Return the vectors and biases of ``rows``, scaled so that they predict ratings instead of values."""
         rank = plan.settings.rank
         vectors = rows[:, :rank] * np.float32(math.sqrt(self.scale))
         return vectors, rows[:, rank + BIAS] * np.float32(self.scale) if plan.settings.biases else None
@@ -73,7 +74,7 @@ class Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class SgdPlan(FactorizationPlan):
-    """The plan of "sgd"; ratings, and the penalty of vectors, are divided by ``scale``."""
+    """The plan of "sgd". Ratings, and the penalty of vectors, are divided by ``scale`` (see ``Scaling``)."""
 
     scale: float
     step_size: float = MIN_STEP
@@ -91,38 +92,46 @@ class SgdPlan(FactorizationPlan):
 
 @dataclass(frozen=True, eq=False)
 class InitialRows:
-    """The rows with which a training starts. Random factors depend on the seed and the number of each id.
+    """The rows with which a training starts. Random factors depend on the seed and the index of each id.
 
-    The ids of ``model`` keep its vectors. Their steps are as small as after an iteration.
+    The ids of ``model`` keep its vectors, and have step sizes as small as after an iteration.
     """
 
     plan: SgdPlan
     scaling: Scaling
     model: FittedFactors | None = None
 
-    def rows(self, kind: str, ids: Ids, ratings: Float64s, block: slice) -> Float32s:
-        """Return the rows of a block of "user" or "item" ids; ``ratings`` has the number of ratings of each id."""
+    def rows(self, kind: str, ids: Ids, penalties: Float64s, selected: slice) -> Float32s:
+        """Return the rows of some ids.
+
+        Args:
+            kind: "user" or "item".
+            penalties: the summed weight of each id's ratings.
+            selected: the indices in ``ids``.
+        """
         settings, scaling = self.plan.settings, self.scaling
-        numbers = np.arange(block.start, block.stop)
-        rows = np.empty((len(numbers), self.plan.width), np.float32)
+        indices = np.arange(selected.start, selected.stop)
+        rows = np.empty((len(indices), self.plan.width), np.float32)
         high = NOISE / math.sqrt(settings.rank)
         low = 0.0 if settings.nonnegative else -high
         seed = np.uint64((self.plan.seed + ITEMS_SEED * (kind == "item")) % 2**64)
-        draw_rows(numbers, seed, settings.rank, low, high, rows)
-        if abs(scaling.level) >= MIN_LEVEL:
-            # The product of the first factors of a user and an item is the mean of the values, so the rest has mean 0.
-            rows[:, 0] = math.copysign(math.sqrt(abs(scaling.level)), scaling.level if kind == "user" else 1.0)
+        draw_rows(indices, seed, settings.rank, low, high, rows)
+        if abs(scaling.mean_value) >= MIN_LEVEL:
+            # The product of the first factors is the mean of the values. The other products are 0 on average.
+            rows[:, 0] = math.copysign(
+                math.sqrt(abs(scaling.mean_value)), scaling.mean_value if kind == "user" else 1.0
+            )
         if (model := self.model) is None:
             return rows
         model_ids, vectors, biases = model.items, model.item_factors, model.item_bias
         if kind == "user":
             model_ids, vectors, biases = model.users, model.user_factors, model.user_bias
-        model_rows = model_ids.find(ids.named(numbers))
+        model_rows = model_ids.find(ids.named(indices))
         is_known = model_rows != UNKNOWN
         model_rows = model_rows[is_known]
         rows[is_known, : settings.rank] = vectors[model_rows] / np.float32(math.sqrt(scaling.scale))
         for column in (SLOW, FAST):
-            rows[is_known, settings.rank + column] += ratings[block][is_known]
+            rows[is_known, settings.rank + column] += penalties[selected][is_known]
         if settings.biases and biases is not None:
             rows[is_known, settings.rank + BIAS] = biases[model_rows] / np.float32(scaling.scale)
         return rows

@@ -6,12 +6,12 @@ from ps2.algorithms.frame.settings import Setting, getter, param, setter
 from ps2.algorithms.frame.shared_settings import TURN_SECONDS, FleetSettings, WeightSettings, seconds_or_auto
 
 MAX_RANK = 4096
-# The largest rating, weight, penalty or confidence. Squares of larger values exceed float32's range.
+# The maximum of ratings, weights, regParam and alpha. Squares of larger values can exceed float32's range.
 MAX_VALUE = 1e18
 
 
 class FactorColumnSettings(FleetSettings):
-    """The parameters that a trained model has. ``blockSize`` of pyspark.ml has no effect."""
+    """The parameters that a trained model has, too. ``blockSize`` of pyspark.ml has no effect."""
 
     userCol: Setting[str] = param(
         "user", "the column of the users' ids: integers or strings", option=None, in_model=True
@@ -22,7 +22,7 @@ class FactorColumnSettings(FleetSettings):
     predictionCol: Setting[str] = param("prediction", "the column of the predicted ratings", option=None, in_model=True)
     coldStartStrategy: Setting[str] = param(
         "nan",
-        "the treatment of rows of unknown users or items by transform: 'nan' predicts NaN, 'drop' leaves them out",
+        "the treatment of rows with unknown users or items by transform: 'nan' predicts NaN, 'drop' removes the rows",
         one_of=("nan", "drop"),
         option=None,
         in_model=True,
@@ -39,54 +39,55 @@ class FactorColumnSettings(FleetSettings):
 class FactorizationSettings(FactorColumnSettings, WeightSettings):
     """The parameters of a factorization. Numbers of blocks and storage levels of pyspark.ml have no effect.
 
-    Explicit feedback minimises the sum over ratings of ``w (r - p.q)^2``, plus ``regParam`` times the sum over vectors
-    of ``n |v|^2``, where n is the summed weight of the vector's ratings (without weights, their number). This is the
-    objective of pyspark.ml's ALS (Zhou et al., "Large-scale Parallel Collaborative Filtering for the Netflix Prize",
-    section 3.1). Implicit feedback minimises ALS's objective, too (Hu, Koren and Volinsky, "Collaborative Filtering for
-    Implicit Feedback Datasets").
+    The objective for explicit feedback is the sum over ratings of ``w (r - p.q)^2``, plus ``regParam`` times the sum
+    over vectors of ``n |v|^2``, where n is the summed weight of the vector's ratings (without weights, their number).
+    This is the objective of pyspark.ml's ALS (Zhou et al., "Large-scale Parallel Collaborative Filtering for the
+    Netflix Prize", section 3.1). The objective for implicit feedback is ALS's, too (Hu, Koren and Volinsky,
+    "Collaborative Filtering for Implicit Feedback Datasets").
     """
 
     rank: Setting[int] = param(10, "the number of factors in a vector", at_least=1, at_most=MAX_RANK)
     maxIter: Setting[int] = param(10, "the number of passes over all ratings", at_least=1, option="iterations")
     regParam: Setting[float] = param(
-        0.1, "the weight of the penalty of large factors (lambda)", at_least=0, at_most=MAX_VALUE, option="reg"
+        0.1, "the weight of the penalty on the squared factors (lambda)", at_least=0, at_most=MAX_VALUE, option="reg"
     )
     solver: Setting[str] = param(
         "auto",
-        "'sgd': stochastic gradient descent; 'ccd': coordinate descent; 'auto': 'ccd' for implicit or nonnegative "
-        "factors, else 'sgd'",
+        "'sgd': stochastic gradient descent; 'ccd': coordinate descent; 'auto': 'ccd' for implicit feedback or "
+        "nonnegative factors, else 'sgd'",
         one_of=("auto", "sgd", "ccd"),
     )
     biases: Setting[bool] = param(
-        False, "whether predictions add a mean, and a bias of each user and each item, to the product of vectors"
+        False, "whether predictions add the mean rating, and biases of the user and the item, to the product of vectors"
     )
     implicitPrefs: Setting[bool] = param(
         False,
-        "whether ratings are amounts of positive feedback, and all other cells are weak negative feedback",
+        "whether ratings are amounts of positive feedback, and all other pairs count as weak negative feedback",
         option="implicit",
     )
     alpha: Setting[float] = param(
-        1.0, "the growth of the confidence with an amount of implicit feedback", at_least=0, at_most=MAX_VALUE
+        1.0, "the factor in the confidence of implicit feedback, 1 + alpha * rating", at_least=0, at_most=MAX_VALUE
     )
     nonnegative: Setting[bool] = param(False, "whether all factors are at least 0")
     stepSize: Setting[float | None] = param(
         None,
-        "the first step size of 'sgd'. Steps adapt to each vector, and a training that diverges restarts with half the "
-        "step. Not set: 0.1 for 100,000 ratings or more, else 0.1 * (100,000 / ratings)^(1/6), at most 0.3",
+        "the first step size of 'sgd'. Step sizes adapt to each vector. A training that diverges restarts with half "
+        "the step size. Not set: 0.1 for 100,000 ratings or more, else 0.1 * (100,000 / ratings)^(1/6), at most 0.3",
         above=0,
         type=float,
         option="lr",
     )
     budgetS: Setting[float | str | None] = param(
         None,
-        "the seconds of one turn of 'sgd'; 'auto': by measured times; not set: a turn ends when its block is done",
+        "the seconds that a worker trains on a block of items in one turn of 'sgd'; 'auto': by measured times; not "
+        "set: until it has used all ratings of the block",
         check=TURN_SECONDS,
         type=seconds_or_auto,
         option="budget",
     )
     validationTol: Setting[float] = param(
         0.0,
-        "the smallest relative decrease of the held-out rows' RMSE that counts as progress",
+        "the smallest relative decrease of the RMSE (or loss) on the held-out rows that counts as progress",
         at_least=0,
         below=1,
         option=None,
@@ -103,13 +104,13 @@ class FactorizationSettings(FactorColumnSettings, WeightSettings):
         check=(lambda value: value == -1 or value >= 1, "-1 or a number from 1 on"),
         option=None,
     )
-    seed: Setting[int] = param(0, "the seed of the first vectors, and of the order of ratings", bits=64)
+    seed: Setting[int] = param(0, "the seed of the initial vectors, and of the order of ratings", bits=64)
     ratingCol: Setting[str] = param(
         "rating", "the column of the ratings; empty: each row is a rating of 1", option=None
     )
     validationIndicatorCol: Setting[str | None] = param(
         None,
-        "the boolean column that marks rows to hold out of the training; not set or empty: none",
+        "the boolean column that is true for rows to hold out of the training; not set or empty: no rows are held out",
         type=str,
         option=None,
     )

@@ -1,12 +1,12 @@
 """Compiled loops of stochastic gradient descent: they sort ratings, and take a gradient step for each rating.
 
-A row is the vector of a user or an item, followed by ``WIDTH`` float32s that its steps need. The step size adapts to
-each row by the reduced per-coordinate schedule, with two step sizes for a row: the ``FIRST`` factors learn from the
-first iteration on, and the other factors from the second iteration on (Chin et al., "A Learning-Rate Schedule for
-Stochastic Gradient Methods to Matrix Factorization", sections 3 and 4).
+A row is the vector of a user or an item, followed by ``WIDTH`` float32s that its steps need. Step sizes adapt to each
+row (the "reduced per-coordinate schedule"). A row has two step sizes: one for the first ``FIRST`` factors, which learn
+from the first iteration on, and one for the other factors, which learn from the second iteration on (Chin et al., "A
+Learning-Rate Schedule for Stochastic Gradient Methods to Matrix Factorization", sections 3 and 4).
 
-Loops over two rows process eight float32s at a time by SIMD intrinsics. LLVM would vectorize a plain loop by 32
-float32s and process the remainder one by one, but the factors that share a step size are seldom a multiple of 32.
+Loops over two rows process eight float32s at a time with SIMD intrinsics. LLVM would vectorize a plain loop by 32
+float32s and process the remainder one by one, but the number of factors with one step size is seldom a multiple of 32.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ps2.ops.simd import FLAGS, FLOAT_BYTES, LANES, VECTOR, cgutils, types
 
 Array = npt.NDArray[Any]
 
-# Offsets behind a vector: the sums of squared gradients of the first factors, of the other factors, and of the bias;
-# and the bias.
+# The columns of a row after its vector: the sums over steps of the mean squared gradient of the first factors (SLOW, as
+# in LIBMF), of the other factors (FAST), and of the bias, all plus 1; the bias.
 SLOW, FAST, BIAS_SUM, BIAS = range(4)
 WIDTH = 4
 # The number of factors that learn from the first iteration on.
@@ -40,9 +40,11 @@ ITEMS_AHEAD = 4
 
 @kernel
 def count_cells(users: Int32s, items: Int32s, groups: Int32s, num_users: int, begins: Int64s) -> None:
-    """Set ``begins`` to the first rating of each item group and user, and the end, shape (groups * num_users + 1,).
+    """Set ``begins`` to the index of each cell's first rating, and the end; see ``grid.Grid``.
 
-    ``users`` and ``items`` have the number of each rating's user and item; ``groups`` has the group of each item.
+    Args:
+        users, items: each rating's user, from 0 to ``num_users`` - 1, and the position of its item.
+        groups: the group of each item.
     """
     begins[:] = 0
     for rating in range(len(users)):
@@ -65,9 +67,9 @@ def fill_cells(
     """Copy ratings into their cells; see ``count_cells`` for the other arguments.
 
     Args:
-        ends: the index of the next rating of each cell; changed.
+        ends: where the next rating of each cell is written; changed.
         source: values and weights; weights are empty if all are 1.
-        block_items: the position of each item within its block.
+        block_items: the index of each item within its block.
         cells: outputs: items, values and weights by cell.
     """
     values, weights = source
@@ -84,7 +86,7 @@ def fill_cells(
 
 @kernel
 def sort_cells(begins: Int64s, items: Int32s, values: Float32s, weights: Float32s) -> None:
-    """Sort the ratings of each cell by item, rating and weight: the order in which rows arrive does not matter."""
+    """Sort the ratings of each cell by item, rating and weight, because rows arrive in any order."""
     for cell in range(len(begins) - 1):
         first, count = begins[cell], begins[cell + 1] - begins[cell]
         gap = 1
@@ -113,14 +115,14 @@ def sort_cells(begins: Int64s, items: Int32s, values: Float32s, weights: Float32
 
 
 class _RowPair:
-    """Generates loads from a row of each of two C-contiguous float32 matrices."""
+    """Generates LLVM code that loads from two rows, each of a C-contiguous float32 matrix."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
         self._builder = builder
         self._rows = [simd.row_of(context, builder, signature.args[i], arguments[i], arguments[i + 1]) for i in (0, 2)]
 
     def load(self, which: int, index: Any) -> tuple[Any, Any]:
-        """Return the address of eight float32s of a row, and their values."""
+        """Return the address of eight float32s of row ``which`` (0 or 1) from ``index`` on, and their values."""
         address = simd.place_of(self._builder, self._rows[which], index)
         return address, self._builder.load(address, align=FLOAT_BYTES)
 
@@ -142,9 +144,9 @@ def _dot(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, end: Any) -> Any:
 
 
 def _step(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, begin: Any, end: Any, factors: Any) -> Any:
-    """Take a step for the float32s from ``begin`` to ``end`` of two rows; return the sums of the squared gradients.
+    """Take a step for the columns from ``begin`` to ``end`` of rows p and q; return the sums of squared gradients.
 
-    ``p += step_p * g`` with ``g = slope * q - shrink * p``, and likewise q from the old p. ``end - begin`` is a
+    ``p += step_p * g`` with ``g = slope * q - shrink * p``, and likewise for q with the old p. ``end - begin`` is a
     multiple of ``LANES``; ``factors`` is (slope, shrink, step_p, step_q).
     """
     returned = types.UniTuple(types.float32, 2)
@@ -191,20 +193,22 @@ def descend(
     biases: bool,
     nonnegative: bool,
 ) -> float:
-    """Take a step for each rating of some users; return the weighted sum of squared errors, each before its step.
+    """Take a step for each rating of some users; return the weighted sum of the squared errors before each step.
 
     Args:
-        begins: the index of each user's first rating in the next three arrays, and the end.
-        items: the ratings' items, as rows of ``block``.
+        begins: the index of each user's first rating in ``items``, ``values`` and ``weights``, and the end.
+        first_user, end_user: the index of the first user, and the end.
+        items: each rating's row of ``block``.
+        values: the scaled ratings.
         weights: the weights of the ratings; empty: all are 1.
         users, block: the rows of users and of items; changed.
         rates: the first step size, and the weights of the penalties of vectors and of biases.
-        learns_all: whether all factors learn; else the ``FIRST`` factors.
+        learns_all: whether all factors learn; else only the first ``FIRST`` factors.
     """
     eta, penalty, bias_penalty = rates[0], rates[1], rates[2]
     first = min(FIRST, rank)
     last = rank if learns_all else first
-    first_share, other_share = np.float32(1.0 / first), np.float32(1.0 / max(rank - first, 1))
+    first_inverse, other_inverse = np.float32(1.0 / first), np.float32(1.0 / max(rank - first, 1))
     one = np.float32(1)
     loss = 0.0
     for user in range(first_user, end_user):
@@ -213,21 +217,21 @@ def descend(
             prefetch(block, items[min(rating + ITEMS_AHEAD, len(items) - 1)])
             item = items[rating]
             q = block[item]
-            error = values[rating] - _product(users, user, block, item, rank)
+            error = values[rating] - _dot_product(users, user, block, item, rank)
             if biases:
                 error -= p[rank + BIAS] + q[rank + BIAS]
             weight = weights[rating] if len(weights) else one
             loss += np.float64(weight * error * error)
             slope, shrink = weight * error, weight * penalty
-            steps = _steps(p, q, rank + SLOW, eta)
-            sums = _move(users, user, block, item, 0, first, (slope, shrink, steps[0], steps[1]))
-            p[rank + SLOW] += sums[0] * first_share
-            q[rank + SLOW] += sums[1] * first_share
+            steps = _step_sizes(p, q, rank + SLOW, eta)
+            sums = _step_range(users, user, block, item, 0, first, (slope, shrink, steps[0], steps[1]))
+            p[rank + SLOW] += sums[0] * first_inverse
+            q[rank + SLOW] += sums[1] * first_inverse
             if last > first:
-                steps = _steps(p, q, rank + FAST, eta)
-                sums = _move(users, user, block, item, first, last, (slope, shrink, steps[0], steps[1]))
-                p[rank + FAST] += sums[0] * other_share
-                q[rank + FAST] += sums[1] * other_share
+                steps = _step_sizes(p, q, rank + FAST, eta)
+                sums = _step_range(users, user, block, item, first, last, (slope, shrink, steps[0], steps[1]))
+                p[rank + FAST] += sums[0] * other_inverse
+                q[rank + FAST] += sums[1] * other_inverse
             if biases:
                 shrink = weight * bias_penalty
                 for row in (p, q):
@@ -242,7 +246,7 @@ def descend(
 
 
 @inline_reduction
-def _product(users: Float32s, user: int, block: Float32s, item: int, rank: int) -> np.float32:
+def _dot_product(users: Float32s, user: int, block: Float32s, item: int, rank: int) -> np.float32:
     lanes_end = rank // LANES * LANES
     dot = dot_lanes(users, user, block, item, lanes_end)
     for k in range(lanes_end, rank):
@@ -251,12 +255,12 @@ def _product(users: Float32s, user: int, block: Float32s, item: int, rank: int) 
 
 
 @inline_reduction
-def _steps(p: Float32s, q: Float32s, column: int, eta: np.float32) -> tuple[np.float32, np.float32]:
+def _step_sizes(p: Float32s, q: Float32s, column: int, eta: np.float32) -> tuple[np.float32, np.float32]:
     return eta / np.float32(math.sqrt(p[column])), eta / np.float32(math.sqrt(q[column]))
 
 
 @inline_reduction
-def _move(
+def _step_range(
     users: Float32s,
     user: int,
     block: Float32s,
@@ -265,7 +269,7 @@ def _move(
     end: int,
     factors: tuple[np.float32, np.float32, np.float32, np.float32],
 ) -> tuple[np.float32, np.float32]:
-    """Like ``_step``, for any ``begin`` and ``end``."""
+    """Like ``_step``, for any number of columns from ``begin`` to ``end``."""
     slope, shrink, step_p, step_q = factors
     lanes_end = begin + (end - begin) // LANES * LANES
     sum_p, sum_q = step_lanes(users, user, block, item, begin, lanes_end, factors)
@@ -283,7 +287,7 @@ def _move(
 def squared_errors(
     users: Int32s, items: Int32s, values: Float32s, weights: Float32s, p: Float32s, q: Float32s, rank: int, biases: bool
 ) -> float:
-    """Return the weighted sum of the squared errors of ratings."""
+    """Return the weighted sum of the squared errors of ratings, with rows ``p`` of users and ``q`` of items."""
     loss = 0.0
     for rating in range(len(values)):
         a, b = p[users[rating]], q[items[rating]]
@@ -297,10 +301,10 @@ def squared_errors(
 
 
 @kernel
-def draw_rows(numbers: Int64s, seed: np.uint64, rank: int, low: float, high: float, rows: Float32s) -> None:
-    """Set initial rows: factors uniform in [low, high), by seed and number; sums of 1; biases of 0."""
-    for index in range(len(numbers)):
-        key = scrambled(scrambled(seed) + np.uint64(numbers[index] + 1) * GOLDEN)
+def draw_rows(indices: Int64s, seed: np.uint64, rank: int, low: float, high: float, rows: Float32s) -> None:
+    """Set initial rows: random factors in [low, high), which depend on ``seed`` and a row's index; biases of 0."""
+    for index in range(len(indices)):
+        key = scrambled(scrambled(seed) + np.uint64(indices[index] + 1) * GOLDEN)
         row = rows[index]
         for k in range(rank):
             uniform = np.float64(scrambled(key + np.uint64(k + 1) * GOLDEN) >> np.uint64(11)) * TO_UNIT

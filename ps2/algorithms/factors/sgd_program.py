@@ -1,9 +1,9 @@
-"""Stochastic gradient descent by rotation as a durable program.
+"""Stochastic gradient descent with model rotation, as a durable program: the driver's side of "sgd".
 
 Gemulla et al., "Large-Scale Matrix Factorization with Distributed Stochastic Gradient Descent" (2011). An iteration is
-an epoch of the paper's algorithm 2, and a turn of ``timetable.py`` is a subepoch: each worker takes steps for the
-ratings of its users and of a block of items, which no other worker has in the same turn. Blocks rotate through the
-servers (``sgd.py``). Workers follow the timetable without messages, and can be one clock ahead of each other.
+an epoch of the paper's algorithm 2, and a turn of ``timetable.py`` is a subepoch: each worker trains on its users'
+ratings of a block of items, which no other worker has in the same turn. ``sgd.py`` is the workers' side. Workers
+compute the timetable without a message for each clock, so one worker can be a clock ahead of another.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ps2.algorithms.factors.program import WEIGHT, ZERO_SUMS, CheckAndTrain, Fac
 from ps2.algorithms.factors.rows import InitialRows, Scaling, SgdPlan, default_step
 from ps2.algorithms.factors.sgd import SgdLoop
 from ps2.algorithms.factors.shared_factors import SharedFactors, pull_vectors, push_vectors
-from ps2.algorithms.factors.timetable import STALENESS, Begin, Iterate, Lengths
+from ps2.algorithms.factors.timetable import STALENESS, Begin, Iterate, IterationSchedule
 from ps2.algorithms.frame.program import Ask, NextClock, Steps
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import StepReport
 from ps2.errors import PS2Error
 
-# The largest number of restarts with half the step.
+# The maximum number of restarts with half the step.
 MAX_HALVINGS = 10
 
 
@@ -35,10 +35,10 @@ class Descent:
     """The iterations with one step size.
 
     Attributes:
-        halvings: the number of times that the step was halved.
+        halvings: the number of times that the step was halved before.
         results: the results of each iteration.
-        copies: for the iterations whose saved vectors are still needed, the number of the copy on the servers. The
-            initial vectors are those of iteration 0.
+        copies: the index of the copy on the servers, by iteration, of saved vectors that are still needed. Iteration 0
+            stands for the initial vectors.
     """
 
     halvings: int = 0
@@ -47,18 +47,18 @@ class Descent:
 
     @property
     def saved(self) -> int:
-        """The iteration that was saved last."""
+        """The newest iteration whose vectors are saved."""
         return max(self.copies)
 
     @property
-    def free(self) -> int:
-        """The copy that the next save writes."""
+    def free_copy(self) -> int:
+        """The index of the copy that the next save writes."""
         return min({0, 1, 2} - {*self.copies.values()})
 
     def save(self, best: int) -> None:
-        """Record that workers have saved the newest iteration; keep its copy and that of the best one."""
+        """Record that workers have saved the newest iteration. Its copy is kept, and that of iteration ``best``."""
         newest = len(self.results)
-        copies = {**self.copies, newest: self.free}
+        copies = {**self.copies, newest: self.free_copy}
         self.copies = {iteration: copies[iteration] for iteration in (newest, best)}
 
 
@@ -69,24 +69,24 @@ class SgdProgram(FactorsProgram):
 
     def __init__(self, problem: Problem, names: CheckpointNames, on_step: Callable[[StepReport], None]) -> None:
         super().__init__(problem, on_step)
-        plan, layout = problem.plan, problem.deal.layout
+        plan, layout = problem.plan, problem.assignment.layout
         self.scaling = Scaling.from_survey(problem.survey, plan)
         self.scale, self.mean = self.scaling.scale, self.scaling.mean
         step = plan.settings.stepSize or default_step(problem.survey.rows)
         self.plan = SgdPlan(**vars(plan), scale=self.scale, step_size=step)
         self.step_size = step
         # Twice the RMSE of predicting 0; no limit with an initial model, which can predict new ratings worse.
-        self._max_rmse = 2 * math.hypot(1.0, self.scaling.level) if problem.initial_model is None else math.inf
-        self._lengths = Lengths(layout.ring.turns, plan.save_interval, problem.survey.held_out > 0, problem.keeps_best)
-        self._fleet = SharedFactors.make(layout.users, layout.items, self.plan.width, self._lengths.copies, names)
-
-    # -- the algorithm -------------------------------------------------------------------------------------------------
+        self._max_rmse = 2 * math.hypot(1.0, self.scaling.mean_value) if problem.initial_model is None else math.inf
+        self._schedule = IterationSchedule(
+            layout.rotation.turns, plan.save_interval, problem.survey.held_out > 0, problem.keeps_best
+        )
+        self._fleet = SharedFactors.make(layout.users, layout.items, self.plan.width, self._schedule.copies, names)
 
     def drive(self, ask: Ask) -> Steps[tuple[int, int]]:
         ask(self._write_first_vectors)
         yield from self.check_ratings()
         ask.start_timer()
-        yield NextClock()  # all workers take the first vectors
+        yield NextClock()  # all workers load the initial vectors
         descent = Descent()
         while True:
             iterations = ask.setting(lambda: self.plan.settings.maxIter)
@@ -104,19 +104,19 @@ class SgdProgram(FactorsProgram):
                 yield from self._restart(ask, descent)
             else:
                 self.end_iteration(ask, descent.results, Iteration.from_sums(sums))
-                if self._lengths.saves(len(descent.results), last):
+                if self._schedule.saves(len(descent.results), last):
                     descent.save(self.best_iteration(descent.results))
 
     def _rotate(self, descent: Descent, last: int) -> Steps[dict[str, float] | None]:
-        """Let all blocks of items visit all workers, which then save and evaluate.
+        """Run an iteration: all blocks of items visit all workers, which then save and evaluate.
 
         Return the sums of the workers' reports; None if a worker has no vectors.
         """
         sums = ZERO_SUMS
-        message: NextClock = Iterate(last, descent.free)
-        for _ in range(self._lengths.clocks(len(descent.results) + 1, last)):
+        message: NextClock = Iterate(last, descent.free_copy)
+        for _ in range(self._schedule.clocks(len(descent.results) + 1, last)):
             report, message = (yield message), NextClock()
-            while not vars(report):  # lost with an earlier driver: all workers restart, and ask for vectors
+            while not vars(report):  # the report was lost with an earlier driver; workers restart, and ask for vectors
                 report = yield NextClock()
             if report.asks:
                 return None
@@ -136,9 +136,9 @@ class SgdProgram(FactorsProgram):
         return True
 
     def _restart(self, ask: Ask, descent: Descent) -> Steps[None]:
-        """Let all workers take the saved vectors. They repeat the iterations that were not saved."""
+        """Let all workers load the newest saved vectors, and repeat the iterations after them."""
         self._forget_unsaved(descent)
-        # The first clock that no worker enters before it has the message.
+        # The first clock before which all workers will have read the message.
         clock = ask.clock + STALENESS
         yield Begin(clock, descent.saved, descent.copies[descent.saved], descent.halvings)
         for _ in range(STALENESS):
@@ -146,31 +146,29 @@ class SgdProgram(FactorsProgram):
 
     def _forget_unsaved(self, descent: Descent) -> None:
         del descent.results[descent.saved :]
-        ratings, num_bytes = (sum(getattr(each, name) for each in descent.results) for name in ("ratings", "bytes"))
+        ratings, num_bytes = (sum(getattr(result, name) for result in descent.results) for name in ("ratings", "bytes"))
         self.record.keep(descent.saved, ratings, num_bytes)
 
     def _write_first_vectors(self) -> None:
-        survey, deal = self.problem.survey, self.problem.deal
+        survey, assignment = self.problem.survey, self.problem.assignment
         sides = (
-            (self._fleet.saved_users[0], deal.user_positions, survey.users, survey.user_penalties, "user"),
-            (self._fleet.saved_items[0], deal.item_positions, survey.items, survey.item_penalties, "item"),
+            (self._fleet.saved_users[0], assignment.user_positions, survey.users, survey.user_penalties, "user"),
+            (self._fleet.saved_items[0], assignment.item_positions, survey.items, survey.item_penalties, "item"),
         )
         initial_rows = InitialRows(self.plan, self.scaling, self.problem.initial_model)
-        for matrix, positions, ids, ratings, kind in sides:
-            push_vectors(matrix, positions, partial(initial_rows.rows, kind, ids, ratings))
-
-    # -- the program's parts -------------------------------------------------------------------------------------------
+        for matrix, positions, ids, penalties, kind in sides:
+            push_vectors(matrix, positions, partial(initial_rows.rows, kind, ids, penalties))
 
     def loop(self) -> CheckAndTrain:
-        return CheckAndTrain(SgdLoop(self.plan, self._fleet, self._lengths))
+        return CheckAndTrain(SgdLoop(self.plan, self._fleet, self._schedule))
 
     def reader(self) -> Callable[[Any, Iterator[Any]], Grid]:
-        return partial(_read, self.problem.deal.layout, self.scaling)
+        return partial(_read, self.problem.assignment.layout, self.scaling)
 
     def result(self, copy_and_halvings: tuple[int, int]) -> FittedFactors:
-        (copy, halvings), deal = copy_and_halvings, self.problem.deal
-        users = pull_vectors(self._fleet.saved_users[copy], deal.user_positions)
-        items = pull_vectors(self._fleet.saved_items[copy], deal.item_positions)
+        (copy, halvings), assignment = copy_and_halvings, self.problem.assignment
+        users = pull_vectors(self._fleet.saved_users[copy], assignment.user_positions)
+        items = pull_vectors(self._fleet.saved_items[copy], assignment.item_positions)
         return self.fitted(self.scaling.restored(users, self.plan), self.scaling.restored(items, self.plan), halvings)
 
     def free(self) -> None:
@@ -178,4 +176,4 @@ class SgdProgram(FactorsProgram):
 
 
 def _read(layout: Layout, scaling: Scaling, worker: Any, batches: Iterator[Any]) -> Grid:
-    return read_grid(batches, layout, worker.rank, scaling.mean, scaling.scale, scaling.unit)
+    return read_grid(batches, layout, worker.rank, scaling.mean, scaling.scale, scaling.weight_scale)

@@ -1,4 +1,4 @@
-"""The vectors of users and items on the servers, in several copies. A matrix has a column for each position."""
+"""The vectors of users and items on the servers, in several copies. A matrix has a column for each user or item."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from ps2.client.matrix import DCVMatrix
 
 # The bytes of vectors that the driver pushes or pulls at a time.
 SLICE_BYTES = 64 << 20
-# The kinds of Gram matrices, and their number: of the users' vectors; of the items' vectors before even iterations
-# (ITEMS), and before odd iterations (ITEMS + 1).
+# The kinds of Gram matrices: of the users' vectors (USERS), of the items' vectors before even iterations (ITEMS), and
+# of the items' vectors before odd iterations (ITEMS + 1). KINDS is the number of kinds.
 USERS, ITEMS, KINDS = 0, 1, 3
-# The number of the copy with the best vectors of "ccd".
+# The index of the copy with the best vectors of "ccd".
 BEST = 2
 
 
 def push_vectors(matrix: DCVMatrix, positions: Any, make_vectors: Callable[[slice], Float32s]) -> None:
-    """Push vectors to these columns; ``make_vectors`` returns those of a slice of the positions."""
-    for part in _slices(matrix, len(positions)):
-        matrix.push(columns=positions[part].astype(np.int64), values=make_vectors(part), wait=False)
+    """Push vectors to the columns ``positions``; ``make_vectors`` returns the vectors of a slice of them."""
+    for slice_ in _slices(matrix, len(positions)):
+        matrix.push(columns=positions[slice_].astype(np.int64), values=make_vectors(slice_), wait=False)
     matrix.flush()
 
 
 def pull_vectors(matrix: DCVMatrix, positions: Any) -> Float32s:
-    """Pull the vectors of these columns, shape (positions, rows)."""
+    """Pull the columns ``positions``; the result has shape (positions, rows of the matrix)."""
     vectors = np.empty((len(positions), matrix.rows), np.float32)
-    for part in _slices(matrix, len(positions)):
-        vectors[part] = matrix.pull(columns=positions[part].astype(np.int64))
+    for slice_ in _slices(matrix, len(positions)):
+        vectors[slice_] = matrix.pull(columns=positions[slice_].astype(np.int64))
     return vectors
 
 
-def copy_vectors(source: DCVMatrix, to: DCVMatrix, begin: int, end: int) -> None:
-    """Copy the vectors of some positions within the servers."""
-    to.apply("factors.copy_blocks", source=source, begin=begin, end=end)
+def copy_vectors(source: DCVMatrix, target: DCVMatrix, begin: int, end: int) -> None:
+    """Copy the columns in [begin, end) within the servers."""
+    target.apply("factors.copy_blocks", source=source, begin=begin, end=end)
 
 
 def _slices(matrix: DCVMatrix, count: int) -> Iterator[slice]:
@@ -52,18 +52,18 @@ def _slices(matrix: DCVMatrix, count: int) -> Iterator[slice]:
         yield slice(begin, min(begin + length, count))
 
 
-def _allocate(counts: list[int], width: int, what: str, names: CheckpointNames) -> list[DCVMatrix]:
-    """Allocate a matrix of ``width`` float32 rows for each count of columns, or find an earlier driver's.
+def _allocate(column_counts: list[int], width: int, subject: str, names: CheckpointNames) -> list[DCVMatrix]:
+    """Allocate a float32 matrix of ``width`` rows for each number of columns, or find that of an earlier driver.
 
-    Raise LimitError, which begins with ``what``, if they do not fit.
+    Raise LimitError, whose message begins with ``subject``, if the matrices do not fit into the servers' memory.
     """
     matrices: list[DCVMatrix] = []
 
     def allocate(count: int) -> DCVMatrix:
         return names.give(lambda name: DCV.dense(count, width, "float32", layout="column", name=name)).matrix()
 
-    with fitting_servers(what, matrices):
-        for count in counts:
+    with fitting_servers(subject, matrices):
+        for count in column_counts:
             matrices.append(allocate(count))
     return matrices
 
@@ -73,7 +73,7 @@ class SharedFactors:
     """The vectors of a training by "sgd"; picklable.
 
     Attributes:
-        items: the current vectors of items.
+        items: the items' vectors in training; the users' vectors in training are in the workers.
         saved_users, saved_items: the copies of saved vectors.
     """
 
@@ -83,13 +83,13 @@ class SharedFactors:
 
     @staticmethod
     def make(users: int, items: int, width: int, copies: int, names: CheckpointNames) -> SharedFactors:
-        """Allocate them, or find those of an earlier driver; raise LimitError if they do not fit."""
+        """Allocate the vectors, or find those of an earlier driver; raise LimitError if they do not fit into memory."""
         num_bytes = 4 * width * (items + copies * (users + items))
-        what = (
-            f"vectors of {users:,} users and {items:,} items, {width} numbers each, take {num_bytes:,} bytes with "
+        subject = (
+            f"vectors of {users:,} users and {items:,} items, {width} float32s each, take {num_bytes:,} bytes with "
             "their saved copies, and they"
         )
-        matrices = _allocate([items, *([users, items] * copies)], width, what, names)
+        matrices = _allocate([items, *([users, items] * copies)], width, subject, names)
         return SharedFactors(matrices[0], tuple(matrices[1::2]), tuple(matrices[2::2]))
 
     def free(self) -> None:
@@ -99,7 +99,7 @@ class SharedFactors:
 
 @dataclass(frozen=True)
 class CcdSizes:
-    """The sizes of a training by "ccd"."""
+    """The sizes of the matrices of a training by "ccd"."""
 
     plan: FactorizationPlan
     users: int
@@ -109,6 +109,7 @@ class CcdSizes:
 
     @property
     def ranks(self) -> int:
+        """The number of coordinates of a vector."""
         return num_coordinates(self.plan)
 
     @property
@@ -120,12 +121,12 @@ class CcdSizes:
 class CcdVectors:
     """The vectors and Gram matrices of a training by "ccd"; picklable.
 
-    Iteration i reads copy ``i % 2`` and writes the other copy. So a worker that restarts within an iteration computes
-    the same vectors again.
+    Iteration i reads copy ``i % 2`` of the vectors and writes the other copy. So a worker that restarts within an
+    iteration can compute the same vectors again.
 
     Attributes:
-        users, items: the two copies, and the copy ``BEST`` if held-out rows choose the result.
-        grams: for each kind, a float64 row with the Gram matrix of each worker's vectors, and a row with their sum;
+        users, items: the two copies and, if held-out rows choose the result, the copy ``BEST``.
+        grams: for each kind of Gram matrix, a float64 row for that of each worker's vectors, and a row for their sum.
             None for explicit feedback, which needs no Gram matrices.
     """
 
@@ -136,24 +137,25 @@ class CcdVectors:
 
     @staticmethod
     def make(sizes: CcdSizes, names: CheckpointNames) -> CcdVectors:
-        """Allocate them, or find those of an earlier driver; raise LimitError if they do not fit."""
-        num_bytes = 4 * sizes.copies * sizes.ranks * (sizes.users + sizes.items)
+        """Allocate the vectors, or find those of an earlier driver; raise LimitError if they do not fit into memory."""
+        num_bytes, grams_text = 4 * sizes.copies * sizes.ranks * (sizes.users + sizes.items), ""
         if sizes.plan.settings.implicitPrefs:
             num_bytes += 8 * KINDS * (sizes.workers + 1) * sizes.ranks**2
-        what = (
+            grams_text = f" with the Gram matrices of {sizes.workers} workers"
+        subject = (
             f"vectors of {sizes.users:,} users and {sizes.items:,} items of rank {sizes.plan.settings.rank:,}, in "
-            f"{sizes.copies} copies, take {num_bytes:,} bytes with what {sizes.workers} workers add, and they"
+            f"{sizes.copies} copies, take {num_bytes:,} bytes{grams_text}, and they"
         )
-        counts = [sizes.users] * sizes.copies + [sizes.items] * sizes.copies
-        matrices, grams = _allocate(counts, sizes.ranks, what, names), None
+        column_counts = [sizes.users] * sizes.copies + [sizes.items] * sizes.copies
+        matrices, grams = _allocate(column_counts, sizes.ranks, subject, names), None
         if sizes.plan.settings.implicitPrefs:
             rows = KINDS * (sizes.workers + 1)
-            with fitting_servers(what, matrices):
+            with fitting_servers(subject, matrices):
                 grams = names.give(lambda name: DCV.dense(sizes.ranks**2, rows, "float64", name=name)).matrix()
         return CcdVectors(sizes, tuple(matrices[: sizes.copies]), tuple(matrices[sizes.copies :]), grams)
 
     def write(self, users: Float32s, items: Float32s) -> None:
-        """Write the initial vectors, by position."""
+        """Write the initial vectors, in the order of positions."""
         for matrix, vectors in ((self.users[0], users), (self.items[0], items)):
             push_vectors(matrix, np.arange(len(vectors)), vectors.__getitem__)
         if self.grams is not None:
@@ -161,12 +163,12 @@ class CcdVectors:
             self.grams.flush()
 
     def keep_best(self, iteration: int) -> None:
-        """Copy the vectors with which an iteration starts to ``BEST``."""
+        """Copy the vectors that ``iteration`` reads, counted from 0, to ``BEST``."""
         copy_vectors(self.users[iteration % 2], self.users[BEST], 0, self.sizes.users)
         copy_vectors(self.items[iteration % 2], self.items[BEST], 0, self.sizes.items)
 
     def add_gram(self, kind: int, rank: int, gram: Float64s) -> None:
-        """Write the ``gram_matrix`` of a worker's vectors."""
+        """Push the ``gram_matrix`` of the vectors of worker ``rank``."""
         assert self.grams is not None
         self.grams.push([self._row(kind) + rank], gram.reshape(1, -1), wait=False)
 

@@ -1,4 +1,4 @@
-"""A task's part of the survey of ratings: distinct ids with counts, sums, and faults. Arrow in, Arrow out; no Spark."""
+"""The survey of the ratings of one task: distinct ids with counts, statistics, and faults. Does not need Spark."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Array, Chunk, Coded, Mask
+from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Array, Chunk, EncodedIds, Mask
 from ps2.algorithms.factors.settings import MAX_VALUE
 from ps2.algorithms.frame.arrow_batches import from_bytes, to_bytes
 from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import Ids
 
+# The maximum length of a faulty row in a message.
 SHOWN_CHARS = 200
 NUMBER_FAULTS = ("null", "NaN", "infinite", "too large", "negative")
-# The faults of rows, each with its column. The first fault that occurs is reported.
+# The faults of rows, each with its column. The error names the first column in this order that has faults.
 FAULTS = [
     (USER, "null"),
     (ITEM, "null"),
     *((name, fault) for name in (RATING, WEIGHT) for fault in NUMBER_FAULTS),
     (HELD, "null"),
 ]
+# A task's survey as a row. part: the rdd_partition. sums: ``Sums.array``. faults: int64 counts by ``FAULTS``. example:
+# a faulty row. users, items: Arrow tables of ``IdCounter``.
 PARTS = pa.schema(
     [
         ("part", pa.int32()),
@@ -39,7 +42,7 @@ PARTS = pa.schema(
 
 @dataclass
 class Sums:
-    """The statistics of ratings, which can be added up.
+    """The statistics of ratings; statistics of several sets of ratings can be combined.
 
     Attributes:
         rows: the number of ratings that are not held out.
@@ -56,7 +59,7 @@ class Sums:
     squares: float = 0.0
 
     def add(self, other: Sums) -> None:
-        """Add other ratings (Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance")."""
+        """Add other statistics (Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance")."""
         self.rows += other.rows
         self.held_out += other.held_out
         weight = self.weight + other.weight
@@ -88,14 +91,16 @@ class Sums:
 
 @dataclass
 class IdCounter:
-    """Tables of ids, each with its number of ratings and the weight of its penalty."""
+    """Tables of ids with their number of ratings and the weight of their squared norm in the penalty."""
 
     tables: list[pa.Table] = field(default_factory=list)
 
     def add(self, ids: pa.Array, codes: Array, penalties: Float64s | None) -> None:
         """Count the ratings of distinct ids.
 
-        ``codes`` has the index of each rating's id; ``penalties`` has the weight that each rating adds; None: 1.
+        Args:
+            codes: the index of each rating's id.
+            penalties: the weight that each rating adds to its id's penalty; None: 1.
         """
         counts = np.bincount(codes, minlength=len(ids))
         weights = np.bincount(codes, penalties, minlength=len(ids)).astype(np.float64)
@@ -105,62 +110,68 @@ class IdCounter:
             self.tables.append(pa.table(columns))
 
     def merged(self) -> pa.Table | None:
-        """Return one table without duplicates; None: there are no ids."""
+        """Return one table with each id once; None: there are no ids."""
         if len(self.tables) < 2:
             return self.tables[0] if self.tables else None
         table = pa.concat_tables(self.tables).combine_chunks()
-        coded = Coded.from_ids(table.column("id").combine_chunks())
-        counts = np.zeros(len(coded.ids), np.int64)
-        np.add.at(counts, coded.codes, table.column("count").to_numpy())
-        weights = np.bincount(coded.codes, table.column("penalty").to_numpy(), minlength=len(coded.ids))
-        return pa.table({"id": coded.ids, "count": counts, "penalty": weights})
+        encoded = EncodedIds.from_ids(table.column("id").combine_chunks())
+        counts = np.zeros(len(encoded.ids), np.int64)
+        np.add.at(counts, encoded.codes, table.column("count").to_numpy())
+        weights = np.bincount(encoded.codes, table.column("penalty").to_numpy(), minlength=len(encoded.ids))
+        return pa.table({"id": encoded.ids, "count": counts, "penalty": weights})
 
 
 class Surveyor:
     """Surveys the rows of one task."""
 
     def __init__(self, names: Mapping[str, str], refuses_negative: bool, counts_only_positive: bool) -> None:
-        """``names``: columns' names in messages; ``counts_only_positive``: only ratings above 0 add to penalties."""
-        self._names, self._refuses_negative, self._counts_positive = names, refuses_negative, counts_only_positive
+        """Count from zero.
+
+        Args:
+            names: the names of the columns in messages, by role.
+            refuses_negative: whether negative ratings are faults.
+            counts_only_positive: whether only ratings above 0 add to the penalties.
+        """
+        self._names, self._refuses_negative, self._counts_only_positive = names, refuses_negative, counts_only_positive
         self.sums, self.users, self.items = Sums(), IdCounter(), IdCounter()
         self.rows = 0
         self._faults = np.zeros(len(FAULTS), np.int64)
         self._example = ""
 
     def add(self, table: pa.Table) -> Chunk | None:
-        """Survey rows; return them in compact form, or None if one has a fault."""
+        """Survey rows; return them as a chunk, or None if a row has a fault."""
         self.rows += table.num_rows
         columns = {name: table.column(name).combine_chunks() for name in table.column_names}
         is_faulty = np.zeros(table.num_rows, np.bool_)
-        for number, (name, fault) in enumerate(FAULTS):
+        for index, (name, fault) in enumerate(FAULTS):
             if name in columns:
-                has_fault = self._find(columns[name], name, fault)
-                self._faults[number] += int(has_fault.sum())
+                has_fault = self._fault_mask(columns[name], name, fault)
+                self._faults[index] += int(has_fault.sum())
                 is_faulty |= has_fault
         if is_faulty.any():
             if not self._example:
                 row = table.slice(int(np.argmax(is_faulty)), 1).to_pylist()[0]
                 self._example = ", ".join(f"{self._names[name]}={value!r}" for name, value in row.items())[:SHOWN_CHARS]
-            return None  # the training ends with an error
+            return None  # the survey ends with an error, so the rows are not needed
         chunk = Chunk.from_columns(columns)
         self._count(chunk)
         return chunk
 
     def _count(self, chunk: Chunk) -> None:
-        """Count the rows that are not held out."""
-        training: Any = slice(None) if chunk.held is None or not chunk.held.any() else ~chunk.held
+        """Add the rows that are not held out to the statistics."""
+        training: Any = slice(None) if chunk.held_out is None or not chunk.held_out.any() else ~chunk.held_out
         users, items = chunk.users.codes[training], chunk.items.codes[training]
         ratings = np.ones(len(users)) if chunk.ratings is None else chunk.ratings[training]
         weights = None if chunk.weights is None else chunk.weights[training]
         self.sums.add(Sums.from_ratings(ratings, weights, len(chunk.users.codes) - len(users)))
         penalties = weights
-        if self._counts_positive:
+        if self._counts_only_positive:
             penalties = (ratings > 0) * (1.0 if weights is None else weights)
         self.users.add(chunk.users.ids, users, penalties)
         self.items.add(chunk.items.ids, items, penalties)
 
-    def _find(self, column: pa.Array, name: str, fault: str) -> Mask:
-        """Return for each row whether it has the fault in this column."""
+    def _fault_mask(self, column: pa.Array, name: str, fault: str) -> Mask:
+        """Return a mask of the rows with this fault in this column."""
         if fault == "null":
             return column.is_null().to_numpy(zero_copy_only=False)
         values = column.to_numpy(zero_copy_only=False)
@@ -174,15 +185,15 @@ class Surveyor:
             return np.zeros(len(values), np.bool_)
         return values < 0
 
-    def part(self, number: int) -> dict[str, Any]:
-        """Return the survey as a row of ``PARTS``; ``number`` is the task's rdd_partition."""
-        merged = [counted.merged() for counted in (self.users, self.items)]
+    def to_row(self, part: int) -> dict[str, Any]:
+        """Return the survey as a row of ``PARTS``; ``part`` is the task's rdd_partition."""
+        merged = [counter.merged() for counter in (self.users, self.items)]
         ids = [None if table is None else to_bytes(table) for table in merged]
-        cells = [number, self.rows, self.sums.array().tobytes(), self._faults.tobytes(), self._example, *ids]
+        cells = [part, self.rows, self.sums.array().tobytes(), self._faults.tobytes(), self._example, *ids]
         return dict(zip(PARTS.names, cells, strict=True))
 
 
-# Ids, and for each id its number of ratings and the weight of its penalty.
+# Ascending ids, the number of ratings of each id, and the weight of its squared norm in the penalty.
 IdCounts = tuple[Ids, Int64s, Float64s]
 
 
@@ -191,8 +202,10 @@ class SurveyResult:
     """The survey of all tasks.
 
     Attributes:
+        rows: the number of all rows.
+        sums: the statistics of the rows that are not held out.
         faults: the number of rows with each of ``FAULTS``.
-        example: a row with a fault; "": no row has one.
+        example: a row with a fault; "": no row has a fault.
         users, items: the ids with their counts; None: all rows have faults, or all rows are held out.
     """
 
@@ -207,19 +220,20 @@ class SurveyResult:
 def merge_parts(parts: Iterable[Any]) -> SurveyResult:
     """Return the survey of all tasks from rows of ``PARTS``, in any order."""
     sums, faults, example = Sums(), np.zeros(len(FAULTS), np.int64), ""
-    counted, rows = (IdCounter(), IdCounter()), 0
+    counters, rows = (IdCounter(), IdCounter()), 0
     for part in sorted(parts, key=lambda part: part["part"]):
         rows += part["rows"]
         sums.add(Sums.from_array(np.frombuffer(part["sums"])))
         faults += np.frombuffer(part["faults"], np.int64)
         example = example or part["example"]
-        for kind, name in zip(counted, ("users", "items"), strict=True):
+        for counter, name in zip(counters, ("users", "items"), strict=True):
             if part[name] is not None:
-                kind.tables.append(from_bytes(part[name]))
-    return SurveyResult(rows, sums, faults, example, *(_id_counts(kind.merged()) for kind in counted))
+                counter.tables.append(from_bytes(part[name]))
+    return SurveyResult(rows, sums, faults, example, *(_id_counts(counter.merged()) for counter in counters))
 
 
 def _id_counts(table: pa.Table | None) -> IdCounts | None:
+    """Sort the merged table of an ``IdCounter`` by id."""
     if table is None:
         return None
     table = table.combine_chunks()

@@ -1,9 +1,9 @@
-"""The timetable of "sgd", from which workers and driver compute the role of each clock. Pure.
+"""The timetable of "sgd", from which the workers and the driver compute what happens in each clock. Pure.
 
-Workers load saved vectors, and train. An iteration has a number of turns, and then a closing clock if vectors are saved
-or held-out rows are evaluated. A worker that has lost its vectors asks for a restart. Then the driver's message names a
-clock in which all workers load the vectors that were saved last. They repeat the later iterations with the same random
-draws.
+Workers load saved vectors, and then train. An iteration has a fixed number of turns (see ``run/rotation.py``), and a
+closing clock if vectors are saved or held-out rows are evaluated. A worker that has lost its vectors asks for a
+restart. Then the driver's message names a clock in which all workers load the vectors that were saved last. They repeat
+the iterations after the save with the same random order of ratings.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from ps2.algorithms.frame.program import NextClock, Task
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.errors import UsageError
 
-# The number of clocks by which one worker can be ahead of another.
+# The number of clocks that a worker can be ahead of the slowest worker.
 STALENESS = 1
 
 
 class Kind(Enum):
-    """The kind of a clock.
-
-    BEGIN: workers load the vectors of an iteration; TURN: they train; CLOSE: they save and evaluate; IDLE: nothing.
-    """
+    """What workers do in a clock. BEGIN: load saved vectors. TURN: train on blocks of items. CLOSE: save vectors and
+    evaluate held-out rows. IDLE: nothing, because the last iteration is over."""
 
     BEGIN = "begin"
     TURN = "turn"
@@ -36,12 +34,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Phase:
-    """The role of a clock.
+    """What happens in a clock.
 
     Attributes:
-        iteration: the iteration, from 1; for BEGIN, the finished iteration whose vectors are loaded, 0: the initial
+        iteration: the iteration, from 1. For BEGIN: the finished iteration whose vectors are loaded; 0: the initial
             vectors.
-        turn: the number of the turn in the iteration, from 0.
+        turn: the index of the turn in the iteration.
     """
 
     kind: Kind
@@ -50,14 +48,15 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """The lengths that determine a timetable.
+class IterationSchedule:
+    """The clocks of an iteration, and the iterations that save vectors.
 
     Attributes:
-        turns: the clocks of an iteration, at least 2: workers know the message of an iteration from its second clock.
+        turns: the number of turns of an iteration, each of which is a clock. At least 2, because workers have read the
+            message of an iteration only in its second clock.
         save_interval: the number of iterations between saves; 0: vectors are saved at the end only.
         evaluates: whether held-out rows are evaluated after each iteration.
-        keeps_best: whether held-out rows choose the iteration whose vectors are the result. Then each one is saved.
+        keeps_best: whether held-out rows choose the iteration whose vectors are the result. Then all iterations save.
     """
 
     turns: int
@@ -71,7 +70,7 @@ class Lengths:
 
     @property
     def copies(self) -> int:
-        """The number of copies of saved vectors: the last save, the next save and, with ``keeps_best``, the best."""
+        """The number of saved copies of vectors: the newest, the next and, with ``keeps_best``, the best one."""
         return 2 + self.keeps_best
 
     def saves(self, iteration: int, last: int) -> bool:
@@ -86,12 +85,12 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Begin(NextClock):
-    """A message that names a clock in which all workers load saved vectors.
+    """The driver's message that names a clock in which all workers load saved vectors.
 
     Attributes:
-        clock: the clock. No worker enters it before it has read the message.
+        clock: the clock. A worker reads the message before it enters the clock.
         iteration: the iteration after which the vectors were saved; 0: the initial vectors.
-        copy: the copy that holds them.
+        copy: the index of the copy with these vectors.
         halvings: the number of times that the step was halved.
     """
 
@@ -106,8 +105,8 @@ class Iterate(NextClock):
     """The driver's message at the start of an iteration. Workers have read it by the iteration's second clock.
 
     Attributes:
-        last: the last iteration.
-        free: the copy that the next save overwrites.
+        last: the number of the training's last iteration.
+        free: the index of the copy that the next save overwrites.
     """
 
     last: int
@@ -115,31 +114,34 @@ class Iterate(NextClock):
 
 
 class Timetable:
-    """The role of each clock, computed from the messages read so far; ``free`` is ``Iterate.free``."""
+    """Computes the phase of each clock from the messages read so far.
 
-    def __init__(self, lengths: Lengths) -> None:
-        self.lengths = lengths
+    ``free_copy`` is ``Iterate.free`` of the newest message ``Iterate``.
+    """
+
+    def __init__(self, schedule: IterationSchedule) -> None:
+        self.schedule = schedule
         self.forget_messages()
 
     def forget_messages(self) -> None:
         self._begins = [Begin()]
-        self._lasts: dict[Begin, int] = {}
-        self.free = 1
+        self._lasts: dict[Begin, int] = {}  # the last iteration after each restart
+        self.free_copy = 1
 
     def read(self, message: Mapping[str, Any]) -> None:
-        """Take the driver's decisions from a message; it may have none."""
+        """Remember the driver's decisions in a message, if it has any."""
         task = Task.of(message)
         if isinstance(task, Begin):
             self._begins.append(task)
         elif isinstance(task, Iterate):
-            self._lasts[self._begins[-1]], self.free = task.last, task.free
+            self._lasts[self._begins[-1]], self.free_copy = task.last, task.free
 
     def begin(self, clock: int) -> Begin:
-        """Return the newest message that names this clock or an earlier one."""
+        """Return the newest message ``Begin`` for this clock or an earlier one."""
         return next(begin for begin in reversed(self._begins) if begin.clock <= clock)
 
     def last(self, clock: int) -> int:
-        """Return the last iteration; ``sys.maxsize`` if this clock does not know it yet."""
+        """Return the training's last iteration; ``sys.maxsize`` if its message has not been read."""
         return self._lasts.get(self.begin(clock), sys.maxsize)
 
     def phase(self, clock: int) -> Phase:
@@ -150,9 +152,9 @@ class Timetable:
             return Phase(Kind.BEGIN, iteration)
         while iteration < last:
             iteration += 1
-            if offset < self.lengths.turns:
+            if offset < self.schedule.turns:
                 return Phase(Kind.TURN, iteration, offset)
-            offset -= self.lengths.clocks(iteration, last)
+            offset -= self.schedule.clocks(iteration, last)
             if offset < 0:
                 return Phase(Kind.CLOSE, iteration)
         return Phase(Kind.IDLE, iteration)

@@ -1,11 +1,11 @@
-"""For each of many left vectors, the right vectors with the largest dot products: users and items, or items and users.
+"""Find the k right vectors with the largest dot products (scores) for each left vector: items for users, or vice versa.
 
-A matrix product by BLAS gives approximate scores: how BLAS rounds depends on the sizes of its blocks and on the
-machine. The compiled selection uses them only to skip. A score that can be among the k largest is computed again by
-``dot``, which always rounds alike. So results are equal to the last bit however the work is split.
+BLAS computes approximate scores: its rounding depends on block sizes and on the machine. The compiled selection uses
+them only to skip right vectors. A score that can be among the k largest is computed again by ``dot``, which always
+rounds in the same way. So results are equal to the last bit for all block sizes and machines.
 
-The k largest scores so far of each left vector are a binary heap with the smallest at its root. If two scores
-are equal, that of the lower position counts as the smaller.
+The k largest scores of each left vector are stored in a binary heap with the smallest score at its root. Of equal
+scores, the one with the lower position counts as smaller.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.kernels import inline, kernel, reduction
 
-# The numbers of left and of right vectors in a block. Its scores (512 KiB) stay in the second-level cache until the
-# selection reads them.
+# The numbers of left and of right vectors in a block, whose scores (512 KiB) fit into the second-level cache.
 LEFT, RIGHT = 256, 512
 # The largest relative rounding error of a float32 operation.
 UNIT = 2.0**-24
-# The number of scores that SIMD instructions compare at once with the smallest of the k largest.
-RUN = 64
+# The number of approximate scores that are compared with the smallest of the k largest scores before a branch.
+CHUNK_SCORES = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The right vectors, shape (n, d), C-contiguous."""
+    """The right vectors: float32, shape (n, d), C-contiguous."""
 
     vectors: Float32s
 
@@ -42,7 +41,7 @@ class Candidates:
         return np.array([norms[begin : begin + RIGHT].max() for begin in range(0, len(norms), RIGHT)])
 
     def best(self, left: Float32s, k: int) -> tuple[Float32s, Int64s]:
-        """Return the k largest dot products of each left vector, and the positions of the right vectors.
+        """Return the k largest dot products of each left vector, and the positions of their right vectors.
 
         Both have shape (m, min(k, n)). The largest is first; of equal products, the higher position is first. The
         products are those of ``dot``, to the last bit.
@@ -59,14 +58,14 @@ class Candidates:
         """Fill ``scores`` and ``positions`` of one block of left vectors."""
         sizes = np.zeros(len(left), np.int64)
         left_norms = norms_of(left)
-        # The fewer left vectors, the more right vectors at once.
+        # With few left vectors, several blocks of right vectors are multiplied at once.
         blocks = max(1, LEFT // max(len(left), 1))
         products = np.empty(len(left) * min(blocks * RIGHT, len(self.vectors)), np.float32)
         for block in range(0, len(self._max_norms), blocks):
             first, max_norm = block * RIGHT, self._max_norms[block : block + blocks].max()
             right = readable(self.vectors[first : first + blocks * RIGHT])
             approximate = products[: len(left) * len(right)].reshape(len(left), len(right))
-            if len(left) == 1:  # the threads of BLAS would cost more than they save
+            if len(left) == 1:  # starting the threads of BLAS would take longer than the product
                 approximate_row(left[0], right, approximate[0])
             else:
                 np.matmul(left, right.T, out=approximate)
@@ -76,22 +75,22 @@ class Candidates:
 
 
 def pair_products(left: Float32s, right: Float32s, left_rows: Int64s, right_rows: Int64s) -> Float32s:
-    """Return the dot products of pairs of rows, float32; NaN where one of the two row numbers is -1."""
+    """Return the dot products of pairs of rows, float32; NaN for a pair in which a row is -1."""
     out = np.empty(len(left_rows), np.float32)
     dot_pairs(readable(left), readable(right), readable(left_rows), readable(right_rows), out)
     return out
 
 
 def rounding_slack(products: Float64s, dim: int) -> Float32s:
-    """Bound the difference of two float32 dot products of the same vectors, added up in different orders.
+    """Return bounds on the difference of two float32 dot products of the same vectors, added up in different orders.
 
-    Each differs from the exact product by at most dim * u / (1 - dim * u) times the product of the two Euclidean norms,
-    ``products``; u is ``UNIT`` (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1, and
-    Cauchy-Schwarz). Each subnormal product adds at most the smallest normal number.
+    ``products`` are the products of the two vectors' Euclidean norms. Each dot product differs from the exact one by at
+    most dim * u / (1 - dim * u) times this product; u is ``UNIT`` (Higham, Accuracy and Stability of Numerical
+    Algorithms, section 3.1, and Cauchy-Schwarz). Each subnormal product adds at most the smallest normal number.
     """
     error = dim * UNIT / (1 - dim * UNIT)
     bound = 2 * (error * products + dim * float(np.finfo(np.float32).tiny))
-    # The bound, and its difference from a score, are rounded, too. No score exceeds the product of the norms.
+    # The last term: the bound, and its difference from a score (at most ``products``), are rounded, too.
     return np.nextafter((bound + 2 * UNIT * products).astype(np.float32), np.float32(np.inf))
 
 
@@ -102,7 +101,7 @@ def norms_of(vectors: Float32s) -> Float64s:
 
 @inline
 def dot(a: Float32s, b: Float32s) -> np.float32:
-    """Return the dot product, summed in float32 from the first element on, as in pyspark.ml's ALSModel."""
+    """Return the dot product, summed in float32 in the order of elements, as in pyspark.ml's ALSModel."""
     total = np.float32(0.0)
     for k in range(a.size):
         total += a[k] * b[k]
@@ -121,7 +120,7 @@ def approximate_row(left: Float32s, right: Float32s, out: Float32s) -> None:
 
 @kernel
 def dot_pairs(left: Float32s, right: Float32s, left_rows: Int64s, right_rows: Int64s, out: Float32s) -> None:
-    """Set ``out`` to the dot products of pairs of rows; NaN where one of the two row numbers is -1."""
+    """Set ``out`` to the dot products of pairs of rows; NaN for a pair in which a row is -1."""
     for pair in range(out.size):
         row, other = left_rows[pair], right_rows[pair]
         if row < 0 or other < 0:
@@ -131,13 +130,13 @@ def dot_pairs(left: Float32s, right: Float32s, left_rows: Int64s, right_rows: In
 
 
 @inline
-def _is_less(score: Any, position: int, other: Any, other_position: int) -> Any:
-    return score < other or (score == other and position < other_position)
+def _is_less(score: Any, position: int, other_score: Any, other_position: int) -> Any:
+    return score < other_score or (score == other_score and position < other_position)
 
 
 @inline
 def _sink(scores: Float32s, positions: Int64s, size: int, score: np.float32, position: int) -> None:
-    """Replace the root of a heap of ``size`` entries."""
+    """Replace the root of a heap of ``size`` entries by this score, and restore the heap."""
     node = 0
     while True:
         child = 2 * node + 1
@@ -166,7 +165,7 @@ def _rise(scores: Float32s, positions: Int64s, size: int, score: np.float32, pos
 
 
 @kernel
-def select(  # noqa: PLR0913 - a kernel takes arrays
+def select(  # noqa: PLR0913 - arrays that numba takes as separate arguments
     approximate: Float32s,
     left: Float32s,
     right: Float32s,
@@ -176,7 +175,7 @@ def select(  # noqa: PLR0913 - a kernel takes arrays
     positions: Int64s,
     sizes: Int64s,
 ) -> None:
-    """Select among the dot products of a block.
+    """Update each left vector's heap of the largest scores with the right vectors of a block.
 
     Args:
         approximate: the dot products as BLAS rounds them, shape (m, n).
@@ -192,13 +191,13 @@ def select(  # noqa: PLR0913 - a kernel takes arrays
         bound = np.float32(-np.inf)
         if size == limit:
             bound = scores[row, 0] - slack[row]
-        for begin in range(0, n, RUN):
-            end = min(begin + RUN, n)
-            # No early exit: only then does LLVM turn this loop into SIMD instructions.
-            reached = 0
+        for begin in range(0, n, CHUNK_SCORES):
+            end = min(begin + CHUNK_SCORES, n)
+            # LLVM turns this loop into SIMD instructions only if it has no early exit.
+            has_candidate = 0
             for other in range(begin, end):
-                reached |= approximate[row, other] >= bound
-            if not reached:
+                has_candidate |= approximate[row, other] >= bound
+            if not has_candidate:
                 continue
             for other in range(begin, end):
                 if approximate[row, other] < bound:
@@ -218,7 +217,7 @@ def select(  # noqa: PLR0913 - a kernel takes arrays
 
 @kernel
 def order(scores: Float32s, positions: Int64s, sizes: Int64s) -> None:
-    """Sort each heap, the largest score first; ties go to the higher position."""
+    """Sort each heap, the largest score first; of equal scores, the higher position is first."""
     for row in range(sizes.size):
         for size in range(sizes[row] - 1, 0, -1):
             score, position = scores[row, size], positions[row, size]

@@ -6,7 +6,7 @@ import numpy as np
 
 from ps2.algorithms.factors.ccd_descent import RatingRows, SideDescent, SideRatings, gram_matrix
 from ps2.algorithms.factors.ccd_kernels import BLOCK
-from ps2.algorithms.factors.grid import Layout, ordered
+from ps2.algorithms.factors.grid import Layout, build_grid
 from ps2.algorithms.factors.model import MatrixFactors
 from ps2.algorithms.factors.plan import FactorizationPlan
 from ps2.algorithms.factors.rows import SgdPlan
@@ -21,24 +21,26 @@ from ps2.run.rotation import RotationSchedule
 def warm() -> None:
     """Call the kernels on one rating, with the array types of drivers, workers and servers."""
     deal_by_cost(np.ones(1, np.int64), 1)
-    _rotate()
-    _descend()
+    _compile_sgd()
+    _compile_ccd()
     factors = MatrixFactors([0], [0], [[1.0]], [[1.0]])
     factors.recommend(0)
     factors.predict([0], [0])
 
 
-def _descend() -> None:
-    one = np.zeros(1, np.int32)
+def _compile_ccd() -> None:
+    indices = np.zeros(1, np.int32)
     for implicit in (False, True):
         settings = FactorizationSettings(rank=1, solver="ccd", implicitPrefs=implicit, biases=not implicit)
         plan = FactorizationPlan(settings=settings)
-        ratings = SideRatings.from_rows(RatingRows(one, one, np.ones(1, np.float32)), 1, plan)
+        ratings = SideRatings.from_rows(RatingRows(indices, indices, np.ones(1, np.float32)), 1, plan)
         side = SideDescent(plan, ratings, held_out=ratings)
-        side.solve(_Zeros, gram_matrix(np.zeros((1, BLOCK), np.float32)) if implicit else np.zeros((0, 0)))
+        side.solve(_ZeroVectors, gram_matrix(np.zeros((1, BLOCK), np.float32)) if implicit else np.zeros((0, 0)))
 
 
-class _Zeros:
+class _ZeroVectors:
+    """A request for vectors (``ccd_descent.Request``) that is answered at once."""
+
     def __init__(self, columns: Int64s) -> None:
         self._count = len(columns)
 
@@ -46,16 +48,16 @@ class _Zeros:
         return np.zeros((self._count, BLOCK + 1), np.float32)
 
 
-def _rotate() -> None:
+def _compile_sgd() -> None:
     plan = SgdPlan(settings=FactorizationSettings(rank=1), scale=1.0)
     rows = np.empty((1, plan.width), np.float32)
     draw_rows(np.zeros(1, np.int64), np.uint64(0), 1, 0.0, 1.0, rows)
     layout = Layout(RotationSchedule(1, 1, 1), 1, np.array([0, 1]), np.array([0, 1]))
-    number, value = np.zeros(1, np.int32), np.ones(1, np.float32)
-    grid = ordered(layout, (0, 1), (number, number, value, value))
+    index, value = np.zeros(1, np.int32), np.ones(1, np.float32)
+    grid = build_grid(layout, (0, 1), (index, index, value, value))
     descent = BlockDescent(grid, plan, 0, rows.copy())
-    descent.take(0, descent.pieces(0)[0], 1, rows, None)
-    squared_errors(number, number, value, value, rows, rows, 1, False)
+    descent.train_stratum(0, descent.strata(0)[0], 1, rows, None)
+    squared_errors(index, index, value, value, rows, rows, 1, False)
 
 
 if __name__ == "__main__":

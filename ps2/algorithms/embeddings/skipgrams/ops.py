@@ -1,9 +1,9 @@
-"""Operations of the strategy "servers": each server has some columns of all vectors, and draws negatives itself.
+"""Operations of the strategy "servers": each server has some columns of all vectors, and draws the negatives.
 
-A table is the only row of its matrix. A server's part of the row has the server's columns of all vectors, word by word,
-and then one number per word. The numbers of both tables form an alias table, from which all servers draw the same
-negatives for the same key. A batch's tokens travel to the servers, partial dot products travel back, and their sums
-travel to the servers (paper, section 5.2.2). If one server has all columns, only tokens travel.
+A table is the only row of its matrix. A server's slice of the row has its columns of all vectors, word by word, and
+then an entry of the alias table for each word: the matrix of vectors has the thresholds, that of contexts the aliases.
+For the same key, all servers draw the same negatives. A client sends a batch's tokens, gets partial dot products from
+all servers, and sends their sums (paper, section 5.2.2). If one server has all columns, a client sends only tokens.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Block, Range, Unsigned, Values, op
 
 FLOAT = ("float32",)
-# A bound of the curvature of a pair's loss, larger than that of ``damping`` so that vectors stay bounded.
+# An upper bound of the curvature of a pair's loss. It is larger than ``damping.CURVE``, so that vectors stay bounded.
 CURVE = 0.3
-Part = Annotated[Unsigned, along("some")]
+Entries = Annotated[Unsigned, along("some")]
 Count = Annotated[int, Range(at_least=1)]
 Kind = Annotated[int, Range(at_least=0, below=4)]
 
 
-class Local(NamedTuple):
-    """This server's part of two tables, float32, shape (words, columns of this server), and the alias table."""
+class Slices(NamedTuple):
+    """This server's slices of both tables, float32, shape (words, columns of this server), and the alias table."""
 
     vectors: Array
     contexts: Array
@@ -41,7 +41,7 @@ class Local(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Sentences with windows and negatives: arguments of ``batch_kernels.list_groups``."""
+    """Sentences with windows and negatives: the arguments of ``batch_kernels.list_groups``."""
 
     tokens: Array
     offsets: Array
@@ -50,13 +50,15 @@ class Batch(NamedTuple):
 
 
 @op(writes=("vectors", "contexts"), dtypes=FLOAT)
-def put_aliases(vectors: Block, contexts: Block, thresholds: Part, aliases: Part, *, words: Count, begin: int) -> None:
-    """Set a part of the alias table, from word ``begin`` on; raise OutOfRangeError if a word is out of range."""
-    part = _tables(vectors, contexts, words)
+def put_aliases(
+    vectors: Block, contexts: Block, thresholds: Entries, aliases: Entries, *, words: Count, begin: int
+) -> None:
+    """Set entries of the alias table from word ``begin`` on; raise OutOfRangeError if a word is out of range."""
+    slices = _tables(vectors, contexts, words)
     if not 0 <= begin <= begin + len(thresholds) <= words or (len(aliases) and aliases.max() >= words):
         raise OutOfRangeError(f"expected aliases of {words:,} words, got {len(thresholds):,} from {begin:,} on")
-    part.thresholds[begin : begin + len(thresholds)] = thresholds
-    part.aliases[begin : begin + len(thresholds)] = aliases
+    slices.thresholds[begin : begin + len(thresholds)] = thresholds
+    slices.aliases[begin : begin + len(thresholds)] = aliases
 
 
 @op(reduce="sum", dtypes=FLOAT)
@@ -72,17 +74,19 @@ def find_products(
     negative: Annotated[int, Range(at_least=0)],
     kind: Kind,
 ) -> Annotated[npt.NDArray[np.float32], along("", "")]:
-    """Return this server's part of all dot products: a row for each input; for CBOW, a row for each group.
+    """Return the dot products of this server's columns: a row for each input; for CBOW, a row for each group.
 
-    ``offsets`` has the bounds of the sentences, and ``words`` is the size of the vocabulary. Raise OutOfRangeError or
+    ``offsets`` are the bounds of the sentences; ``words`` is the size of the vocabulary. Raise OutOfRangeError or
     ShapeError for invalid arrays.
     """
-    part = _tables(vectors, contexts, words, kind)
-    groups, count, used = _groups(_sample(part, tokens, offsets, key, window, negative, kind), kind)
-    products = np.empty((count if kind == CBOW else used, negative + 1), np.float32)
-    numbers = readable(np.arange(count))
-    cost = 2 * window * (1 + negative) * part.vectors.shape[1]
-    over_blocks(kernels.find_products, (numbers,), part.vectors, part.contexts, groups, kind, products, cost=cost)
+    slices = _tables(vectors, contexts, words, kind)
+    groups, count, num_inputs = _groups(_sample(slices, tokens, offsets, key, window, negative, kind), kind)
+    products = np.empty((count if kind == CBOW else num_inputs, negative + 1), np.float32)
+    group_indices = readable(np.arange(count))
+    cost = 2 * window * (1 + negative) * slices.vectors.shape[1]
+    over_blocks(
+        kernels.find_products, (group_indices,), slices.vectors, slices.contexts, groups, kind, products, cost=cost
+    )
     return products
 
 
@@ -102,10 +106,10 @@ def learn_from_products(
     rate: float,
     workers: Count,
 ) -> None:
-    """Update vectors by the dot products, summed over all servers, while ``workers`` workers do so."""
-    part = _tables(vectors, contexts, words, kind)
-    groups, count, used = _groups(_sample(part, tokens, offsets, key, window, negative, kind), kind)
-    expected = (count if kind == CBOW else used, negative + 1)
+    """Update vectors by ``products``, summed over all servers, while ``workers`` workers do the same."""
+    slices = _tables(vectors, contexts, words, kind)
+    groups, count, num_inputs = _groups(_sample(slices, tokens, offsets, key, window, negative, kind), kind)
+    expected = (count if kind == CBOW else num_inputs, negative + 1)
     if products.shape != expected:
         raise ShapeError(f"products: expected shape {expected}, got {products.shape}")
     if not count:  # sentences of one word have no pairs
@@ -113,17 +117,17 @@ def learn_from_products(
     coefficients = np.array(products, np.float32)
     training_kernels.coefficients(coefficients, len(coefficients), np.float32(rate))
     inputs, begins, outputs = groups
-    words_in, input_rows = _distinct(inputs[:used])
+    words_in, input_rows = _distinct(inputs[:num_inputs])
     words_out, output_rows = _distinct(outputs[:count].reshape(-1))
-    width = part.vectors.shape[1]
+    width = slices.vectors.shape[1]
     tables = np.zeros((len(words_in), width), np.float32), np.zeros((len(words_out), width), np.float32)
     changes = *tables, np.zeros(len(words_in), np.int64), np.zeros(len(words_out), np.int64)
     rows = input_rows, begins, output_rows.reshape(count, -1)
-    kernels.add_changes(part.vectors, part.contexts, groups, rows, count, kind, coefficients, changes)
-    # With one table, a word changes both as an input and as an output.
+    kernels.add_changes(slices.vectors, slices.contexts, groups, rows, count, kind, coefficients, changes)
+    # With one table, a word is updated both as an input and as an output.
     scale = CURVE * rate * workers * (2 if kind == EDGES_ONE_TABLE else 1)
-    kernels.apply_changes(part.vectors, words_in, changes[0], changes[2], scale)
-    kernels.apply_changes(part.contexts, words_out, changes[1], changes[3], scale)
+    kernels.apply_changes(slices.vectors, words_in, changes[0], changes[2], scale)
+    kernels.apply_changes(slices.contexts, words_out, changes[1], changes[3], scale)
 
 
 @op(writes=("vectors", "contexts"), reduce="sum", dtypes=FLOAT)
@@ -140,29 +144,30 @@ def train_sentences(
     kind: Kind,
     rate: float,
 ) -> Annotated[Float64s, along(training_kernels.STATISTICS)]:
-    """Train on sentences on the only server with columns; return the statistics of ``training_kernels``."""
-    part = _tables(vectors, contexts, words, kind)
-    batch = _sample(part, tokens, offsets, key, window, negative, kind)
+    """Train on sentences, on the only server with columns; return the statistics of ``training_kernels``."""
+    slices = _tables(vectors, contexts, words, kind)
+    batch = _sample(slices, tokens, offsets, key, window, negative, kind)
     begins, ends = readable(batch.offsets[:-1]), readable(batch.offsets[1:])
     kernel, options = training_kernels.kernel_of(kind, window, 2 * window)
     draws = training_kernels.Draws(batch.tokens, batch.tokens, batch.windows, batch.negatives)
-    statistics: Float64s = kernel(begins, ends, draws, part.vectors, part.contexts, np.float32(rate), *options)
+    statistics: Float64s = kernel(begins, ends, draws, slices.vectors, slices.contexts, np.float32(rate), *options)
     return statistics
 
 
-def _tables(vectors: Array, contexts: Array, words: int, kind: int = EDGES) -> Local:
-    """Return this server's part of two tables; for edges with one table, contexts are the vectors."""
+def _tables(vectors: Array, contexts: Array, words: int, kind: int = EDGES) -> Slices:
+    """Return this server's slices; for edges with one table, contexts are the vectors."""
     width = vectors.shape[1] // words - 1
     if vectors.shape != contexts.shape or vectors.shape != (1, words * (width + 1)) or width < 1:
         raise ShapeError(f"expected two tables of {words:,} words, got shapes {vectors.shape} and {contexts.shape}")
-    numbers = words * width
-    first, second = (table[0, :numbers].reshape(words, width) for table in (vectors, contexts))
-    thresholds, aliases = vectors[0, numbers:].view(np.uint32), contexts[0, numbers:].view(np.int32)
-    return Local(first, first if kind == EDGES_ONE_TABLE else second, thresholds, aliases)
+    size = words * width
+    first, second = (table[0, :size].reshape(words, width) for table in (vectors, contexts))
+    thresholds, aliases = vectors[0, size:].view(np.uint32), contexts[0, size:].view(np.int32)
+    return Slices(first, first if kind == EDGES_ONE_TABLE else second, thresholds, aliases)
 
 
-def _sample(part: Local, tokens: Array, offsets: Array, key: int, window: int, negative: int, kind: int) -> Batch:
-    words, units = len(part.thresholds), 2 if kind >= EDGES else 1
+def _sample(slices: Slices, tokens: Array, offsets: Array, key: int, window: int, negative: int, kind: int) -> Batch:
+    """Check sentences, and draw their windows and negatives; ``key`` determines the draws."""
+    words, units = len(slices.thresholds), 2 if kind >= EDGES else 1
     ends = offsets.astype(np.int64)
     if len(tokens) and tokens.max() >= words:
         raise OutOfRangeError(f"tokens: expected words below {words:,}, got {tokens.max():,}")
@@ -174,23 +179,23 @@ def _sample(part: Local, tokens: Array, offsets: Array, key: int, window: int, n
     windows = np.empty(len(tokens) if units == 1 else 0, np.int32)
     sampling_kernels.draw_windows(batch_key, window, windows)
     negatives = sampling_kernels.draw_negatives(
-        (len(tokens) // units, negative), batch_key, part.thresholds, part.aliases
+        (len(tokens) // units, negative), batch_key, slices.thresholds, slices.aliases
     )
     return Batch(readable(tokens.astype(np.int32)), readable(ends), readable(windows), readable(negatives))
 
 
 def _distinct(words: Array) -> tuple[Array, Array]:
-    """Return the distinct words, and each word's position among them."""
+    """Return the distinct words, and the index of each word among them."""
     keys = readable(words.astype(np.int64))
-    distinct, numbers = np.empty_like(keys, subok=False), np.empty(len(keys), np.int64)
+    distinct, indices = np.empty_like(keys, subok=False), np.empty(len(keys), np.int64)
     cells = np.full(1 << (2 * len(keys)).bit_length(), -1, np.int32)
-    count = number_rows(keys, distinct, numbers, cells)
-    return distinct[:count], numbers.astype(np.int32)
+    count = number_rows(keys, distinct, indices, cells)
+    return distinct[:count], indices.astype(np.int32)
 
 
 def _groups(batch: Batch, kind: int) -> tuple[kernels.Groups, int, int]:
-    """Return the groups, the number of groups, and the number of their inputs."""
-    # The window can be larger than any sentence.
+    """Return the groups of a batch, the number of groups, and the number of all inputs."""
+    # An upper bound of the number of inputs. The windows can be larger than the sentences.
     lengths = np.diff(batch.offsets)
     pairs = min(2 * int(batch.windows.sum(dtype=np.int64)), int((lengths * (lengths - 1)).sum()))
     max_inputs = len(batch.tokens) // 2 if kind >= EDGES else pairs
@@ -200,5 +205,5 @@ def _groups(batch: Batch, kind: int) -> tuple[kernels.Groups, int, int]:
         np.empty(count + 1, np.int64),
         np.empty((count, batch.negatives.shape[1] + 1), np.int32),
     )
-    count, used = kernels.list_groups(*batch, kind, groups)
-    return groups, count, used
+    count, num_inputs = kernels.list_groups(*batch, kind, groups)
+    return groups, count, num_inputs
