@@ -159,7 +159,7 @@ def test_partial_fit_when_rows_have_times_then_keys_expire(ps, rows, tmp_path):
         ({"optimizer": "sgd"}, r"model: optimizer: expected ftrl\+adagrad, as the model has, got sgd"),
         ({"admitAfter": 3}, "admitAfter: expected 1, as the model's table has, got 3"),
         ({"maxKeys": 99}, "maxKeys: expected None, as the model's table has"),
-        ({"lateAfterS": 9}, "lateAfterS: expected timeCol with it"),
+        ({"lateAfterS": 9}, "lateAfterS: expected timeCol, the column of"),
     ],
 )
 def test_partial_fit_when_its_table_differs_then_is_refused(ps, rows, model, param, message):

@@ -78,7 +78,7 @@ def test_losses_when_drawn_then_are_at_step_that_preceded_them():
     lines = lines_of(draw_losses(OF_TREES))
     assert lines["training"] == [[0, 0.7], [1, 0.5], [2, 0.4], [3, 0.3]]
     assert lines["held out"] == [[1, 0.6], [2, 0.45], [3, 0.5]]
-    assert [x for x, _ in lines["least: tree 2"]] == [2, 2]
+    assert [x for x, _ in lines["minimum: tree 2"]] == [2, 2]
 
 
 def test_losses_when_no_step_was_taken_then_config_error():

@@ -144,7 +144,7 @@ def train(  # noqa: PLR0913 - the last two are for named trainings
     plan.check(model.architecture.has_towers)
     batch_rows = plan.settings.batchSize * (1 if plan.settings.staleness == 0 else table.workers)
     plan = replace(plan, steps=max(1, math.ceil(table.rows / batch_rows)), weight=table.total)
-    if not names.begun:
+    if not names.finished_clocks:
         model.layers.forget_gradients()
     learner = Learner(model.architecture, plan, model.layers, model.table)
     program = DeepProgram(learner, Record(on_step, WORDS), settings or {})

@@ -160,7 +160,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         log.info("training %s", placement)
         tables = ServerTables.make(plan, len(self._ps.servers), self.names)
         self._cleanup.callback(tables.free)
-        if not self.names.begun:
+        if not self.names.finished_clocks:
             tables.fill(plan)
         if isinstance(tables.vectors, SlicedTable) and isinstance(tables.contexts, SlicedTable):
             # Tables that were partitioned again for this fleet lack alias tables.

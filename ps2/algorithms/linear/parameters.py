@@ -63,13 +63,15 @@ class Space:
     ) -> None:
         """Reserve memory for ``rows`` vectors. A later driver gives them the same ``names`` in the same order."""
         self._problem, self._names = problem, names
-        self._bias = names.give(lambda name: DCV.dense(problem.biases, rows, "float64", name=name))
+        self._bias = names.vector(lambda name: DCV.dense(problem.biases, rows, "float64", name=name))
         self._is_dense = all_columns or is_small(problem)
         if self._is_dense:
             dtype = "float64" if is_small(problem) else "float32"
-            self._weight = names.give(lambda name: DCV.dense(problem.size, rows, dtype, align=problem.width, name=name))
+            self._weight = names.vector(
+                lambda name: DCV.dense(problem.size, rows, dtype, align=problem.width, name=name)
+            )
         else:
-            self._weight = names.give(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
+            self._weight = names.vector(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
         # Copies of these handles travel to workers, but only the driver frees the vectors.
         self._vectors = [self._bias, self._weight]
 
@@ -90,14 +92,14 @@ class Space:
     def features(self, count: int) -> list[DCV]:
         """Make float64 vectors with a value for each feature, co-located only with each other."""
         make = DCV.dense if self._is_dense else DCV.sparse
-        first = self._names.give(lambda name: make(self._problem.dim, count, "float64", name=name))
+        first = self._names.vector(lambda name: make(self._problem.dim, count, "float64", name=name))
         vectors = [first, *self._derive(first, count - 1)]
         self._vectors += vectors
         return vectors
 
     def small(self, columns: int) -> DCV:
         """Make a short float64 vector."""
-        self._vectors.append(self._names.give(lambda name: DCV.dense(columns, 1, "float64", name=name)))
+        self._vectors.append(self._names.vector(lambda name: DCV.dense(columns, 1, "float64", name=name)))
         return self._vectors[-1]
 
     def free(self, keep: DCV | None = None) -> None:
@@ -108,7 +110,7 @@ class Space:
     def _derive(self, vector: DCV, count: int) -> list[DCV]:
         if not self._names.prefix:
             return derive_all(vector, count)
-        return [self._names.give(vector.derive) for _ in range(count)]
+        return [self._names.vector(vector.derive) for _ in range(count)]
 
 
 def gram(left: Sequence[Parameters], right: Sequence[Parameters]) -> Callable[[], Float64s]:

@@ -58,7 +58,7 @@ def train(
     names = CheckpointNames.of(plan.name, ps)
     # Compare the settings first: they decide the vectors that the checkpoint must have.
     Journal.of(names, journal_settings(problem, plan), LinearProgram.number)
-    if not names.begun:
+    if not names.finished_clocks:
         check_fleet(problem, plan, ps.memory())
     space = Space(problem, rows_of(plan), names, plan.all_columns)
     try:
@@ -79,7 +79,7 @@ def train(
         )
         return run_program(ps, SOLVERS[plan.solver](context), table, names)
     except BaseException:
-        if not names.begun:  # else the vectors may be another training's
+        if not names.finished_clocks:  # else the vectors may be another training's
             space.free()
         raise
 

@@ -78,9 +78,9 @@ class MetricProgram(Program[Trained[Metric]]):
         super().__init__(plan, plan.form, record)
         dtype, rank = "float64" if plan.is_small else "float32", plan.settings.rank
         states = 0 if plan.settings.optimizer == "sgd" else 1
-        self.weight = names.give(lambda name: DCV.dense(plan.numbers, 2 + states, dtype, align=rank, name=name))
-        self._states = [names.give(self.weight.derive) for _ in range(states)]
-        self.gradient = names.give(self.weight.derive)
+        self.weight = names.vector(lambda name: DCV.dense(plan.numbers, 2 + states, dtype, align=rank, name=name))
+        self._states = [names.vector(self.weight.derive) for _ in range(states)]
+        self.gradient = names.vector(self.weight.derive)
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
         return topics
 
     @property
-    def _predicting(self) -> LDATopics:
+    def _predictor(self) -> LDATopics:
         return self.topics
 
     def _write_content(self, url: str) -> dict[str, Any]:

@@ -344,7 +344,7 @@ class OnlineProgram(Program[Trained[LDATopics]]):
 
         def matrix() -> DCVMatrix:
             shape = plan.vocabulary, plan.topics
-            return names.give(lambda name: DCV.dense(*shape, DTYPE, layout="column", name=name)).matrix()
+            return names.vector(lambda name: DCV.dense(*shape, DTYPE, layout="column", name=name)).matrix()
 
         self._counts, self._stats = matrix(), matrix()
 

@@ -44,7 +44,7 @@ class SamplingProgram(Program[Trained[LDATopics]]):
         self._fits = AlphaSchedule(plan.settings.optimizeDocConcentration, plan.lateness)
         Journal.of(names, self.settings(), self.number)  # raises if the settings, which the vectors depend on, differ
         self._shared = SharedCounts.make(plan, names)
-        if 0 < names.begun <= START:
+        if 0 < names.finished_clocks <= START:
             self._shared.clear()
 
     def settings(self) -> dict[str, Any]:

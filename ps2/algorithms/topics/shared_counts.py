@@ -83,13 +83,13 @@ class SharedCounts:
         k, words = plan.topics, plan.vocabulary
         count_bytes = k * words * np.dtype(np.int32).itemsize
         with fitting_servers(f"{k:,} topics of {words:,} words have counts of {count_bytes:,} bytes, which"):
-            counts = names.give(lambda name: DCV.dense(words, k, "int32", layout="column", name=name))
+            counts = names.vector(lambda name: DCV.dense(words, k, "int32", layout="column", name=name))
         frequencies = saved = None
         if plan.settings.sync == "rotation" and not plan.is_local:
-            frequencies = names.give(lambda name: DCV.dense(words, 1, "int64", name=name))
+            frequencies = names.vector(lambda name: DCV.dense(words, 1, "int64", name=name))
         if plan.save_interval:
             saved = SavedTopics.make(k, plan.tokens, plan.workers, names)
-        shares = names.give(lambda name: DCV.dense(k, ring.rows, "int64", name=name)).matrix()
+        shares = names.vector(lambda name: DCV.dense(k, ring.rows, "int64", name=name)).matrix()
         return SharedCounts(counts.matrix(), shares, frequencies, saved, ring)
 
     def summarize(self, beta: float) -> CountsSummary:
@@ -160,8 +160,8 @@ class SavedTopics:
     @staticmethod
     def make(topics: int, tokens: int, workers: int, names: CheckpointNames) -> SavedTopics:
         rows = _pages(tokens, topics) + workers
-        pages = names.give(lambda name: DCV.dense(PAGE, rows, "int32", name=name)).matrix()
-        return SavedTopics(pages, names.give(lambda name: DCV.dense(workers * KNOWN, 1, "int64", name=name)), topics)
+        pages = names.vector(lambda name: DCV.dense(PAGE, rows, "int32", name=name)).matrix()
+        return SavedTopics(pages, names.vector(lambda name: DCV.dense(workers * KNOWN, 1, "int64", name=name)), topics)
 
     def announce_size(self, rank: int, tokens: int) -> None:
         """Announce a worker's number of tokens; all workers do so before any of them saves."""

@@ -85,7 +85,7 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
         return trained
 
     @property
-    def _predicting(self) -> GBTModel:
+    def _predictor(self) -> GBTModel:
         """The first ``numTrees`` trees."""
         count = self._rounds
         if count is None:
@@ -160,7 +160,7 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
             UsageError: in xgboost's float32, training rows would go to other leaves, or leaf values would be lost.
             RecoveryError: the file system refuses.
         """
-        self._predicting.saveXGBoost(path)
+        self._predictor.saveXGBoost(path)
 
 
 class GBTClassificationModel(GBTClassifierSettings, BoostedModel, ProbabilityModel, ProbabilisticClassificationModel):

@@ -51,7 +51,7 @@ def start_stream(  # noqa: PLR0913 - keywords
     factory: ModelFactory,
     options: LearnerOptions,
     *,
-    given: Any = None,
+    requested_model: Any = None,
     snapshot_every: str | float,
     trigger: Mapping[str, Any],
     query_name: str | None,
@@ -74,8 +74,8 @@ def start_stream(  # noqa: PLR0913 - keywords
             "fitStream: expected recover 'auto' or 'consistent', got 'shard': each row counts once only if "
             "the whole fleet rolls back"
         )
-    if given is not None:
-        name = given.name
+    if requested_model is not None:
+        name = requested_model.name
     else:
         name = f"{factory.kind}-{uuid.uuid4().hex[:12]}" if record is None else record.model
     snapshots = ps.conf.checkpointDir or f"{location.rstrip('/')}/{FOLDER}/snapshots"
@@ -85,7 +85,7 @@ def start_stream(  # noqa: PLR0913 - keywords
     with ExitStack() as stack:
         stack.enter_context(training_host(ps).streams.stream(name))
         own_record = claimed(checkpoint, expected)
-        model, state = _model_and_state(ps, factory, own_record, given, record is None)
+        model, state = _model_and_state(ps, factory, own_record, requested_model, record is None)
         learner = BatchLearner(ps, factory.program(model), factory.reader, state, options)
         learner.held = read_held(location)
         if not learner.position.is_whole:
@@ -116,7 +116,7 @@ def _context(frame: Any, record: StreamRecord | None, servers: int | None) -> PS
 
 
 def _model_and_state(
-    ps: PS2Context, factory: ModelFactory, record: StreamRecord, given: Any, is_new: bool
+    ps: PS2Context, factory: ModelFactory, record: StreamRecord, requested_model: Any, is_new: bool
 ) -> tuple[Any, StreamState]:
     """Return the model and the state of the stream on the fleet; create what is missing for a new stream."""
     name = f"stream-{record.stream}"
@@ -128,8 +128,10 @@ def _model_and_state(
                 f"the fleet does not hold model {record.model}, which learns from this checkpointLocation: start from "
                 f"its snapshot, PS2Context.getOrCreate(..., restore={record.snapshots!r}), or without a context"
             ) from None
-        return given if given is not None else _existing_or_new(ps, factory, record.model), StreamState.new(name)
-    return (given if given is not None else factory.existing(record.model, ps)), state
+        if requested_model is None:
+            requested_model = _existing_or_new(ps, factory, record.model)
+        return requested_model, StreamState.new(name)
+    return (factory.existing(record.model, ps) if requested_model is None else requested_model), state
 
 
 def _existing_or_new(ps: PS2Context, factory: ModelFactory, name: str) -> Any:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ps2.algorithms.frame.journal import Journal
-from ps2.algorithms.frame.memory import MORE_SERVERS, fitting_servers, left_on
+from ps2.algorithms.frame.memory import MORE_SERVERS, fitting_servers, free_server_bytes
 from ps2.algorithms.frame.program import Ask, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
@@ -103,7 +103,7 @@ class ForestProgram(FleetProgram[RandomForest]):
         plan = self.plan
         size = columns_of(bins, plan.channels) * SUM_BYTES
         max_useful = plan.trees_at_once << min(max(plan.settings.maxDepth - 1, 0), 10)  # the nodes of a level
-        rows = max(min(max_useful, MAX_HISTOGRAMS, left_on(self._memory) // MEMORY_DIVISOR // size), 1)
+        rows = max(min(max_useful, MAX_HISTOGRAMS, free_server_bytes(self._memory) // MEMORY_DIVISOR // size), 1)
         what = (
             f"{bins.features:,} features have {bins.columns.sum():,} bins that can split rows: histograms of {size:,}"
         )
