@@ -146,7 +146,9 @@ def test_partial_fit_when_rows_have_times_then_keys_expire(ps, rows, tmp_path):
     estimator.partialFit(later, loaded)
     assert loaded.table.keyStatus().nowS == 1_700_092_800.25
     assert loaded.table.keysCount() == USERS + 5 + 1
-    with pytest.raises(ConfigError, match="timeCol: expected a column, as the model's keys go by the times of rows"):
+    with pytest.raises(
+        ConfigError, match="timeCol: expected a column, as the model's keys expire by the times of rows"
+    ):
         DeepFM(**COLUMNS, **SIZES).partialFit(later, loaded)
     with pytest.raises(InputError, match="column 'time': expected finite times, got null in"):
         estimator.partialFit(later.withColumn("time", F.lit(None).cast("double")), loaded)

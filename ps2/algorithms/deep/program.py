@@ -54,7 +54,7 @@ class DeepProgram(Program[TrainingHistory]):
         epoch = 0
         while epoch < ask.setting(lambda: self.plan.settings.maxIter):
             loss, num_rows = yield from ask.part(partial(self._epoch, epoch))
-            ask.record_step(self.record.known(loss), num_rows, 0)
+            ask.record_step(self.record.fill_missing(loss), num_rows, 0)
             epoch += 1
 
     def _epoch(self, epoch: int) -> Steps[tuple[float, int]]:

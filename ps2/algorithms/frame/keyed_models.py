@@ -21,7 +21,7 @@ from ps2.algorithms.frame.models import FittedModel
 from ps2.algorithms.frame.predict import metadata_of
 from ps2.algorithms.frame.scoring import KeyScoring
 from ps2.algorithms.frame.tables import check_label_is_apart, check_new_columns, check_numbers, check_times
-from ps2.algorithms.training.observing import observed, watched_fit
+from ps2.algorithms.training.observing import new_watch, watched_fit
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
 from ps2.algorithms.training.streams.start import ModelFactory, start_stream
@@ -133,7 +133,7 @@ class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
             trigger=dict(trigger or {}),
             query_name=queryName,
             on_progress=onProgress,
-            watch=lambda: observed(self),
+            watch=lambda: new_watch(self),
             servers=self._if_set("numServers"),
         )
 

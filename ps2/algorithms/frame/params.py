@@ -60,7 +60,8 @@ class _ShowsParams(ABCMeta):
         return {name: None if instance.uid in str(value) else value for name, value in defaults.items()}
 
 
-# Type checkers derive a constructor's keywords from the settings of base classes. This hides two base classes from them.
+# Type checkers derive a constructor's keywords from the settings of base classes. This hides two base classes from
+# them.
 if TYPE_CHECKING:
 
     class _FleetSettings: ...

@@ -442,9 +442,9 @@ def run_program(ps: Any, program: Program[T], rows: Table | OwnRows, names: Chec
         ps.run(
             *(rows.frame, loop, rows.workers, staleness),
             read=rows.read,
-            onClock=lambda clock, reports: driver.on_run_clock(clock - rows.first, reports),
+            onClock=lambda clock, reports: driver.on_run_clock(clock - rows.first_clock, reports),
             onEnd=lambda: results.append(driver.result()),
-            firstClock=rows.first + names.finished_clocks,
+            firstClock=rows.first_clock + names.finished_clocks,
             seed=seed,
         )
         return results[-1]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from ps2.algorithms.training.run import NotWhole
+from ps2.algorithms.training.run import IncompleteRunError
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host
 from ps2.errors import PS2Error, RecoveryError
@@ -24,7 +24,7 @@ def retry_after_server_loss(fit: Callable[[], T]) -> T:
 
     There are three such cases. Before the run's first checkpoint, the server is restored from an older checkpoint,
     which lacks the fit's vectors. After all workers have ended, no worker can repeat the lost updates. If workers can
-    be in different clocks, a run in its last clocks cannot roll back (``NotWhole``).
+    be in different clocks, a run in its last clocks cannot roll back (``IncompleteRunError``).
     """
     starts = 0
     while True:
@@ -38,7 +38,7 @@ def retry_after_server_loss(fit: Callable[[], T]) -> T:
         ps = PS2Context.getActive()
         if failure is not None and not _servers_answer(ps):
             raise failure
-        is_incomplete = isinstance(failure, NotWhole) and _recoveries(ps) > recoveries
+        is_incomplete = isinstance(failure, IncompleteRunError) and _recoveries(ps) > recoveries
         if _losses(ps) <= losses and not is_incomplete:
             if failure is not None:
                 raise failure

@@ -210,7 +210,7 @@ class _Work:
                 generator = np.random.Generator(np.random.Philox(sequence))
                 numbers = pairs.sample(self.plan.settings.miniBatchFraction, generator)
                 loss, moved_bytes = self._add_gradient(pairs, numbers, task.scale, task.pairs)
-                worker.report({"loss": loss, "pairs": len(numbers), "bytes": moved_bytes, **self._form.reported()})
+                worker.report({"loss": loss, "pairs": len(numbers), "bytes": moved_bytes, **self._form.take_report()})
             case Evaluate():
                 worker.report(self._evaluate(pairs, task.scale))
 

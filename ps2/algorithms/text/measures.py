@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from ps2.algorithms.training.progress import say
+from ps2.algorithms.training.progress import log_activity
 
 if TYPE_CHECKING:
     from ps2.algorithms.text.clicks import ClickRows
@@ -28,7 +28,7 @@ def held_out(frame: Any, share: float, seed: int, name: str) -> Any:
 def measure(model: Any, frame: Any) -> dict[str, float]:
     """Return a model's measures: ``rows`` and ``loss``, the mean of the loss that was minimized; for classes
     ``accuracy`` and, of two classes, ``auc``, the area under the ROC curve; for numbers ``rmse`` and ``mae``."""
-    say("measuring the model")
+    log_activity("measuring the model")
     summary = model.evaluate(frame)
     predictions = summary.predictions.persist()
     try:
@@ -54,7 +54,7 @@ def _loss(model: Any, frame: Any, predictions: Any) -> float:
 def measure_ratings(model: Any, ratings: TextTable, implicit: bool) -> dict[str, Any]:
     """Return the number of ``ratings``, the number of ``known`` ratings, whose users and items the model knows, and the
     ``rmse`` and ``mae`` of these. An implicit model predicts a preference, which is 1 for positive ratings."""
-    say("measuring the model")
+    log_activity("measuring the model")
     rated = model.copy({model.coldStartStrategy: "drop"}).transform(ratings.frame)
     rating = F.col("rating") if "rating" in ratings.columns else F.lit(1.0)
     expected = F.when(rating > 0, 1.0).otherwise(0.0) if implicit else rating
@@ -69,7 +69,7 @@ def measure_clicks(model: Any, test: ClickRows) -> dict[str, Any]:
     from pyspark.ml.evaluation import BinaryClassificationEvaluator
     from pyspark.ml.functions import vector_to_array
 
-    say(f"measuring the model on {test.path}")
+    log_activity(f"measuring the model on {test.path}")
     label = F.col(f"`{test.columns.label}`").alias("label")
     scored = model.transform(test.frame).select(label, "rawPrediction", "probability").persist()
     try:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
-from ps2.algorithms.training.progress import say
+from ps2.algorithms.training.progress import log_activity
 from ps2.errors import InputError
 from ps2.run.spark.files import escaped, file_system_of
 from ps2.run.spark.jvm import io_error
@@ -97,7 +97,7 @@ def reading(spark: Any, path: str) -> Iterator[None]:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    say(f"reading {path}")
+    log_activity(f"reading {path}")
     _check_exists(spark, path)
     try:
         yield

@@ -375,7 +375,7 @@ class OnlineProgram(Program[Trained[LDATopics]]):
                     "diverged; a larger learningOffset, or another docConcentration or topicConcentration, may help"
                 )
             objective = -report.bound / report.tokens if report.tokens else math.nan
-            ask.record_step(self.record.known(objective), report.drawn, report.bytes, tokens=report.tokens)
+            ask.record_step(self.record.fill_missing(objective), report.drawn, report.bytes, tokens=report.tokens)
         if iteration and not self.record.rows:
             ask(partial(log.warning, NO_DOCUMENT, plan.settings.subsamplingRate))
         return alpha

@@ -24,7 +24,7 @@ from ps2.algorithms.topics.settings import resolved_inference
 from ps2.algorithms.topics.shared_counts import SharedCounts
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, Trained, Words
-from ps2.algorithms.training.run import NotWhole
+from ps2.algorithms.training.run import IncompleteRunError
 from ps2.array_types import Float64s
 from ps2.errors import PS2Error
 
@@ -32,7 +32,7 @@ from ps2.errors import PS2Error
 class SamplingProgram(Program[Trained[LDATopics]]):
     """Collapsed Gibbs sampling.
 
-    ``train`` raises NotWhole if, with a staleness, servers were lost just before the end.
+    ``train`` raises IncompleteRunError if, with a staleness, servers were lost just before the end.
     """
 
     number = 2
@@ -115,7 +115,7 @@ class SamplingProgram(Program[Trained[LDATopics]]):
         plan, (alpha, metrics) = self.plan, returned
         summary = self._shared.summarize(plan.beta)
         if summary.negative or summary.totals.sum() != self.plan.tokens:
-            raise NotWhole(
+            raise IncompleteRunError(
                 f"counts were being rebuilt when the last iteration ended, as servers were lost just before: "
                 f"expected counts of {self.plan.tokens:,} tokens, none negative, got {summary.totals.sum():,} tokens, "
                 f"and {summary.negative:,} negative counts; train again, or a few iterations more"

@@ -59,7 +59,7 @@ class CheckpointNames:
         return CheckpointNames(prefix)
 
     def vector(self, make: Callable[[str | None], DCV], repair: Callable[[DCV, str], DCV] | None = None) -> DCV:
-        """Make the next vector, or find it in a restored context; ``repair(vector, name)`` may replace what is found."""
+        """Make the next vector, or find it in a restored context; ``repair(vector, name)`` may then replace it."""
         if not self.prefix:
             return make(None)
         name = f"{self.prefix}/{next(self._numbers)}"

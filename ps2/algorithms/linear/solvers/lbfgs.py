@@ -70,7 +70,7 @@ class LbfgsWork:
             evaluated, sent = self.form.gradient(self.gradient.weight, data.rows, w, b, data.columns)
             view.add(self.gradient, sent, evaluated.db)
             held_loss = data.held_loss(self.loss, w, b)
-            view.report((evaluated.loss, evaluated.weight), held_loss, len(data.rows), **self.form.choice.reported())
+            view.report((evaluated.loss, evaluated.weight), held_loss, len(data.rows), **self.form.choice.take_report())
 
         return evaluate
 

@@ -70,7 +70,7 @@ class MinibatchWork:
             held_loss = self._held_loss(data, view, catch_up) if task.step % self.every == 0 else NOTHING
             own_step = None if self.optimizer is None else partial(self.optimizer.step, task.step + 1)
             view.add(self.gradient, sent, evaluated.db * self.scale, own_step)
-            view.report((evaluated.loss, evaluated.weight), held_loss, len(rows), **self.form.choice.reported())
+            view.report((evaluated.loss, evaluated.weight), held_loss, len(rows), **self.form.choice.take_report())
 
         return do
 
