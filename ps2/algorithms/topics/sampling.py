@@ -1,8 +1,8 @@
 """Collapsed Gibbs sampling as a durable program: workers sample with shared counts, and the driver fits alpha.
 
-Griffiths and Steyvers, "Finding scientific topics" (2004). Some workers may be ahead of others, so each has a loop of
-its own (``SamplingLoop``) and reports which iterations it has finished. With ``sync="rotation"`` an iteration takes
-several clocks, else one. If the plan is local, the only worker has all documents and counts (``LocalLoop``).
+Griffiths and Steyvers, "Finding scientific topics" (2004). Some workers may be ahead of others, so each runs a loop
+(``SamplingLoop``), and reports the number of iterations that it has finished. With ``sync="rotation"`` an iteration
+takes several clocks, else one. If the plan is local, the only worker has all documents and counts (``LocalLoop``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class SamplingProgram(Program[Trained[LDATopics]]):
         record.words = Words("iteration", "-log p a token")
         self.staleness = plan.lateness
         self._fits = AlphaSchedule(plan.settings.optimizeDocConcentration, plan.lateness)
-        Journal.of(names, self.settings(), self.number)  # raises if the settings, which the vectors depend on, differ
+        Journal.of(
+            names, self.settings(), self.number
+        )  # raises ConfigError if settings differ, before vectors are made
         self._shared = SharedCounts.make(plan, names)
         if 0 < names.finished_clocks <= START:
             self._shared.clear()
@@ -81,7 +83,7 @@ class SamplingProgram(Program[Trained[LDATopics]]):
         The likelihood is NaN until the workers have rebuilt the counts (``is_rebuilding``).
         """
         plan, summary = self.plan, dict(vars(report))
-        if not summary:  # a checkpoint within ``on_step`` counted this clock, but lacks its report
+        if not summary:  # a checkpoint that was made in ``on_step`` counts this clock, but lacks its report
             empty = {"finished": iteration, "request": NO_REQUEST, "likelihood": math.nan, "tokens": 0, "bytes": 0}
             return {**empty, "alpha": alpha}
         if report.finished != iteration:

@@ -72,7 +72,7 @@ class _Warnings(logging.Handler):
 
 
 # The fraction of the worker's free memory that the in-process servers may use.
-SHARE_OF_MEMORY = 0.5
+MEMORY_FRACTION = 0.5
 
 OnStep = Callable[[StepReport], None]
 
@@ -167,7 +167,7 @@ def train_in_process(servers: int, reading: Any, train: Callable[[InProcessConte
 
     Each shard adds up its own values, so with the fleet's number of servers, sums are rounded as in the fleet.
     """
-    network = InProcessServers(servers, int(free_bytes() * SHARE_OF_MEMORY) // servers)
+    network = InProcessServers(servers, int(free_bytes() * MEMORY_FRACTION) // servers)
     steps: list[StepReport] = []
     collector = _Warnings()
     log.addHandler(collector)
