@@ -80,10 +80,7 @@ def load_metadata(path: str) -> dict[str, Any]:
 
 @contextmanager
 def reading(path: str, content: Any, expected: str, kind: str) -> Iterator[None]:
-    """Raise UsageError unless the format is ``expected``; raise CheckpointCorruptError for errors in the block.
-
-    ``content`` is PS2's entry in the metadata. ``kind`` names the content in messages, such as "a dictionary".
-    """
+    """Raise UsageError unless PS2's entry has the expected format; CheckpointCorruptError: an error in the block."""
     saved_format = content.get("format") if isinstance(content, dict) else None
     if saved_format != expected:
         raise UsageError(
@@ -143,8 +140,7 @@ class ModelFiles:
 class ArrayFiles:
     """Arrays and values that are written to a model's folder, and read from it without Spark.
 
-    By default, the names in ``_FILES`` are attributes, and arguments of the constructor. A subclass whose files differ
-    overrides the methods whose names begin with an underscore.
+    Names in ``_FILES`` are attributes and constructor arguments, unless a subclass overrides the private methods.
     """
 
     _FILES: ClassVar[ModelFiles]

@@ -34,8 +34,8 @@ from ps2.run.spark.backend_lookup import backend_of, cores_each, cores_of_one, m
 # Workers wait for the slowest one. Partitions are kept or merged only if no worker gets more than this many times the
 # mean work of a worker.
 MAX_RELATIVE_COST = 1.5
-# Rows are dealt by cost, not at random, if random dealing would make the relative standard deviation of the workers'
-# costs larger than this.
+# Rows are dealt by cost, not at random, if the workers' costs would have a larger relative standard deviation than
+# this.
 MAX_UNEVENNESS = 0.05
 # Spark's ``repartition`` sends a row to the partition that the hash of a column selects. Among the hashes of this many
 # integers per worker, almost surely each worker is selected by one (the expected number of workers without is W e^-32).
@@ -122,8 +122,7 @@ def deal_rows(frame: Any, loads: Mapping[int, Load], workers: int, cost: Column)
     if dealing == "balance":
         return _balanced(rows, cost, workers)
     if dealing == "deal" and is_fixed:
-        # ``repartition`` deals a partition's rows round-robin, starting at a random worker. So only a single partition
-        # surely reaches all workers.
+        # Round-robin dealing starts at a random worker in each partition; only a single partition reaches all workers.
         return spark.with_fixed_plan(rows.coalesce(1))[0].repartition(workers)
     if dealing == "deal":
         # Spark's optimizer removes a ``coalesce`` directly below a ``repartition``, so ``_send`` adds a column between.
@@ -187,9 +186,9 @@ def _merged(loads: Sequence[Load], workers: int) -> list[Load]:
 def _balanced(rows: DataFrame, cost: Column, workers: int) -> DataFrame:
     """Deal rows so that workers get about equal sums of costs.
 
-    Each partition sorts its rows by descending cost, and deals them to the workers 0, 1, ..., W-1, W-1, ..., 0, and so
-    on, shifted by the partition's index. Among the rows of a partition, the sums of two workers then differ by at most
-    about the largest cost.
+    Each partition sorts its rows by descending cost, and deals them to the workers 0, ..., W-1, W-1, ..., 0, ...,
+    shifted by the partition's index. Of a partition's rows, two workers get sums that differ by at most about the
+    largest cost.
     """
     # The lower 33 bits of Spark's id are the index of the row in its partition.
     part, row = F.spark_partition_id(), F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)

@@ -185,10 +185,7 @@ class FittedTrees(Fitted, Protocol):
         """Return the leaf that each row reaches in each tree, shape (n, trees)."""
 
     def contributions(self, x: sp.csr_array) -> Any:
-        """Return the contributions of the features, and last of the base score, to the margins.
-
-        The shape is (n, features + 1), or (n, outputs, features + 1) for several outputs.
-        """
+        """Return contributions of features, and last of the base score, to margins; shape (n, ..., features + 1)."""
 
 
 def predictions_by_kind(
@@ -196,8 +193,7 @@ def predictions_by_kind(
 ) -> dict[str, Float64s]:
     """Return predictions of rows by kind: "raw", "prediction" and, if the model has them, "probability".
 
-    ``offsets`` are initial margins, shape (n, 1) or 0, which are added to the model's. For trees, ``tree_outputs`` can
-    also request the kinds "leaf" and "contrib".
+    ``offsets``, shape (n, 1) or 0, are added to the margins. ``tree_outputs`` can also request "leaf" and "contrib".
     """
     raw = head.raw(fitted.margins(x) + offsets)
     probability = head.probability(raw)

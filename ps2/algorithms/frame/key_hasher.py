@@ -54,8 +54,7 @@ class HashedColumns(HashedColumnSettings, ByName):
     def _hasher(self, dataset: DataFrame | None = None) -> FieldHasher:
         """Return the hasher of the params' columns. If ``dataset`` is a DataFrame, check that it has these columns.
 
-        Raise ConfigError if the params name no columns or contradict each other, InputError if a column is missing or
-        its type is wrong.
+        Raise ConfigError if the params name no columns or contradict each other, InputError for a wrong column.
         """
         fields = self._hashed_fields()
         if not fields:
@@ -185,7 +184,6 @@ class KeyHasher(HashedColumns, Transformer, MLReadable[Any], MLWritable):
         return result
 
     def _checked_hasher(self, dataset: DataFrame) -> FieldHasher:
-        """Check the params and the DataFrame; return the hasher."""
         check_frame(dataset)
         self._check_values()
         return self._hasher(dataset)

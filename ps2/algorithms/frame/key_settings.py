@@ -65,10 +65,7 @@ class HashedColumnSettings(Settings):
         in_model=True,
     )
     bucketBase: Setting[float] = param(
-        2.0,
-        "the base of logarithmic intervals, whose bounds are 0, and plus and minus base^i - 1",
-        option=None,
-        in_model=True,
+        2.0, "the base of logarithmic intervals: their bounds are 0 and +-(base^i - 1)", option=None, in_model=True
     )
     crosses: Flexible[list[list[str]], Sequence[str | Sequence[str]]] = param(
         [],
@@ -173,12 +170,7 @@ class ClassSettings(Settings):
     probabilityCol: Setting[str] = param("probability", "the column of the probabilities", option=None, in_model=True)
     rawPredictionCol: Setting[str] = param("rawPrediction", "the column of the margins", option=None, in_model=True)
     threshold: Setting[float] = param(
-        0.5,
-        "the prediction is 1 if the probability of label 1 is above this",
-        at_least=0,
-        at_most=1,
-        option=None,
-        in_model=True,
+        0.5, "predict 1 if its probability is above this", at_least=0, at_most=1, option=None, in_model=True
     )
 
     getProbabilityCol, setProbabilityCol = getter(probabilityCol), setter(probabilityCol)

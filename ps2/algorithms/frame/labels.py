@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 # The maximum number of classes that are inferred from labels, as in pyspark.ml. Metadata of the column may list more.
 MAX_CLASSES = 100
-# If the largest weight is outside of this range, all weights are multiplied by a power of two, because the squares of
-# weights could leave float64's range.
+# If the largest weight is outside of this range, where squares could leave float64's, weights are scaled by 2**n.
 MIN_WEIGHT, MAX_WEIGHT = 2.0**-200, 2.0**200
 # Squares of larger labels, or of smaller differences between labels, could leave float64's range.
 MAX_LABEL, MIN_SPREAD = 1e150, 1e-140
@@ -133,7 +132,6 @@ def _check_size(labels: Labels, smallest: float, largest: float) -> None:
 
 
 def _class_weights(groups: Sequence[Group], labels: Labels) -> tuple[float, ...]:
-    """Return the sum of the weights of each class; empty if labels are numbers."""
     if labels.classes is None:
         return ()
     count = labels.classes or labels.metadata_classes or 1 + max(row["class"] for row in groups)

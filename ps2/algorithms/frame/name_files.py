@@ -30,10 +30,7 @@ def name_arrays(names: Names) -> dict[str, Array]:
 
 
 def names_from_arrays(arrays: Mapping[str, Array], kind: str) -> Names:
-    """Return the names of ``name_arrays``; raise ValueError if arrays are missing or do not match.
-
-    ``kind`` is a word for the names in messages, such as "user".
-    """
+    """Return the names of ``name_arrays``; raise ValueError if arrays are missing. ``kind``: a word for messages."""
     if "ids" in arrays:
         return Names(pa.array(arrays["ids"]), kind)
     if not {"names", "ends"} <= arrays.keys():

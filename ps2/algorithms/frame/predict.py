@@ -116,8 +116,7 @@ def with_predictions(
 def compressed(frame: DataFrame, name: str) -> DataFrame:
     """Return the rows with each vector of a column in its smaller form, sparse or dense.
 
-    The column becomes the last column. Spark has no SQL function that makes sparse vectors, but its ``VectorAssembler``
-    chooses the smaller form.
+    The column becomes the last column. Spark has no function for sparse vectors, so a ``VectorAssembler`` makes them.
     """
     metadata = frame.schema[name].metadata
     assembler = VectorAssembler(inputCols=[DENSE], outputCol=SPARSE, handleInvalid="keep")

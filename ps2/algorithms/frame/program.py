@@ -50,10 +50,9 @@ class Task:
         Task.classes[f"{cls.__module__}:{cls.__qualname__}"] = cls
 
     def then(self, summarize: Callable[[Any], Any]) -> SummarizedTask:
-        """Return this task with a function of its report; the function returns plain data.
+        """Return this task with a function of its report, whose result, plain data, the journal records instead.
 
-        The journal records the result instead of the report. The function is called once, in the driver. It can change
-        vectors on the servers.
+        The function is called once, in the driver. It can change vectors on the servers.
         """
         return SummarizedTask(self, summarize)
 
@@ -88,9 +87,8 @@ class SummarizedTask:
 
 # The generator of a program's driver side, or of a part of it: it yields tasks, and returns a T.
 Steps = Generator[Task | SummarizedTask, Any, T]
-# A function that does a task in a worker; the arguments are the ``ps2.Worker`` and the task. After a restart of the
-# worker, the function's attribute ``catch_up``, if it has one, is called with the tasks before the restart. The servers
-# already have their results.
+# A function that does a task in a worker; the first argument is the ``ps2.Worker``. After a restart of the worker, its
+# method ``catch_up``, if it has one, is called with the earlier tasks, whose results are already on the servers.
 DoTask = Callable[[Any, Any], None]
 
 
@@ -237,10 +235,7 @@ class Program(ABC, Generic[T]):
 
     @abstractmethod
     def result(self, returned: Any) -> T:
-        """Read the result from the servers. ``returned`` is the value that ``drive`` returned.
-
-        This can be called again after a rollback.
-        """
+        """Read the result from the servers, given ``drive``'s result. This can be called again after a rollback."""
 
     @abstractmethod
     def free(self) -> None:
@@ -305,7 +300,7 @@ class ProgramDriver(Generic[T]):
     def on_clock(self, clock: int, reports: Sequence[dict[str, Any]] = ()) -> Message | Stop | None:
         """Run the program after a clock, counted from the program's first clock. A rollback repeats clocks."""
         page = bisect_left(self._journal.clocks, clock)
-        # In an idle clock, the workers had no task: after the program's end, before another driver resumed it.
+        # In an idle clock, after the program's end and before another driver resumed it, workers had no task.
         is_idle = page == len(self._journal.clocks) or self._journal.clocks[page] > clock
         self._go_to(min(page, len(self._journal.clocks) - 1))
         if self.is_over:

@@ -15,8 +15,7 @@ from ps2.errors import DTypeError, InputError, ShapeError
 def as_rows(name: str, x: Any, features: int | None = None, content: str = "numbers") -> Any:
     """Return rows as an array or a scipy CSR array of numbers, shape (n, features), in the dtype of ``x``.
 
-    In a CSR array, the columns of a row are sorted and distinct: values with the same indices are added up, as in
-    scipy.
+    The columns of a CSR row are sorted and distinct: values with equal indices are added up, as in scipy.
 
     Args:
         name: the name of the argument for errors.

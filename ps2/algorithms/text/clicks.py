@@ -91,9 +91,7 @@ class ClickRows:
 
 def read(spark: Any, path: str, form: FormatName, columns: ClickColumns, names: Sequence[str] = ()) -> ClickRows:
     """Read a file, or all files of a folder or glob. An error names the file and, for text, the number of the line.
-
-    ``names`` are the names of all columns; empty: the first line of each file has them.
-    """
+    ``names`` are the names of all columns; empty: the first line of each file has them."""
     with reading(spark, path):
         if form == "parquet":
             return _read_parquet(spark, path, columns)

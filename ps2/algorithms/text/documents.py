@@ -45,9 +45,7 @@ PARTITION_LINES = 1 << 20
 @dataclass(frozen=True, eq=False)
 class BagOfWords:
     """Documents in Spark's cache: columns id (the document's number in its file) and features (pyspark.ml's vectors).
-
-    ``tokens`` is the sum of all counts, ``vocabulary`` the number of words.
-    """
+    ``tokens`` is the sum of all counts, ``vocabulary`` the number of words."""
 
     path: str
     frame: Any
@@ -58,9 +56,7 @@ class BagOfWords:
 
 def read(spark: Any, path: str, vocabulary: int | None = None) -> BagOfWords:
     """Read a file, or all files of a folder or glob, and cache the documents. Each file has a head.
-
-    Raise InputError for a malformed line, or if vocabularies differ in size from each other or from ``vocabulary``.
-    """
+    Raise InputError for a malformed line, or if vocabularies differ in size from each other or from ``vocabulary``."""
     with reading(spark, path):
         lines = with_python(lines_of(spark, path))
         # A hash of the file's name takes less memory than the name in each row.
@@ -137,10 +133,8 @@ def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch
 
 
 def fault_of(line: str, number: int, documents: int = MAX_COUNT, words: int = MAX_COUNT) -> str | None:
-    """Describe the fault of a line; None: it has none.
-
-    ``number`` is the line's number, from 1; ``documents`` and ``words`` are the numbers in the head.
-    """
+    """Describe the fault of a line; None: it has none. ``number`` is the line's number, from 1; ``documents`` and
+    ``words`` are the numbers in the head."""
     fields = line.split()
     if number <= len(HEAD):
         if len(fields) != 1 or not NUMBER.fullmatch(fields[0]):

@@ -85,9 +85,7 @@ class Column:
 @dataclass(frozen=True)
 class Header:
     """The column names of some files, and the first line of these files, which has the names ("": no line has them).
-
-    ``files`` are URLs, as Spark's input_file_name returns them.
-    """
+    ``files`` are URLs, as Spark's input_file_name returns them."""
 
     names: tuple[str, ...]
     line: str = ""
@@ -132,9 +130,7 @@ class Layout:
     @staticmethod
     def of_lines(columns: tuple[Column, ...], lines: Sequence[str], file: str = "", is_open: bool = False) -> Layout:
         """Infer the layout of text from a file's first lines. All lines must have as many fields as the first line.
-
-        Raise InputError if several separators fit and split lines differently, or if numbers have decimal commas.
-        """
+        Raise InputError if several separators fit and split lines differently, or if numbers have decimal commas."""
 
         def is_row(fields: Sequence[str]) -> bool:
             numbers = fields[IDS:]

@@ -35,9 +35,7 @@ MAX_CLASSES = 100
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
     """Rows in Spark's cache, with columns label and features (pyspark.ml's vectors).
-
-    ``counts`` has the number of rows of each label, for at most ``MAX_CLASSES`` + 1 labels.
-    """
+    ``counts`` has the number of rows of each label, for at most ``MAX_CLASSES`` + 1 labels."""
 
     path: str
     frame: Any
@@ -74,9 +72,7 @@ class LabelledRows:
 
 def read(spark: Any, path: str, features: int) -> LabelledRows:
     """Read a file, or all files of a folder or glob, and cache the rows. Files may be compressed, with a suffix as .gz.
-
-    Raise InputError if there is no row, or a line is malformed or has an index above ``features``.
-    """
+    Raise InputError if there is no row, or a line is malformed or has an index above ``features``."""
     with _described_faults(spark, path, features):
         frame = spark.read.format("libsvm").option("numFeatures", str(features)).load(path).persist()
         counts = frame.groupBy("label").count().limit(MAX_CLASSES + 1).collect()

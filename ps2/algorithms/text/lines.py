@@ -41,11 +41,8 @@ def lines_of(spark: Any, path: str) -> Any:
 
 
 def find_fault(lines: Any, fault_of: Callable[[str, str], str | None]) -> str | None:
-    """Describe the first malformed line of a file; None: no line is malformed.
-
-    ``fault_of`` is called with a line and its file's URL. This takes two passes, because Spark can read the splits of a
-    file in any order.
-    """
+    """Describe the first malformed line of a file; None: no line is malformed. ``fault_of`` is called with a line and
+    its file's URL. This takes two passes, because Spark can read the splits of a file in any order."""
     faulty = with_python(lines).rdd.filter(lambda row: fault_of(row[1], row[0]) is not None).take(1)
     if not faulty:
         return None
@@ -95,9 +92,7 @@ def separator_of(lines: Sequence[str], is_row: IsRow) -> str | None:
 
 def check_separator(file: str, lines: Sequence[str], separator: str | None, is_row: IsRow) -> None:
     """Raise InputError if another separator splits as many lines into other rows, or if numbers have decimal commas.
-
-    White space that makes more fields is accepted: ids may then contain "::" and commas.
-    """
+    White space that makes more fields is accepted: ids may then contain "::" and commas."""
     if separator == "," and all(DECIMAL_COMMA.fullmatch(line.strip()) for line in lines):
         raise InputError(f"{file}: expected a number with a decimal point, got {shown(lines[0])}")
     rows = _rows(lines, separator, is_row)

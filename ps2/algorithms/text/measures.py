@@ -19,20 +19,16 @@ MIN_PROBABILITY = 1e-15
 
 
 def held_out(frame: Any, fraction: float, seed: int, name: str) -> Any:
-    """Return rows with a new boolean column that is true for a fraction of the rows, to hold out.
-
-    A hash of the row decides, so equal rows have equal values. For ratings, only the user and the item are hashed.
-    """
+    """Return rows with a new boolean column that is true for a fraction of the rows, to hold out. A hash of the row
+    decides, so equal rows have equal values. For ratings, only the user and the item are hashed."""
     columns = ("user", "item") if "user" in frame.columns else ("label", "features")
     value = F.pmod(F.xxhash64(F.lit(seed), *map(F.col, columns)), F.lit(HASHES))
     return frame.withColumn(name, value < round(fraction * HASHES))
 
 
 def measure(model: Any, frame: Any) -> dict[str, float]:
-    """Return a model's metrics: "rows" and "loss", the mean of the loss that was minimized, and others.
-
-    Classification: "accuracy" and, of two classes, "auc", the area under the ROC curve. Regression: "rmse" and "mae".
-    """
+    """Return a model's metrics: "rows" and "loss", the mean of the loss that was minimized; for classes "accuracy" and,
+    of two classes, "auc", the area under the ROC curve; for numbers "rmse" and "mae"."""
     log_activity("measuring the model")
     summary = model.evaluate(frame)
     predictions = summary.predictions.persist()
@@ -58,9 +54,7 @@ def _loss(model: Any, frame: Any, predictions: Any) -> float:
 
 def measure_ratings(model: Any, ratings: TextTable, implicit: bool) -> dict[str, Any]:
     """Return "ratings", their number; "known", the number whose users and items the model has; their "rmse" and "mae".
-
-    An implicit model predicts a preference, which is 1 for positive ratings, and 0 for others.
-    """
+    An implicit model predicts a preference, which is 1 for positive ratings, and 0 for others."""
     log_activity("measuring the model")
     rated = model.copy({model.coldStartStrategy: "drop"}).transform(ratings.frame)
     rating = F.col("rating") if "rating" in ratings.columns else F.lit(1.0)

@@ -41,10 +41,7 @@ def local_name(url: str) -> str:
 
 
 def format_of(path: str) -> str | None:
-    """Return "csv", "tsv" or "parquet" for the suffix of a path, or of the first file of a local folder or pattern.
-
-    None: it has another suffix.
-    """
+    """Return "csv", "tsv" or "parquet" for the suffix of a path, or of a local folder's first file; None: others."""
     suffix = FORMAT.search(_first_file(path))
     return None if suffix is None else suffix[1].lower()
 
@@ -64,9 +61,7 @@ def _first_file(path: str) -> str:
 
 def check_local(path: str) -> None:
     """Raise InputError if a local path is missing, unreadable or not a regular file, or a folder contains folders.
-
-    Patterns that Python's glob does not support are not checked.
-    """
+    Patterns that Python's glob does not support are not checked."""
     local = local_path(path)
     check_encodable(path, "path", local is not None)
     if local is None or SPARKS_PATTERN.search(local):
@@ -96,11 +91,8 @@ def _check_local_entry(local: str, path: str) -> None:
 
 @contextmanager
 def reading(spark: Any, path: str) -> Iterator[None]:
-    """Check a path, then run the block, in which Spark reads it.
-
-    Raise InputError if the file does not exist, the path is a folder of folders, or Spark cannot read a file, such as a
-    truncated compressed file.
-    """
+    """Check a path, then run the block, in which Spark reads it. Raise InputError if the file does not exist, the path
+    is a folder of folders, or Spark cannot read a file, such as a truncated compressed file."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -131,9 +123,7 @@ def _check_exists(spark: Any, path: str) -> None:
 
 def _check_folder(entries: Iterable[tuple[str, bool]], path: str) -> None:
     """Raise InputError if a folder contains folders: Spark would not read the files in them, without an error.
-
-    Partitions of a table ("day=3") are read. ``entries`` has the name of each entry, and whether it is a folder.
-    """
+    Partitions of a table ("day=3") are read. ``entries`` has the name of each entry, and whether it is a folder."""
     for name, is_folder in entries:
         # Spark ignores names that begin with "_" or ".".
         if is_folder and not name.startswith(("_", ".")) and "=" not in name:

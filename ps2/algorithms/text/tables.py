@@ -61,11 +61,9 @@ class TextTable:
 def read_text(
     spark: Any, path: str, columns: tuple[Column, ...], one_kind: bool = False, is_open: bool = False
 ) -> TextTable:
-    """Read lines of text without column names: two ids and perhaps a number.
-
-    ``one_kind``: the ids of both columns get the same type. ``is_open``: lines may have more fields. Raise InputError
-    for a malformed line, or if the first line seems to contain column names.
-    """
+    """Read lines of text without column names: two ids and perhaps a number. With ``one_kind``, the ids of both columns
+    get the same type; with ``is_open``, lines may have more fields. Raise InputError for a malformed line, or if the
+    first line seems to contain column names."""
     with reading(spark, path):
         lines, any_layout = lines_of(spark, path), Layout.of_text(columns, 0, is_open=is_open)
         sample = lines.where(~any_layout.is_skipped(lines["line"], lines["file"])).head(SAMPLE_LINES)
@@ -100,9 +98,7 @@ def name_fault(name: str, names: Sequence[str]) -> str | None:
 
 def read_rows(path: str, lines: Any, layout: Layout, one_kind: bool = False) -> TextTable:
     """Read and check rows from the result of ``lines_of``; InputError: there is no row, or a line is malformed.
-
-    ``path`` is for messages; for ``one_kind`` see ``read_text``.
-    """
+    ``path`` is for messages; for ``one_kind`` see ``read_text``."""
     line, file, cells = F.col("line"), F.col("file"), F.col("cells")
     rows = lines.where(~layout.is_skipped(line, file)).select(file, layout.split(line).alias("cells"))
     fields = {column: layout.field(column, cells, file) for column in layout.columns}
@@ -159,9 +155,7 @@ class CsvColumns:
 
 def read_ratings(spark: Any, path: str, columns: CsvColumns | None) -> TextTable:
     """Read a file, a folder or a glob: text with lines "user item" or "user item rating", or CSV files (``columns``).
-
-    The table has the columns user and item and, if the file has them, rating and weight.
-    """
+    The table has the columns user and item and, if the file has them, rating and weight."""
     if columns is None:
         return read_text(spark, path, RATINGS)
     with reading(spark, path):

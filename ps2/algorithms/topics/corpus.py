@@ -113,10 +113,7 @@ def iteration_key(seed: int, iteration: int) -> np.uint64:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """The Dirichlet priors: ``alpha``, shape (topics,), of a document's topics, and ``beta`` of a topic's words.
-
-    ``vocabulary`` is the number of words.
-    """
+    """The Dirichlet priors: alpha, shape (topics,), of a document's topics; beta, of a topic's ``vocabulary`` words."""
 
     alpha: Float64s
     beta: float

@@ -24,8 +24,7 @@ Array = npt.NDArray[Any]
 
 # The number of sweeps over a new document's tokens: in the burn-in, and after it, for the mean.
 BURN_IN, AVERAGED = 10, 20
-# In documents with more tokens, all tokens of a word are drawn at once. Topics then converge more slowly, so the
-# burn-in is longer.
+# In documents with more tokens, all tokens of a word are drawn at once, which needs a longer burn-in to converge.
 MAX_TOKENS, LONG_BURN_IN = 1 << 20, 200
 # The maximum of a count, and of a document's number of tokens. The counts of longer documents are scaled down.
 MAX_COUNT = 2.0**53
@@ -130,10 +129,7 @@ class Sampling:
         return (mean + self._alpha) / (mean.sum() + self._alpha.sum())
 
     def scores(self, x: sp.csr_array, theta: Float64s) -> Float64s:
-        """Return log p(w | theta, phi) of documents, summed over their tokens; shape (n,).
-
-        ``theta`` are the documents' topic proportions, shape (n, topics).
-        """
+        """Return log p(w | theta, phi) of documents, summed over tokens, shape (n,); theta has shape (n, topics)."""
         out = np.empty(x.shape[0])
         cost = len(self._alpha) * (x.nnz // max(len(out), 1) + 1)
         arguments = (_for_kernels(x), self._topics, readable(theta))

@@ -34,7 +34,6 @@ Seen = tuple[Float64s, Float64s, Float64s]
 
 
 def _inference(name: Any) -> Any:
-    """Return a value of ``inference`` from a file; raise ValueError if it is not valid."""
     if name not in get_args(InferenceName):
         raise ValueError(f"inference: {name!r}")
     return name

@@ -307,7 +307,6 @@ class LocalLambda:
         return words, self._scale * self._u[words] - self.decay * self._initial[words]
 
     def _shrink(self, factor: float) -> None:
-        """Multiply lambda minus beta of all words by the decay of a step."""
         self.decay *= factor
         self._scale *= factor
         if self._scale < MIN_SCALE:

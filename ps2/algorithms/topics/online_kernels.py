@@ -323,7 +323,7 @@ def identify(indptr: Array, words: Int64s, tokens: UInt64s, ids: UInt64s) -> Non
 
 @kernel
 def draw(ids: UInt64s, key: np.uint64, fraction: float) -> Mask:
-    """Return a mask of the documents of a batch. A document is drawn with probability ``fraction`` by its id and a key."""
+    """Return a mask of a batch's documents; each is drawn with probability ``fraction``, by its id and a key."""
     mask = np.empty(len(ids), np.bool_)
     for d in range(len(ids)):
         mask[d] = np.float64(scrambled(key + GOLDEN * ids[d]) >> np.uint64(11)) * TO_UNIT < fraction

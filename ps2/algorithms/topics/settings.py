@@ -110,8 +110,8 @@ class LDASettings(FeatureSettings, ViaSettings):
     )
     sampler: Setting[str] = param(
         "auto",
-        "how to store a document's topic counts (cgs), which only changes the speed: dense, with a count for each topic; "
-        "sparse, with a list of the topics that occur; auto, by the number of topics and the lengths of documents",
+        "how to store a document's topic counts (cgs), which only changes the speed: dense, a count for each topic; "
+        "sparse, a list of the topics that occur; auto, by the number of topics and the lengths of documents",
         one_of=get_args(SamplerName),
     )
     subsamplingRate: Setting[float] = param(

@@ -171,7 +171,7 @@ def _find_topic(k: int, listed: Array) -> int:
 
 @inline
 def _draw_weighted(threshold: float, alpha: Float64s, phi: Float64s, weights: Float64s) -> int:
-    """Return the first of all topics whose running sum of alpha_k phi_wk exceeds a threshold, or else the last topic."""
+    """Return the first of all topics whose running sum of alpha_k phi_wk exceeds a threshold, or the last topic."""
     remainder, group = threshold, 0
     while group < len(weights) - 1 and remainder >= weights[group]:
         remainder -= weights[group]
