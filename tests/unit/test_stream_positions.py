@@ -8,7 +8,7 @@ import pytest
 
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchProgress
-from ps2.algorithms.training.streams.progressive import Progressive, area, tally_of
+from ps2.algorithms.training.streams.progressive import Progressive, auc_of_bins, tally_of
 from ps2.algorithms.training.streams.spark_checkpoint import Rewind, file_offset, files_after, is_repeated, rewind_to
 from ps2.algorithms.training.streams.start import seconds_of
 from ps2.algorithms.training.streams.state import ValueCounts
@@ -95,7 +95,7 @@ def test_tally_when_rows_are_measured_then_all_pairs_and_sums():
 
 
 def test_area_when_there_is_one_label_then_nan():
-    assert np.isnan(area(np.zeros(3), np.ones(3)))
+    assert np.isnan(auc_of_bins(np.zeros(3), np.ones(3)))
 
 
 @pytest.mark.parametrize("margin", [np.nan, np.inf])

@@ -171,8 +171,8 @@ class Faults:
         row = int(np.argmax(is_bad))
         value = np.nan if values is None else float(values[row])
         feature = -1 if features is None else int(features[row])
-        count, *example = self._by_kind.get(kind, (0, self.rows + row, value, feature))
-        self._by_kind[kind] = (count + int(is_bad.sum()), *example)
+        count, first_row, first_value, first_feature = self._by_kind.get(kind, (0, self.rows + row, value, feature))
+        self._by_kind[kind] = (count + int(is_bad.sum()), first_row, first_value, first_feature)
 
     def _count_numbers(self, batch: pa.RecordBatch, name: str, role: str) -> None:
         column = number_column(batch, name)
