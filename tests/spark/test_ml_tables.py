@@ -79,7 +79,7 @@ def test_deal_when_vectors_are_dense_then_lists_are_not_null(spark):
     assert [tuple(row.features) for row in rows] == [(1, None, [], [1.0, 2.0]), (0, 2, [1], [3.0])]
 
 
-def test_for_arrow_when_a_vector_is_null_then_null(spark):
+def test_as_arrow_structs_when_a_vector_is_null_then_null(spark):
     frame = spark.createDataFrame([(None,)], StructType([StructField("v", VectorUDT())]))
     assert frame.select(as_arrow_structs(frame["v"]).alias("v")).head().v is None
 

@@ -12,16 +12,7 @@ from matplotlib.figure import Figure
 from ps2.algorithms.frame.plotting import draw_importances, draw_losses
 from ps2.algorithms.frame.summaries import history_html
 from ps2.algorithms.topics.model import LDATopics
-from ps2.algorithms.training.record import (
-    Placement,
-    TrainingHistory,
-    Words,
-    best_step,
-    by_step,
-    cells,
-    evenly_spaced,
-    titles,
-)
+from ps2.algorithms.training.record import Placement, TrainingHistory, Words, best_step, by_step, cells, thin, titles
 from ps2.cli.training.printed import print_pace
 from ps2.errors import ConfigError
 
@@ -71,8 +62,8 @@ def test_cells_when_no_rows_were_held_out_then_omits_column():
 
 
 def test_spaced_when_there_are_many_then_keeps_first_and_last():
-    assert evenly_spaced(range(100)) == [0, 11, 22, 33, 44, 55, 66, 77, 88, 99]
-    assert (evenly_spaced(range(3)), evenly_spaced([])) == ([0, 1, 2], [])
+    assert thin(range(100)) == [0, 11, 22, 33, 44, 55, 66, 77, 88, 99]
+    assert (thin(range(3)), thin([])) == ([0, 1, 2], [])
 
 
 def test_best_step_when_rows_were_held_out_then_has_least_loss():

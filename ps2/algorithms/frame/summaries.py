@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NumericType
 
 from ps2.algorithms.frame.tables import column, field
-from ps2.algorithms.training.record import Gradients, Placement, TrainingHistory, cells, evenly_spaced, titles
+from ps2.algorithms.training.record import Gradients, Placement, TrainingHistory, cells, thin, titles
 from ps2.data.columns import IMPUTE
 from ps2.data.row_spill import Spilled
 from ps2.errors import InputError
@@ -361,7 +361,7 @@ def history_html(history: TrainingHistory) -> str:
     total_s = sum(history.seconds)
     pace = f", {short_time(total_s / history.steps)} {history.words.a_step}" if history.steps else ""
     sentence = f"{history.steps:,} {history.words.steps} in {total_s:.1f} s{pace}: {history.reason}"
-    rows = evenly_spaced(cells(history))
+    rows = thin(cells(history))
     table = Table([TextColumn(title, right=True) for title in titles(history)], rows).html() if rows else ""
     plot = ""
     if history.steps and find_spec("matplotlib") is not None:

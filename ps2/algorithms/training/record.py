@@ -359,7 +359,7 @@ def cells(history: TrainingHistory) -> list[list[str]]:
     ]
 
 
-def evenly_spaced(rows: Sequence[T]) -> list[T]:
+def thin(rows: Sequence[T]) -> list[T]:
     """Return at most ``ROWS_SHOWN`` rows: the first, the last and evenly spaced rows between them."""
     count = min(ROWS_SHOWN, len(rows))
     return [rows[i] for i in sorted({round(i * (len(rows) - 1) / max(count - 1, 1)) for i in range(count)})]

@@ -46,14 +46,14 @@ def read_record(location: str) -> StreamRecord | None:
     return StreamRecord(**{key: value for key, value in content.items() if key != "format"})
 
 
-def read_value_counts(location: str) -> ValueCounts:
+def read_counts(location: str) -> ValueCounts:
     """Return the counts of values in the columns of the stream at the last snapshot."""
     fs, root = resolve_url(location, "checkpointLocation")
     content = read_json(fs, f"{root}/{FOLDER}/{COUNTS_FILE}", COUNTS_FORMAT)
     return ValueCounts() if content is None else ValueCounts(content["rows"], content["held"], content["batch"])
 
 
-def write_value_counts(location: str, counts: ValueCounts) -> None:
+def write_counts(location: str, counts: ValueCounts) -> None:
     """Write the counts for a later driver, which compares its first batch with earlier rows (``ValueCounts.check``)."""
     fs, root = resolve_url(location, "checkpointLocation")
     content = {"format": COUNTS_FORMAT, "rows": counts.rows, "held": dict(counts.counts), "batch": counts.batch}

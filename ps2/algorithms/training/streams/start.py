@@ -12,13 +12,7 @@ from typing import Any
 from ps2.algorithms.training.observing import FitWatch
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress, LearnerOptions
-from ps2.algorithms.training.streams.location import (
-    FOLDER,
-    StreamRecord,
-    claim_location,
-    read_record,
-    read_value_counts,
-)
+from ps2.algorithms.training.streams.location import FOLDER, StreamRecord, claim_location, read_counts, read_record
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.algorithms.training.streams.state import StreamState
 from ps2.algorithms.training.streams.training import SNAPSHOT_BATCHES, StreamingTraining, StreamOptions
@@ -93,7 +87,7 @@ def start_stream(  # noqa: PLR0913 - keywords
         own_record = claim_location(checkpoint, expected)
         model, state = _model_and_state(ps, factory, own_record, requested_model, record is None)
         learner = BatchLearner(ps, factory.program(model), factory.reader, state, options)
-        learner.value_counts = read_value_counts(location)
+        learner.value_counts = read_counts(location)
         if not learner.position.has_complete_batches:
             raise RecoveryError(
                 f"checkpointLocation {location}: the fleet holds a part of batch {learner.position.started}, because a "

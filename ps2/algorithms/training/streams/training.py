@@ -19,7 +19,7 @@ from typing import Any
 from ps2.algorithms.training.observing import FitWatch
 from ps2.algorithms.training.streams.failures import is_repeatable, is_stopped, query_failure
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress
-from ps2.algorithms.training.streams.location import write_value_counts
+from ps2.algorithms.training.streams.location import write_counts
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.coordinator.training_host import training_host
 from ps2.errors import CheckpointWarning, ConfigError, InputError, RecoveryError, RolledBack, StoppedError
@@ -208,7 +208,7 @@ class StreamingTraining:
     def snapshot(self) -> Any:
         """Make a snapshot now, between two batches; return the ``Checkpoint``."""
         checkpoint = self._ps.checkpoint(self._options.snapshots)
-        write_value_counts(self._checkpoint.location, self._learner.value_counts)
+        write_counts(self._checkpoint.location, self._learner.value_counts)
         self._snapshot_s, self._since_snapshot = time.monotonic(), 0
         return checkpoint
 
