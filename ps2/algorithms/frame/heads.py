@@ -188,9 +188,7 @@ class FittedTrees(Fitted, Protocol):
         """Return contributions of features, and last of the base score, to margins; shape (n, ..., features + 1)."""
 
 
-def predictions_by_kind(
-    fitted: Fitted, head: Head, x: Any, offsets: Any, tree_outputs: Collection[str]
-) -> dict[str, Float64s]:
+def predict_all(fitted: Fitted, head: Head, x: Any, offsets: Any, tree_outputs: Collection[str]) -> dict[str, Float64s]:
     """Return predictions of rows by kind: "raw", "prediction" and, if the model has them, "probability".
 
     ``offsets``, shape (n, 1) or 0, are added to the margins. ``tree_outputs`` can also request "leaf" and "contrib".

@@ -16,49 +16,45 @@ def free_server_bytes(servers: Sequence[tuple[int, int]]) -> int:
     return sum(max(limit - used, 0) for limit, used in servers)
 
 
-def check_servers(
-    content: str, needed_bytes: int, servers: Sequence[tuple[int, int]], advice: str = MORE_SERVERS
-) -> None:
+def check_servers(text: str, needed_bytes: int, servers: Sequence[tuple[int, int]], advice: str = MORE_SERVERS) -> None:
     """Raise LimitError if a model and its training state do not fit into the servers' memory.
 
-    ``content`` begins the message: "k=9 and 8 features make sums that take". For ``servers`` see ``free_server_bytes``.
+    ``text`` begins the message: "k=9 and 8 features make sums that take". For ``servers`` see ``free_server_bytes``.
     """
     free_bytes = free_server_bytes(servers)
     if needed_bytes > free_bytes:
         limit = sum(limit for limit, _ in servers)
         raise LimitError(
-            f"{content} {needed_bytes:,} bytes, and {free_bytes:,} are left on the {len(servers)} servers, whose "
+            f"{text} {needed_bytes:,} bytes, and {free_bytes:,} are left on the {len(servers)} servers, whose "
             f"limits are {limit:,} together; {advice}"
         )
 
 
 @contextmanager
-def fitting_servers(content: str, vectors: Sequence[Any] = (), advice: str = MORE_SERVERS) -> Iterator[None]:
+def fitting_servers(text: str, vectors: Sequence[Any] = (), advice: str = MORE_SERVERS) -> Iterator[None]:
     """Explain a LimitError that allocations on servers raise in the block; then also free ``vectors``.
 
-    ``content`` begins the message: "sums of 800 bytes". ``vectors`` are allocated; the block may append to the list.
+    ``text`` begins the message: "sums of 800 bytes". ``vectors`` are allocated; the block may append to the list.
     """
     try:
         yield
     except LimitError as error:
         for vector in vectors:
             vector.free()
-        raise LimitError(f"{content} do not fit the servers: {error}; {advice}") from error
+        raise LimitError(f"{text} do not fit the servers: {error}; {advice}") from error
 
 
-def check_worker(
-    content: str, needed_bytes: int, free_bytes: int, advice: str = "use machines with more memory"
-) -> None:
+def check_worker(text: str, needed_bytes: int, free_bytes: int, advice: str = "use machines with more memory") -> None:
     """Raise LimitError if a worker has too little memory; see ``check_servers``."""
     if needed_bytes > free_bytes:
-        raise LimitError(f"{content} {needed_bytes:,} bytes, and {free_bytes:,} are left on its machine; {advice}")
+        raise LimitError(f"{text} {needed_bytes:,} bytes, and {free_bytes:,} are left on its machine; {advice}")
 
 
-def check_driver(content: str, needed_bytes: int, free_bytes: int) -> None:
+def check_driver(text: str, needed_bytes: int, free_bytes: int) -> None:
     """Raise LimitError if the model does not fit into the driver's memory; see ``check_servers``."""
     if needed_bytes > free_bytes:
         raise LimitError(
-            f"{content} {needed_bytes:,} bytes, and the driver, which reads them in the end, can use {free_bytes:,}"
+            f"{text} {needed_bytes:,} bytes, and the driver, which reads them in the end, can use {free_bytes:,}"
         )
 
 

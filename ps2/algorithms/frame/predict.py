@@ -17,7 +17,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import ArrayType
 
 from ps2.algorithms.frame.frames import as_arrow_structs
-from ps2.algorithms.frame.heads import Fitted, Head, predictions_by_kind
+from ps2.algorithms.frame.heads import Fitted, Head, predict_all
 from ps2.algorithms.frame.row_matrices import as_rows
 from ps2.algorithms.frame.tables import check_columns, check_new_columns, column, field, known_dim
 from ps2.algorithms.training.faults import ColumnNames
@@ -172,7 +172,7 @@ def _predictor(load_fitted: Callable[[], Fitted], head: Head, columns: ColumnNam
         for batch in batches:
             try:
                 x, offsets = _read_features(batch, name, num_before, fitted), _offsets(batch, columns, num_before)
-                predictions = _as_frame(predictions_by_kind(fitted, head, x, offsets, tree_outputs), len(batch))
+                predictions = _as_frame(predict_all(fitted, head, x, offsets, tree_outputs), len(batch))
             except UsageError as error:
                 predictions = _as_frame({}, len(batch), str(error))
             yield predictions

@@ -37,12 +37,8 @@ def priorities(ids: UInt64s, weights: Float64s, seed: int, draw: int) -> Float64
 
 
 def smallest(values: Float64s, ids: UInt64s, count: int) -> Int64s:
-    """Return the indices of up to ``count`` distinct rows with the smallest finite priorities, in ascending order.
-
-    ``values`` are the priorities, and ``ids`` the hashes of the rows.
-    """
-    # The number of candidates; it grows until they have ``count`` distinct rows.
-    num_candidates = 2 * count
+    """Return the indices of up to ``count`` distinct rows with the smallest finite ``values``, in ascending order."""
+    num_candidates = 2 * count  # grows until the candidates have ``count`` distinct ids
     while True:
         is_all = num_candidates >= len(values)
         order = np.arange(len(values)) if is_all else np.argpartition(values, num_candidates)[:num_candidates]
