@@ -86,8 +86,8 @@ def sample_documents(
         max_length = max(max_length, _length(data[indptr[row] : indptr[row + 1]]))
     token_topics = np.empty(max_length, np.int32)
     # The list of the document's topics; the index of each topic in this list; n_dk, the count of each topic.
-    listed, index = np.empty(len(alpha), np.int32), np.empty(len(alpha), np.int32)
-    times, running = np.zeros(len(alpha), np.int64), np.empty(len(alpha))
+    listed_topics, list_index = np.empty(len(alpha), np.int32), np.empty(len(alpha), np.int32)
+    topic_counts, running = np.zeros(len(alpha), np.int64), np.empty(len(alpha))
     all_alpha = alpha.sum()
     for number, row in enumerate(rows):
         begin, end = indptr[row], indptr[row + 1]
@@ -102,30 +102,30 @@ def sample_documents(
                 word_counts, prior_weight = counts[w], sums[w, sums.shape[1] - 1]
                 for nth in range(int(data[entry])):
                     if sweep > 0:
-                        count = _exclude(token_topics[token], listed, index, times, count)
+                        count = _exclude(token_topics[token], listed_topics, list_index, topic_counts, count)
                     total = 0.0
                     for i in range(count):
-                        k = listed[i]
-                        total += times[k] * (word_counts[k] + beta) * scale[k]
+                        k = listed_topics[i]
+                        total += topic_counts[k] * (word_counts[k] + beta) * scale[k]
                         running[i] = total
                     threshold = uniform(sweep_key, ids[row], w, nth) * (total + prior_weight)
                     if threshold < total:
-                        new = int(listed[first_above(threshold, running, count)])
+                        new = int(listed_topics[first_above(threshold, running, count)])
                     else:
                         new = _draw_by_prior(threshold - total, word_counts, topics, sums[w])
-                    if times[new] == 0:
-                        listed[count], index[new] = new, count
+                    if topic_counts[new] == 0:
+                        listed_topics[count], list_index[new] = new, count
                         count += 1
-                    times[new] += 1
+                    topic_counts[new] += 1
                     token_topics[token] = new
                     token += 1
             if sweep >= burn_in:
                 for i in range(count):
-                    theta[listed[i]] += times[listed[i]]
+                    theta[listed_topics[i]] += topic_counts[listed_topics[i]]
         length = 0
         for i in range(count):
-            length += times[listed[i]]
-            times[listed[i]] = 0
+            length += topic_counts[listed_topics[i]]
+            topic_counts[listed_topics[i]] = 0
         for k in range(len(alpha)):
             theta[k] = (theta[k] / averaged + alpha[k]) / (length + all_alpha)
 
@@ -179,13 +179,13 @@ def _length(counts: Array) -> int:
 
 
 @inline
-def _exclude(k: int, listed: Int32s, index: Int32s, times: Int64s, count: int) -> int:
+def _exclude(k: int, listed_topics: Int32s, list_index: Int32s, topic_counts: Int64s, count: int) -> int:
     """Subtract 1 from the count of a document's topic; return the number of its topics."""
-    times[k] -= 1
-    if times[k] > 0:
+    topic_counts[k] -= 1
+    if topic_counts[k] > 0:
         return count
-    last = listed[count - 1]
-    listed[index[k]], index[last] = last, index[k]
+    last = listed_topics[count - 1]
+    listed_topics[list_index[k]], list_index[last] = last, list_index[k]
     return count - 1
 
 

@@ -40,10 +40,10 @@ GROUP = 32
 @kernel
 def list_topics(documents: Int32s, topics: Array, lists: Lists) -> None:
     """Fill the documents' empty lists with the topics of their tokens."""
-    first, length, listed, times = lists
+    starts, sizes, listed_topics, listed_counts = lists
     for t in range(len(documents)):
         document = documents[t]
-        _include(first[document], document, topics[t], length, listed, times)
+        _include(starts[document], document, topics[t], sizes, listed_topics, listed_counts)
 
 
 @kernel
@@ -71,7 +71,7 @@ def sample_words(
         key: the key of seed and iteration.
     """
     documents, topics = tokens
-    first, length, listed, times = lists
+    starts, sizes, listed_topics, listed_counts = lists
     alpha, beta, all_beta = prior
     phi, weights, scale, sums = buffers
     for k in range(len(totals)):
@@ -86,8 +86,9 @@ def sample_words(
             document, old = documents[t], int(topics[t])
             nth = nth + 1 if document == previous else 0
             previous = document
-            begin, count = first[document], int(length[document])
-            document_topics, document_counts = listed[begin : begin + count], times[begin : begin + count]
+            begin, count = starts[document], int(sizes[document])
+            document_topics = listed_topics[begin : begin + count]
+            document_counts = listed_counts[begin : begin + count]
             # Most tokens keep their topic, so counts are changed after the draw, if the topic is new.
             old_phi, old_scale = phi[old], 1.0 / (totals[old] - 1 + all_beta)
             phi_without_token = (row[old] - 1 + beta) * old_scale
@@ -108,8 +109,8 @@ def sample_words(
             if new == old:
                 phi[old] = old_phi
                 continue
-            _exclude(begin, document, _find_topic(old, document_topics), length, listed, times)
-            _include(begin, document, new, length, listed, times)
+            _exclude(begin, document, _find_topic(old, document_topics), sizes, listed_topics, listed_counts)
+            _include(begin, document, new, sizes, listed_topics, listed_counts)
             topics[t] = new
             row[old] -= 1
             totals[old] -= 1
@@ -148,23 +149,23 @@ def _reweigh(k: int, row: Array, totals: Int64s, prior: tuple[Float64s, float, f
 
 
 @inline
-def _draw_listed(threshold: float, old: int, token_weight: float, listed: Array, sums: Float64s) -> int:
+def _draw_listed(threshold: float, old: int, token_weight: float, listed_topics: Array, sums: Float64s) -> int:
     """Return the first topic of a document's list whose running sum of weights exceeds a threshold.
 
     From topic ``old`` on, the running sums include the weight of the token itself, which is excluded.
     """
-    index = first_above(threshold, sums, len(listed))
-    old_index = _find_topic(old, listed)
+    index = first_above(threshold, sums, len(listed_topics))
+    old_index = _find_topic(old, listed_topics)
     if index >= old_index:
-        index = old_index + first_above(threshold + token_weight, sums[old_index:], len(listed) - old_index)
-    return int(listed[index])
+        index = old_index + first_above(threshold + token_weight, sums[old_index:], len(listed_topics) - old_index)
+    return int(listed_topics[index])
 
 
 @inline
-def _find_topic(k: int, listed: Array) -> int:
+def _find_topic(k: int, listed_topics: Array) -> int:
     """Return the index of a topic in a list that contains it."""
     index = 0
-    while listed[index] != k:
+    while listed_topics[index] != k:
         index += 1
     return index
 
@@ -184,26 +185,26 @@ def _draw_weighted(threshold: float, alpha: Float64s, phi: Float64s, weights: Fl
 
 
 @inline
-def _include(begin: int, document: int, k: int, length: Int32s, listed: Array, times: Array) -> None:
+def _include(begin: int, document: int, k: int, sizes: Int32s, listed_topics: Array, listed_counts: Array) -> None:
     """Add 1 to the count of a topic in a document."""
-    end = begin + length[document]
+    end = begin + sizes[document]
     for index in range(begin, end):
-        if listed[index] == k:
-            times[index] += 1
+        if listed_topics[index] == k:
+            listed_counts[index] += 1
             return
-    listed[end], times[end] = k, 1
-    length[document] += 1
+    listed_topics[end], listed_counts[end] = k, 1
+    sizes[document] += 1
 
 
 @inline
-def _exclude(begin: int, document: int, index: int, length: Int32s, listed: Array, times: Array) -> None:
+def _exclude(begin: int, document: int, index: int, sizes: Int32s, listed_topics: Array, listed_counts: Array) -> None:
     """Subtract 1 from the count at an index of a document's list."""
     position = begin + index
-    times[position] -= 1
-    if times[position] == 0:
-        length[document] -= 1
-        last = begin + length[document]
-        listed[position], times[position] = listed[last], times[last]
+    listed_counts[position] -= 1
+    if listed_counts[position] == 0:
+        sizes[document] -= 1
+        last = begin + sizes[document]
+        listed_topics[position], listed_counts[position] = listed_topics[last], listed_counts[last]
 
 
 @kernel
@@ -212,14 +213,14 @@ def documents_likelihood(lengths: Int64s, lists: Lists, alpha: Float64s, terms: 
 
     ``lengths`` has the number of tokens of each document; ``terms`` is filled by ``tabulate_terms``.
     """
-    first, length, listed, times = lists
+    starts, sizes, listed_topics, listed_counts = lists
     all_alpha = alpha.sum()
     constant = math.lgamma(all_alpha)
     total = 0.0
     for document in range(len(lengths)):
         total += constant - math.lgamma(lengths[document] + all_alpha)
-        for index in range(first[document], first[document] + length[document]):
-            k, n = int(listed[index]), int(times[index])
+        for index in range(starts[document], starts[document] + sizes[document]):
+            k, n = int(listed_topics[index]), int(listed_counts[index])
             if n < terms.shape[1]:
                 total += terms[k, n]
             else:
@@ -233,12 +234,12 @@ def count_counts(lists: Lists, small: Array, positions: Int64s) -> int:
 
     Write the positions of counts that are too large for ``small`` to ``positions``; return their number.
     """
-    first, length, listed, times = lists
+    starts, sizes, listed_topics, listed_counts = lists
     count = 0
-    for document in range(len(length)):
-        for index in range(first[document], first[document] + length[document]):
-            if times[index] < small.shape[1]:
-                small[int(listed[index]), int(times[index])] += 1
+    for document in range(len(sizes)):
+        for index in range(starts[document], starts[document] + sizes[document]):
+            if listed_counts[index] < small.shape[1]:
+                small[int(listed_topics[index]), int(listed_counts[index])] += 1
             else:
                 positions[count] = index
                 count += 1
