@@ -82,7 +82,7 @@ def test_losses_when_drawn_then_are_at_step_that_preceded_them():
 
 
 def test_losses_when_no_step_was_taken_then_config_error():
-    with pytest.raises(ConfigError, match="no step was taken"):
+    with pytest.raises(ConfigError, match="the training took no step"):
         draw_losses(history(objective=(0.7,), validation=(), steps=0))
 
 
