@@ -54,7 +54,7 @@ def test_place_when_auto_then_takes_the_faster(work, cores, via):
     assert placement.reason.startswith("chosen by predicted time: 'local' ")
     threads = work.local_threads if via == "local" else work.worker_threads
     assert placement.workers == (1 if via == "local" else cores.workers)
-    assert placement.threads == min(threads, cores.local if via == "local" else cores.each)
+    assert placement.threads == min(threads, cores.local if via == "local" else cores.per_worker)
 
 
 @pytest.mark.parametrize(
