@@ -40,8 +40,7 @@ from ps2.data.columns import IMPUTE, listed
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import backend_of
 
-# The maximum length of a faulty row in a message.
-SHOWN_CHARS = 200
+SHOWN_CHARS = 200  # the maximum length of a faulty row in a message
 # Tables up to this size are surveyed by one task, because a shuffle would take longer.
 SMALL_BYTES = 16 << 20
 NO_ROWS = "expected rows to train on, got an empty DataFrame"

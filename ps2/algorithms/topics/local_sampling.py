@@ -102,9 +102,8 @@ class _Part:
 class LocalSampling:
     """Tokens, their topics, and the counts.
 
-    Each thread has some of the documents. With ``sync`` "rotation" and "average", the topics are bit for bit those of
-    workers with servers, if each thread has the documents of one worker. A single thread gives the topics of a single
-    worker with every ``sync``.
+    Each thread has some of the documents. With ``sync`` "rotation" and "average", topics are bit for bit those of
+    workers with servers that have the same documents as the threads. With one thread, this holds for every ``sync``.
 
     Attributes:
         words: the words that occur, block by block.
@@ -114,8 +113,7 @@ class LocalSampling:
     def __init__(self, plan: SamplingPlan, rows: LocalRows, threads: int, bounds: Sequence[int] | None = None) -> None:
         """Give all tokens random topics.
 
-        ``bounds`` has the first document of each thread, and the number of documents; None: threads get about equally
-        many tokens.
+        ``bounds``: the first document of each thread, and the number of documents; None: about equally many tokens.
         """
         lengths = np.asarray(rows.x.sum(axis=1)).reshape(-1).astype(np.int64)
         bounds = document_bounds(lengths, threads) if bounds is None else bounds
@@ -207,8 +205,7 @@ class LocalSampling:
 
     def _positions(self) -> list[Int64s]:
         """Return the positions of each part's tokens in ``corpus``."""
-        # The number of tokens of each word, in ascending order, in each part. A word's tokens are ordered by document,
-        # and therefore by part.
+        # The number of tokens of each ascending word in each part. A word's tokens are ordered by document, so by part.
         sizes = np.zeros((len(self.words), len(self._parts)), np.int64)
         for number, part in enumerate(self._parts):
             sizes[self._order, number] = np.diff(part.assignments.corpus.begins)

@@ -41,9 +41,7 @@ KINDS = {
     "null group": ("group", "hold null"),
 }
 # The kinds for which imputing values can help: null, NaN and infinite numbers.
-IMPUTABLE = [
-    kind for kind in KINDS if kind.startswith(("null", "non-finite")) and not kind.endswith(("validation", "group"))
-]
+IMPUTABLE = [k for k in KINDS if k.startswith(("null", "non-finite")) and not k.endswith(("validation", "group"))]
 # A worker's array: the number of rows; the number of features of the first row (-1: no row); then, for each kind of
 # fault, the number of faulty rows; the index of the first such row, its value, and its feature (-1: none).
 _HEAD, _PER_KIND = 2, 4
@@ -288,9 +286,8 @@ class _Lists:
         num_indices = np.where(is_dense, lengths, list_lengths(indices))
         columns = dense_columns(num_indices).astype(np.int64)
         is_in_sparse_row = np.repeat(~is_dense, list_lengths(indices))
-        columns[np.repeat(~is_dense, num_indices)] = (
-            indices.flatten().fill_null(-1).to_numpy(zero_copy_only=False)[is_in_sparse_row]
-        )
+        flat_indices = indices.flatten().fill_null(-1).to_numpy(zero_copy_only=False)
+        columns[np.repeat(~is_dense, num_indices)] = flat_indices[is_in_sparse_row]
         return _Lists(row_sizes, lengths, stored_values, _nulls(flat), columns, num_indices)
 
     @property

@@ -1,7 +1,6 @@
 """Read a worker's rows: convert Arrow batches to arrays for training and for validation, or count their faults.
 
-After the first batch with a fault, batches are not converted any more, but their faults are counted: the error is about
-all rows.
+After the first batch with a fault, batches are not converted any more, but their faults are counted for the error.
 """
 
 from __future__ import annotations
