@@ -18,7 +18,7 @@ from benchmarks import frame
 from benchmarks.frame import Benchmark, Line, Part, option, take_turns
 from benchmarks.local_spark import DAEMON, WORKERS, cached, spark_and_servers
 from ps2 import PS2Context
-from ps2.algorithms.frame.frames import for_arrow
+from ps2.algorithms.frame.frames import as_arrow_structs
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.reading import read
 
@@ -65,7 +65,7 @@ def _cached(what: str, frame: Any, features: str | tuple[str, ...] = "features")
 
     frame = cached(frame, None)
     is_vector = isinstance(features, str) and not isinstance(frame.schema[features].dataType, ArrayType)
-    inputs = frame.withColumn("features", for_arrow(frame["features"])) if is_vector else frame
+    inputs = frame.withColumn("features", as_arrow_structs(frame["features"])) if is_vector else frame
     yield _Table(what, inputs, ColumnNames(features, "label"))
     frame.unpersist()
 

@@ -63,7 +63,7 @@ def _survey(estimator: LinearEstimator, table: Table, metadata: dict[str, Any] |
     assert names.label is not None
     batches = [
         batch.append_column(PART_COLUMN, pa.array(np.full(batch.num_rows, rank, np.int32)))
-        for rank, shard in enumerate(table.dealt)
+        for rank, shard in enumerate(table.frame_for_run)
         for batch in shard
     ]
     types = {"features": VectorUDT()}

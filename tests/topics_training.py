@@ -69,7 +69,7 @@ def replayed(counts: sp.csr_array, plan: SamplingPlan, workers: int) -> Any:
     result, totals, before = np.zeros((WORDS, plan.topics), np.int32), [], []
     for corpus in corpora(counts, workers, blocks):
         tokens = Assignments.random(corpus, plan.topics, iteration_key(plan.seed, 0))
-        _add(result, tokens.changed(0, len(corpus.words)))
+        _add(result, tokens.changes_since(0, len(corpus.words)))
         before.append(tokens)
         totals.append([np.bincount(tokens.topics, minlength=plan.topics)] * 2)
     prior = Prior(plan.alphas, plan.beta, WORDS)
@@ -85,7 +85,7 @@ def replayed(counts: sp.csr_array, plan: SamplingPlan, workers: int) -> Any:
                 old = tokens.topics[corpus.begins[begin] : corpus.begins[end]].copy()
                 of_words = result[corpus.words[begin:end]]
                 tokens.sample(begin, end, of_words, known, prior, iteration_key(plan.seed, rotation + 1))
-                _add(result, tokens.changed(begin, end, old))
+                _add(result, tokens.changes_since(begin, end, old))
                 totals[rank] = [now[rank][1], np.bincount(tokens.topics, minlength=plan.topics)]
     return result
 
@@ -111,4 +111,4 @@ def saved_counts(fleet: Any, plan: SamplingPlan, workers: int) -> Any:
 
 
 def _add(found: Any, changes: Any) -> None:
-    np.add.at(found, (np.repeat(changes.words, changes.sizes), changes.topics), changes.by)
+    np.add.at(found, (np.repeat(changes.words, changes.sizes), changes.topics), changes.deltas)

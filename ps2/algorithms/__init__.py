@@ -1,4 +1,4 @@
-"""Estimators and models with pyspark.ml's API, trained on a fleet of servers (``public_names.py`` has the table)."""
+"""Estimators and models with pyspark.ml's API, trained on a fleet of servers (``public_names.py`` lists the names)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ps2.algorithms.public_names import exports
 
-if TYPE_CHECKING:  # type checkers look for unknown names themselves
+if TYPE_CHECKING:  # type checkers do not run ``exports``, so they need the imports
     from ps2.algorithms.classification import *  # noqa: F403
     from ps2.algorithms.clustering import *  # noqa: F403
     from ps2.algorithms.clusters.model import KMeansClusters as KMeansClusters

@@ -1,4 +1,4 @@
-"""Classification: the estimators of pyspark.ml, linear ones and trees, trained on servers; online and deep models."""
+"""Classification: linear models, trees and forests with pyspark.ml's API; online models; deep models."""
 
 from __future__ import annotations
 

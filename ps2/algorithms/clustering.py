@@ -1,4 +1,4 @@
-"""Clustering: the names of pyspark.ml."""
+"""Clustering: KMeans and LDA with pyspark.ml's API."""
 
 from __future__ import annotations
 

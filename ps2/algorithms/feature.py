@@ -1,4 +1,4 @@
-"""Features: Word2Vec as in pyspark.ml, metric learning and dictionary learning on servers; keys by hashing."""
+"""Features: Word2Vec with pyspark.ml's API, metric learning, dictionary learning, and columns hashed to keys."""
 
 from __future__ import annotations
 

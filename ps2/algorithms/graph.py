@@ -1,4 +1,4 @@
-"""Graphs: random walks through them, and embeddings of their vertices (paper, section 5.2.2)."""
+"""Graphs: random walks, and embeddings of vertices (PS2 paper, section 5.2.2)."""
 
 from __future__ import annotations
 

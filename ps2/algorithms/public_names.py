@@ -1,6 +1,6 @@
-"""The public names of ``ps2.algorithms`` in one table: the module as in pyspark.ml, the defining module, its names.
+"""The public names of ``ps2.algorithms`` in one table: public module -> defining module -> names.
 
-All names load on first use, so a program only imports pyspark, and the families, that it uses.
+A name is imported on its first use, so a program imports only the families that it uses, and pyspark only with them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ps2.lazy_names import lazy_names
 
 ROOT = "ps2.algorithms"
-# "": the names that need no pyspark; only ``ps2.algorithms`` itself exports them.
+# The public module "" stands for ``ps2.algorithms`` itself: only it exports these names, which need no pyspark.
 PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "": {
         "clusters.model": ("KMeansClusters",),
@@ -70,10 +70,10 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
 def exports(package: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a module; ``ps2.algorithms`` exports all names."""
     modules = {
-        name: f"{ROOT}.{home}"
-        for module, homes in PUBLIC_NAMES.items()
+        name: f"{ROOT}.{defining_module}"
+        for module, names_by_module in PUBLIC_NAMES.items()
         if package in (ROOT, f"{ROOT}.{module}")
-        for home, names in homes.items()
+        for defining_module, names in names_by_module.items()
         for name in names
     }
     return sorted(modules), *lazy_names(package, modules)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ps2.algorithms.public_names import exports
 
-if TYPE_CHECKING:  # type checkers look for unknown names themselves
+if TYPE_CHECKING:
     from ps2.algorithms.trees.estimator import GBTRanker as GBTRanker
     from ps2.algorithms.trees.models import GBTRankerModel as GBTRankerModel
 else:

@@ -1,4 +1,4 @@
-"""Recommendation: the names of pyspark.ml, and two-tower models."""
+"""Recommendation: matrix factorization and two-tower models."""
 
 from __future__ import annotations
 

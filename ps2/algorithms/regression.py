@@ -1,4 +1,4 @@
-"""Regression: pyspark.ml's LinearRegression, FMRegressor, GBTRegressor and RandomForestRegressor, on servers."""
+"""Regression: LinearRegression, FMRegressor, GBTRegressor and RandomForestRegressor with pyspark.ml's API."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import scipy.sparse as sp
 
-from ps2.algorithms.frame.heads import ClusterHead, predicted
+from ps2.algorithms.frame.heads import ClusterHead, predict_all
 from ps2.algorithms.frame.row_matrices import as_rows, finite_rows
 from ps2.algorithms.frame.scoring import (
     FeatureScoring,
@@ -228,7 +228,7 @@ class FeaturePredictor:
     def _outputs(self, x: Any, starts: Any, index: Any) -> pd.DataFrame:
         scoring = self.scoring
         kinds = {kind for _, kind in scoring.outputs}
-        predictions = predicted(self.fitted, scoring.head, x, starts, kinds & {"leaf", "contrib"})
+        predictions = predict_all(self.fitted, scoring.head, x, starts, kinds & {"leaf", "contrib"})
         if isinstance(scoring.head, ClusterHead):
             predictions["prediction"] = predictions["prediction"].astype(np.int32)
         values = {name: predictions[kind] for name, kind in scoring.outputs}

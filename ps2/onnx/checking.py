@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.clusters.model import KMeansClusters
-from ps2.algorithms.frame.heads import ClassHead, VotesHead, predicted
+from ps2.algorithms.frame.heads import ClassHead, VotesHead, predict_all
 from ps2.algorithms.frame.scoring import FeatureScoring
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.model import GBTModel
@@ -51,7 +51,7 @@ def check_scores(file: bytes, scoring: FeatureScoring, fitted: Any) -> None:
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     x = sample(fitted, scoring.dim)
     with np.errstate(all="ignore"):
-        expected = predicted(fitted, scoring.head, x if scoring.missing else sp.csr_array(x), 0.0, ())
+        expected = predict_all(fitted, scoring.head, x if scoring.missing else sp.csr_array(x), 0.0, ())
     names = [name for name, _ in scoring.outputs]
     for (name, kind), scores in zip(scoring.outputs, session.run(names, {FEATURES: x}), strict=True):
         reference = expected[kind].reshape(len(x), -1)

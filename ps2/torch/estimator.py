@@ -122,7 +122,7 @@ class TorchEstimator(TorchSettings, TrainingEstimator, Estimator["TorchModel"]):
         table = Table(rows, ColumnNames(inputs, self.getLabelCol()), workers)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedModule:
-            return train(ps, table.dealt, workers, self._program(options), on_step)
+            return train(ps, table.frame_for_run, workers, self._program(options), on_step)
 
         trained = retry_after_server_loss(lambda: self._train_in_context(table, self.getEpochs(), run))
         model = TorchModel(trained.module, trained.width, self.outputFn)._resetUid(self.uid)

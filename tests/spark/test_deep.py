@@ -146,7 +146,9 @@ def test_partial_fit_when_rows_have_times_then_keys_expire(ps, rows, tmp_path):
     estimator.partialFit(later, loaded)
     assert loaded.table.keyStatus().nowS == 1_700_092_800.25
     assert loaded.table.keysCount() == USERS + 5 + 1
-    with pytest.raises(ConfigError, match="timeCol: expected a column, as the model's keys go by the times of rows"):
+    with pytest.raises(
+        ConfigError, match="timeCol: expected a column, as the model's keys expire by the times of rows"
+    ):
         DeepFM(**COLUMNS, **SIZES).partialFit(later, loaded)
     with pytest.raises(InputError, match="column 'time': expected finite times, got null in"):
         estimator.partialFit(later.withColumn("time", F.lit(None).cast("double")), loaded)
@@ -159,7 +161,7 @@ def test_partial_fit_when_rows_have_times_then_keys_expire(ps, rows, tmp_path):
         ({"optimizer": "sgd"}, r"model: optimizer: expected ftrl\+adagrad, as the model has, got sgd"),
         ({"admitAfter": 3}, "admitAfter: expected 1, as the model's table has, got 3"),
         ({"maxKeys": 99}, "maxKeys: expected None, as the model's table has"),
-        ({"lateAfterS": 9}, "lateAfterS: expected timeCol with it"),
+        ({"lateAfterS": 9}, "lateAfterS: expected timeCol, the column of"),
     ],
 )
 def test_partial_fit_when_its_table_differs_then_is_refused(ps, rows, model, param, message):

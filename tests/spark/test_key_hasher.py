@@ -105,5 +105,5 @@ def test_key_params_when_nothing_is_named_then_keys(frame):
 def test_key_params_when_keys_and_columns_then_both(frame):
     params = KeyParams(categoricalCols=["site"], keysCol="ids")
     assert params._hasher(frame).fields == (Field.categorical("site"), Field.keys("ids"))
-    with pytest.raises(ConfigError, match="valuesCol: expected keysCol with it"):
+    with pytest.raises(ConfigError, match="valuesCol: expected keysCol, the column of"):
         KeyParams(categoricalCols=["site"], valuesCol="ids")._hasher(frame)

@@ -13,7 +13,7 @@ from pyspark.sql.types import DoubleType, StructField, StructType
 
 from ps2.algorithms import DeepWalk, FMRegressionModel, MatrixFactorization
 from ps2.algorithms.frame.dealing import check_workers, deal
-from ps2.algorithms.frame.frames import for_arrow
+from ps2.algorithms.frame.frames import as_arrow_structs
 from ps2.algorithms.frame.tables import check_columns, survey
 from ps2.algorithms.frame.unlabelled import survey_rows
 from ps2.algorithms.linear.model import Weights
@@ -79,9 +79,9 @@ def test_deal_when_vectors_are_dense_then_lists_are_not_null(spark):
     assert [tuple(row.features) for row in rows] == [(1, None, [], [1.0, 2.0]), (0, 2, [1], [3.0])]
 
 
-def test_for_arrow_when_a_vector_is_null_then_null(spark):
+def test_as_arrow_structs_when_a_vector_is_null_then_null(spark):
     frame = spark.createDataFrame([(None,)], StructType([StructField("v", VectorUDT())]))
-    assert frame.select(for_arrow(frame["v"]).alias("v")).head().v is None
+    assert frame.select(as_arrow_structs(frame["v"]).alias("v")).head().v is None
 
 
 def test_survey_when_vectors_have_metadata_then_dim_is_from_it(spark):

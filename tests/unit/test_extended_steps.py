@@ -94,12 +94,12 @@ class Saved:
         saved = self
 
         class Names(CheckpointNames):
-            def give(self, make, mend=None):
+            def vector(self, make, repair=None):
                 def keeping(name):
                     saved._vectors[name] = created = make(name)
                     return created
 
-                return super().give(keeping, mend)
+                return super().vector(keeping, repair)
 
         find = self._vectors.__getitem__ if self._begun else None
         return Names(prefix, find, (self._begun, self._called), self._messages)

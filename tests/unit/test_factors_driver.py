@@ -98,13 +98,13 @@ class Training:
         survey = surveyed(ratings(), plan, self.columns)
         deal = Assignment.from_counts(survey.user_counts, survey.item_counts, 1, 1, 36)
         names = CheckpointNames(plan.name, self._find if clocks else None, (clocks, clocks), messages)
-        give = names.give
+        next_vector = names.vector
 
-        def kept(make, mend=None):
-            self._vectors.append(give(make, mend))
+        def keep_vector(make, repair=None):
+            self._vectors.append(next_vector(make, repair))
             return self._vectors[-1]
 
-        names.give = kept
+        names.vector = keep_vector
         program = SgdProgram(Problem(survey, deal, plan), names, self.steps.append)
         driver = ProgramDriver(program, names)
         driver.start()

@@ -8,7 +8,7 @@ import pytest
 
 from ps2.algorithms.frame import retry
 from ps2.algorithms.frame.retry import MAX_STARTS, retry_after_server_loss
-from ps2.algorithms.training.run import NotWhole
+from ps2.algorithms.training.run import IncompleteRunError
 from ps2.errors import RecoveryError, UnavailableError, UsageError
 
 
@@ -87,7 +87,7 @@ def test_a_fit_when_its_run_has_come_to_a_part_then_begins_anew(context):
         if len(begun) == 1:
             ps.lose()
             ps._coordinator.active_run.rollbacks += 1
-            raise NotWhole("counts are being made anew")
+            raise IncompleteRunError("counts are being made anew")
         return "done"
 
     assert retry_after_server_loss(fit) == "done"

@@ -25,7 +25,7 @@ from ps2.algorithms import (
     RandomForestClassificationModel,
     RandomForestRegressionModel,
 )
-from ps2.algorithms.frame.heads import predicted
+from ps2.algorithms.frame.heads import predict_all
 from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.metric.model import Metric
@@ -124,7 +124,7 @@ def test_onnx_file_when_scored_then_as_transform(kind, tmp_path):
     scoring = model.scoring()
     x = rows(scoring.missing)
     result = scored(model, x, tmp_path / "model.onnx")
-    expected = predicted(model.fitted, scoring.head, x if scoring.missing else sp.csr_array(x), 0.0, ())
+    expected = predict_all(model.fitted, scoring.head, x if scoring.missing else sp.csr_array(x), 0.0, ())
     assert result.keys() == {name for name, _ in scoring.outputs}
     for name, what in scoring.outputs:
         exact = {"rtol": 0, "atol": 0} if what == "prediction" and model.fitted.classes else {}

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ps2.algorithms.frame.plotting import draw_importances, draw_losses
 from ps2.algorithms.frame.summaries import history_html
 from ps2.algorithms.topics.model import LDATopics
-from ps2.algorithms.training.record import Placement, TrainingHistory, Words, best_step, by_step, cells, spaced, titles
+from ps2.algorithms.training.record import Placement, TrainingHistory, Words, best_step, by_step, cells, thin, titles
 from ps2.cli.training.printed import print_pace
 from ps2.errors import ConfigError
 
@@ -62,8 +62,8 @@ def test_cells_when_no_rows_were_held_out_then_omits_column():
 
 
 def test_spaced_when_there_are_many_then_keeps_first_and_last():
-    assert spaced(range(100)) == [0, 11, 22, 33, 44, 55, 66, 77, 88, 99]
-    assert (spaced(range(3)), spaced([])) == ([0, 1, 2], [])
+    assert thin(range(100)) == [0, 11, 22, 33, 44, 55, 66, 77, 88, 99]
+    assert (thin(range(3)), thin([])) == ([0, 1, 2], [])
 
 
 def test_best_step_when_rows_were_held_out_then_has_least_loss():
@@ -78,11 +78,11 @@ def test_losses_when_drawn_then_are_at_step_that_preceded_them():
     lines = lines_of(draw_losses(OF_TREES))
     assert lines["training"] == [[0, 0.7], [1, 0.5], [2, 0.4], [3, 0.3]]
     assert lines["held out"] == [[1, 0.6], [2, 0.45], [3, 0.5]]
-    assert [x for x, _ in lines["least: tree 2"]] == [2, 2]
+    assert [x for x, _ in lines["minimum: tree 2"]] == [2, 2]
 
 
 def test_losses_when_no_step_was_taken_then_config_error():
-    with pytest.raises(ConfigError, match="no step was taken"):
+    with pytest.raises(ConfigError, match="the training took no step"):
         draw_losses(history(objective=(0.7,), validation=(), steps=0))
 
 

@@ -247,7 +247,7 @@ import numpy as np, psutil, pyarrow as pa
 from ps2.algorithms.linear.losses import loss_of
 from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.training.faults import ColumnNames, Form
-from ps2.algorithms.training.reading import read_kept
+from ps2.algorithms.training.reading import read_spillable
 from ps2.data.row_spill import keep_batches
 from ps2.data.row_spill import RowSpill
 from ps2.data.spilling import Spill
@@ -259,7 +259,7 @@ loss, form = loss_of(Problem("logistic", 100)), Form(100, 2)
 
 def gradient(batches, mode):
     spill = RowSpill(Spill(mode), 0, 1)
-    rows = read_kept((batch for _ in range(batches)), ColumnNames(), form, spill).training
+    rows = read_spillable((batch for _ in range(batches)), ColumnNames(), form, spill).training
     return type(rows).__name__, len(rows), loss.gradient(rows, np.zeros(100), np.zeros(1)).weight
 
 gradient(2, "always")

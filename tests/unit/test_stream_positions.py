@@ -8,10 +8,10 @@ import pytest
 
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchProgress
-from ps2.algorithms.training.streams.progressive import Progressive, area, tally_of
+from ps2.algorithms.training.streams.progressive import Progressive, auc_of_bins, tally_of
 from ps2.algorithms.training.streams.spark_checkpoint import Rewind, file_offset, files_after, is_repeated, rewind_to
 from ps2.algorithms.training.streams.start import seconds_of
-from ps2.algorithms.training.streams.state import HeldColumns
+from ps2.algorithms.training.streams.state import ValueCounts
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError, RecoveryError
 
@@ -95,7 +95,7 @@ def test_tally_when_rows_are_measured_then_all_pairs_and_sums():
 
 
 def test_area_when_there_is_one_label_then_nan():
-    assert np.isnan(area(np.zeros(3), np.ones(3)))
+    assert np.isnan(auc_of_bins(np.zeros(3), np.ones(3)))
 
 
 @pytest.mark.parametrize("margin", [np.nan, np.inf])
@@ -145,7 +145,7 @@ def test_read_when_a_number_is_too_large_then_names_row(columns, said):
 
 
 def test_held_columns_when_one_has_gone_then_names_it():
-    held = HeldColumns().plus(0, 400, {"user": 400, "ad": 300}).plus(1, 600, {"user": 600, "ad": 600, "rare": 1})
+    held = ValueCounts().plus(0, 400, {"user": 400, "ad": 300}).plus(1, 600, {"user": 600, "ad": 600, "rare": 1})
     held.check(50, {"user": 1, "ad": 1, "rare": 0})
     held.check(3, {"user": 3, "ad": 0, "rare": 0})
     held.check(1, {"user": 0})
@@ -156,8 +156,8 @@ def test_held_columns_when_one_has_gone_then_names_it():
 
 
 def test_held_columns_when_a_batch_comes_again_then_counted_once():
-    once = HeldColumns().plus(3, 400, {"user": 400}).plus(4, 600, {"user": 500})
-    assert (once.rows, once.held, once.batch) == (1000, {"user": 900}, 4)
+    once = ValueCounts().plus(3, 400, {"user": 400}).plus(4, 600, {"user": 500})
+    assert (once.rows, once.counts, once.batch) == (1000, {"user": 900}, 4)
     assert once.plus(3, 400, {"user": 400}).plus(4, 600, {"user": 500}) == once
 
 

@@ -242,8 +242,8 @@ def test_topics_when_pickled_then_documents_have_the_same_shares(sampled, x):
         (np.zeros(12), ShapeError, r"expected shape \(n, 12\)"),
         ([[1], [1, 2]], ShapeError, "got a value that is not an array"),
         (np.full((2, 12), "a"), UsageError, "x: expected counts, got <U1"),
-        (np.eye(3, 12) / 2, InputError, "x: 3 of 3 documents hold what is no count, such as 0.5 in row 0"),
-        (-np.eye(3, 12)[1:], InputError, "x: 2 of 2 documents hold what is no count, such as -1 in row 0"),
+        (np.eye(3, 12) / 2, InputError, "x: 3 of 3 documents hold values that are no counts, such as 0.5 in row 0"),
+        (-np.eye(3, 12)[1:], InputError, "x: 2 of 2 documents hold values that are no counts, such as -1 in row 0"),
         (np.diag([1.0, np.nan])[:, [0, 1] * 6], InputError, "x: 1 of 2 documents .* such as nan in row 1"),
     ],
 )

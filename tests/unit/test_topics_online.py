@@ -39,7 +39,7 @@ AVERAGE = changed(ONLINE, subsamplingRate=0.3, sync="average", localBatches=3)
 # Lambda is float32 on the servers.
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 # Python would warn of the overflow that its numbers are made by.
-BEGIN_GAMMA = kernel(online_kernels.begin_gamma)
+BEGIN_GAMMA = kernel(online_kernels.draw_gamma)
 
 
 def counts_at_start():

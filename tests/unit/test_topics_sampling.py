@@ -120,11 +120,11 @@ def test_changes_when_topics_were_others_then_are_the_difference(corpus):
     after[::3] = before[::3]
     inputs = Assignments.of(corpus, TOPICS, after)
     begin, end = 2, 7
-    changes = inputs.changed(begin, end, before[corpus.begins[begin] : corpus.begins[end]])
+    changes = inputs.changes_since(begin, end, before[corpus.begins[begin] : corpus.begins[end]])
     result = np.zeros((end - begin, TOPICS), np.int32)
-    np.add.at(result, (np.repeat(np.arange(end - begin), changes.sizes), changes.topics), changes.by)
+    np.add.at(result, (np.repeat(np.arange(end - begin), changes.sizes), changes.topics), changes.deltas)
     np.testing.assert_array_equal(result, (of_words(corpus, after) - of_words(corpus, before))[begin:end])
-    assert (changes.by != 0).all()
+    assert (changes.deltas != 0).all()
 
 
 def test_likelihood_when_from_tallies_then_equals_full_counts(corpus, prior, sampler):

@@ -50,8 +50,8 @@ def test_training_when_done_then_counts_cover_all_tokens(ps, fleet, sync):
     assert result.model.counts.shape == (WORDS, TOPICS)
     assert result.model.counts.min() == 0
     np.testing.assert_array_equal(result.model.counts.sum(axis=1), documents().sum(axis=0))
-    last = fleet[0].shares_ring.clock_rows(len(ps.reports[0]) - 1)
-    np.testing.assert_array_equal(fleet[0].shares.pull(last).sum(axis=0), result.model.counts.sum(axis=0))
+    last = fleet[0].totals_ring.clock_rows(len(ps.reports[0]) - 1)
+    np.testing.assert_array_equal(fleet[0].worker_totals.pull(last).sum(axis=0), result.model.counts.sum(axis=0))
     assert len(steps) == result.history.steps == PLAN.settings.maxIter
     assert result.history.objective[-1] < result.history.objective[0] - 0.1
     assert min(result.history.metrics["tokens_per_s"]) > 0

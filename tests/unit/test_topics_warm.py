@@ -51,12 +51,12 @@ def test_sampling_when_warm_then_compiles_nothing(topics, sampler):
     assignments = Assignments.random(corpus, topics, iteration_key(1, 0), sampler)
     held, totals = np.zeros((4, topics), np.int32), np.bincount(assignments.topics, minlength=topics)
     for begin, end in corpus.slices(2):
-        listed = assignments.changed(begin, end)
-        np.add.at(held, (np.repeat(listed.words, listed.sizes), listed.topics), listed.by)
+        listed = assignments.changes_since(begin, end)
+        np.add.at(held, (np.repeat(listed.words, listed.sizes), listed.topics), listed.deltas)
         old = assignments.topics[corpus.begins[begin] : corpus.begins[end]].copy()
         of_words = held[corpus.words[begin:end]]
         assignments.sample(begin, end, of_words, totals, Prior(np.full(topics, 0.1), 0.1, 4), iteration_key(1, 1))
-        assignments.changed(begin, end, old)
+        assignments.changes_since(begin, end, old)
     ops.look(held, np.array([0.1]))
     assignments.counts_of_counts()
     table.deal_by_cost(np.arange(9), 3)

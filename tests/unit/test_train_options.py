@@ -329,7 +329,7 @@ def test_ctr_when_models_differ_then_help_tells_models():
     assert options["maxIter"].help.endswith(
         "passes over the rows (deepfm, wide-deep).  [default: 1 (lr, fm). 5 (deepfm, wide-deep)]"
     )
-    assert options["factorSize"].help.startswith("The number of numbers in a key's vector (fm, deepfm, wide-deep).")
+    assert options["factorSize"].help.startswith("The size of a key's vector (fm, deepfm, wide-deep).")
     assert options["seed"].help == "The seed of all random numbers."
 
 

@@ -54,7 +54,7 @@ def test_place_when_auto_then_takes_the_faster(work, cores, via):
     assert placement.reason.startswith("chosen by predicted time: 'local' ")
     threads = work.local_threads if via == "local" else work.worker_threads
     assert placement.workers == (1 if via == "local" else cores.workers)
-    assert placement.threads == min(threads, cores.local if via == "local" else cores.each)
+    assert placement.threads == min(threads, cores.local if via == "local" else cores.per_worker)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_place_when_auto_then_takes_the_faster(work, cores, via):
         (Request("local", 1), LARGE, "local", "as requested"),
         (Request(workers=2), SMALL, "servers", "numWorkers is 2"),
         (Request(workers=1), SMALL, "local", "chosen by predicted time: 'local' 244 ms, 'servers' 844 ms"),
-        (Request(began="servers"), SMALL, "servers", "as the training began"),
+        (Request(earlier_via="servers"), SMALL, "servers", "as the training began"),
         (Request(why_servers="checkpoints are made"), SMALL, "servers", "checkpoints are made"),
         (Request(), replace(SMALL, why_servers="it is too large"), "servers", "it is too large"),
         (Request(), replace(SMALL, weights=MAX_LOCAL_WEIGHTS + 1), "servers", "the model has 4,194,305 weights"),

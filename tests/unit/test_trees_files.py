@@ -68,7 +68,7 @@ def test_load_when_file_changed_or_is_gone_then_error_names_it(name, tmp_path):
     with pytest.raises(CheckpointCorruptError, match=rf"{name}\.npy: its checksum"):
         Forest.load(str(tmp_path))
     file.unlink()
-    with pytest.raises(CheckpointCorruptError, match=rf"{name}\.npy: named by the metadata, but not there"):
+    with pytest.raises(CheckpointCorruptError, match=rf"{name}\.npy: the metadata list this file, but it does not"):
         Forest.load(str(tmp_path))
 
 

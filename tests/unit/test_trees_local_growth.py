@@ -42,7 +42,7 @@ def reading():
 class Names(CheckpointNames):
     """Nothing lies on servers."""
 
-    def give(self, make, mend=None):
+    def vector(self, make, repair=None):
         return None
 
 
@@ -92,7 +92,7 @@ def run_of(options=OPTIONS, names=None, on_step=lambda step: None, **fields):
     program = LocalBoostingProgram(TreeRun(PROBLEM, options, FACTS.rows, None, settings, Record(on_step), names))
     driver = ProgramDriver(program, names)
     driver.start()
-    return OneProcess(driver, program.loop(), max(names.begun, FIRST_CLOCK), **fields)
+    return OneProcess(driver, program.loop(), max(names.finished_clocks, FIRST_CLOCK), **fields)
 
 
 def bits(run):

@@ -54,7 +54,7 @@ def train(
 ) -> FittedClusters:
     """Find clusters, with the centres on the servers; resume the training if the context has restored it."""
     names = CheckpointNames.of(plan.name, ps)
-    if not names.begun:
+    if not names.finished_clocks:
         centres_text = f"k={plan.clusters:,} and {plan.dim:,} features make {plan.values:,} values of centres, which"
         check_servers(f"{centres_text}, together with their sums, take", plan.fleet_bytes, ps.memory())
     return run_program(ps, KMeansProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
@@ -71,13 +71,15 @@ class KMeansProgram(Program[FittedClusters]):
         dim, clusters = plan.dim, plan.clusters
 
         def matrix(dtype: str) -> Any:
-            return names.give(lambda name: DCV.dense(dim, clusters, dtype, layout="column", name=name)).matrix()
+            return names.vector(lambda name: DCV.dense(dim, clusters, dtype, layout="column", name=name)).matrix()
 
         def vector(length: int) -> DCV:
-            return names.give(lambda name: DCV.dense(length, 1, "float64", name=name))
+            return names.vector(lambda name: DCV.dense(length, 1, "float64", name=name))
 
         centres, sums = matrix(plan.dtype), matrix("float64")
-        highs, lows = (names.give(lambda name: DCV.dense(dim, 1, "float64", name=name).fill(-np.inf)) for _ in range(2))
+        highs, lows = (
+            names.vector(lambda name: DCV.dense(dim, 1, "float64", name=name).fill(-np.inf)) for _ in range(2)
+        )
         self._vectors = ServerVectors(
             *(centres, sums, vector(clusters), vector(clusters)), *(highs, lows, vector(dim), vector(dim), vector(dim))
         )

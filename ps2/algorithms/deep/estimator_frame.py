@@ -178,7 +178,7 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
         settings |= compared_settings(table, job.plan)
         # Compare the settings first: they determine the matrices that the checkpoint must have.
         Journal.of(names, settings, DeepProgram.number)
-        model = self._existing(table.hasher, name, ps) if names.begun else self._begin(table.hasher, name)
+        model = self._existing(table.hasher, name, ps) if names.finished_clocks else self._begin(table.hasher, name)
         with freed_on_failure(model):
             return Trained(model, train(ps, table, model, job.plan, on_step, names, settings))
 
@@ -189,7 +189,7 @@ class DeepEstimator(DeepSettings, KeyedEstimator, SurveyingEstimator):
         label, weight = self._label(), self._if_set("weightCol")
         check_label_is_apart(label, hasher.columns)
         check_workers(spark, self._requested_workers)
-        loads, total_weight, newest_s = survey_labels(dataset, label, weight, self._time())
+        loads, total_weight, newest_s = survey_labels(dataset, label, weight, self._time_column())
         num_rows = sum(load.rows for load in loads.values())
         # The column of weights can also be a key column.
         columns = [column(name) for name in dict.fromkeys([*hasher.columns, label, weight]) if name is not None]

@@ -52,7 +52,7 @@ class DeepProgram(Program[TrainingHistory]):
         epoch = 0
         while epoch < ask.setting(lambda: self.plan.settings.maxIter):
             loss, num_rows = yield from ask.part(partial(self._epoch, epoch))
-            ask.record_step(self.record.known(loss), num_rows, 0)
+            ask.record_step(self.record.fill_missing(loss), num_rows, 0)
             epoch += 1
 
     def _epoch(self, epoch: int) -> Steps[tuple[float, int]]:
@@ -141,7 +141,7 @@ def train(  # noqa: PLR0913 - the last two arguments are for named trainings
     plan.check(model.architecture.has_towers)
     batch_rows = plan.settings.batchSize * (1 if plan.settings.staleness == 0 else table.workers)
     plan = replace(plan, steps=max(1, math.ceil(table.rows / batch_rows)), weight=table.total)
-    if not names.begun:
+    if not names.finished_clocks:
         model.layers.forget_gradients()
     learner = Learner(model.architecture, plan, model.layers, model.table)
     program = DeepProgram(learner, Record(on_step, WORDS), settings or {})

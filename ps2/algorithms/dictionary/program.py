@@ -69,7 +69,7 @@ def train(
     The result is the same for any number of workers and servers and any distribution of rows: sums of rows are exact.
     """
     names = CheckpointNames.of(plan.name, ps)
-    if not names.begun:
+    if not names.finished_clocks:
         values_text = f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.values:,} values, which"
         check_servers(f"{values_text}, together with their sums, take", plan.fleet_bytes, ps.memory())
     return run_program(ps, DictionaryProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
@@ -85,10 +85,12 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
         self._columns = columns
         dim, count = plan.dim, plan.settings.k
         atoms, sums = (
-            names.give(lambda name: DCV.dense(dim, count, "float64", layout="column", align=TILE, name=name)).matrix()
+            names.vector(lambda name: DCV.dense(dim, count, "float64", layout="column", align=TILE, name=name)).matrix()
             for _ in range(2)
         )
-        products, pairs = (names.give(lambda name: DCV.dense(count * count, 1, "float64", name=name)) for _ in range(2))
+        products, pairs = (
+            names.vector(lambda name: DCV.dense(count * count, 1, "float64", name=name)) for _ in range(2)
+        )
         self._vectors = ServerVectors(atoms, sums, products, pairs)
 
     # -- the algorithm -------------------------------------------------------------------------------------------------

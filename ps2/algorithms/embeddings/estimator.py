@@ -264,7 +264,7 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         with ExitStack() as cleanup:
             for order in orders:
                 name = f"{plan.name}/{order}" if plan.name and len(orders) > 1 else plan.name
-                corpus = replace(corpus, first=results[-1].clocks if results else 0)
+                corpus = replace(corpus, first_clock=results[-1].clocks if results else 0)
                 results.append(self._train_corpus(corpus, replace(plan, order=order, name=name), cleanup))
         return results
 

@@ -114,7 +114,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         shared_cleanup: ExitStack | None,
     ) -> None:
         super().__init__(plan, None, Record(on_step, WORDS))
-        self.names = CheckpointNames.of(plan.name, ps, corpus.first)
+        self.names = CheckpointNames.of(plan.name, ps, corpus.first_clock)
         self._ps, self._corpus, self._only_worker = ps, corpus, only_worker
         self._cleanup, self._shared_cleanup = ExitStack(), shared_cleanup
         self._threads = only_worker.threads if only_worker else cores_each(training_host(ps).spark(), corpus.workers)
@@ -142,7 +142,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
                     f"{plan.zero_vectors_loss:.3g}"
                 )
             step_size = {"step_size": plan.rate(epoch)}
-            loss, num_bytes = self.record.known(total.mean_loss), int(total.bytes)
+            loss, num_bytes = self.record.fill_missing(total.mean_loss), int(total.bytes)
             metrics.append(ask.record_step(loss, 0, num_bytes, step_size, pairs=total.pairs, words=total.tokens))
         self.record.metrics = {name: tuple(step[name] for step in metrics) for name in metrics[0]}
         return placement
@@ -158,14 +158,14 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         log.info("training %s", placement)
         tables = ServerTables.make(plan, len(self._ps.servers), self.names)
         self._cleanup.callback(tables.free)
-        if not self.names.begun:
+        if not self.names.finished_clocks:
             tables.initialize(plan)
         if isinstance(tables.vectors, SlicedTable) and isinstance(tables.contexts, SlicedTable):
             # After ``repartition``, tables have no alias table.
             sampler = Sampler.from_frequencies(plan, corpus.frequencies)
             put_aliases(tables.vectors, tables.contexts, sampler.thresholds, sampler.aliases)
         tokens = clock_tokens(plan, corpus.workers)
-        schedule = EpochSchedule.from_plan(plan, corpus.workers, tokens, corpus.first)
+        schedule = EpochSchedule.from_plan(plan, corpus.workers, tokens, corpus.first_clock)
         return WorkerSetup(plan, schedule, tables, self._threads)
 
     def loop(self) -> EmbeddingLoop:
@@ -183,7 +183,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         if tables.contexts is not None and not self.plan.shares_table:
             contexts = self._finite(tables.contexts.pull())
         history = replace(self.record.history(), placement=placement)
-        clocks = self._corpus.first + self._setup.schedule.count
+        clocks = self._corpus.first_clock + self._setup.schedule.count
         fitted = FittedEmbeddings(self._finite(tables.vectors.pull()), contexts, history, clocks, keys, counts)
         if self._shared_cleanup is not None and self.plan.name:
             self._shared_cleanup.push(self._cleanup.pop_all())

@@ -190,14 +190,14 @@ class ServerTables:
 
         def make_table(seed: int | None = None) -> VectorTable | SlicedTable:
             if plan.keyed:
-                row = names.give(lambda name: DCV.sparse(MAX_KEYS, plan.size, layout="column", name=name))
+                row = names.vector(lambda name: DCV.sparse(MAX_KEYS, plan.size, layout="column", name=name))
                 return KeyedTable(row.matrix(), seed)
             if plan.settings.via == "servers":
-                row = names.give(
+                row = names.vector(
                     lambda name: make_row(plan, servers, name), lambda row, name: repartition(plan, row, servers, name)
                 )
                 return SlicedTable(plan, row.matrix())
-            return VectorTable(names.give(lambda name: make_columns(plan, name)).matrix())
+            return VectorTable(names.vector(lambda name: make_columns(plan, name)).matrix())
 
         subject = (
             f"vectors of {plan.vocabulary:,} words with {plan.size:,} float32s each take "
@@ -209,7 +209,7 @@ class ServerTables:
             if plan.settings.via == "servers" or not plan.shares_table:
                 tables.append(make_table())
         vectors, contexts = tables[0], tables[1] if len(tables) > 1 else None
-        counts = names.give(lambda name: DCV.sparse(MAX_KEYS, 1, "int64", name=name)) if plan.keyed else None
+        counts = names.vector(lambda name: DCV.sparse(MAX_KEYS, 1, "int64", name=name)) if plan.keyed else None
         return ServerTables(vectors, contexts, counts)
 
     def for_keys(self, keys: Int64s) -> ServerTables:

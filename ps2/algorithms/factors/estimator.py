@@ -86,7 +86,7 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
         """
         return super().setInitialModel(value)
 
-    def _start_of(self, value: Any) -> MatrixFactors:
+    def _read_initial_model(self, value: Any) -> MatrixFactors:
         factors = value.factors if isinstance(value, MatrixFactorizationModel) else value
         if not isinstance(factors, MatrixFactors):
             raise ConfigError(f"initialModel: expected a MatrixFactorizationModel, got {type(value).__name__}")

@@ -147,7 +147,7 @@ class SgdProgram(FactorsProgram):
     def _forget_unsaved(self, descent: Descent) -> None:
         del descent.results[descent.saved :]
         ratings, num_bytes = (sum(getattr(result, name) for result in descent.results) for name in ("ratings", "bytes"))
-        self.record.keep(descent.saved, ratings, num_bytes)
+        self.record.truncate(descent.saved, ratings, num_bytes)
 
     def _write_first_vectors(self) -> None:
         survey, assignment = self.problem.survey, self.problem.assignment

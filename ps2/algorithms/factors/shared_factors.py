@@ -60,7 +60,7 @@ def _allocate(column_counts: list[int], width: int, subject: str, names: Checkpo
     matrices: list[DCVMatrix] = []
 
     def allocate(count: int) -> DCVMatrix:
-        return names.give(lambda name: DCV.dense(count, width, "float32", layout="column", name=name)).matrix()
+        return names.vector(lambda name: DCV.dense(count, width, "float32", layout="column", name=name)).matrix()
 
     with fitting_servers(subject, matrices):
         for count in column_counts:
@@ -151,7 +151,7 @@ class CcdVectors:
         if sizes.plan.settings.implicitPrefs:
             rows = KINDS * (sizes.workers + 1)
             with fitting_servers(subject, matrices):
-                grams = names.give(lambda name: DCV.dense(sizes.ranks**2, rows, "float64", name=name)).matrix()
+                grams = names.vector(lambda name: DCV.dense(sizes.ranks**2, rows, "float64", name=name)).matrix()
         return CcdVectors(sizes, tuple(matrices[: sizes.copies]), tuple(matrices[sizes.copies :]), grams)
 
     def write(self, users: Float32s, items: Float32s) -> None:

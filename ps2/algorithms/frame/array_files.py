@@ -1,4 +1,4 @@
-"""Save and load a model's arrays. Pyspark's metadata list their files with checksums. Reading needs no Spark."""
+"""Save and load a model's arrays as files that its metadata list with checksums. Neither needs a Spark session."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ from ps2.storage.files import reported, resolve_url, write
 
 A = TypeVar("A", bound="ArrayFiles")
 
-# PS2's key in the metadata of pyspark.
+# The key of PS2's entry in a saved model's metadata, which otherwise have pyspark's format.
 KEY = "ps2"
-# The maximum number of values of a model that is pickled with the functions that use it. A larger model is broadcast.
-MAX_LIGHT = 1 << 14
+# A model with at most this many array elements is pickled with each function that uses it. A larger model is broadcast.
+MAX_PICKLED_VALUES = 1 << 14
 
 
 def write_arrays(url: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    """Write arrays, by file name, to a folder; return their entries for the metadata."""
+    """Write arrays, given by file name, to a folder; return the size and checksum of each file for the metadata."""
     fs, root = resolve_url(url)
     with reported(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
     entries = {}
     for name, array in arrays.items():
-        size, digest = write(fs, f"{root}/{name}", npy(array))
-        entries[name] = {"bytes": size, "xxh3_128": digest}
+        num_bytes, digest = write(fs, f"{root}/{name}", npy(array))
+        entries[name] = {"bytes": num_bytes, "xxh3_128": digest}
     return entries
 
 
 def read_array(url: str, name: str, files: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Read the file of an entry of ``write_arrays``; raise CheckpointCorruptError if it does not match the entry."""
+    """Read an array; raise CheckpointCorruptError if its file differs from the entry in ``write_arrays``' result."""
     fs, root = resolve_url(url)
     path = f"{root}/{name}"
     try:
         data = fs.cat_file(path)
     except FileNotFoundError as error:
-        raise CheckpointCorruptError(f"{path}: named by the metadata, but not there") from error
+        raise CheckpointCorruptError(f"{path}: the metadata list this file, but it does not exist") from error
     if xxhash.xxh3_128(data).hexdigest() != files[name]["xxh3_128"]:
         raise CheckpointCorruptError(f"{path}: its checksum is not that of the metadata: the file has changed")
     return np.load(io.BytesIO(data), allow_pickle=False)
 
 
 def load_content(path: str) -> Any:
-    """Return PS2's part of a saved model's metadata, None if there is none; raises like ``load_metadata``."""
+    """Return PS2's entry in a saved model's metadata; None if it is missing. Raises like ``load_metadata``."""
     return load_metadata(path).get(KEY)
 
 
 def load_metadata(path: str) -> dict[str, Any]:
-    """Return a saved model's metadata as pyspark writes them: class, paramMap and others; PS2's part is ``KEY``.
+    """Return a saved model's metadata as pyspark writes them: class, paramMap and others, with PS2's entry at ``KEY``.
 
-    Raise CheckpointMissingError if there is no model, and CheckpointCorruptError for metadata that cannot be read.
+    Raise CheckpointMissingError if the folder has no metadata, and CheckpointCorruptError if they are not JSON.
     """
     fs, root = resolve_url(path, "path")
     with reported(root, "reading the metadata"):
@@ -70,7 +70,7 @@ def load_metadata(path: str) -> dict[str, Any]:
         parts = [file for file in files if "/part-" in file and not file.endswith(".crc")]
         lines = [line for file in parts for line in fs.cat_file(file).splitlines()]
     if not lines:
-        raise CheckpointMissingError(f"{path}: expected a model, and there is no folder metadata in it")
+        raise CheckpointMissingError(f"{path}: expected the folder of a model, but it has no folder metadata")
     try:
         content = json.loads(lines[0])
     except ValueError as error:
@@ -80,11 +80,11 @@ def load_metadata(path: str) -> dict[str, Any]:
 
 @contextmanager
 def reading(path: str, content: Any, expected: str, kind: str) -> Iterator[None]:
-    """Raise UsageError unless the format is ``expected``; raise CheckpointCorruptError for errors in the block."""
+    """Raise UsageError unless PS2's entry has the expected format; CheckpointCorruptError: an error in the block."""
     saved_format = content.get("format") if isinstance(content, dict) else None
     if saved_format != expected:
         raise UsageError(
-            f"{path}: expected {kind} of format {expected!r}, got {saved_format!r}: another version wrote it"
+            f"{path}: expected {kind} of format {expected!r}, got {saved_format!r}, which another version wrote"
         )
     try:
         yield
@@ -95,9 +95,9 @@ def reading(path: str, content: Any, expected: str, kind: str) -> Iterator[None]
 def save_without_spark(
     path: str, model_class: str, params: Mapping[str, Any], write_content: Callable[[str], Any]
 ) -> None:
-    """Write a model to a new folder, with metadata as pyspark writes them; raise UsageError if the folder exists.
+    """Write a model to a new folder, with metadata in pyspark's format; raise UsageError if the folder exists.
 
-    ``write_content`` writes everything else to a URL, and returns PS2's part of the metadata.
+    ``write_content`` writes the model's other files to the folder, and returns PS2's entry in the metadata.
     """
     fs, root = resolve_url(path, "path")
     if fs.exists(root):
@@ -122,17 +122,16 @@ class ModelFiles:
     """The files of one subclass of ``ArrayFiles``.
 
     Attributes:
-        format: the format, with its version.
-        what: a word for the content in errors.
-        arrays: the names of the arrays, each with its valid dtype kinds, NumPy's letters. The file of an array is
-            NAME.npy.
+        format: the name of the format, with its version.
+        kind: the kind of the content, for messages, such as "a dictionary".
+        arrays: the names of the arrays, each with its valid ``dtype.kind`` letters. The file of an array is NAME.npy.
         values: the names of the other values, each with its conversion from JSON, which raises ValueError or TypeError
             for a wrong value.
         optional: arrays that a model can lack, described like ``arrays``. An absent array has no file.
     """
 
     format: str
-    what: str
+    kind: str
     arrays: Mapping[str, str]
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     optional: Mapping[str, str] = field(default_factory=dict)
@@ -141,7 +140,7 @@ class ModelFiles:
 class ArrayFiles:
     """Arrays and values that are written to a model's folder, and read from it without Spark.
 
-    The names in ``_FILES`` are attributes, and arguments of the constructor, unless the hooks convert them.
+    Names in ``_FILES`` are attributes and constructor arguments, unless a subclass overrides the private methods.
     """
 
     _FILES: ClassVar[ModelFiles]
@@ -163,11 +162,11 @@ class ArrayFiles:
         return cls.read(path, path, load_content(path))
 
     def _arrays_to_write(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays in the form in which they are written to files."""
+        """Return the arrays by name, as they are written to files."""
         return {name: getattr(self, name) for name in self._FILES.arrays}
 
     def _values_to_write(self) -> dict[str, Any]:
-        """Return the other values in the form in which the metadata hold them."""
+        """Return the other values by name, as JSON data for the metadata."""
         values = {name: getattr(self, name) for name in self._FILES.values}
         return {name: value.to_json() if hasattr(value, "to_json") else value for name, value in values.items()}
 
@@ -179,30 +178,30 @@ class ArrayFiles:
 
     @classmethod
     def _make(cls: type[A], arrays: dict[str, Any], values: dict[str, Any]) -> A:
-        """Return the model of these arrays and values; raise ValueError if they do not match."""
+        """Return a model with these arrays and values; raise ValueError if they do not match."""
         make: Any = cls
         model: A = make(**arrays, **values)
         return model
 
     @classmethod
     def _from_files(cls: type[A], path: str, url: str, arrays: dict[str, Any], values: dict[str, Any]) -> A:
-        """Return the model of a folder, which may have more files than these arrays; raise like ``load``."""
+        """Return a model with these arrays and values; a subclass can read further files. Raises like ``load``."""
         try:
             return cls._make(arrays, values)
         except ValueError as error:
             raise CheckpointCorruptError(f"{path}: {error}") from error
 
     def write(self, url: str) -> dict[str, Any]:
-        """Write the arrays to a folder; return their entries for the metadata."""
+        """Write the arrays to a folder; return PS2's entry in the metadata."""
         files = write_arrays(url, {f"{name}.npy": array for name, array in self._arrays_to_write().items()})
         return {"format": self._FILES.format, **self._values_to_write(), "files": files}
 
     @classmethod
     def read(cls: type[A], path: str, url: str, content: Any) -> A:
-        """Read what ``write`` wrote to a URL. ``path`` is the user's path, for errors; raises like ``load``."""
-        saved = cls._FILES
-        with reading(path, content, saved.format, saved.what):
-            values = {name: convert(content[name]) for name, convert in saved.values.items()}
+        """Read what ``write`` wrote to a URL. ``path`` is the user's path, for messages; raises like ``load``."""
+        files = cls._FILES
+        with reading(path, content, files.format, files.kind):
+            values = {name: convert(content[name]) for name, convert in files.values.items()}
             kinds = cls._arrays_to_read(content, values)
             arrays = {name: read_array(url, f"{name}.npy", dict(content["files"])) for name in kinds}
             for name, array in arrays.items():
@@ -219,15 +218,15 @@ class ArrayModel(ArrayFiles):
 
     @property
     def is_light(self) -> bool:
-        """Whether the model is small enough to be pickled with the function that uses it."""
-        return sum(getattr(self, name).size for name in self._FILES.arrays) <= MAX_LIGHT
+        """Whether the model is small enough to be pickled with each function that uses it."""
+        return sum(getattr(self, name).size for name in self._FILES.arrays) <= MAX_PICKLED_VALUES
 
     def save(self, path: str) -> None:
         """Write the model to a new folder, local or a URL that fsspec knows. The public model can also read it.
 
         Raises:
             UsageError: the folder exists.
-            RecoveryError: the file system refuses.
+            RecoveryError: the files cannot be written.
         """
         save_without_spark(path, self._MODEL_CLASS, self._params(), self.write)
 

@@ -1,4 +1,4 @@
-"""Arrow data in tasks: batches joined to blocks, tables as bytes, matrices as lists, and what tasks compute by row."""
+"""Convert Arrow data in tasks: batches to blocks, tables to bytes, matrices to lists, row indices to DataFrames."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The number of rows of a batch that ``frame_of_rows`` makes.
+# The maximum number of rows in a batch that ``frame_of_rows`` makes.
 BATCH_ROWS = 4096
 
 
 def blocks_of(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Yield consecutive items in lists; a list ends when the sum of its items' sizes reaches the limit."""
+    """Yield consecutive items in lists; a list ends with the item at which the sum of sizes reaches the limit."""
     block: list[T] = []
     total = 0
     for item in items:
@@ -36,7 +36,7 @@ def blocks_of(items: Iterable[T], size: Callable[[T], int], limit: int) -> Itera
 
 
 def to_bytes(table: pa.Table) -> bytes:
-    """Return a table as an Arrow stream."""
+    """Encode a table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -45,12 +45,12 @@ def to_bytes(table: pa.Table) -> bytes:
 
 
 def from_bytes(encoded: Any) -> pa.Table:
-    """Return the table of an Arrow stream."""
+    """Decode a table that ``to_bytes`` encoded."""
     return pa.ipc.open_stream(bytes(encoded)).read_all()
 
 
 def as_lists(rows: npt.NDArray[Any]) -> pa.ListArray:
-    """Return the rows of a matrix as lists."""
+    """Return an Arrow array with a list for each row of a matrix."""
     n, dim = rows.shape
     offsets = pa.array(np.arange(n + 1) * dim, pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.array(np.ascontiguousarray(rows).reshape(-1)))
@@ -61,17 +61,17 @@ def frame_of_rows(spark: Any, count: int, make_batch: Callable[[Int64s], pa.Reco
 
     def make_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            numbers = batch.column(0).to_numpy()
-            for begin in range(0, len(numbers), BATCH_ROWS):
-                yield make_batch(numbers[begin : begin + BATCH_ROWS])
+            indices = batch.column(0).to_numpy()
+            for begin in range(0, len(indices), BATCH_ROWS):
+                yield make_batch(indices[begin : begin + BATCH_ROWS])
 
-    tasks = max(1, min(backend_of(spark).total_slots(), count // BATCH_ROWS))
-    rows: DataFrame = with_python(spark).range(0, count, 1, tasks)
+    num_tasks = max(1, min(backend_of(spark).total_slots(), count // BATCH_ROWS))
+    rows: DataFrame = with_python(spark).range(0, count, 1, num_tasks)
     return rows.mapInArrow(make_batches, schema)
 
 
 def spark_schema(schema: pa.Schema) -> str:
-    """Return an Arrow schema of simple types as a schema string of Spark."""
+    """Return an Arrow schema of the types below as a schema string of Spark, such as "id long, name string"."""
     types = {
         pa.int32(): "int",
         pa.int64(): "long",

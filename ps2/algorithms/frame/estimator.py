@@ -82,7 +82,7 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
         self._check_values()
 
     def _check_frame(self, dataset: Any) -> None:
-        """Raise unless ``dataset`` is a DataFrame whose session runs."""
+        """Raise InputError or StoppedError unless ``dataset`` is a DataFrame whose Spark session runs."""
         check_frame(dataset)
         if backend_of(dataset).is_stopped():
             raise StoppedError("the SparkSession of the DataFrame is stopped: make a new one, and read the rows again")
@@ -115,7 +115,7 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
             ps = PS2Context.getOrCreate(table.frame.sparkSession, self._if_set("numServers"))
 
             def run() -> T:
-                with self._shown(spark, steps) as on_step:
+                with self._show_training(spark, steps) as on_step:
                     return train(ps, on_step)
 
             return when_free(spark, table.workers, run)
@@ -123,7 +123,7 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
     def _train_in_one_job(
         self, dataset: DataFrame, table: Table, steps: int, training: Callable[[int], SurveyedTraining]
     ) -> Any:
-        """Survey rows and train on them in one Spark job; return the result, None if another way to train is needed."""
+        """Survey rows and train on them in one Spark job; return the result, None if one job cannot train on them."""
 
         def run(ps: PS2Context, on_step: OnStep) -> Any:
             outcome = run_surveyed(ps, training(len(ps.servers)))
@@ -137,16 +137,16 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
             raise
 
     def _why_durable(self) -> str:
-        """Return the reason why the servers must hold the training's state; "": there is none."""
+        """Return why the servers must store the training's state, in words for messages; "": they need not."""
         if self._name:
-            return "another driver may go on with this training"
+            return "another driver may resume this training"
         ps = PS2Context.getActive()
         # The context's own checkpoints only contain the state of trainings on the servers.
         makes_checkpoints = ps is not None and (ps.conf.checkpointEverySteps or ps.conf.checkpointEveryS)
         return "checkpoints are made during the training" if makes_checkpoints else ""
 
     @contextmanager
-    def _shown(self, spark: SparkBackend, steps: int) -> Iterator[Callable[[StepReport], None]]:
+    def _show_training(self, spark: SparkBackend, steps: int) -> Iterator[Callable[[StepReport], None]]:
         """Show a training in a progress line and on the live page; yield the function to call after each step."""
         name, watch = type(self).__name__, current_watch()
         params = {param.name: self.getOrDefault(param) for param in self.params if self.isSet(param)}
@@ -192,7 +192,7 @@ class Job:
 class SurveyingEstimator(TrainingEstimator):
     """Base class of estimators that survey a table, choose where to train, deal its rows and train."""
 
-    # The largest number of classes. None: labels are numbers; 0: no limit.
+    # The maximum number of classes. None: labels are numbers; 0: no limit.
     _CLASSES: int | None = None
     # Whether another driver can resume a training in the only worker's process, as it can with servers.
     _LOCAL_IS_DURABLE = False
@@ -205,16 +205,16 @@ class SurveyingEstimator(TrainingEstimator):
     def _plan(self) -> Any:
         """Return the settings, or a plan; raise ConfigError if params contradict each other, before any Spark job."""
         bases = type(self).__mro__
-        return self._values(next(one for one in bases if issubclass(one, Settings) and not one._has_params))
+        return self._values(next(base for base in bases if issubclass(base, Settings) and not base._has_params))
 
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Any:
         """Survey a table before training; return a ``Survey``, or a ``TableSurvey`` if rows have no labels."""
         return survey_rows(dataset, columns) if columns.label is None else survey(dataset, columns, self._CLASSES)
 
     def _resolve(self, plan: Any, survey: Any) -> Any:
-        """Return a plan with the facts of the table; raise ConfigError or LimitError if it cannot be trained.
+        """Return a plan with facts about the table; raise ConfigError or LimitError if it cannot be trained.
 
-        If ``plan`` is settings, the default makes a ``_PLAN`` of them with dim and classes, if it has such fields.
+        By default, settings become a ``_PLAN``, with the survey's ``dim`` and ``classes`` if ``_PLAN`` has such fields.
         """
         if not isinstance(plan, Settings):
             return plan
@@ -222,15 +222,15 @@ class SurveyingEstimator(TrainingEstimator):
         return self._PLAN(settings=plan, **{name: getattr(survey, name) for name in facts})
 
     def _work(self, plan: Any, survey: Any) -> Work:
-        """Return the work of a resolved plan, for the cost model. It has no meaning if a family always uses servers."""
+        """Return the work of a resolved plan, for the cost model. It is not used if a family always uses servers."""
         return plan.work(survey.rows, survey.cost) if hasattr(plan, "work") else Work(0.0, 1.0, 0.0)
 
     def _with_rows(self, job: Job) -> Any:
-        """Return the plan with what depends on the placement and on the dealt rows."""
+        """Return the plan completed with facts that depend on the placement or on the dealt rows."""
         return job.plan
 
     def _steps(self, plan: Any) -> int:
-        """Return the largest number of steps of a plan."""
+        """Return the maximum number of steps of a plan."""
         return int(getattr(plan.settings, "maxIter", 1))
 
     def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> Any:
@@ -240,7 +240,7 @@ class SurveyingEstimator(TrainingEstimator):
         return self._TRAIN(ps, job.table, job.plan, on_step=on_step)
 
     def _trained_model(self, trained: Any, job: Job) -> Any:
-        """Return the model of the result of ``_train``, which is a ``Trained`` by default."""
+        """Return the public model for the result of ``_train``, which by default is a ``Trained``."""
         return self._MODEL._of(trained.model)
 
     def _history(self, trained: Any, job: Job, model: Any) -> TrainingHistory:
@@ -256,14 +256,15 @@ class SurveyingEstimator(TrainingEstimator):
         """Return the user's requirements for the placement."""
         return Request(self.getOrDefault("via") if self.hasParam("via") else "servers", self._requested_workers)
 
-    def _began(self) -> Via | None:
-        """Return where an earlier driver began the training; None: there is no earlier driver."""
+    def _earlier_via(self) -> Via | None:
+        """Return where an earlier driver has run this training; None: there is no earlier driver."""
         return None
 
     def _place(self, work: Work, dealer: Dealer) -> Placement:
         """Choose where to train."""
         why_servers = "" if self._LOCAL_IS_DURABLE else self._why_durable()
-        return place(work, dealer.cores, replace(self._request(), why_servers=why_servers, began=self._began()))
+        request = replace(self._request(), why_servers=why_servers, earlier_via=self._earlier_via())
+        return place(work, dealer.cores, request)
 
     def _train_model(self, plan: Any, survey: Any, dealer: Dealer) -> tuple[Any, TrainingHistory]:
         """Choose where to train, deal the rows and train; return the model and the history of the training."""
@@ -289,7 +290,7 @@ class SurveyingEstimator(TrainingEstimator):
 
     @abstractmethod
     def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Any]:
-        """Check and survey a table; return what was found, and what brings its rows to the workers (``Dealer``)."""
+        """Check and survey a table; return the survey, and the function that deals its rows (see ``Dealer``)."""
 
 
 class FleetEstimator(FeatureParams, SurveyingEstimator):
@@ -306,7 +307,7 @@ class FleetEstimator(FeatureParams, SurveyingEstimator):
         return survey, Dealer(dataset, columns, survey, workers)
 
     def _compile_ahead(self) -> None:
-        """Begin to compile slow kernels in another process; the workers find them in this host's cache."""
+        """Start to compile slow kernels in another process, which writes them to this host's cache for the workers."""
 
     def _columns(self) -> ColumnNames:
         """Return the names of the columns to train on."""
@@ -316,9 +317,9 @@ class FleetEstimator(FeatureParams, SurveyingEstimator):
 
 
 def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
-    """Run workers as soon as enough task slots are free; repeat this if another job has taken the slots first.
+    """Call ``run``, which starts workers, when enough task slots are free; repeat it if another job took the slots.
 
-    Raise SlotsError if there are too few slots, and no other job has them or returns them in time.
+    Raise SlotsError if there are too few slots although no other job runs, or after ``SLOTS_TIMEOUT_S``.
     """
     deadline_s = time.monotonic() + SLOTS_TIMEOUT_S
     while True:
@@ -334,21 +335,21 @@ def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
 class HasInitialModel(TrainingEstimator):
     """An estimator whose training can begin with a model: ``setInitialModel``, or the keyword ``initialModel``."""
 
-    # The model that the training begins with, see ``_start_of``; None: it begins from scratch.
+    # The result of ``_read_initial_model``; None: the training begins from scratch.
     _initial: Any = None
 
     def setInitialModel(self: H, value: Any) -> H:
-        """Set a model with which the training begins; None: it begins from scratch. Files of the estimator lack it.
+        """Set the model with which the training begins; None: it begins from scratch. A saved estimator lacks it.
 
         Raises:
-            ConfigError: the estimator's training cannot begin with it.
+            ConfigError: the estimator's training cannot begin with this model.
         """
-        self._initial = None if value is None else self._start_of(value)
+        self._initial = None if value is None else self._read_initial_model(value)
         return self
 
     @abstractmethod
-    def _start_of(self, value: Any) -> Any:
-        """Return what a training needs of an initial model; raise ConfigError if the model is of another kind."""
+    def _read_initial_model(self, value: Any) -> Any:
+        """Return the parameters of an initial model; raise ConfigError if the training cannot begin with this model."""
 
     def setParams(self: H, **params: Any) -> H:
         """Set params and, as ``initialModel``, the initial model by name.

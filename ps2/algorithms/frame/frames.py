@@ -1,4 +1,4 @@
-"""Check DataFrames, and read their columns of features: vectors, categories (ml_attr), integers above 2^53."""
+"""Check DataFrames and their feature columns: vectors, categories (pyspark.ml's ml_attr), integers above 2^53."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_frame(dataset: Any) -> None:
 
 @contextmanager
 def spark_calls(dataset: Any) -> Iterator[None]:
-    """Raise errors of PS2 if Spark jobs fail: StoppedError if the DataFrame's application has ended."""
+    """Convert errors of the block's Spark jobs to PS2's: StoppedError if the DataFrame's application has ended."""
     if not (isinstance(dataset, DataFrame) or is_connect(dataset)):
         yield
         return
@@ -37,19 +37,19 @@ def spark_calls(dataset: Any) -> Iterator[None]:
         yield
 
 
-def for_arrow(vectors: Column) -> Column:
+def as_arrow_structs(vectors: Column) -> Column:
     """Return vectors as structs whose lists are never null; a null vector stays null.
 
-    Spark (4.1 and later) asks Arrow after each row for the bytes of the batch. Arrow then fills the offsets of lists
-    from the last list that is not null, so null indices of dense vectors cost the square of the number of rows.
+    Spark (4.1 and later) asks Arrow for the batch's size after each row. For this, Arrow fills the offsets of all lists
+    since the last list that is not null. The indices of dense vectors are null, so n rows would take O(n^2) time.
     """
     structs = F.unwrap_udt(vectors)
-    # An SQL expression, as each Column that Python makes takes several calls to Java.
+    # SQL is faster than Python's Columns, each of which takes several calls to Java.
     return structs.withField("indices", F.coalesce(structs["indices"], F.expr("cast(array() as array<int>)")))
 
 
-def values_of(attribute: Mapping[str, Any], kind: str | None) -> int | None:
-    """Return the number of values of a nominal or binary attribute; None: it is numeric, or the number is unknown."""
+def num_values_of(attribute: Mapping[str, Any], kind: str | None) -> int | None:
+    """Return the number of values of an attribute of type ``kind``; None: it is numeric, or the number is unknown."""
     if kind == "binary":
         return 2
     if kind != "nominal":
@@ -60,35 +60,34 @@ def values_of(attribute: Mapping[str, Any], kind: str | None) -> int | None:
 
 
 def categories_of(features: Sequence[StructField]) -> dict[int, int]:
-    """Return the number of categories of each categorical feature, by feature number.
+    """Return the number of categories of each categorical feature, by the feature's index.
 
-    The features are one column of vectors or arrays, or columns of numbers. InputError: a nominal feature does not have
-    its number of values.
+    The features are one column of vectors or arrays, or several columns of numbers. InputError: the metadata of a
+    nominal feature have neither its values nor their number.
     """
-    first = features[0]
-    if isinstance(first.dataType, (NumericType, BooleanType)):
-        by_number = [(number, field.metadata.get("ml_attr", {})) for number, field in enumerate(features)]
-        described = [(number, attribute.get("type"), attribute) for number, attribute in by_number]
+    if isinstance(features[0].dataType, (NumericType, BooleanType)):
+        by_index = [(index, field.metadata.get("ml_attr", {})) for index, field in enumerate(features)]
+        attributes = [(index, attribute.get("type"), attribute) for index, attribute in by_index]
     else:
-        by_kind = first.metadata.get("ml_attr", {}).get("attrs", {})
-        described = [(int(item["idx"]), kind, item) for kind, attributes in by_kind.items() for item in attributes]
+        by_kind = features[0].metadata.get("ml_attr", {}).get("attrs", {})
+        attributes = [(int(item["idx"]), kind, item) for kind, items in by_kind.items() for item in items]
     categories = {}
-    for number, kind, attribute in sorted(described, key=lambda item: item[0]):
-        count = values_of(attribute, kind)
+    for index, kind, attribute in sorted(attributes, key=lambda item: item[0]):
+        count = num_values_of(attribute, kind)
         if count is not None:
-            categories[number] = count
+            categories[index] = count
         elif kind == "nominal":
-            name = attribute.get("name", features[number].name if len(features) > 1 else number)
+            name = attribute.get("name", features[index].name if len(features) > 1 else index)
             raise InputError(f"feature {name}: expected a nominal attribute with its values, or their number")
     return categories
 
 
-# A type for any 64-bit integer, and for the float64 to which it is rounded.
+# The SQL type that represents any 64-bit integer, and the float64 to which it is rounded, exactly.
 EXACT = "decimal(38,0)"
 
 
 def warn_of_wide_integers(frame: DataFrame, fields: Sequence[StructField]) -> None:
-    """Warn of columns with integers that float64 rounds; this takes one Spark job if columns have 64-bit integers."""
+    """Warn of columns with integers that float64 rounds. If columns have 64-bit integers, this runs one Spark job."""
     differences = {field.name: _is_rounded(field) for field in fields}
     rounded = {
         name: F.max(value.cast("int")).alias(str(n))
@@ -111,7 +110,7 @@ def warn_of_wide_integers(frame: DataFrame, fields: Sequence[StructField]) -> No
 
 
 def _is_rounded(field: StructField) -> Column | None:
-    """Return Spark's column of whether float64 rounds a row's feature; None: its type has no 64-bit integers."""
+    """Return the Column that is true where float64 rounds a feature; None: the type of ``field`` is not 64-bit."""
 
     def differs(value: Column) -> Column:
         return value.cast("double").cast(EXACT) != value.cast(EXACT)

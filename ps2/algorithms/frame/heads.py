@@ -19,7 +19,7 @@ from ps2.array_types import Float64s
 
 
 class _MarginsHead:
-    """A head that returns the margins as raw predictions, and the first one as the prediction."""
+    """A head that returns the margins as raw predictions, and their first column as predictions."""
 
     def raw(self, margins: Float64s) -> Float64s:
         return margins
@@ -36,7 +36,7 @@ class ValueHead(_MarginsHead):
     """The head of a regression.
 
     Attributes:
-        link: "exp": the margin is the logarithm of the prediction; None: it is the prediction.
+        link: "exp": the margin is the logarithm of the prediction; None: the margin is the prediction.
     """
 
     classes: int | None = None
@@ -48,7 +48,7 @@ class ValueHead(_MarginsHead):
 
 @dataclass(frozen=True)
 class SharesHead(_MarginsHead):
-    """The head of a topic model: the margins are the shares of the topics in a document.
+    """The head of a topic model: the margins are a document's topic proportions, and the prediction is the main topic.
 
     Attributes:
         classes: the number of topics.
@@ -62,10 +62,10 @@ class SharesHead(_MarginsHead):
 
 @dataclass(frozen=True)
 class VectorHead(_MarginsHead):
-    """The head of a model that maps rows to vectors: the margins are the vector.
+    """The head of a model that maps rows to vectors: the margins are a row's vector.
 
     Attributes:
-        classes: the size of the vectors.
+        classes: the size of a vector.
     """
 
     classes: int
@@ -146,7 +146,7 @@ def _by_thresholds(score: Float64s, thresholds: tuple[float, ...] | None) -> Flo
         return score
     with np.errstate(divide="ignore", invalid="ignore"):
         score = score / np.array(thresholds)
-    return np.where(np.isnan(score), -np.inf, score)  # 0 / 0 never wins
+    return np.where(np.isnan(score), -np.inf, score)  # 0 / 0: such a class is never predicted
 
 
 Head = ClassHead | ClusterHead | SharesHead | ValueHead | VectorHead | VotesHead
@@ -185,13 +185,13 @@ class FittedTrees(Fitted, Protocol):
         """Return the leaf that each row reaches in each tree, shape (n, trees)."""
 
     def contributions(self, x: sp.csr_array) -> Any:
-        """Return the contributions of the features, and then of the base, to margins; shape (n, ..., features + 1)."""
+        """Return contributions of features, and last of the base score, to margins; shape (n, ..., features + 1)."""
 
 
-def predicted(fitted: Fitted, head: Head, x: Any, offsets: Any, tree_outputs: Collection[str]) -> dict[str, Float64s]:
+def predict_all(fitted: Fitted, head: Head, x: Any, offsets: Any, tree_outputs: Collection[str]) -> dict[str, Float64s]:
     """Return predictions of rows by kind: "raw", "prediction" and, if the model has them, "probability".
 
-    ``offsets`` are added to the margins, shape (n, 1), or 0. ``tree_outputs`` can request "leaf" and "contrib", too.
+    ``offsets``, shape (n, 1) or 0, are added to the margins. ``tree_outputs`` can also request "leaf" and "contrib".
     """
     raw = head.raw(fitted.margins(x) + offsets)
     probability = head.probability(raw)
@@ -203,7 +203,7 @@ def predicted(fitted: Fitted, head: Head, x: Any, offsets: Any, tree_outputs: Co
     if "contrib" in tree_outputs:
         contributions = cast(FittedTrees, fitted).contributions(x)
         contributions = contributions[:, None] if contributions.ndim == 2 else contributions
-        contributions[:, :, -1] += offsets  # the contribution of the base to each output
+        contributions[:, :, -1] += offsets  # the contribution of the base score to each output
         rows, outputs, features = contributions.shape
         predictions["contrib"] = contributions.reshape(rows, outputs * features)
     return predictions

@@ -1,7 +1,7 @@
 """The journal of a durable program: the answers to its questions, in the order in which it asked them.
 
-A page holds the answers between two clocks; the first page holds those before all clocks. Pages travel in the messages
-to the workers. Checkpoints contain these messages, so another driver can run the program again.
+A page contains the answers between two clocks; the first page contains the answers before all clocks. Pages are sent to
+the workers in messages. Checkpoints contain these messages, so another driver can run the program again.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.errors import ConfigError, PS2Error
 from ps2.protocol.plain_data import decode, encode
 
-# The field of a message with the journal, and the journal's fields: the training's name, and pages.
+# JOURNAL is the field of a message with pages of the journal. Its fields are the training's name, and the pages.
 JOURNAL, TRAINING, PAGES = "journal", "training", "pages"
-# The fields of a page: its number; the clock of the workers that follows it; its answers; the lines of the answers that
-# are settings; and the parts of the program that end in it, each as the page and line of its first answer, the line
-# after its last answer, and its result.
+# The fields of a page: its number; the clock of the workers that follows it; its answers; the lines (indices) of the
+# answers that are settings; and the parts of the program that end in it, each as the page and line of its first answer,
+# the line after its last answer, and its result.
 PAGE, CLOCK, ANSWERS, SETTING_LINES, PARTS = "page", "clock", "answers", "setting_lines", "parts"
-# Other fields of the journal with the first page: the settings as JSON, and the program's number.
+# Fields that only a journal with the first page has: the settings as JSON, and the program's version.
 SETTINGS, PROGRAM = "settings", "program"
 
 
 class ReplayError(PS2Error):
-    """A program behaved differently when it was run again, so it depends on more than its settings and answers."""
+    """A program took other steps when it was run again, so it depends on more than its settings and answers."""
 
 
 class Answer(NamedTuple):
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
     Attributes:
         encoded: the answer as encoded plain data.
-        is_setting: True if the answer of another driver can be different.
+        is_setting: whether a driver that resumes the training may answer differently.
     """
 
     encoded: bytes
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A finished part of a program, which a replay jumps over.
+    """A finished part of a program, which a replay skips.
 
     Attributes:
         end_page, end_line: the position of the first answer after the part.
@@ -60,10 +60,10 @@ class Journal:
 
     Attributes:
         pages: the answers of each page.
-        page, line: the position of the next answer; in a replay, it has been written before.
+        page, line: the position of the next answer. In a replay, the journal already contains this answer.
         clocks: for each page, the clock of the workers that follows it.
         parts: the finished parts by the page and line of their first answer.
-        unsent: the pages without a message of their own; they are sent with the next page.
+        unsent: the numbers of pages that no message contains yet; they are sent with the next page.
     """
 
     def __init__(self) -> None:
@@ -75,12 +75,12 @@ class Journal:
 
     @property
     def is_replaying(self) -> bool:
-        """True if the next answer has been written."""
+        """Whether the journal already contains the next answer."""
         return self.line < len(self.pages[self.page])
 
     @property
     def ends_with_setting(self) -> bool:
-        """True if no answer of the last page follows its last setting."""
+        """Whether the last answer of the last page is a setting."""
         return bool(self.pages[-1]) and self.pages[-1][-1].is_setting
 
     def rewind(self, pages: int) -> None:
@@ -90,13 +90,13 @@ class Journal:
         self.page, self.line, self._num_complete = 0, 0, pages
 
     def _drop_parts(self, page: int, line: int) -> None:
-        """Forget the parts that end after a line."""
+        """Forget the parts that end after a position."""
         self.parts = {
             begin: part for begin, part in self.parts.items() if (part.end_page, part.end_line) <= (page, line)
         }
 
     def finish_part(self, begin: tuple[int, int], result: Any) -> Any:
-        """Record the end of a part and the page and line where it began; return its result as a replay will."""
+        """Record a part that began at a page and line, and ends here; return its result as a replay decodes it."""
         part = Part(self.page, self.line, encode("the result of a part", result))
         self.parts[begin] = part
         return decode(part.result)
@@ -128,7 +128,7 @@ class Journal:
     def reopen(self, clock: int) -> bool:
         """Remove the last setting of the last page and all answers after it; return False if there is no setting.
 
-        Another driver then asks for the setting again. ``clock`` is the workers' clock that then follows the page.
+        The program then asks for the setting again. ``clock`` is the workers' clock that follows the shorter page.
         """
         lines = [line for line, answer in enumerate(self.pages[-1]) if answer.is_setting]
         if lines:
@@ -141,11 +141,11 @@ class Journal:
 
     def entry(self, name: str, settings: Mapping[str, Any], program: int) -> dict[str, Any]:
         """Return the newest page, and the unsent pages before it, as plain data for a message."""
-        first = self.page
-        while first - 1 in self.unsent:
-            first -= 1
-        entry = {TRAINING: name, PAGES: [self._encoded(page) for page in range(first, self.page + 1)]}
-        return entry if first else {**entry, SETTINGS: json.dumps(settings), PROGRAM: program}
+        first_page = self.page
+        while first_page - 1 in self.unsent:
+            first_page -= 1
+        entry = {TRAINING: name, PAGES: [self._encoded(page) for page in range(first_page, self.page + 1)]}
+        return entry if first_page else {**entry, SETTINGS: json.dumps(settings), PROGRAM: program}
 
     def _encoded(self, page: int) -> dict[str, Any]:
         answers = self.pages[page]
@@ -162,13 +162,13 @@ class Journal:
     def of(names: CheckpointNames, settings: Mapping[str, Any], program: int) -> Journal:
         """Return a new journal, or that of an earlier driver; raise ConfigError if its settings or program differ."""
         journal = Journal()
-        if not names.prefix or not names.called:
+        if not names.prefix or not names.handled_clocks:
             return journal
-        messages, opening = opened(names)
-        begun, own = json.loads(opening[SETTINGS]), json.loads(json.dumps(settings))
-        if changed := [key for key in {**begun, **own} if begun.get(key) != own.get(key)]:
-            words = "; ".join(f"{key} was {begun.get(key)!r}, and is {own.get(key)!r}" for key in changed)
-            raise ConfigError(f"the training {names.prefix!r} in the checkpoint is another one: {words}")
+        messages, opening = journal_messages(names)
+        earlier, current = json.loads(opening[SETTINGS]), json.loads(json.dumps(settings))
+        if changed_keys := [key for key in {**earlier, **current} if earlier.get(key) != current.get(key)]:
+            changes = "; ".join(f"{key} was {earlier.get(key)!r}, and is {current.get(key)!r}" for key in changed_keys)
+            raise ConfigError(f"the training {names.prefix!r} in the checkpoint is another one: {changes}")
         if opening.get(PROGRAM) != program:
             raise ConfigError(
                 f"the training {names.prefix!r} in the checkpoint was begun by another version of ps2, whose program "
@@ -186,15 +186,15 @@ class Journal:
 
 
 def earlier_settings(names: CheckpointNames) -> dict[str, Any]:
-    """Return the settings of an earlier driver's training, decoded from JSON; raises like ``opened``."""
-    settings: dict[str, Any] = json.loads(opened(names)[1][SETTINGS])
+    """Return the settings of an earlier driver's training, decoded from JSON; raises like ``journal_messages``."""
+    settings: dict[str, Any] = json.loads(journal_messages(names)[1][SETTINGS])
     return settings
 
 
-def opened(names: CheckpointNames) -> tuple[list[Any], Any]:
-    """Return the messages with the journal of an earlier driver, and its first entry that has the settings.
+def journal_messages(names: CheckpointNames) -> tuple[list[Any], Any]:
+    """Return the messages with the journal of an earlier driver, and the first journal entry that has the settings.
 
-    Raise ConfigError if there is no such entry: the earlier training was of another algorithm.
+    Raise ConfigError if no entry has settings: the earlier training was of another algorithm.
     """
     with_journal = [message for message in names.messages if isinstance(message, dict) and JOURNAL in message]
     messages = [message for message in with_journal if message[JOURNAL][TRAINING] == names.prefix]

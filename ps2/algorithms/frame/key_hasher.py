@@ -1,4 +1,4 @@
-"""Columns whose values are hashed to keys: their checks, their hasher, and the transformer ``KeyHasher``."""
+"""Check columns and hash their values to keys; the transformer ``KeyHasher``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COLUMNS = "categoricalCols, numericCols, bucketCols or crosses"
 
 
 class HashedColumns(HashedColumnSettings, ByName):
-    """An estimator, model or transformer of columns whose values become keys."""
+    """Base class of estimators, models and transformers that hash the values of columns to keys."""
 
     def _hashed_fields(self) -> list[Field]:
         """Return the fields that the params name, in this order: categories, numbers, buckets, crosses."""
@@ -52,16 +52,16 @@ class HashedColumns(HashedColumnSettings, ByName):
         return fields + [Field.cross(*names) for names in self.getCrosses()]
 
     def _hasher(self, dataset: DataFrame | None = None) -> FieldHasher:
-        """Return the hasher. If there is a DataFrame, check that its columns exist with usable types.
+        """Return the hasher of the params' columns. If ``dataset`` is a DataFrame, check that it has these columns.
 
         Raise ConfigError if the params name no columns or contradict each other, InputError for a wrong column.
         """
         fields = self._hashed_fields()
         if not fields:
             raise ConfigError(f"{type(self).__name__}: expected columns in {COLUMNS}, got none")
-        return self._checked(fields, dataset)
+        return self._make_hasher(fields, dataset)
 
-    def _checked(self, fields: Sequence[Field], dataset: DataFrame | None) -> FieldHasher:
+    def _make_hasher(self, fields: Sequence[Field], dataset: DataFrame | None) -> FieldHasher:
         hasher = FieldHasher(tuple(fields), self.getHashSeed() % 2**64)
         if dataset is not None:
             check_key_columns(dataset, hasher)
@@ -69,7 +69,7 @@ class HashedColumns(HashedColumnSettings, ByName):
 
 
 class KeyParams(KeySettings, HashedColumns):
-    """An estimator or model of rows of keys: columns to hash, or a column of keys."""
+    """Base class of estimators and models whose rows are keys, from columns to hash or from a column of keys."""
 
     def _hasher(self, dataset: DataFrame | None = None) -> FieldHasher:
         """Return the hasher; see ``HashedColumns._hasher``."""
@@ -86,8 +86,8 @@ class KeyParams(KeySettings, HashedColumns):
         else:
             unused = [param.name for param in (self.valuesCol, self.keysPerRow) if self.isSet(param)]
             if unused:
-                raise ConfigError(f"{unused[0]}: expected keysCol with it, the column of the keys")
-        return self._checked(fields, dataset)
+                raise ConfigError(f"{unused[0]}: expected keysCol, the column of the keys, to be set, too")
+        return self._make_hasher(fields, dataset)
 
 
 def check_key_columns(dataset: DataFrame, hasher: FieldHasher) -> None:
@@ -109,7 +109,7 @@ def check_key_columns(dataset: DataFrame, hasher: FieldHasher) -> None:
 
 
 def _expected_type(kind: DataType, role: str, is_values: bool, in_cross: bool) -> str:
-    """Return the types that a column in this role can have, in words; empty if its type is one of them."""
+    """Return the types that a column in this role may have, in words; "" if its type is one of them."""
     element = kind.elementType if isinstance(kind, ArrayType) else None
     if role == "keys":
         fits = isinstance(element, NumericType if is_values else IntegralType)
@@ -154,15 +154,15 @@ class KeyHasher(HashedColumns, Transformer, MLReadable[Any], MLWritable):
     def names(self, dataset: DataFrame) -> DataFrame:
         """Return the meaning of each key of these rows: one row per key, with columns ``key``, ``field``, ``value``.
 
-        The value is a text. It is null for the key of a numeric column.
+        The value is a string. It is null for the key of a numeric column.
 
         Raises:
             ConfigError, InputError: as ``transform`` does.
         """
-        hasher = self._prepared(dataset)
+        hasher = self._checked_hasher(dataset)
         rows = dataset.select(*(column(name) for name in hasher.columns))
-        named: DataFrame = map_in_arrow(with_python(rows), partial(_name_keys, hasher), NAMES)
-        return named.distinct()
+        names: DataFrame = map_in_arrow(with_python(rows), partial(_name_keys, hasher), NAMES)
+        return names.distinct()
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         """Add the columns of keys and values.
@@ -172,18 +172,18 @@ class KeyHasher(HashedColumns, Transformer, MLReadable[Any], MLWritable):
             InputError: a column is missing or has another type, or a new column exists already. Wrong values in rows
                 raise an error of Spark when the rows are read.
         """
-        hasher = self._prepared(dataset)
-        new = [
+        hasher = self._checked_hasher(dataset)
+        new_fields = [
             StructField(self.getKeysCol(), ArrayType(LongType(), False), False),
             StructField(self.getValuesCol(), ArrayType(FloatType(), False), False),
         ]
-        names = [field.name for field in new]
+        names = [field.name for field in new_fields]
         check_new_columns(dataset, names, "the new column")
-        schema = StructType([*dataset.schema.fields, *new])
-        added: DataFrame = map_in_arrow(with_python(dataset), partial(_add_keys, hasher, names), schema)
-        return added
+        schema = StructType([*dataset.schema.fields, *new_fields])
+        result: DataFrame = map_in_arrow(with_python(dataset), partial(_add_keys, hasher, names), schema)
+        return result
 
-    def _prepared(self, dataset: DataFrame) -> FieldHasher:
+    def _checked_hasher(self, dataset: DataFrame) -> FieldHasher:
         check_frame(dataset)
         self._check_values()
         return self._hasher(dataset)
@@ -205,17 +205,17 @@ def _add_keys(hasher: FieldHasher, names: list[str], batches: Batches) -> Batche
         rows = hasher.rows(batch, num_before)
         num_before += batch.num_rows
         offsets = pa.array(rows.indptr.astype("int32"))
-        new = [pa.ListArray.from_arrays(offsets, pa.array(values)) for values in (rows.keys, rows.values)]
-        yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=[*batch.schema.names, *names])
+        lists = [pa.ListArray.from_arrays(offsets, pa.array(values)) for values in (rows.keys, rows.values)]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *lists], names=[*batch.schema.names, *names])
 
 
 def _name_keys(hasher: FieldHasher, batches: Batches) -> Batches:
-    """Return the names of the keys in batches, each key once, in a task."""
-    seen: set[int] = set()
+    """Return the meaning of each key in batches, each key once, in a task."""
+    seen_keys: set[int] = set()
     for batch in batches:
-        new = {key: names for key, names in hasher.inverse(batch).items() if key not in seen}
-        seen |= new.keys()
-        columns = [list(new), [field for field, _ in new.values()], [value for _, value in new.values()]]
+        meanings = {key: meaning for key, meaning in hasher.inverse(batch).items() if key not in seen_keys}
+        seen_keys |= meanings.keys()
+        columns = [list(meanings), *([meaning[part] for meaning in meanings.values()] for part in (0, 1))]
         types = (pa.int64(), pa.string(), pa.string())
         arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, names=["key", "field", "value"])

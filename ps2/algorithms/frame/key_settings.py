@@ -1,4 +1,4 @@
-"""Parameters of models of keys: the columns whose values become keys, and how to learn from keys (docs/keys.md)."""
+"""Parameters of models of keys: columns that are hashed to keys, and the learning from keys (docs/keys.md)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 from ps2.algorithms.frame.settings import Flexible, Setting, Settings, getter, param, setter
 from ps2.algorithms.frame.shared_settings import FleetSettings, WeightSettings
 
-# Separates the columns of a cross.
-CROSS = ":"
-KEYS = "keys"
+# The separator of the columns of a cross, as in "user:ad"; the default column of keys.
+CROSS, KEYS = ":", "keys"
+# The types of a column of categories, for messages.
 CATEGORIES = "strings, integers or booleans, or arrays of them"
 
 
 def bucket_columns(value: Any) -> dict[str, list[float] | None]:
-    """Convert names of columns, or a dict from name to bounds, to such a dict; None: intervals by logarithm."""
+    """Convert column names, or a dict from name to bounds, to a dict. Bounds of None: logarithmic intervals."""
     from pyspark.ml.param import TypeConverters
 
     if not isinstance(value, Mapping):
         return dict.fromkeys(TypeConverters.toListString(value))
     names = map(TypeConverters.toString, value)
-    bounds = (None if each is None else TypeConverters.toListFloat(each) for each in value.values())
-    return dict(zip(names, bounds, strict=True))
+    all_bounds = (None if bounds is None else TypeConverters.toListFloat(bounds) for bounds in value.values())
+    return dict(zip(names, all_bounds, strict=True))
 
 
 def crossed_columns(value: Any) -> list[list[str]]:
@@ -40,37 +40,37 @@ def crossed_columns(value: Any) -> list[list[str]]:
 
 
 class HashedColumnSettings(Settings):
-    """The columns whose values become keys."""
+    """The columns whose values are hashed to keys."""
 
     categoricalCols: Flexible[list[str], Sequence[str]] = param(
         [],
-        f"the columns of categories: {CATEGORIES}; each value is a key, without a vocabulary",
+        f"the columns of categories: {CATEGORIES}; each value becomes a key, without a vocabulary",
         type=list[str],
         option=None,
         in_model=True,
     )
     numericCols: Flexible[list[str], Sequence[str]] = param(
         [],
-        "the columns of numbers; each column is a key, and its numbers are values",
+        "the columns of numbers; each column is one key, whose values are the column's numbers",
         type=list[str],
         option=None,
         in_model=True,
     )
     bucketCols: Flexible[dict[str, list[float] | None], Sequence[str] | Mapping[str, Any]] = param(
         {},
-        "the columns of numbers whose intervals are keys: names (intervals by logarithm), or a dict from name to "
-        "ascending bounds, None for intervals by logarithm",
+        "the columns of numbers of which each interval is a key: names (logarithmic intervals), or a dict from name to "
+        "ascending bounds (None: logarithmic intervals)",
         type=bucket_columns,
         option=None,
         in_model=True,
     )
     bucketBase: Setting[float] = param(
-        2.0, "the base of intervals by logarithm: their bounds are 0 and base^i - 1", option=None, in_model=True
+        2.0, "the base of logarithmic intervals: their bounds are 0 and +-(base^i - 1)", option=None, in_model=True
     )
     crosses: Flexible[list[list[str]], Sequence[str | Sequence[str]]] = param(
         [],
-        'the combinations of columns whose values together are keys: "user:ad", or a list of names; columns of '
-        "bucketCols by interval",
+        'the combinations of columns: "user:ad", or a list of names; each combination of values is a key; columns in '
+        "bucketCols are combined by their intervals",
         type=crossed_columns,
         option=None,
         in_model=True,
@@ -90,18 +90,18 @@ class KeySettings(HashedColumnSettings):
 
     keysCol: Setting[str | None] = param(
         None,
-        "the column of arrays of keys, integers in [0, 2^63), beside the hashed columns; without any of these: "
-        f"{KEYS!r}",
+        "the column of arrays of keys, integers in [0, 2^63), in addition to hashed columns; not set: "
+        f"{KEYS!r} if no columns are hashed, else no such column",
         type=str,
         option=None,
         in_model=True,
     )
     valuesCol: Setting[str | None] = param(
-        None, "the column of arrays of the keys' values; not set: all are 1", type=str, option=None, in_model=True
+        None, "the column of arrays of the keys' values; not set: each value is 1", type=str, option=None, in_model=True
     )
     keysPerRow: Setting[int | None] = param(
         None,
-        "the number of keys in each array, each position a field of its own; not set: any number, in one field",
+        "the number of keys in each array, of which each position is a field; not set: any number, in a single field",
         type=int,
         option=None,
         in_model=True,
@@ -113,7 +113,7 @@ class KeySettings(HashedColumnSettings):
 
 
 class LearningSettings(KeySettings, FleetSettings, WeightSettings):
-    """A training of keys' weights, and the admission, expiry and maximum number of keys."""
+    """The training of the weights of keys, and the admission, expiry and maximum number of keys."""
 
     labelCol: Setting[str] = param("label", "the column of the labels, 0 or 1", option=None)
     predictionCol: Setting[str] = param("prediction", "the column of the predictions", option=None, in_model=True)
@@ -121,32 +121,32 @@ class LearningSettings(KeySettings, FleetSettings, WeightSettings):
     seed: Setting[int] = param(0, "the seed of all random numbers", bits=64)
     batchSize: Setting[int] = param(1024, "the number of rows of a step", at_least=1)
     admitAfter: Setting[int] = param(
-        1, "the touch at which a key gets memory; see EmbeddingTable", at_least=1, at_most=255
+        1, "a key is stored from its touch of this number on; see EmbeddingTable", at_least=1, at_most=255
     )
     expireAfterS: Setting[float | None] = param(
         None,
-        "a key goes this many seconds after its last touch: by the times of rows if timeCol names them, else by the "
-        "driver's clock; not set: no key goes",
+        "a key is removed this many seconds after its last touch: by the times of rows if timeCol is set, else by the "
+        "driver's clock; not set: keys are not removed",
         above=0,
         type=float,
         option=None,
     )
     maxKeys: Setting[int | None] = param(
         None,
-        "the maximum number of keys; the least recently touched ones go first; not set: no limit",
+        "the maximum number of keys; more keys evict those that were touched least recently; not set: no limit",
         at_least=1,
         type=int,
     )
     timeCol: Setting[str | None] = param(
         None,
-        "the column of the rows' times: timestamps, or seconds; for lag, late rows and expiry",
+        "the column of the rows' times: timestamps, or seconds; used for the lag, late rows and expiry",
         type=str,
         option=None,
     )
     lateAfterS: Setting[float | None] = param(
         None,
-        "leave out a row that is older than the newest one of earlier batches by more than this many seconds, and "
-        "count it as late",
+        "skip a row that is more than this many seconds older than the newest row of earlier batches, and count it as "
+        "late; not set: no row is late",
         at_least=0,
         type=float,
         option=None,
@@ -170,7 +170,7 @@ class ClassSettings(Settings):
     probabilityCol: Setting[str] = param("probability", "the column of the probabilities", option=None, in_model=True)
     rawPredictionCol: Setting[str] = param("rawPrediction", "the column of the margins", option=None, in_model=True)
     threshold: Setting[float] = param(
-        0.5, "the prediction is 1 from this probability on", at_least=0, at_most=1, option=None, in_model=True
+        0.5, "predict 1 if its probability is above this", at_least=0, at_most=1, option=None, in_model=True
     )
 
     getProbabilityCol, setProbabilityCol = getter(probabilityCol), setter(probabilityCol)
@@ -181,9 +181,9 @@ class ClassSettings(Settings):
 class VectorSettings(Settings):
     """The vectors of keys."""
 
-    factorSize: Setting[int] = param(16, "the number of numbers in a key's vector", at_least=1, option="rank")
+    factorSize: Setting[int] = param(16, "the size of a key's vector", at_least=1, option="rank")
     initStd: Setting[float] = param(
-        0.01, "the standard deviation of the vectors' initial numbers", at_least=0, option=None
+        0.01, "the standard deviation of the vectors' initial elements", at_least=0, option=None
     )
 
     getFactorSize, setFactorSize = getter(factorSize), setter(factorSize)

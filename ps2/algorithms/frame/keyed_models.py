@@ -1,4 +1,4 @@
-"""Base classes of estimators and models whose weights belong to keys, in an ``EmbeddingTable``; their predictions."""
+"""Base classes of estimators and models with weights for keys, in an ``EmbeddingTable``; their predictions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
 
+from ps2.algorithms.frame.arrow_batches import as_lists
 from ps2.algorithms.frame.estimator import TrainingEstimator
 from ps2.algorithms.frame.frames import check_frame, spark_calls
 from ps2.algorithms.frame.heads import ClassHead
@@ -21,7 +21,7 @@ from ps2.algorithms.frame.models import FittedModel
 from ps2.algorithms.frame.predict import metadata_of
 from ps2.algorithms.frame.scoring import KeyScoring
 from ps2.algorithms.frame.tables import check_label_is_apart, check_new_columns, check_numbers, check_times
-from ps2.algorithms.training.observing import observed, watched_fit
+from ps2.algorithms.training.observing import new_watch, watched_fit
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
 from ps2.algorithms.training.streams.start import ModelFactory, start_stream
@@ -38,7 +38,7 @@ from ps2.run.spark.frames import map_in_arrow
 
 # Called in a task with n rows of keys; returns their margins, float64 of shape (n,).
 Margins = Callable[[KeyRows], Float64s]
-# The params of managed keys, which are arguments of ``EmbeddingTable``, too.
+# The params that decide which keys are stored; ``EmbeddingTable`` has arguments of the same names.
 MANAGED_KEYS = ("admitAfter", "expireAfterS", "maxKeys")
 
 
@@ -49,23 +49,23 @@ class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
     _MODEL: ClassVar[type[Any]]
 
     def partialFit(self, dataset: DataFrame, model: Any = None) -> Any:
-        """Learn from rows once; return the model.
+        """Learn once from each row; return the model.
 
         Args:
             dataset: rows to learn from, not a streaming DataFrame.
-            model: a model of this kind of estimator, which continues to learn on the servers; None: a new one.
+            model: a model of this estimator, which continues to learn on the servers; None: a new model.
 
         Raises:
-            InputError: there are no rows, or the model cannot learn from some rows. It may have learned from others.
-            ConfigError: the model is of another kind, or has other keys, sizes or settings.
+            InputError: there are no rows, or some rows are faulty. The model may already have learned from other rows.
+            ConfigError: the model is of another estimator, or has other keys, sizes or settings.
             UsageError: the model learns from a stream.
         """
         with watched_fit(self) as report_model, spark_calls(dataset):
             self._check_frame(dataset)
             self._check()
-            learned = self._learn_once(dataset, model)
-            report_model(learned)
-            return learned
+            trained_model = self._learn_once(dataset, model)
+            report_model(trained_model)
+            return trained_model
 
     @abstractmethod
     def _learn_once(self, dataset: DataFrame, model: Any) -> Any:
@@ -76,9 +76,9 @@ class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
         if not isinstance(model, self._MODEL):
             raise ConfigError(f"model: expected a {self._MODEL.__name__}, got {type(model).__name__}")
         self._check_settings(model, hasher)
-        check_clock(model.table, self._time())
+        check_clock(model.table, self._time_column())
         if model.fitted.hasher != hasher:
-            raise ConfigError("model: expected the columns of keys that the model has, in the same order")
+            raise ConfigError("model: expected an estimator with the model's columns of keys, in the same order")
 
     @abstractmethod
     def _check_settings(self, model: Any, hasher: FieldHasher) -> None:
@@ -108,8 +108,8 @@ class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
             snapshotEvery: the time between two snapshots of the fleet, "5 minutes" or a number of seconds; or "10
                 batches". There are at most 40 batches between two snapshots. After a failure the stream repeats the
                 batches since the newest snapshot.
-            model: a model of this estimator that continues to learn; None: a new one, or that of
-                ``checkpointLocation``.
+            model: a model of this estimator that continues to learn; None: the model of ``checkpointLocation``, or a
+                new model if there is none.
             trigger: keywords for ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
             queryName: the name of Spark's query.
             onProgress: called after each batch with its ``BatchProgress``, in the query's thread.
@@ -117,8 +117,8 @@ class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
         Raises:
             UsageError: ``checkpointLocation`` belongs to another query, model or fleet; the model already learns from
                 another stream; or ``streamingDf`` is not a streaming DataFrame.
-            ConfigError: params contradict each other, or the model is of another kind, or has other settings.
-            InputError: a column is missing, or of another type.
+            ConfigError: params contradict each other, or the model is of another estimator, or has other settings.
+            InputError: a column is missing, or its type is wrong.
         """
         self._check_frame(streamingDf)
         self._check()
@@ -128,27 +128,27 @@ class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
             checkpointLocation,
             factory,
             self._learner_options(),
-            given=model,
+            requested_model=model,
             snapshot_every=snapshotEvery,
             trigger=dict(trigger or {}),
             query_name=queryName,
             on_progress=onProgress,
-            watch=lambda: observed(self),
+            watch=lambda: new_watch(self),
             servers=self._if_set("numServers"),
         )
 
     @abstractmethod
     def _model_factory(self, frame: DataFrame, model: Any) -> ModelFactory:
-        """Return the ``ModelFactory`` for ``start_stream``; raise ConfigError if a model (None: new) does not fit."""
+        """Return the ``ModelFactory`` for ``start_stream``; raise ConfigError if ``model`` has other settings."""
 
     def _check(self) -> None:
         super()._check()
-        if self.isSet(self.lateAfterS) and self._time() is None:
-            raise ConfigError("lateAfterS: expected timeCol with it, the column of the rows' times")
+        if self.isSet(self.lateAfterS) and self._time_column() is None:
+            raise ConfigError("lateAfterS: expected timeCol, the column of the rows' times, to be set, too")
 
     def _reader(self, frame: DataFrame, hasher: FieldHasher) -> LabelledReader:
         """Return a reader of the rows of a DataFrame; raise InputError unless its columns exist with usable types."""
-        label, weight, time = self.getLabelCol(), self._if_set("weightCol"), self._time()
+        label, weight, time = self.getLabelCol(), self._if_set("weightCol"), self._time_column()
         check_label_is_apart(label, hasher.columns)
         check_numbers(frame, label, "labels")
         if weight is not None:
@@ -161,23 +161,23 @@ class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
         """Return the options for learning a batch."""
         return LearnerOptions(self.getBatchSize(), self._requested_workers, self._if_set("lateAfterS"))
 
-    def _time(self) -> str | None:
+    def _time_column(self) -> str | None:
         """Return the name of the column of times, or None."""
         name: str | None = self._if_set("timeCol")
         return name
 
     def _key_arguments(self) -> dict[str, Any]:
-        """Return the params of MANAGED_KEYS that are set, and the clock, as arguments of ``EmbeddingTable``."""
+        """Return the params of MANAGED_KEYS that are set, and the clock of expiry, for ``EmbeddingTable``."""
         arguments = {name: self.getOrDefault(name) for name in MANAGED_KEYS if self.isSet(name)}
-        return {**arguments, "clock": "event"} if arguments and self._time() is not None else arguments
+        return {**arguments, "clock": "event"} if arguments and self._time_column() is not None else arguments
 
 
 class KeyedModel(KeyParams, FittedModel):
-    """Base class of trained models of keys. Their weights are on the servers until ``free()``; copies share them."""
+    """Base class of trained models of keys. The weights are on the servers until ``free()``; copies share them."""
 
     @property
     def name(self) -> str:
-        """The name of the model on the fleet, by which a stream finds it again."""
+        """The name of the model on the fleet, by which a resumed stream finds the model."""
         return str(self._fitted.name)
 
     @property
@@ -194,7 +194,7 @@ class KeyedModel(KeyParams, FittedModel):
             since: an earlier export, its number, or "last": write only the keys that have changed since that export.
 
         Raises:
-            RecoveryError: the file system refuses. The previous export stays.
+            RecoveryError: the files cannot be written. The previous export remains usable.
         """
         return self._fitted.export(path, since)
 
@@ -204,11 +204,11 @@ class KeyedModel(KeyParams, FittedModel):
 
     def _check_fleet(self) -> None:
         if PS2Context.getActive() is None:
-            raise StoppedError(f"{self!r}: its fleet was stopped; an export scores without one (ps2.serving.Scorer)")
+            raise StoppedError(f"{self!r}: its fleet was stopped; exports score without a fleet (ps2.serving.Scorer)")
 
 
 class KeyedClassModel(KeyedModel):
-    """Base class of models of labels 0 and 1."""
+    """Base class of models of keys that predict labels 0 and 1."""
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         self._check_fleet()
@@ -229,7 +229,7 @@ class KeyedClassModel(KeyedModel):
 def with_key_predictions(
     frame: DataFrame, hasher: FieldHasher, margins: Margins, head: ClassHead | None, names: Sequence[tuple[str, str]]
 ) -> DataFrame:
-    """Add columns of predictions. Tasks receive rows as Arrow batches, so that no integer is rounded on the way.
+    """Add columns of predictions. Tasks receive rows as Arrow batches, which keep large integers exact.
 
     Args:
         head: turns margins into predictions; None: the predictions are the margins.
@@ -243,41 +243,37 @@ def with_key_predictions(
     if not outputs:
         return frame
 
-    def predicted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def add_predictions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         num_before = 0
         for batch in batches:
-            predictions = _columns(margins(hasher.rows(batch, num_before)), head)
+            predictions = _prediction_arrays(margins(hasher.rows(batch, num_before)), head)
             num_before += batch.num_rows
-            new = [predictions[kind] for _, kind in outputs]
-            yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=[*batch.schema.names, *new_names])
+            arrays = [predictions[kind] for _, kind in outputs]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *arrays], names=[*batch.schema.names, *new_names])
 
     types = [DoubleType() if kind == "prediction" else ArrayType(DoubleType(), False) for _, kind in outputs]
-    new = [StructField(name, type, False) for name, type in zip(new_names, types, strict=True)]
-    predictions = map_in_arrow(with_python(frame), predicted, StructType([*frame.schema.fields, *new]))
-    # Columns are selected by number, as names can be equal, or differ in case only.
-    numbered = predictions.toDF(*(f"c{number}" for number in range(len(predictions.columns))))
-    columns = [F.col(f"c{number}").alias(name) for number, name in enumerate(frame.columns)]
-    first = len(columns)
-    added = [_described(F.col(f"c{first + number}"), name, kind, head) for number, (name, kind) in enumerate(outputs)]
-    return numbered.select(*columns, *added)
+    new_fields = [StructField(name, type, False) for name, type in zip(new_names, types, strict=True)]
+    predictions = map_in_arrow(with_python(frame), add_predictions, StructType([*frame.schema.fields, *new_fields]))
+    # Columns are selected by index, because two names can be equal, or differ only in case.
+    indexed = predictions.toDF(*(f"c{index}" for index in range(len(predictions.columns))))
+    columns = [F.col(f"c{index}").alias(name) for index, name in enumerate(frame.columns)]
+    for index, (name, kind) in enumerate(outputs, len(columns)):
+        columns.append(_as_prediction_column(F.col(f"c{index}"), name, kind, head))
+    return indexed.select(*columns)
 
 
-def _columns(margins: Float64s, head: ClassHead | None) -> dict[str, pa.Array]:
+def _prediction_arrays(margins: Float64s, head: ClassHead | None) -> dict[str, pa.Array]:
+    """Return the predictions for margins of shape (n,) by kind, as Arrow arrays of n values or lists."""
     if head is None:
         return {"prediction": pa.array(margins, pa.float64())}
     raw = head.raw(margins[:, None])
     probability = head.probability(raw)
     values_by_kind = {"raw": raw} if probability is None else {"raw": raw, "probability": probability}
-    lists = {name: _lists(values) for name, values in values_by_kind.items()}
+    lists = {kind: as_lists(values) for kind, values in values_by_kind.items()}
     return {**lists, "prediction": pa.array(head.prediction(raw), pa.float64())}
 
 
-def _lists(values: Float64s) -> pa.Array:
-    offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.reshape(-1)))
-
-
-def _described(values: Column, name: str, kind: str, head: ClassHead | None) -> Column:
+def _as_prediction_column(values: Column, name: str, kind: str, head: ClassHead | None) -> Column:
     """Return a new column with pyspark.ml's type and metadata for its kind."""
     from pyspark.ml.functions import array_to_vector
 

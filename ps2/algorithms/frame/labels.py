@@ -1,7 +1,7 @@
-"""Labels and weights of a table: which labels are valid, sums by rdd_partition and class, and statistics of the sums.
+"""Check a table's labels and weights, add them up by Spark partition and class, and compute statistics of the sums.
 
-The sums come from Spark (``tables.survey``), or from the only worker, which reads all rows (``ReadAndSurvey``). Like
-Spark, it adds up the rows of an rdd_partition one by one, so both surveys are equal to the bit.
+Either Spark computes the sums (``tables.survey``), or the only worker, which reads all rows (``ReadAndSurvey``). Like
+Spark, the worker adds up the rows of each partition one by one, so both results are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.frame.frames import values_of
+from ps2.algorithms.frame.frames import num_values_of
 from ps2.algorithms.training.faults import ColumnNames, Form, Mask, error_of, outside
 from ps2.algorithms.training.reading import Reading, read
 from ps2.algorithms.training.table import COST, PART, ROWS, SQUARES, Facts
@@ -25,15 +25,15 @@ from ps2.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
-# pyspark.ml infers at most this many classes; a label column whose metadata list its classes may have more.
+# The maximum number of classes that are inferred from labels, as in pyspark.ml. Metadata of the column may list more.
 MAX_CLASSES = 100
-# If the largest weight is outside of this range, all weights are multiplied by a power of two.
+# If the largest weight is outside of this range, where squares could leave float64's, weights are scaled by 2**n.
 MIN_WEIGHT, MAX_WEIGHT = 2.0**-200, 2.0**200
 # Squares of larger labels, or of smaller differences between labels, could leave float64's range.
 MAX_LABEL, MIN_SPREAD = 1e150, 1e-140
 
-# Sums over the rows of one rdd_partition and class (-1: held-out rows), by name. ``min_label`` and ``max_label`` are
-# None if no row has a weight above 0.
+# The sums over the rows of one Spark partition and class (-1: held-out rows), by name. ``min_label`` and ``max_label``
+# are None if no row has a weight above 0.
 Group = Mapping[str, Any]
 
 
@@ -41,16 +41,16 @@ class Labels:
     """The labels that are valid.
 
     Attributes:
-        classes: the largest number of classes; 0: no limit; None: labels are numbers.
-        metadata_classes: the number of classes in the column's metadata; None: the metadata have none.
-        limit: a class is a whole number below this.
+        classes: the maximum number of classes; 0: no limit; None: labels are numbers, not classes.
+        metadata_classes: the number of classes in the column's metadata; None: the metadata do not have it.
+        limit: the number of valid classes, 0 to ``limit`` - 1.
     """
 
     def __init__(self, name: str, classes: int | None, field: StructField) -> None:
         self.name = name
         self.classes = classes
         attribute = field.metadata.get("ml_attr", {})
-        self.metadata_classes = values_of(attribute, attribute.get("type"))
+        self.metadata_classes = num_values_of(attribute, attribute.get("type"))
         self.limit = classes or self.metadata_classes or MAX_CLASSES
 
     @property
@@ -62,19 +62,19 @@ class Labels:
         return f"a class, one of 0 to {self.limit - 1}{source}"
 
     def invalid_class_sql(self, y: str) -> str:
-        """Return SQL for whether a finite label ``y`` is not a class."""
+        """Return SQL that is true if a finite label ``y`` is not a valid class."""
         if self.classes is None:
             return "false"
         # floor() raises an error for a number beyond int64.
         return f"({y} != rint({y}) or {y} < 0 or {y} >= {self.limit})"
 
-    def class_of(self, y: str) -> str:
+    def class_sql(self, y: str) -> str:
         """Return SQL for the class of a valid label ``y``."""
         return "0" if self.classes is None else f"cast({y} as int)"
 
 
 def exact_scaling(groups: Sequence[Group], shift: float, classes: int | None) -> tuple[float, float]:
-    """Return the number to subtract from labels, and the factor for weights, that keep the sums exact.
+    """Return the number to subtract from labels, and the factor for weights, that keep rounding errors of sums small.
 
     ``shift`` is the label of the first row. It is returned if it is within the range of the labels.
     """
@@ -83,7 +83,7 @@ def exact_scaling(groups: Sequence[Group], shift: float, classes: int | None) ->
         return shift, 1.0
     smallest, largest = min(row["min_label"] for row in weighted), max(row["max_label"] for row in weighted)
     if classes is None and not smallest <= shift <= largest:
-        shift = smallest  # the first row is held out or has no weight, so its label can be far from all others
+        shift = smallest  # the first row is held out or has weight 0, and its label may be far from the other labels
     max_weight = max(row["max_weight"] for row in weighted)
     if MIN_WEIGHT < max_weight < MAX_WEIGHT:
         return shift, 1.0
@@ -93,8 +93,8 @@ def exact_scaling(groups: Sequence[Group], shift: float, classes: int | None) ->
 def facts_of(groups: Sequence[Group], labels: Labels, shift: float, unit: float) -> Facts:
     """Return the statistics of the rows to train on, computed from the sums of their groups.
 
-    ``shift`` was subtracted from labels, and weights were multiplied by ``unit``. Raise InputError if there are no such
-    rows, all weights are 0, or labels are too large or too close to each other.
+    ``shift`` was subtracted from labels, and weights were multiplied by ``unit``. Raise InputError if all rows are held
+    out, all weights are 0, or labels are too large or too close to each other.
     """
     weight, squared = (sum(row[name] for row in groups) for name in ("weight", "squared"))
     rows = sum(row["rows"] for row in groups)
@@ -111,6 +111,7 @@ def facts_of(groups: Sequence[Group], labels: Labels, shift: float, unit: float)
     variance = squares - weight * mean * mean
     if not math.isfinite(variance):
         raise InputError(f"column {labels.name!r}: the squares of its labels add up to {squares:g}, too large")
+    # The unbiased variance of rows with reliability weights, as pyspark's Summarizer computes it.
     degrees_of_freedom = weight - squared / weight
     std = math.sqrt(max(variance / degrees_of_freedom, 0.0)) if degrees_of_freedom > 0 else 0.0
     return Facts(rows, weight, squared, _class_weights(groups, labels), mean + shift, std, label_range, unit)
@@ -120,8 +121,8 @@ def _check_size(labels: Labels, smallest: float, largest: float) -> None:
     """Raise InputError if the squares of numeric labels, or of their differences, leave float64's range."""
     name = f"column {labels.name!r}"
     if max(-smallest, largest) > MAX_LABEL:
-        outermost = smallest if -smallest > largest else largest
-        raise InputError(f"{name}: expected labels up to {MAX_LABEL:g}, got {outermost:g}, whose square is too large")
+        extreme = smallest if -smallest > largest else largest
+        raise InputError(f"{name}: expected labels up to {MAX_LABEL:g}, got {extreme:g}, whose square is too large")
     spread = largest - smallest or abs(largest)
     if 0 < spread < MIN_SPREAD:
         raise InputError(
@@ -145,13 +146,13 @@ def finite_or_0(value: Any) -> float:
     return float(value) if value is not None and math.isfinite(value) else 0.0
 
 
-def is_finite(x: str) -> str:
-    """Return SQL for whether a number ``x`` is finite."""
+def is_finite_sql(x: str) -> str:
+    """Return SQL that is true if a number ``x`` is finite."""
     return f"({x} is not null and not isnan({x}) and abs({x}) != double('infinity'))"
 
 
-def not_finite(role: str, x: str) -> dict[str, str]:
-    """Return SQL for each way in which a number ``x`` is not finite, by names that begin with its role."""
+def not_finite_sql(role: str, x: str) -> dict[str, str]:
+    """Return SQL conditions for a number ``x`` that is null, NaN or infinite, named "<role>_null" and so on."""
     return {
         f"{role}_null": f"{x} is null",
         f"{role}_NaN": f"{x} is not null and isnan({x})",
@@ -161,9 +162,9 @@ def not_finite(role: str, x: str) -> dict[str, str]:
 
 # -- the survey of the only worker ----------------------------------------------------------------------------------
 
-# The column with the number of each row's rdd_partition in the DataFrame.
+# The temporary column with the index of each row's Spark partition in the user's DataFrame.
 PART_COLUMN = "ps2_part"
-# The values of a group, in the order of the columns of ``WorkerSurvey.table``.
+# The names of a group's values, in the order of the columns of ``WorkerSurvey.table``.
 FIELDS = (
     *(PART, "class", ROWS, COST, SQUARES),
     *("min_label", "max_label", "max_weight", "weight", "squared", "wy", "wyy"),
@@ -174,7 +175,7 @@ HELD_OUT = -1
 
 @dataclass(frozen=True, eq=False)
 class WorkerSurvey:
-    """A worker's survey of rows without faults.
+    """The only worker's survey of rows without faults.
 
     Attributes:
         table: the values of each group, float64, shape (groups, len(FIELDS)); NaN: no value.
@@ -189,8 +190,8 @@ class WorkerSurvey:
     dim: int
 
     @staticmethod
-    def unpacked(report: Mapping[str, Any]) -> WorkerSurvey | None:
-        """Return the survey that ``packed`` has encoded."""
+    def unpack(report: Mapping[str, Any]) -> WorkerSurvey | None:
+        """Return the survey that ``pack_survey`` encoded; None: there is no survey."""
         if not len(report["head"]):
             return None
         shift, unit, dim = report["head"].tolist()
@@ -198,12 +199,12 @@ class WorkerSurvey:
 
     def groups(self) -> list[Group]:
         """Return the groups in the form of Spark's survey."""
-        named = [dict(zip(FIELDS, group, strict=True)) for group in self.table.tolist()]
-        return [{name: _decoded(name, value) for name, value in group.items()} for group in named]
+        rows = [dict(zip(FIELDS, row, strict=True)) for row in self.table.tolist()]
+        return [{name: _decoded(name, value) for name, value in row.items()} for row in rows]
 
 
-def packed(reading_and_survey: tuple[Reading, WorkerSurvey | None]) -> dict[str, Any]:
-    """Return a worker's survey as plain data."""
+def pack_survey(reading_and_survey: tuple[Reading, WorkerSurvey | None]) -> dict[str, Any]:
+    """Encode a worker's survey, or None, as plain data."""
     _, survey = reading_and_survey
     if survey is None:
         return {"groups": np.empty((0, len(FIELDS))), "head": np.empty(0)}
@@ -215,9 +216,9 @@ class ReadAndSurvey:
     """Reads a worker's rows, and surveys them.
 
     Attributes:
-        classes: see ``tables.survey``.
-        class_limit: a class is a whole number below this.
-        max_bytes: the limit of the Arrow batches that the worker reads, as Spark can underestimate the size of a table.
+        classes: the maximum number of classes; 0: no limit; None: labels are numbers, not classes.
+        class_limit: the number of valid classes; see ``Labels.limit``.
+        max_bytes: the maximum total size of the Arrow batches; Spark can underestimate the size of a table.
     """
 
     columns: ColumnNames
@@ -227,7 +228,7 @@ class ReadAndSurvey:
     max_bytes: int
 
     def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> tuple[Reading, WorkerSurvey | None]:
-        """Return the rows and their survey; None: Spark must survey them, as they have faults or are too many."""
+        """Return the rows and their survey. None: Spark must survey them, because they have faults or are too many."""
         parts: list[npt.NDArray[np.int32]] = []
         held_out_masks: list[Mask] = []
         total_bytes = 0
@@ -262,9 +263,9 @@ class _Rows(NamedTuple):
     """Arrays with a value for each of n rows, in Spark's order.
 
     Attributes:
-        groups: the rdd_partition and the class (``HELD_OUT``: held-out row), float64, shape (n, 2).
-        y, weights: float64, shape (n,); the weights of held-out rows are 1.
-        costs: float64, shape (n,); see ``Load``.
+        groups: the Spark partition and the class (``HELD_OUT`` for a held-out row), float64, shape (n, 2).
+        y, weights: the labels and weights, float64, shape (n,); the weights of held-out rows are 1.
+        costs: the costs (see ``Load``), float64, shape (n,).
     """
 
     groups: Float64s
@@ -286,14 +287,14 @@ class _Rows(NamedTuple):
 
 
 def _group_sums(rows: _Rows, shift: float, unit: float) -> Float64s:
-    """Return the values of the groups in order, float64, shape (groups, len(FIELDS))."""
+    """Return the table of a ``WorkerSurvey``: ordered by Spark partition, then by class."""
     table = []
     for part, label_class in np.unique(rows.groups, axis=0).tolist():
         selected = (rows.groups == (part, label_class)).all(axis=1)
         costs = rows.costs[selected]
         labels = [np.nan] * 7
         if label_class != HELD_OUT:
-            # Squares can overflow, like Spark's. ``exact_scaling`` then finds another unit, or ``facts_of`` raises.
+            # Squares can overflow, as in Spark. ``exact_scaling`` then returns another unit, or ``facts_of`` raises.
             with np.errstate(over="ignore", invalid="ignore"):
                 labels = _label_sums(rows.y[selected], rows.weights[selected] * unit, shift)
         table.append([part, label_class, selected.sum(), costs.sum(), (costs**2).sum(), *labels])

@@ -25,20 +25,20 @@ PART = "part-00000"
 
 
 def locate(spark: Any, path: str) -> tuple[str, bool]:
-    """Return the fsspec URL of a path as Spark resolves it, and whether the path exists."""
+    """Return the fsspec URL of a path, resolved as Spark does, and whether the path exists."""
     if not isinstance(path, str):
         raise TypeError(f"path: expected a string, got {type(path).__name__}")
-    _check_home(path)
+    _check_no_tilde(path)
     fs, root = resolve_url(path, "path")
     if is_connect(spark):
-        return _plain(path), bool(fs.exists(root))
+        return _without_file_scheme(path), bool(fs.exists(root))
     location, file_system = file_system_of(spark.sparkContext, path)
     url = location.makeQualified(file_system.getUri(), file_system.getWorkingDirectory()).toString()
-    return _plain(url), bool(file_system.exists(location))
+    return _without_file_scheme(url), bool(file_system.exists(location))
 
 
-def _check_home(path: str) -> None:
-    """Raise ConfigError for "~/...", which is a folder named "~" to Spark, and the user's home to fsspec."""
+def _check_no_tilde(path: str) -> None:
+    """Raise ConfigError for "~/...": Spark takes "~" for the name of a folder, and fsspec for the user's home."""
     if path.startswith("~"):
         raise ConfigError(
             f"path: expected a path or a URL, got {path!r}, in which Spark takes '~' for a folder's name: "
@@ -46,13 +46,13 @@ def _check_home(path: str) -> None:
         )
 
 
-def _plain(url: str) -> str:
+def _without_file_scheme(url: str) -> str:
     return shared_url(url) if url.startswith("file:") else url
 
 
 def save_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | None, params: dict[str, Any]) -> None:
-    """Write pyspark's description of an object to the folder ``metadata`` inside the object's folder."""
-    _check_home(path)
+    """Write an object's metadata in pyspark's format to the subfolder ``metadata`` of its folder."""
+    _check_no_tilde(path)
     if not is_connect(spark):
         DefaultParamsWriter.saveMetadata(
             instance, path, with_python(spark).sparkContext, extraMetadata=extra, paramMap=params
@@ -62,7 +62,7 @@ def save_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | 
 
 
 def write_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | None, params: dict[str, Any]) -> None:
-    """Write the same metadata as ``save_metadata``, but from this process, without Spark."""
+    """Write the same metadata as ``save_metadata``, but by this process instead of by Spark."""
     text: str = DefaultParamsWriter._get_metadata_to_save(instance, spark, extra, params)
     fs, root = resolve_url(path)
     with reported(root, "writing the metadata"):
@@ -105,7 +105,7 @@ class ModelWriter(_Overwriting):
 
         Raises:
             UsageError: the folder exists.
-            RecoveryError: the file system refuses.
+            RecoveryError: the files cannot be written.
         """
         url, exists = locate(self.sparkSession, path)
         if exists:
@@ -148,7 +148,7 @@ class ModelReader(MLReader[Any]):
             CheckpointMissingError: the folder holds no model.
             UsageError: the model has another class or an unknown version.
             CheckpointCorruptError: the files do not match the metadata.
-            StoppedError: the model's weights belong on servers, and no PS2Context is active.
+            StoppedError: the model's weights must be loaded onto servers, and no PS2Context is active.
         """
         metadata = _metadata(self.sparkSession, path, self._cls)
         url, _ = locate(self.sparkSession, path)
@@ -203,7 +203,7 @@ class EstimatorReader(DefaultParamsReader[Any]):
 
 
 def _as_json(instance: Any) -> dict[str, Any]:
-    """Return the params that are set as plain data: vectors as lists, matrices as lists of rows; None: not set."""
+    """Return the params that are set, and not to None, as plain data: vectors as lists, matrices as lists of rows."""
     return {
         param.name: value.toArray().tolist() if isinstance(value, (Vector, Matrix)) else value
         for param, value in instance._paramMap.items()
@@ -225,7 +225,7 @@ def _set_params(instance: Any, metadata: dict[str, Any]) -> None:
 
 
 def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
-    """Read the metadata that pyspark wrote for an object, and check its class."""
+    """Read an object's metadata, and check that they are of this class; raises like ``ModelReader.load``."""
     expected = f"{cls.__module__}.{cls.__name__}"
     resolve_url(path, "path")
     if not locate(spark, f"{path}/metadata")[1]:
@@ -236,14 +236,14 @@ def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
 
 
 def _check_class(path: str, metadata: dict[str, Any], cls: type) -> None:
-    """Raise UsageError if metadata describe another class. In earlier versions of PS2 it can be in another module."""
+    """Raise UsageError if metadata are of another class. Its module may differ, as in earlier versions of PS2."""
     module, _, name = str(metadata.get("class")).rpartition(".")
     if name != cls.__name__ or module.partition(".")[0] != cls.__module__.partition(".")[0]:
         raise UsageError(f"{path}: expected a {cls.__module__}.{cls.__name__}, got a {metadata.get('class')}")
 
 
 def prepare_folder(spark: Any, path: str, overwrite: bool) -> None:
-    """Make a model's folder before the training; raise ConfigError if this fails, or files would be overwritten."""
+    """Make a model's folder before the training; raise ConfigError if it cannot be made, or has files to keep."""
     url, exists = locate(spark, path)
     fs, root = resolve_url(url)
     if exists and not overwrite and (fs.isfile(root) or fs.ls(root)):

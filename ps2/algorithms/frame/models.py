@@ -1,4 +1,4 @@
-"""Base classes of models: predictions, summaries, files, conversion to pyspark.ml."""
+"""Base classes of trained models: predictions, summaries, files, conversion to pyspark.ml."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ M = TypeVar("M", bound="FleetModel")
 
 
 class FittedModel(ByName, MLReadable[Any], MLWritable):
-    """Base class of everything that ``fit`` or ``load`` returns."""
+    """Base class of trained models, which ``fit`` and ``load`` return."""
 
     _is_model = True
-    # The class of the trained parameters, which writes and reads them; None: the model does so itself.
+    # The class of the trained parameters, which saves and loads them; None: the model's class overrides both methods.
     _ARRAYS: ClassVar[type[ArrayFiles] | None] = None
 
     def __init__(self, fitted: Any) -> None:
@@ -55,18 +55,18 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
 
     @classmethod
     def _of(cls: type[F], fitted: Any) -> F:
-        """Return a model of trained parameters. Type checkers only accept settings as arguments of the class."""
+        """Return a model with trained parameters. (Type checkers accept only settings as arguments of the class.)"""
         make: Any = cls
         model: F = make(fitted)
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what ``save`` does not write: only Spark's driver can have the DataFrame of a summary."""
+        """Return the state for pickling, without the summary and the broadcast, which only Spark's driver can have."""
         return vars(self) | {"_summary": None, "_shared": None}
 
     def _share(self, spark: SparkBackend) -> Callable[[], Any]:
-        """Return a function that returns the parameters in a task; large ones are sent once to each executor."""
-        fitted = self._predicting
+        """Return a function that tasks call to get the parameters; large ones are sent once to each executor."""
+        fitted = self._predictor
         if fitted.is_light:
             return lambda: fitted
         shared = self._shared
@@ -77,14 +77,14 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
         return lambda: broadcast.value
 
     @property
-    def _predicting(self) -> Any:
-        """The trained parameters for predictions, which can be a part of all."""
+    def _predictor(self) -> Any:
+        """The trained parameters that predictions need; by default, all."""
         return self._fitted
 
     @property
     def fitted(self) -> Any:
-        """The trained parameters for predictions, as an object that needs no Spark."""
-        return self._predicting
+        """The trained parameters that predictions need, as an object that works without Spark."""
+        return self._predictor
 
     def scoring(self) -> Scoring:
         """Return a description of how ``transform`` scores rows, for scorers without Spark and servers.
@@ -126,7 +126,7 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
         return ModelWriter(self)
 
     def _write_content(self, url: str) -> dict[str, Any]:
-        """Write the trained parameters to a folder; return PS2's part of the metadata."""
+        """Write the trained parameters to a folder; return PS2's entry in the metadata."""
         content: dict[str, Any] = self._fitted.write(url)
         return content
 
@@ -169,20 +169,20 @@ class FeatureModel(FittedModel, FeatureParams):
 
     @abstractmethod
     def _head(self) -> Head:
-        """Return the function from margins to predictions, for the current params."""
+        """Return the head that turns margins into predictions, for the current params."""
 
     @abstractmethod
     def _outputs(self) -> list[tuple[str, str]]:
-        """Return the name and the kind of each column to add; a column named "" is left out."""
+        """Return the name and the kind of each column to add; a column whose name is "" is not added."""
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_frame(dataset)
         names = [(name, kind) for name, kind in self._outputs() if name]
         if not names:
             return dataset
-        share = self._share(backend_of(dataset))
+        load_fitted = self._share(backend_of(dataset))
         columns = ColumnNames(self._features, label=None, margin=self._margin_column)
-        return with_predictions(dataset, columns, self.numFeatures, share, self._head(), names)
+        return with_predictions(dataset, columns, self.numFeatures, load_fitted, self._head(), names)
 
     def scoring(self) -> FeatureScoring:
         """Return a description of how ``transform`` scores rows, for scorers without Spark and servers.
@@ -201,17 +201,17 @@ class FeatureModel(FittedModel, FeatureParams):
 
     @property
     def _margin_column(self) -> str | None:
-        """The name of the column of initial margins, to which the model's are added; None: there is none."""
+        """The column of initial margins, to which the model's margins are added; None: there is no such column."""
         return None
 
     @property
     def _rounds(self) -> int | None:
-        """The number of rounds of trees that predict; None: all rounds, or the model has no rounds."""
+        """The number of boosting rounds whose trees predict; None: all rounds, or the model has no rounds."""
         return None
 
 
 class FleetModel(FeatureModel):
-    """A trained model of labels. ``fit`` and ``load`` make it."""
+    """Base class of trained models that predict labels."""
 
     def _sizes(self) -> dict[str, Any]:
         return {"numClasses": self.numClasses} if hasattr(self, "numClasses") else {}
@@ -226,7 +226,7 @@ class FleetModel(FeatureModel):
         return float(head.prediction(self._raw(value))[0])
 
     def _raw(self, value: Any) -> Float64s:
-        return self._head().raw(self._predicting.margins(as_row(value, self.numFeatures, self._fitted.takes_missing)))
+        return self._head().raw(self._predictor.margins(as_row(value, self.numFeatures, self._fitted.takes_missing)))
 
     # -- summaries -------------------------------------------------------------------------------------------------
 
@@ -242,10 +242,10 @@ class FleetModel(FeatureModel):
 
     @abstractmethod
     def _summaries(self) -> tuple[Any, Any]:
-        """Return the classes of summaries: that of ``evaluate``, and that of the training."""
+        """Return the class of the summaries that ``evaluate`` returns, and the class of the training's summary."""
 
     def _with_all_columns(self: M) -> M:
-        """Return this model, or a copy that names all columns of predictions."""
+        """Return this model if all its columns of predictions have names, else a copy in which they do."""
         columns = {"raw": "rawPredictionCol", "probability": "probabilityCol", "prediction": "predictionCol"}
         unnamed = [kind for name, kind in self._outputs() if not name and kind in columns]
         if not unnamed:

@@ -1,4 +1,4 @@
-"""Names, such as words or the ids of users, as arrays of a model's files: integers, or texts in UTF-8."""
+"""Convert names, such as words or the ids of users, to arrays for a model's files: integers, or strings in UTF-8."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ps2.data.ids import Names
 
 Array = npt.NDArray[Any]
 
-# The arrays, each with NumPy's letter of its kind of dtype. Integers are ``ids``. Texts are ``names``, the bytes of all
-# texts, and ``ends``, the end of each text.
+# The arrays, each with its ``dtype.kind``. Integers are in ``ids``. Strings are in ``names``, the concatenated bytes of
+# all strings, and ``ends``, the byte offset at which each string ends.
 NAME_ARRAYS = {"ids": "i", "names": "u", "ends": "i"}
 
 
@@ -22,17 +22,17 @@ def name_arrays(names: Names) -> dict[str, Array]:
     """Return the arrays of ``NAME_ARRAYS`` that hold these names."""
     if names.are_integers:
         return {"ids": names.values.to_numpy()}
-    texts = names.values.cast(pa.large_string())
-    _, offsets, text = texts.buffers()
-    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    data = np.frombuffer(text, np.uint8)[bounds[0] : bounds[-1]] if bounds[-1] else np.empty(0, np.uint8)
-    return {"names": data, "ends": bounds[1:] - bounds[0]}
+    strings = names.values.cast(pa.large_string())
+    _, offsets_buffer, bytes_buffer = strings.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    text = np.frombuffer(bytes_buffer, np.uint8)[offsets[0] : offsets[-1]] if offsets[-1] else np.empty(0, np.uint8)
+    return {"names": text, "ends": offsets[1:] - offsets[0]}
 
 
-def names_from_arrays(arrays: Mapping[str, Array], what: str) -> Names:
-    """Return the names that such arrays hold; raise ValueError if arrays are missing or do not match."""
+def names_from_arrays(arrays: Mapping[str, Array], kind: str) -> Names:
+    """Return the names of ``name_arrays``; raise ValueError if arrays are missing. ``kind``: a word for messages."""
     if "ids" in arrays:
-        return Names(pa.array(arrays["ids"]), what)
+        return Names(pa.array(arrays["ids"]), kind)
     if not {"names", "ends"} <= arrays.keys():
         raise ValueError("expected files of the names, got none")
     text, offsets = arrays["names"], np.append(0, arrays["ends"]).astype(np.int64)
@@ -41,4 +41,4 @@ def names_from_arrays(arrays: Mapping[str, Array], what: str) -> Names:
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(text, np.uint8))]
     values = pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
     values.validate(full=True)
-    return Names(values.cast(pa.string()), what)
+    return Names(values.cast(pa.string()), kind)

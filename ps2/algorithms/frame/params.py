@@ -1,4 +1,4 @@
-"""Pyspark's side of parameters that are declared once (``settings.py``): ``Param``s of estimators and models."""
+"""Turn the settings that a class declares (``settings.py``) into pyspark's ``Param``s of estimators and models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _params_by_class: dict[type, list[tuple[str, Param[Any]]]] = {}
 
 
 def _params_of(cls: type) -> list[tuple[str, Param[Any]]]:
-    """Return names and ``Param``s of a class, ordered by name. (Pyspark would collect them again for each object.)"""
+    """Return the names and ``Param``s of a class, ordered by name. (Pyspark would collect them for each object.)"""
     if cls not in _params_by_class:
         members = [(name, getattr(cls, name)) for name in dir(cls)]
         _params_by_class[cls] = [(name, param) for name, param in members if isinstance(param, Param)]
@@ -28,38 +28,40 @@ def _params_of(cls: type) -> list[tuple[str, Param[Any]]]:
 
 
 class _ShowsParams(ABCMeta):
-    """Metaclass that gives classes a signature with their params and defaults, for ``help``; it is made on request."""
+    """Metaclass that gives classes a signature with their params and defaults, for ``help``, computed on request."""
 
     @property
     def __signature__(cls) -> inspect.Signature:
         if not cls.takes_keywords():
             raise AttributeError("__signature__")
-        kind, known = inspect.Parameter.KEYWORD_ONLY, cls.keyword_defaults()
-        return inspect.Signature([inspect.Parameter(name, kind, default=known[name]) for name in sorted(known)])
+        kind, defaults = inspect.Parameter.KEYWORD_ONLY, cls.keyword_defaults()
+        return inspect.Signature([inspect.Parameter(name, kind, default=defaults[name]) for name in sorted(defaults)])
 
     def __dir__(cls) -> list[str]:
         return [name for name in super().__dir__() if hasattr(cls, name)]  # models lack most setters
 
     def takes_keywords(cls) -> bool:
-        """Return whether the constructor takes params as keywords, and nothing else."""
+        """Return whether params as keywords are the only arguments of the constructor."""
         instantiable: Any = cls
-        _, *others = inspect.signature(instantiable.__init__).parameters.values()
+        _, *arguments = inspect.signature(instantiable.__init__).parameters.values()
         variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        return issubclass(cls, ByName) and not inspect.isabstract(cls) and all(one.kind in variable for one in others)
+        are_variable = all(argument.kind in variable for argument in arguments)
+        return issubclass(cls, ByName) and not inspect.isabstract(cls) and are_variable
 
     def keyword_defaults(cls) -> dict[str, Any]:
-        """Return the keywords of a class that takes keywords, with their defaults; None: not set."""
+        """Return the keywords of a class that takes keywords, with their defaults; None: there is no default."""
         instance = cls()
-        known = {
+        defaults = {
             param.name: instance.getOrDefault(param) if instance.isDefined(param) else None for param in instance.params
         }
         if hasattr(cls, "setInitialModel"):
-            known["initialModel"] = None
+            defaults["initialModel"] = None
         # A default such as "uid__output" differs from object to object.
-        return {name: None if instance.uid in str(value) else value for name, value in known.items()}
+        return {name: None if instance.uid in str(value) else value for name, value in defaults.items()}
 
 
-# To type checkers, settings of the classes from which a class derives are keywords. The settings of these two are not.
+# Type checkers derive a constructor's keywords from the settings of base classes. This hides two base classes from
+# them.
 if TYPE_CHECKING:
 
     class _FleetSettings: ...
@@ -90,14 +92,14 @@ class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
             self.setParams(**params)
 
     _has_params = True
-    # The name of a param whose value decides the defaults of other params, and these defaults by its value.
+    # The name of a param whose value decides the defaults of other params, and for each value these defaults by name.
     _DEFAULTS_BY: ClassVar[tuple[str, Mapping[str, Mapping[str, Any]]] | None] = None
 
     __eq__, __hash__, __repr__ = Params.__eq__, Params.__hash__, Params.__repr__
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        for name in settings_of(cls):  # pyspark asks isinstance(estimator, HasWeightCol)
+        for name in settings_of(cls):  # pyspark checks isinstance(estimator, HasWeightCol), and so on
             mixin = getattr(shared, f"Has{name[0].upper()}{name[1:]}", None)
             if mixin is not None and not issubclass(cls, mixin):
                 mixin.register(cls)
@@ -119,22 +121,22 @@ class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
         return self._if_set("numWorkers")
 
     def _if_set(self, name: str) -> Any:
-        """Return the value of a param that is set; None: there is no such param, or it is not set or an empty text."""
+        """Return the value of a param that is set; None: there is no such param, it is not set, or it is ""."""
         value = self.getOrDefault(name) if self.hasParam(name) and self.isSet(name) else None
         return None if value == "" else value
 
     def _set_defaults(self) -> None:
-        """Set the defaults of the declarations; a subclass adds others."""
-        known = settings_of(type(self)).items()
-        self._setDefault(**{name: setting.default for name, setting in known if setting.default is not None})
+        """Set the defaults of the declarations; a subclass can add others."""
+        settings = settings_of(type(self)).items()
+        self._setDefault(**{name: setting.default for name, setting in settings if setting.default is not None})
 
     def _put(self, name: str, value: Any) -> None:
         self._set(**{name: value})
 
     def _values(self, settings: type[N]) -> N:
-        """Return settings of a class with the values of this object's params; raise ConfigError for a wrong value."""
-        known = {name: self.getParam(name) for name in settings_of(settings) if self.hasParam(name)}
-        return settings(**{name: self.getOrDefault(param) for name, param in known.items() if self.isDefined(param)})
+        """Return ``settings`` with the values of this object's params; raise ConfigError for a wrong value."""
+        params = {name: self.getParam(name) for name in settings_of(settings) if self.hasParam(name)}
+        return settings(**{name: self.getOrDefault(param) for name, param in params.items() if self.isDefined(param)})
 
     def _check_values(self) -> None:
         """Raise ConfigError for a value that its declaration does not allow."""
@@ -144,7 +146,7 @@ class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
 
     @property
     def _seed(self) -> int:
-        """The seed as a number that is not negative: pyspark.ml's default is a hash, of either sign."""
+        """The seed as a non-negative integer: pyspark.ml's default is a hash, which can be negative."""
         return int(self.getOrDefault("seed")) % 2**63
 
     def setParams(self: P, **params: Any) -> P:
@@ -169,7 +171,7 @@ class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
         self._choose_defaults()
 
     def _copyValues(self, to: Any, extra: Any = None) -> Any:
-        # Pyspark copies defaults one by one, and a default can be copied after the param that decides it.
+        # Pyspark copies params and defaults one by one, so a default can be copied after the param that decides it.
         copied = super()._copyValues(to, extra)
         if isinstance(copied, ByName):
             copied._choose_defaults()

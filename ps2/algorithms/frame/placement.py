@@ -1,12 +1,12 @@
 """Where a training runs: one cost model for all families. Pure.
 
-A family computes its ``Work`` from the seconds of one core that it has measured. A training with T threads of the only
-worker ("local"), or with W workers of t threads each and servers, then takes, with s = ``thread_share``::
+A family computes its ``Work`` from measured times of one core. With s = ``thread_efficiency``, a training with T
+threads of the only worker ("local"), or with W workers of t threads each and servers, then takes::
 
     local      read_s     + steps * (step_s / (1 + s * (T - 1)) + local_s)
     servers    read_s / W + steps * (step_s / (W * t)           + servers_s)
 
-The constants of this module were measured on 2 cores (decision 57); only their ratios matter.
+The constants of this module were measured on 2 cores (docs/decisions, number 57); only their ratios matter.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ps2.formats import short_time
 SERVER_CLOCK_S = 8e-3
 # The fixed cost of a clock in the only worker's process.
 LOCAL_CLOCK_S = 2e-3
-# The cost of reading one stored value into a worker's arrays, including the shuffle.
+# The seconds in which a stored value is read into a worker's arrays, including the shuffle.
 READ_S = 40e-9
-# The cost of sending one weight one way.
+# The seconds in which one weight is sent to a server or back.
 WEIGHT_S = 4e-9
 # The maximum number of weights that the only worker can return in its message.
 MAX_LOCAL_WEIGHTS = 1 << 22
@@ -38,13 +38,13 @@ class Work:
     Attributes:
         read_s: the seconds in which one worker reads all rows.
         steps: the number of steps.
-        step_s: the seconds in which one core computes a step with all rows.
+        step_s: the seconds in which one core computes a step of all rows.
         local_s: the other seconds of a step in the only worker's process.
         servers_s: the other seconds of a step with servers.
         weights: the number of weights that the only worker returns in its message; 0: it returns them in another way.
         local_threads: the largest number of threads of the only worker.
         worker_threads: the largest number of threads of each worker with servers.
-        thread_share: the speed of each further thread of the only worker, as a share of the first one's.
+        thread_efficiency: the speed of each further thread of the only worker, relative to that of the first thread.
         why_servers: the reason why only servers can train this; "": there is none.
         why_not_auto: the reason why "auto" chooses servers whatever the costs; "": there is none.
     """
@@ -57,7 +57,7 @@ class Work:
     weights: int = 0
     local_threads: float = 1
     worker_threads: float = 1
-    thread_share: float = 1.0
+    thread_efficiency: float = 1.0
     why_servers: str = ""
     why_not_auto: str = ""
 
@@ -74,11 +74,11 @@ class Work:
 
     def seconds(self, cores: Cores) -> dict[Via, float]:
         """Return the estimated duration of the training for each way to run it."""
-        speed = 1 + self.thread_share * (min(cores.local, self.local_threads) - 1)
-        spread = cores.workers * min(cores.each, self.worker_threads)
+        speedup = 1 + self.thread_efficiency * (min(cores.local, self.local_threads) - 1)
+        all_threads = cores.workers * min(cores.per_worker, self.worker_threads)
         return {
-            "local": self.read_s + self.steps * (self.step_s / speed + self.local_s),
-            "servers": self.read_s / cores.workers + self.steps * (self.step_s / spread + self.servers_s),
+            "local": self.read_s + self.steps * (self.step_s / speedup + self.local_s),
+            "servers": self.read_s / cores.workers + self.steps * (self.step_s / all_threads + self.servers_s),
         }
 
 
@@ -87,31 +87,31 @@ class Cores:
     """The cores that Spark has for a training.
 
     Attributes:
-        local: the number of cores of the process that runs a task.
-        workers: the number of tasks that would train with servers.
-        each: the number of cores of each of these tasks.
+        local: the number of cores for the only worker, if the training is "local".
+        workers: the number of workers, if the training uses servers.
+        per_worker: the number of cores for each of these workers.
     """
 
     local: int
     workers: int
-    each: int
+    per_worker: int
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user and the application ask for.
+    """The requirements of the user and of the application.
 
     Attributes:
-        via: the user's choice.
-        workers: the user's number of workers; None: not set.
+        via: the value of the param ``via``.
+        workers: the value of the param ``numWorkers``; None: not set.
         why_servers: the reason why the application needs the model on servers; "": it does not.
-        began: where an earlier driver began the training; None: none did.
+        earlier_via: where an earlier driver has run this training; None: there is no earlier driver.
     """
 
     via: ViaName = "auto"
     workers: int | None = None
     why_servers: str = ""
-    began: Via | None = None
+    earlier_via: Via | None = None
 
     def check(self) -> None:
         """Raise ConfigError if the request contradicts itself."""
@@ -123,7 +123,7 @@ class Request:
 
 
 def place(work: Work, cores: Cores, request: Request) -> Placement:
-    """Choose the number of workers, and where the model is between steps; ConfigError: the request cannot be met."""
+    """Choose where to train, and the number of workers; raise ConfigError if the request cannot be met."""
     request.check()
     why_servers = request.why_servers or work.why_servers
     if not why_servers and work.weights > MAX_LOCAL_WEIGHTS:
@@ -133,8 +133,8 @@ def place(work: Work, cores: Cores, request: Request) -> Placement:
     via: Via
     if request.via != "auto":
         via, reason = request.via, "as requested"
-    elif request.began is not None:
-        via, reason = request.began, "as the training began"
+    elif request.earlier_via is not None:
+        via, reason = request.earlier_via, "as the training began"
     elif (request.workers or 1) > 1:
         via, reason = "servers", f"numWorkers is {request.workers}"
     elif why_servers or work.why_not_auto:
@@ -143,7 +143,7 @@ def place(work: Work, cores: Cores, request: Request) -> Placement:
         via, reason = fastest(work.seconds(cores))
     if via == "local":
         return Placement(1, int(min(cores.local, work.local_threads)), via, reason)
-    return Placement(cores.workers, int(min(cores.each, work.worker_threads)), via, reason)
+    return Placement(cores.workers, int(min(cores.per_worker, work.worker_threads)), via, reason)
 
 
 def fastest(seconds: Mapping[Via, float], unit: str = "") -> tuple[Via, str]:

@@ -30,10 +30,10 @@ def draw_losses(history: TrainingHistory, ax: Any = None) -> Axes:
     """Plot the objective and the validation loss by step; raise ConfigError if no step was taken."""
     words = history.words
     if not history.steps:
-        raise ConfigError(f"plot: there is nothing to draw: no {words.step} was taken")
+        raise ConfigError(f"plot: there is nothing to draw: the training took no {words.step}")
     axes = axes_for(ax)
     by_name = {"training": (history.objective, BLUE), "held out": (history.validation, ORANGE)}
-    # The history can include a value from before the first step.
+    # The history can begin with a value before the first step, which is drawn at step 0.
     lines = [
         Line(name, np.arange(1.0 - len(values), 1.0) + history.steps, np.array(values, np.float64), color)
         for name, (values, color) in by_name.items()
@@ -44,29 +44,29 @@ def draw_losses(history: TrainingHistory, ax: Any = None) -> Axes:
         axes.set_xlim(-0.5, 2.5)
     best = best_step(history)
     if best is not None:
-        axes.axvline(best, color=GREY, linestyle="--", linewidth=1, label=f"least: {words.step} {best}")
+        axes.axvline(best, color=GREY, linestyle="--", linewidth=1, label=f"minimum: {words.step} {best}")
     style(axes, f"{words.objective} by {words.step}", words.step, words.objective, grid="y")
     if history.validation:
         axes.legend(frameon=False, fontsize=LABEL)
     return axes
 
 
-def draw_importances(shares: npt.NDArray[np.float64], names: Sequence[str], limit: int, ax: Any = None) -> Axes:
+def draw_importances(fractions: npt.NDArray[np.float64], names: Sequence[str], limit: int, ax: Any = None) -> Axes:
     """Plot the most important features, at most ``limit``, as bars; raise ConfigError if no feature has a gain.
 
-    ``shares`` has each feature's share of all gains. Without names, the plot shows the features' numbers.
+    ``fractions`` has each feature's fraction of the total gain. If ``names`` is empty, features are named by index.
     """
     if limit < 1:
         raise ConfigError(f"most: expected at least 1, got {limit!r}")
-    used = np.count_nonzero(shares)
-    # Features with equal shares are ordered by number.
-    order = np.lexsort((np.arange(len(shares)), -shares))[: min(limit, used)]
+    num_used = np.count_nonzero(fractions)
+    # Features with equal fractions are ordered by index.
+    order = np.lexsort((np.arange(len(fractions)), -fractions))[: min(limit, num_used)]
     if not len(order):
         raise ConfigError("plotImportances: there is nothing to draw: trees split by no feature")
     axes = axes_for(ax, height_in=AROUND_BARS_IN + BAR_IN * len(order))
-    draw_bars(axes, [names[index] if len(names) else f"feature {index}" for index in order], shares[order])
-    used_text = f"trees split by {used:,} of {len(shares):,} features"
-    title = used_text if used == len(order) else f"{used_text}; the first {len(order)}"
+    draw_bars(axes, [names[index] if len(names) else f"feature {index}" for index in order], fractions[order])
+    used_text = f"trees split by {num_used:,} of {len(fractions):,} features"
+    title = used_text if num_used == len(order) else f"{used_text}; the first {len(order)}"
     style(axes, title, "share of all gains", "", grid="x")
     axes.tick_params(axis="y", length=0)
     return axes

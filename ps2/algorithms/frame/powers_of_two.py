@@ -1,4 +1,4 @@
-"""Scale values by powers of two, without rounding, so that their squares stay within the range of float32. Pure."""
+"""Scale values by powers of two, without rounding errors, to keep their squares within the range of float32. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-# If the exponent of the largest value is beyond this, in either direction, squares can leave the range of float32.
+# Values are scaled if the exponent of the largest value is outside of [-50, 50]. Squares have twice the exponent, and
+# float32's exponents are -126 to 127, so sums of 2^26 squares do not overflow.
 MAX_EXPONENT = 50
 
 
 def exponent_of(*values: npt.ArrayLike) -> int:
-    """Return the exponent of the power of two by which to divide values; 0 if their squares are within the range."""
+    """Return the exponent of the power of two by which to divide all values; 0: their squares are within the range."""
     largest = max((float(np.abs(array).max(initial=0.0)) for array in map(np.asarray, values)), default=0.0)
     exponent = int(np.frexp(largest)[1])
     return exponent if abs(exponent) > MAX_EXPONENT else 0

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import ArrayType
 
-from ps2.algorithms.frame.frames import for_arrow
-from ps2.algorithms.frame.heads import Fitted, Head, predicted
+from ps2.algorithms.frame.frames import as_arrow_structs
+from ps2.algorithms.frame.heads import Fitted, Head, predict_all
 from ps2.algorithms.frame.row_matrices import as_rows
 from ps2.algorithms.frame.tables import check_columns, check_new_columns, column, field, known_dim
 from ps2.algorithms.training.faults import ColumnNames
@@ -28,11 +28,11 @@ from ps2.data.sparse_rows import canonical
 from ps2.errors import InputError, UsageError
 from ps2.run.spark.backend_lookup import with_python
 
-# The temporary column of all predictions of a row, a struct.
+# The temporary column with a struct of all predictions of a row.
 _PREDICTIONS = "ps2 predictions"
 # The field of initial margins in the struct that a task receives; structs of vectors have no field of this name.
 MARGIN = "margin"
-# Temporary columns.
+# The temporary columns of ``compressed``.
 DENSE, SPARSE = "ps2 dense", "ps2 sparse"
 _ARRAYS = ("raw", "probability", "leaf", "contrib")
 _STRUCT = ", ".join([*(f"{name} array<double>" for name in _ARRAYS), "prediction double", "fault string"])
@@ -78,7 +78,7 @@ def with_predictions(
     frame: DataFrame,
     columns: ColumnNames,
     dim: int,
-    share: Callable[[], Fitted],
+    load_fitted: Callable[[], Fitted],
     head: Head,
     names: Sequence[tuple[str, str]],
 ) -> DataFrame:
@@ -87,7 +87,7 @@ def with_predictions(
     Args:
         columns: the columns of features and, optionally, of initial margins, which are added to the model's margins.
         dim: the number of features.
-        share: returns the trained parameters in a task.
+        load_fitted: returns the trained parameters in a task.
         names: the new columns, each with its kind: "raw", "probability", "prediction" or, for trees, "leaf" and
             "contrib".
 
@@ -97,26 +97,26 @@ def with_predictions(
     """
     features = columns.features
     check_columns(frame, columns)
-    known = known_dim(frame, features)
-    if known not in (None, dim):
+    column_dim = known_dim(frame, features)
+    if column_dim not in (None, dim):
         # Spark takes the number of features of a LIBSVM file from its largest index.
-        read = f'; LIBSVM files are read by spark.read.format("libsvm").option("numFeatures", {dim})'
-        advice = read if isinstance(features, str) else ""
-        raise InputError(f"column {_shown(features)!r}: expected {dim} features as in training, got {known}{advice}")
+        option = f'; LIBSVM files are read by spark.read.format("libsvm").option("numFeatures", {dim})'
+        advice = option if isinstance(features, str) else ""
+        name = _text_of_features(features)
+        raise InputError(f"column {name!r}: expected {dim} features as in training, got {column_dim}{advice}")
     check_new_columns(frame, (name for name, _ in names))
     udf: Any = pandas_udf  # its overloads lack a struct type given as a string
     tree_outputs = {kind for _, kind in names} & {"leaf", "contrib"}
-    predict = udf(_predictor(share, head, columns, tree_outputs), _STRUCT)
-    with_struct = frame.select("*", predict(_input(with_python(frame), columns)).alias(_PREDICTIONS))
-    new = [_prediction_column(kind).alias(name, metadata=metadata_of(kind, head.classes)) for name, kind in names]
-    return with_struct.select("*", *new).drop(_PREDICTIONS)
+    predict = udf(_predictor(load_fitted, head, columns, tree_outputs), _STRUCT)
+    with_struct = frame.select("*", predict(_udf_argument(with_python(frame), columns)).alias(_PREDICTIONS))
+    added = [_prediction_column(kind).alias(name, metadata=metadata_of(kind, head.classes)) for name, kind in names]
+    return with_struct.select("*", *added).drop(_PREDICTIONS)
 
 
 def compressed(frame: DataFrame, name: str) -> DataFrame:
-    """Return the rows with each vector of a column in the form, sparse or dense, that takes less memory.
+    """Return the rows with each vector of a column in its smaller form, sparse or dense.
 
-    The column becomes the last one. Spark has no function for sparse vectors, but its ``VectorAssembler`` chooses the
-    smaller form.
+    The column becomes the last column. Spark has no function for sparse vectors, so a ``VectorAssembler`` makes them.
     """
     metadata = frame.schema[name].metadata
     assembler = VectorAssembler(inputCols=[DENSE], outputCol=SPARSE, handleInvalid="keep")
@@ -124,7 +124,7 @@ def compressed(frame: DataFrame, name: str) -> DataFrame:
     return assembled.select("*", column(SPARSE).alias(name, metadata=metadata)).drop(DENSE, SPARSE)
 
 
-def _shown(features: str | tuple[str, ...]) -> str:
+def _text_of_features(features: str | tuple[str, ...]) -> str:
     """Return the names of the features for messages."""
     return features if isinstance(features, str) else ", ".join(features[:3]) + ", ..." * (len(features) > 3)
 
@@ -139,7 +139,7 @@ def _prediction_column(kind: str) -> Column:
     predictions = column(_PREDICTIONS)
     fault = predictions["fault"]
     value = F.when(fault.isNotNull(), F.raise_error(fault)).otherwise(predictions[kind])
-    # A prediction is never null; coalesce tells Spark so.
+    # A prediction is never null; after ``coalesce``, the schema says so.
     return F.coalesce(value, F.lit(math.nan)) if kind == "prediction" else array_to_vector(value)
 
 
@@ -150,7 +150,7 @@ def metadata_of(kind: str, classes: int | None) -> dict[str, Any]:
     return {"ml_attr": {"type": "nominal", "num_vals": classes} if kind == "prediction" else {"num_attrs": classes}}
 
 
-def _input(frame: DataFrame, columns: ColumnNames) -> Column:
+def _udf_argument(frame: DataFrame, columns: ColumnNames) -> Column:
     """Return the argument of the UDF: a struct, which becomes a pandas DataFrame."""
     features = columns.features
     margin = [] if columns.margin is None else [column(columns.margin).cast("double").alias(MARGIN)]
@@ -158,21 +158,21 @@ def _input(frame: DataFrame, columns: ColumnNames) -> Column:
         return F.struct(F.array(*(column(name).cast("double") for name in features)).alias("values"), *margin)
     if isinstance(field(frame, features).dataType, ArrayType):
         return F.struct(column(features).cast("array<double>").alias("values"), *margin)
-    vectors = for_arrow(column(features))
+    vectors = as_arrow_structs(column(features))
     return F.struct(*(vectors[item.name].alias(item.name) for item in _VECTOR), *margin) if margin else vectors
 
 
-def _predictor(share: Callable[[], Fitted], head: Head, columns: ColumnNames, tree_outputs: set[str]) -> Any:
-    """Return the UDF, which predicts batches of rows in a task."""
-    name = _shown(columns.features)
+def _predictor(load_fitted: Callable[[], Fitted], head: Head, columns: ColumnNames, tree_outputs: set[str]) -> Any:
+    """Return the function of the UDF, which predicts batches of rows in a task."""
+    name = _text_of_features(columns.features)
 
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        fitted = share()
+        fitted = load_fitted()
         num_before = 0
         for batch in batches:
             try:
-                x, offsets = _read(batch, name, num_before, fitted), _offsets(batch, columns, num_before)
-                predictions = _as_frame(predicted(fitted, head, x, offsets, tree_outputs), len(batch))
+                x, offsets = _read_features(batch, name, num_before, fitted), _offsets(batch, columns, num_before)
+                predictions = _as_frame(predict_all(fitted, head, x, offsets, tree_outputs), len(batch))
             except UsageError as error:
                 predictions = _as_frame({}, len(batch), str(error))
             yield predictions
@@ -185,11 +185,12 @@ def _offsets(batch: pd.DataFrame, columns: ColumnNames, num_before: int) -> Any:
     """Return the initial margins of rows, shape (n, 1), or 0."""
     if columns.margin is None:
         return 0.0
-    numbers = pa.record_batch([pa.array(batch[MARGIN], pa.float64(), from_pandas=False)], [columns.margin])
-    return read_numbers(numbers, columns.margin, num_before)[:, None]
+    margins = pa.record_batch([pa.array(batch[MARGIN], pa.float64(), from_pandas=False)], [columns.margin])
+    return read_numbers(margins, columns.margin, num_before)[:, None]
 
 
 def _as_frame(predictions: dict[str, Float64s], rows: int, fault: str | None = None) -> pd.DataFrame:
+    """Return a DataFrame with the fields of ``_STRUCT``; ``fault`` is the message for faulty rows."""
     values = predictions.get("prediction", np.full(rows, np.nan))
     frame = pd.DataFrame({**dict.fromkeys(_ARRAYS, [None] * rows), "prediction": values})
     for kind in predictions.keys() & set(_ARRAYS):
@@ -198,13 +199,13 @@ def _as_frame(predictions: dict[str, Float64s], rows: int, fault: str | None = N
     return frame
 
 
-def _read(batch: pd.DataFrame, name: str, num_before: int, fitted: Fitted) -> sp.csr_array:
-    """Return the rows of a batch as a matrix. ``num_before`` rows precede them, so that errors can number the rows."""
+def _read_features(batch: pd.DataFrame, name: str, num_before: int, fitted: Fitted) -> sp.csr_array:
+    """Return the rows of a batch as a matrix. ``num_before`` rows precede them; messages count these rows, too."""
     if "type" in batch.columns:
         is_null = batch["type"].isna().to_numpy()
         # In pandas, a null vector has NaN for its numbers and None for its lists; NaN within a list is a value.
-        items = [pa.array(batch[p.name], p.type, from_pandas=not pa.types.is_list(p.type)) for p in _VECTOR]
-        vectors = pa.StructArray.from_arrays(items, fields=list(_VECTOR), mask=pa.array(is_null))
+        arrays = [pa.array(batch[p.name], p.type, from_pandas=not pa.types.is_list(p.type)) for p in _VECTOR]
+        vectors = pa.StructArray.from_arrays(arrays, fields=list(_VECTOR), mask=pa.array(is_null))
     else:
         vectors = pa.array(batch["values"], _ARRAY, from_pandas=False)
     dim, rows = fitted.dim, pa.record_batch([vectors], [name])

@@ -1,13 +1,13 @@
 """A training as a durable program: the driver's side is a generator that can be run again.
 
-Each ``yield`` is one clock of the workers, with their task. Its value is their merged report. The generator asks for
-everything else with ``ask``. A journal records reports and answers. After a rollback of the fleet, and in another
-driver, the generator runs again from its start with the journal's answers, then continues where it was. So it may
-depend only on its settings and these answers, but not on the time, random numbers without a seed, or attributes that it
-sets.
+Each ``yield`` passes a task to the workers for one clock, and returns their merged report. For everything else that
+can change from run to run, the generator calls ``ask(question)``. A journal records reports and answers. After a
+rollback of the fleet, and in another driver, the generator runs again from its start with the journal's answers, then
+continues after the last of them. So it may depend only on its settings and these answers, but not on the time, random
+numbers without a seed, or attributes that it sets.
 
-If workers can be ahead of each other, they do not wait for tasks, but have a loop of their own (``Program.loop``). The
-driver then yields ``NextClock()`` for each clock, or a subclass with a message for the workers.
+If workers can be ahead of each other, they do not wait for tasks, but run a loop that the family defines
+(``Program.loop``). The driver then yields ``NextClock()`` for each clock, or a subclass with a message for the workers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, TypeVar
 
-from ps2.algorithms.frame.journal import JOURNAL, Journal, ReplayError, opened
+from ps2.algorithms.frame.journal import JOURNAL, Journal, ReplayError, journal_messages
 from ps2.algorithms.frame.settings import Plan
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import Form
@@ -50,9 +50,9 @@ class Task:
         Task.classes[f"{cls.__module__}:{cls.__qualname__}"] = cls
 
     def then(self, summarize: Callable[[Any], Any]) -> SummarizedTask:
-        """Return the task with a function of its report, whose result, plain data, replaces the report in the journal.
+        """Return this task with a function of its report, whose result, plain data, the journal records instead.
 
-        The function is called once, in the driver, and can change vectors on the servers.
+        The function is called once, in the driver. It can change vectors on the servers.
         """
         return SummarizedTask(self, summarize)
 
@@ -62,15 +62,15 @@ class Task:
 
     @staticmethod
     def of(message: Mapping[str, Any] | None) -> Task | None:
-        """Return the task in a message; None if there is none."""
+        """Return the task in a message; None if it has no task."""
         return Task.classes[message[TASK]](**message[FIELDS]) if message and TASK in message else None
 
 
 @dataclass(frozen=True)
 class NextClock(Task):
-    """The next clock of workers with a loop of their own. The fields of a subclass are a message for them.
+    """The next clock of workers that run ``Program.loop``. The fields of a subclass are a message for them.
 
-    With a staleness s, a worker in clock t has the message that follows clock t - s - 1, and perhaps later messages.
+    With a staleness s, a worker in clock t has received the message after clock t - s - 1, and perhaps later messages.
     """
 
     def encodable(self) -> dict[str, Any]:
@@ -85,30 +85,30 @@ class SummarizedTask:
     summarize: Callable[[Any], Any]
 
 
-# The driver's side of a program, or a part of it: it yields tasks, and returns a T.
+# The generator of a program's driver side, or of a part of it: it yields tasks, and returns a T.
 Steps = Generator[Task | SummarizedTask, Any, T]
 # A function that does a task in a worker; the first argument is the ``ps2.Worker``. After a restart of the worker, its
-# method ``catch_up``, if it has one, is called with the tasks that the worker missed. Their effects count already.
+# method ``catch_up``, if it has one, is called with the earlier tasks, whose results are already on the servers.
 DoTask = Callable[[Any, Any], None]
 
 
 class Ask:
     """A program's questions: ``ask(question)`` calls the question once, and records the answer in the journal.
 
-    A question returns plain data. A question that raises an error ends this run of the program, so a failure that the
-    program can handle is an answer. An action that must happen once, such as a change on the servers or a warning, is a
-    question.
+    A question is a function that returns plain data. If it raises an error, this run of the program ends, so a failure
+    that the program can handle must be an answer. An action that must happen once, such as a change on the servers or a
+    warning, is also asked as a question.
     """
 
     def __init__(self, journal: Journal, record: Record, matrices: list[Any], first_clock: int) -> None:
-        # ``matrices`` are the earlier results of ``make`` in this driver.
+        # ``matrices`` are the results of ``make`` in earlier runs of the program in this driver.
         self._journal, self._record, self._first_clock = journal, record, first_clock
         self._matrices, self._next = matrices, 0
-        self.closed = ""  # why no question can be asked; "": one can be asked
+        self.closed = ""  # the reason why no question may be asked; "": questions may be asked
 
     @property
     def clock(self) -> int:
-        """The run's clock of the next ``yield``."""
+        """The clock of the run in which the workers do the task of the next ``yield``."""
         return self._first_clock + self._journal.clocks[self._journal.page]
 
     def __call__(self, question: Callable[[], T], is_setting: bool = False) -> T:
@@ -120,15 +120,15 @@ class Ask:
         return answer
 
     def setting(self, question: Callable[[], T]) -> T:
-        """Ask for a setting that another driver can change. To resume a finished program, it asks the last again."""
+        """Ask for a setting that another driver can change. To resume a finished program, the last is asked again."""
         return self(question, is_setting=True)
 
     def part(self, steps: Callable[[], Steps[T]]) -> Steps[T]:
-        """Run a part of the program, whose result is plain data. After its end, replays jump over the part.
+        """Run a part of the program, whose result is plain data. After the part has finished, replays skip it.
 
         The part must not record steps, or change anything that the program reads later.
         """
-        self(lambda: None)  # an answer of its own, so that no two parts begin at one position
+        self(lambda: None)  # an extra answer, so that no two parts begin at the same position of the journal
         begin = self._journal.page, self._journal.line
         if (finished := self._journal.parts.get(begin)) is not None:
             result: T = self._journal.jump(finished)
@@ -137,9 +137,9 @@ class Ask:
         return result
 
     def make(self, make: Callable[[], T]) -> T:
-        """Make matrices that depend on an answer, or find those of an earlier driver. This happens once in each driver.
+        """Return the matrices that the argument makes, or finds in a restored context; it is called once in a driver.
 
-        A program makes other matrices in ``__init__``.
+        This is for matrices that depend on an answer. A program makes other matrices in ``__init__``.
         """
         if self._next == len(self._matrices):
             self._matrices.append(make())
@@ -148,7 +148,7 @@ class Ask:
         return matrices
 
     def start_timer(self) -> None:
-        """Start to measure the first step's time."""
+        """Start to measure the duration of the first step."""
         self._record.start_timer()
 
     # Each of the next three methods records one step. Only the driver that took the step calls ``on_step``.
@@ -156,9 +156,9 @@ class Ask:
     def record_step_and_check_stop(
         self, objective: float, metrics: Mapping[str, float], seconds: float | None = None
     ) -> bool:
-        """Record the objective after a step; return whether ``on_step`` wants the training to end.
+        """Record the objective after a step; return whether ``on_step`` requests the end of the training.
 
-        The default of ``seconds`` is the time since the last step.
+        ``seconds`` is the step's duration; None: the time since the last step.
         """
         is_earlier, record = self._journal.is_replaying, self._record
         duration_s = self(lambda: record.lap_s if seconds is None else seconds)
@@ -176,13 +176,13 @@ class Ask:
     def record_step(
         self, objective: float, rows: int, bytes: int, metrics: Mapping[str, float] | None = None, /, **amounts: float
     ) -> dict[str, float]:
-        """Record a step, and the objective of its rows at the step's beginning; return all metrics of the step.
+        """Record a step, and the objective of its rows before the step; return all metrics of the step.
 
         Args:
             objective: the objective; NaN: it is unknown.
             rows, bytes: see ``Record.add``.
             metrics: the step's metrics by name.
-            amounts: amounts of work. Divided by the step's seconds, they are its metrics ``<name>_per_s``.
+            amounts: amounts of work by name. Divided by the step's seconds, they become the metrics ``<name>_per_s``.
         """
         is_earlier, record = self._journal.is_replaying, self._record
         seconds = self(lambda: record.lap_s)
@@ -199,8 +199,8 @@ class Program(ABC, Generic[T]):
     """One training.
 
     Attributes:
-        number: the version of the program's questions. A journal of another number is refused.
-        staleness: the number of clocks that a worker may be ahead of the slowest one; None: any number.
+        number: the version of the program's questions. A journal of another version cannot be resumed.
+        staleness: the number of clocks by which a worker may be ahead of the slowest worker; None: any number.
         first_clock: the run's clock of the first ``yield``.
         plan: a ``Plan``, or a dataclass of settings that JSON can hold, with a ``seed``.
         form: the form that the rows of a ``Table`` must have; None: the rows are ``OwnRows``.
@@ -223,10 +223,10 @@ class Program(ABC, Generic[T]):
 
     @abstractmethod
     def drive(self, ask: Ask) -> Steps[Any]:
-        """Run the algorithm, in the driver. The return value goes to ``result``."""
+        """Run the algorithm, in the driver. Its return value is the argument of ``result``."""
 
     def worker(self) -> Callable[[Any], DoTask]:
-        """Return a picklable function from a worker's rows to its ``DoTask``. A program has this or a ``loop``."""
+        """Return a picklable function from a worker's rows to a ``DoTask``. A program overrides this or ``loop``."""
         raise NotImplementedError("a program has a worker() or a loop()")
 
     def loop(self) -> Any:
@@ -235,7 +235,7 @@ class Program(ABC, Generic[T]):
 
     @abstractmethod
     def result(self, returned: Any) -> T:
-        """Read the result from the servers. This can be called again after a rollback."""
+        """Read the result from the servers, given ``drive``'s result. This can be called again after a rollback."""
 
     @abstractmethod
     def free(self) -> None:
@@ -243,7 +243,7 @@ class Program(ABC, Generic[T]):
 
     @classmethod
     def train(cls, ps: Any, table: Table, plan: Any, on_step: Callable[[StepReport], None] = lambda step: None) -> T:
-        """Train on a table with a program made from a plan, a record and names; raises like ``run_program``."""
+        """Make a program of this class from a plan, a record and names; run it. Raises like ``run_program``."""
         make: Any = cls
         names = CheckpointNames.of(plan.name, ps)
         return run_program(ps, make(plan, Record(on_step), names), table, names)
@@ -256,13 +256,13 @@ class WorkerLoop:
     make: Callable[[Any], DoTask]
 
     def __call__(self, worker: Any, reading: Any) -> None:
-        do = self.make(reading)
-        catch_up = getattr(do, "catch_up", None)
+        do_task = self.make(reading)
+        catch_up = getattr(do_task, "catch_up", None)
         for _ in clocks_until_rollback(worker, sys.maxsize):
             if catch_up is not None and (missed := [Task.of(message) for message in worker.messages[:-1]]):
                 catch_up([task for task in missed if task is not None])
             if (task := Task.of(worker.message)) is not None:
-                do(worker, task)
+                do_task(worker, task)
 
 
 class ProgramDriver(Generic[T]):
@@ -287,7 +287,7 @@ class ProgramDriver(Generic[T]):
     def start(self) -> None:
         """Run the program up to its first task, or to the last position of an earlier driver."""
         self._restart()
-        if self._names.called:
+        if self._names.handled_clocks:
             self._resume()
 
     @property
@@ -298,10 +298,10 @@ class ProgramDriver(Generic[T]):
         return self._program.result(self._returned)
 
     def on_clock(self, clock: int, reports: Sequence[dict[str, Any]] = ()) -> Message | Stop | None:
-        """Do the driver's work after a clock, counted from the program's first clock. A rollback repeats clocks."""
+        """Run the program after a clock, counted from the program's first clock. A rollback repeats clocks."""
         page = bisect_left(self._journal.clocks, clock)
+        # In an idle clock, after the program's end and before another driver resumed it, workers had no task.
         is_idle = page == len(self._journal.clocks) or self._journal.clocks[page] > clock
-        # After an idle clock, the program waits with the same task as before.
         self._go_to(min(page, len(self._journal.clocks) - 1))
         if self.is_over:
             return STOP
@@ -310,17 +310,17 @@ class ProgramDriver(Generic[T]):
         return STOP if self._task is None and not self._names.prefix else self._message()
 
     def on_run_clock(self, clock: int, reports: Sequence[dict[str, Any]]) -> Message | Stop | None:
-        """Do the driver's work after a clock of the run, counted from 0; clocks before the program's first are idle."""
-        first = self._program.first_clock
-        return self.on_clock(clock - first, reports) if clock >= first else self.message()
+        """Run the program after a clock of the run, counted from 0. Clocks before ``first_clock`` are idle."""
+        first_clock = self._program.first_clock
+        return self.on_clock(clock - first_clock, reports) if clock >= first_clock else self.message()
 
     def message(self) -> Message | None:
-        """Return the message with the first clock's task; None: there is nothing to send."""
+        """Return the message with the task of the first clock; None: there is no message."""
         self._go_to(0)
         return self._message()
 
     def _go_to(self, page: int) -> None:
-        """Let the program wait for the report of the clock after a page; run it again if it is elsewhere."""
+        """Bring the program to the end of a page, where it waits for a report; replay it if it is at another page."""
         if self._ask.closed or self._journal.page != page or self.always_replays:
             self._journal.rewind(page + 1)
             self._restart()
@@ -343,7 +343,7 @@ class ProgramDriver(Generic[T]):
         self._send(None)
 
     def _advance(self, report: dict[str, Any]) -> None:
-        """Give the program the report that it waits for; in a replay, the journal's report."""
+        """Pass the report for which the program waits to the program; in a replay, pass the journal's report."""
         self._journal.turn_page()
         task = self._task
         if isinstance(task, SummarizedTask):
@@ -366,22 +366,24 @@ class ProgramDriver(Generic[T]):
 
     def _resume(self) -> None:
         """Replay an earlier driver's journal. If no task depends on the last setting yet, ask for it again."""
-        newest, last = opened(self._names)[0][-1], len(self._journal.pages) - 1
-        self._replay(last)
+        newest_message, last_page = journal_messages(self._names)[0][-1], len(self._journal.pages) - 1
+        self._replay(last_page)
         decides_no_task = isinstance(self._inner_task(), NextClock) and self._journal.ends_with_setting
-        has_ended = self.is_over and TASK not in newest
+        has_ended = self.is_over and TASK not in newest_message
         task = self._task_message()
-        has_same_task = all(encode(name, newest.get(name)) == encode(name, task.get(name)) for name in (TASK, FIELDS))
-        clock = self._names.called - self._program.first_clock if has_ended else self._journal.clocks[-1]
+        has_same_task = all(
+            encode(name, newest_message.get(name)) == encode(name, task.get(name)) for name in (TASK, FIELDS)
+        )
+        clock = self._names.handled_clocks - self._program.first_clock if has_ended else self._journal.clocks[-1]
         if (decides_no_task or has_ended) and self._journal.reopen(clock):
             self._restart()
-            self._replay(last)
+            self._replay(last_page)
             if decides_no_task:
                 self._replace_lost_pages()
             elif not isinstance(self._inner_task(), NextClock):
-                # The workers had no task in the clocks after the end. They receive this one in the next clock.
+                # The workers had no task in the clocks after the end. They receive the new task in the next clock.
                 self._journal.clocks[-1] += 1
-        elif self._journal.page < last or not has_same_task:
+        elif self._journal.page < last_page or not has_same_task:
             raise ReplayError(
                 "the program yields a task that differs from the task of the earlier driver's workers: "
                 "ask for settings that another driver may change, do not read them"
@@ -390,12 +392,12 @@ class ProgramDriver(Generic[T]):
             self._replace_lost_pages()
 
     def _replace_lost_pages(self) -> None:
-        """Give the program empty reports of clocks without a page, if its workers do not wait for tasks.
+        """If workers do not wait for tasks, pass empty reports to the program for the clocks that have no page.
 
-        A checkpoint that was made within a call of ``on_clock`` lacks the call's page, but counts the clock.
+        A checkpoint that was made during a call of ``on_clock`` lacks the call's page, but counts the clock.
         """
-        journal, called = self._journal, self._names.called - self._program.first_clock
-        while isinstance(self._inner_task(), NextClock) and journal.clocks[-1] < called:
+        journal, handled_clocks = self._journal, self._names.handled_clocks - self._program.first_clock
+        while isinstance(self._inner_task(), NextClock) and journal.clocks[-1] < handled_clocks:
             journal.unsent.add(len(journal.pages))
             self._advance({})
 
@@ -420,13 +422,13 @@ def run_program(ps: Any, program: Program[T], rows: Table | OwnRows, names: Chec
         driver.start()
         if driver.is_over:
             return driver.result()
-        if names.begun:
+        if names.finished_clocks:
             training_host(ps).forget_stop()
         loop, staleness, seed = program.loop(), program.staleness, program.plan.seed
         if isinstance(rows, Table):
             assert program.form is not None
             training = Training(
-                *(rows, program.form, loop, driver.on_clock, staleness, seed, names.begun, driver.message),
+                *(rows, program.form, loop, driver.on_clock, staleness, seed, names.finished_clocks, driver.message),
                 spill=program.spill,
                 on_spilled=program.record.add_spilled,
             )
@@ -435,9 +437,9 @@ def run_program(ps: Any, program: Program[T], rows: Table | OwnRows, names: Chec
         ps.run(
             *(rows.frame, loop, rows.workers, staleness),
             read=rows.read,
-            onClock=lambda clock, reports: driver.on_run_clock(clock - rows.first, reports),
+            onClock=lambda clock, reports: driver.on_run_clock(clock - rows.first_clock, reports),
             onEnd=lambda: results.append(driver.result()),
-            firstClock=rows.first + names.begun,
+            firstClock=rows.first_clock + names.finished_clocks,
             seed=seed,
         )
         return results[-1]

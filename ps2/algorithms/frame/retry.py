@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from ps2.algorithms.training.run import NotWhole
+from ps2.algorithms.training.run import IncompleteRunError
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host
 from ps2.errors import PS2Error, RecoveryError
@@ -20,11 +20,11 @@ MAX_STARTS = 20
 
 
 def retry_after_server_loss(fit: Callable[[], T]) -> T:
-    """Fit; start again if a server was lost and the run could not recover from it.
+    """Call ``fit``; call it again if a server was lost and the run could not recover from it.
 
     There are three such cases. Before the run's first checkpoint, the server is restored from an older checkpoint,
-    without the vectors of the fit. After all workers have ended, no worker can repeat what is missing. In its last
-    clocks, a run whose workers can be in different clocks cannot roll back (``NotWhole``).
+    which lacks the fit's vectors. After all workers have ended, no worker can repeat the lost updates. If workers can
+    be in different clocks, a run in its last clocks cannot roll back (``IncompleteRunError``).
     """
     starts = 0
     while True:
@@ -38,7 +38,7 @@ def retry_after_server_loss(fit: Callable[[], T]) -> T:
         ps = PS2Context.getActive()
         if failure is not None and not _servers_answer(ps):
             raise failure
-        is_incomplete = isinstance(failure, NotWhole) and _recoveries(ps) > recoveries
+        is_incomplete = isinstance(failure, IncompleteRunError) and _recoveries(ps) > recoveries
         if _losses(ps) <= losses and not is_incomplete:
             if failure is not None:
                 raise failure
@@ -60,7 +60,7 @@ def retry_after_server_loss(fit: Callable[[], T]) -> T:
 
 
 def _losses(ps: PS2Context | None) -> int:
-    """Return the number of recoveries that lost data which no run restored."""
+    """Return the number of recoveries with losses that no run has repaired by a rollback."""
     return 0 if ps is None else training_host(ps).unhandled_losses()
 
 

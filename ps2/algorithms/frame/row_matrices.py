@@ -1,4 +1,4 @@
-"""Check the matrices that a caller passes to a local model."""
+"""Check matrices of rows that a user passes to a local model."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ from ps2.data.sparse_rows import canonical
 from ps2.errors import DTypeError, InputError, ShapeError
 
 
-def as_rows(name: str, x: Any, features: int | None = None, what: str = "numbers") -> Any:
-    """Return rows as an array or a scipy CSR array of numbers, shape (n, features); the dtype is the caller's.
+def as_rows(name: str, x: Any, features: int | None = None, content: str = "numbers") -> Any:
+    """Return rows as an array or a scipy CSR array of numbers, shape (n, features), in the dtype of ``x``.
 
-    A CSR array has sorted columns, each at most once in a row: values with the same indices are added up, as
-    scipy does.
+    The columns of a CSR row are sorted and distinct: values with equal indices are added up, as in scipy.
 
     Args:
         name: the name of the argument for errors.
         x: a scipy sparse matrix, or anything that NumPy converts to an array, such as a pandas DataFrame (NA: NaN).
         features: the expected number of features; None: any.
-        what: the description of the values for errors.
+        content: a word for the values in messages.
 
     Raises:
-        ShapeError, DTypeError: x is not a matrix of that shape, or not of numbers.
+        ShapeError, DTypeError: x does not have this shape, or its values are not numbers.
         UsageError: x is a masked array.
     """
-    expected = f"{name}: expected shape (n, {'features' if features is None else features}) of {what}"
+    expected = f"{name}: expected shape (n, {'features' if features is None else features}) of {content}"
     rows = _as_array(name, expected, x)
     if rows.ndim != 2 or features not in (None, rows.shape[1]):
         raise ShapeError(f"{expected}, got {rows.shape}")
     try:
         return as_numbers(rows)
     except TypeError as error:
-        raise DTypeError(f"{name}: expected {what}, got {error}") from error
+        raise DTypeError(f"{name}: expected {content}, got {error}") from error
 
 
 def finite_rows(name: str, x: Any, features: int | None = None) -> Any:
-    """Return rows like ``as_rows``, but as float64; without a copy if x is a float64 array.
+    """Return rows like ``as_rows``, but as float64. A float64 array is not copied.
 
-    Raise InputError for a number that is not finite; the message names its row.
+    Raise InputError for a number that is not finite; the message has the row's index.
     """
     rows = as_rows(name, x, features).astype(np.float64, copy=False)
     is_sparse = sp.issparse(rows)

@@ -1,4 +1,4 @@
-"""How a trained model scores rows, as plain data, so that rows can be scored without Spark and servers."""
+"""Describe as plain data how a trained model scores rows, for scorers without Spark and servers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class FeatureScoring:
     Attributes:
         loader: the class whose ``load(path)`` reads the saved model, as "module:class".
         dim: the number of features.
-        missing: whether NaN is a missing value.
-        features: a column of vectors, or columns of numbers.
+        missing: whether NaN is a missing value, not a fault.
+        features: the name of a column of vectors, or the names of columns of numbers.
         head: turns margins into predictions.
-        outputs: the name and kind of each column that is added; the kinds are those of ``with_predictions``.
-        margin: the column of initial margins, to which the model's are added; None: there are no initial margins.
-        rounds: the number of rounds of trees that predict; None: all rounds, or the model has no rounds.
+        outputs: the name and kind of each column that is added; for the kinds see ``with_predictions``.
+        margin: the column of initial margins, to which the model's margins are added; None: there is no such column.
+        rounds: the number of boosting rounds whose trees predict; None: all rounds, or the model has no rounds.
     """
 
     kind: ClassVar[str] = "features"
@@ -69,7 +69,7 @@ class PairScoring:
         loader: see ``FeatureScoring``.
         first, second: the columns of ids.
         output: the column that is added.
-        integers: for each of the two columns, whether its ids are integers; else they are strings.
+        integers: for each of the two columns, True if its ids are integers, and False if they are strings.
         directed: whether pairs of vertices are directed.
     """
 
@@ -89,8 +89,8 @@ class KeyScoring:
 
     Attributes:
         columns: the columns whose values become keys.
-        prediction: the column of predictions that is added; "": none.
-        probability: the column of the probabilities of both classes that is added; "": none.
+        prediction: the column of predictions that is added; "": no such column is added.
+        probability: the column of the probabilities of both classes that is added; "": no such column is added.
         threshold: predict label 1 if its probability is above this; None: the prediction is the score.
     """
 
@@ -103,11 +103,11 @@ class KeyScoring:
 
 
 Scoring = FeatureScoring | WordScoring | PairScoring | KeyScoring
-KINDS: Mapping[str, type[Any]] = {one.kind: one for one in (FeatureScoring, WordScoring, PairScoring, KeyScoring)}
+KINDS: Mapping[str, type[Any]] = {cls.kind: cls for cls in (FeatureScoring, WordScoring, PairScoring, KeyScoring)}
 
 
 def to_json(scoring: Scoring) -> dict[str, Any]:
-    """Return JSON data, which ``from_json`` decodes."""
+    """Encode a scoring as JSON data."""
     content = {"kind": scoring.kind, **asdict(scoring)}
     if isinstance(scoring, FeatureScoring):
         content["head"] = {"head": type(scoring.head).__name__, **asdict(scoring.head)}
@@ -115,7 +115,7 @@ def to_json(scoring: Scoring) -> dict[str, Any]:
 
 
 def from_json(content: Mapping[str, Any]) -> Scoring:
-    """Return the scoring that ``to_json`` encoded; raise KeyError or TypeError for other data."""
+    """Decode a scoring that ``to_json`` encoded; raise KeyError or TypeError for other data."""
     fields = {name: _as_tuples(value) for name, value in content.items()}
     cls = KINDS[fields.pop("kind")]
     if cls is FeatureScoring:

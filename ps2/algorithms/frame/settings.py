@@ -56,11 +56,11 @@ Check = tuple[Callable[[Any], bool], str]
 # Parameters with these suffixes do not decide the model: names of columns, and where a training runs.
 NOT_COMPARED = ("Col", "Cols", "numServers", "numWorkers", "via")
 MAX_FLOAT32 = 3.4028234663852886e38
-# Trainings compute in float32, where larger numbers are infinite.
+# Trainings compute in float32, in which larger numbers become infinite.
 FLOAT32: Check = (lambda value: not MAX_FLOAT32 < abs(value) < math.inf, "a number of float32, at most 3.4e38 in size")
 
 
-# The methods of pyspark's ``TypeConverters`` that convert to types.
+# The method of pyspark's ``TypeConverters`` for each type.
 CONVERTERS: dict[Any, str] = {
     bool: "toBoolean",
     int: "toInt",
@@ -74,7 +74,7 @@ CONVERTERS: dict[Any, str] = {
 
 @dataclass(frozen=True)
 class AnyCase:
-    """The converter of a param whose values are names in any case, as in pyspark.ml. It is picklable."""
+    """The converter of a param whose values are names in upper or lower case, as in pyspark.ml. It is picklable."""
 
     names: tuple[str, ...]
 
@@ -86,18 +86,18 @@ class AnyCase:
 
 
 class Setting(Generic[T]):
-    """A declared parameter. As an attribute of an estimator it is a ``Param``, of settings a value of type T.
+    """A declared parameter. An estimator's attribute is a ``Param``; the attribute of settings is a value of type T.
 
     Attributes:
         name: the name, in camelCase as in pyspark.ml.
-        default: the default; None: there is none, and the value is None in settings unless it is set.
+        default: the default; None: there is no default, and the value in settings is None unless it is set.
         doc: the description.
         kind: the type of a value (int, float, bool, str, list[int], list[float], list[str]), the name of a method of
             pyspark's ``TypeConverters``, or a function that converts a value.
-        choices: the names that are valid values, in any case; empty: any value of its type.
+        choices: the names that are valid values, in upper or lower case; empty: any value of the type is valid.
         checks: the checks of a value.
-        option: the option of ``ps2 train``, without dashes; "": the name in lower case with dashes; None: it has no
-            option.
+        option: the option of ``ps2 train``, without leading dashes; "": the parameter's name in lower case with dashes
+            between words; None: there is no option.
         in_model: whether a trained model has the setter, too.
     """
 
@@ -142,7 +142,7 @@ class Setting(Generic[T]):
         obj._put(self.name, value)
 
     def check(self, value: Any) -> None:
-        """Raise ConfigError unless the value is allowed. None is, if there is no default."""
+        """Raise ConfigError unless the value is allowed. None is allowed if there is no default."""
         if value is None and self.default is None:
             return
         if value is None:
@@ -183,11 +183,11 @@ def param(  # noqa: PLR0913 - it is a declaration
     """Declare a parameter. As in pyspark.ml, a value is checked by ``fit``, not by the setter.
 
     Args:
-        default: the default; None: there is none, and ``type`` is needed.
+        default: the default; None: there is no default, and ``type`` is needed.
         at_least, at_most, above, below: the range of a number.
-        one_of: the names that are valid values, in any case.
-        check: a predicate, and the values that it accepts, in words, instead of a range.
-        bits: 32 or 64: the size of the numbers that the training computes with.
+        one_of: the names that are valid values, in upper or lower case.
+        check: instead of a range, a predicate and the values that it accepts, in words.
+        bits: 32 or 64: the size of the integers or floats with which the training computes.
         type: see ``Setting.kind``; by default, the type of ``default``.
         option, in_model: see ``Setting``.
 
@@ -200,7 +200,7 @@ def param(  # noqa: PLR0913 - it is a declaration
     kind = type or default.__class__
     checks = [check] if check else _range_checks(at_least, at_most, above, below)
     if kind is int:
-        checks.insert(0, _integer(bits))
+        checks.insert(0, _integer_check(bits))
     elif kind is float and not checks:
         checks.append((math.isfinite, "a finite number"))
     if kind in (float, list[float]) and bits == 32:
@@ -215,16 +215,16 @@ def positional(*, kw_only: bool, default: Any = None) -> Any:
 
 
 def with_default(cls: type, name: str, default: Any) -> Any:
-    """Declare a parameter of a base class again with another default; its getter and setter stay."""
+    """Declare a parameter of a base class again with another default; the base class's getter and setter remain."""
     setting = settings_of(cls)[name]
     unchanged = setting.kind, setting.choices, setting.checks, setting.option, setting.in_model
     return Setting(default, setting.doc, *unchanged)
 
 
-def _integer(bits: int) -> Check:
+def _integer_check(bits: int) -> Check:
     limit = 2 ** (bits - 1)
-    as_pyspark = ", as pyspark.ml's are" if bits == 32 else ""
-    return lambda value: -limit <= value < limit, f"an integer of {bits} bits{as_pyspark}"
+    reason = ", as pyspark.ml's are" if bits == 32 else ""
+    return lambda value: -limit <= value < limit, f"an integer of {bits} bits{reason}"
 
 
 def _are_float32(value: Any) -> bool:
@@ -237,7 +237,7 @@ def _range_checks(at_least: Any, at_most: Any, above: Any, below: Any) -> list[C
         return []
 
     def is_inside(value: Any) -> bool:
-        """Return whether a number is in the range; NaN and infinite numbers are not."""
+        """Return whether a number is finite and in the range."""
         above_low = low is None or (value > low if at_least is None else value >= low)
         below_high = high is None or (value < high if at_most is None else value <= high)
         return above_low and below_high and math.isfinite(value)
@@ -262,7 +262,7 @@ class Settings:
 
     # Whether the attributes of the class are ``Param``s.
     _has_params: ClassVar[bool] = False
-    # Whether the class is a trained model, which only has the setters of parameters that are declared ``in_model``.
+    # Whether the class is a trained model, which has only the setters of parameters that are declared ``in_model``.
     _is_model: ClassVar[bool] = False
 
     if not TYPE_CHECKING:  # type checkers derive it from the fields
@@ -272,11 +272,11 @@ class Settings:
             TypeError: there is no such parameter.
             ConfigError: a value is not allowed.
             """
-            known = settings_of(type(self))
+            settings = settings_of(type(self))
             for name, value in values.items():
-                if name not in known:
-                    raise unknown_param(type(self), name, known)
-                known[name].check(value)
+                if name not in settings:
+                    raise unknown_param(type(self), name, settings)
+                settings[name].check(value)
                 self.__dict__[name] = value
 
     def _put(self, name: str, value: Any) -> None:
@@ -315,8 +315,8 @@ _settings_by_class: dict[Any, dict[str, Setting[Any]]] = {}
 def settings_of(cls: type) -> Mapping[str, Setting[Any]]:
     """Return the parameters of a class by name; those of base classes come first."""
     if cls not in _settings_by_class:
-        declared = {name: each for base in reversed(cls.__mro__) for name, each in vars(base).items()}
-        _settings_by_class[cls] = {name: each for name, each in declared.items() if isinstance(each, Setting)}
+        attributes = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+        _settings_by_class[cls] = {name: value for name, value in attributes.items() if isinstance(value, Setting)}
     return _settings_by_class[cls]
 
 
@@ -380,7 +380,7 @@ class Plan(Generic[N]):
 
     @property
     def seed(self) -> int:
-        """The seed as a number that is not negative, as pyspark.ml's default can be; 0 if the family has no seed."""
+        """The seed as a non-negative integer (pyspark.ml's default can be negative); 0: the family has no seed."""
         return int(getattr(self.settings, "seed", 0)) % 2**63
 
     def with_settings(self: P, **values: Any) -> P:
@@ -390,8 +390,8 @@ class Plan(Generic[N]):
     def plain(self) -> dict[str, Any]:
         """Return the settings and facts that decide the model, by name.
 
-        Names of columns, and where the training runs, do not decide it: a driver that resumes the training can have
-        others. Whether rows have an optional column, such as weights, decides it.
+        Names of columns, and where the training runs, do not decide the model: a driver that resumes the training can
+        change them. The presence of an optional column, such as weights, decides the model.
         """
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         settings = facts.pop("settings")

@@ -1,4 +1,4 @@
-"""Parameters that several families have. Params of pyspark.ml keep their names and types."""
+"""Parameters that several families share. Params of pyspark.ml keep their names and types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps2.algorithms.frame.settings import Check, Flexible, Setting, Settings, getter, param, setter
 
-# The check of the seconds of a turn, see ``seconds_or_auto``.
+# The check of a turn's duration; ``seconds_or_auto`` converts the value before.
 TURN_SECONDS: Check = (
     lambda value: value == "auto" or (not isinstance(value, str) and 0 < value < math.inf),
     "a finite positive number of seconds, or 'auto'",
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 def are_thresholds(values: Sequence[float]) -> bool:
-    """Return whether no value is negative and at most one is 0."""
+    """Return whether values can be thresholds of classes: none is negative, and at most one is 0."""
     return all(0 <= value < math.inf for value in values) and sum(value == 0 for value in values) <= 1
 
 
 class FleetSettings(Settings):
-    """The size of a training."""
+    """The number of workers and servers of a training."""
 
     numWorkers: Setting[int | None] = param(
         None,
-        "the number of tasks that train; not set: one for each partition, but no more than there are task slots; one "
-        "where via chooses that",
+        "the number of workers, which are Spark tasks; not set: one for each partition, at most one for each task "
+        "slot, or a single worker if the training runs without servers (via)",
         at_least=1,
         type=int,
         option=None,
@@ -70,12 +70,12 @@ class FeatureSettings(FleetSettings):
 
 
 class ViaSettings(FleetSettings):
-    """Where to train a model whose training can run without servers."""
+    """The choice between servers and the only worker, for trainings that can run without servers."""
 
     via: Setting[str] = param(
         "auto",
-        "what works on the model between clocks: 'servers', 'local' (one worker has all rows and the model, with the "
-        "same result), or 'auto' (the faster one by a cost model; 'servers' if numWorkers is above 1)",
+        "where to train: on 'servers', 'local' (a single worker has all rows and the model, with the same result), or "
+        "'auto' (by predicted time; 'servers' if numWorkers is above 1)",
         one_of=("auto", "local", "servers"),
     )
 
@@ -97,7 +97,7 @@ class LabelSettings(Settings):
 
     labelCol: Setting[str] = param("label", "the column of the labels", option=None)
     predictionCol: Setting[str] = param(
-        "prediction", "the column for predictions; empty: none", option=None, in_model=True
+        "prediction", "the new column of predictions; empty: not added", option=None, in_model=True
     )
 
     getLabelCol, setLabelCol = getter(labelCol), setter(labelCol)
@@ -108,22 +108,22 @@ class ClassifierSettings(LabelSettings):
     """The columns of a classifier."""
 
     rawPredictionCol: Setting[str] = param(
-        "rawPrediction", "the column for raw predictions, one for each class; empty: none", option=None, in_model=True
+        "rawPrediction", "the new column of raw predictions of each class; empty: not added", option=None, in_model=True
     )
 
     getRawPredictionCol, setRawPredictionCol = getter(rawPredictionCol), setter(rawPredictionCol)
 
 
 class ProbabilitySettings(ClassifierSettings):
-    """The columns of a classifier with probabilities, and the thresholds of these."""
+    """The columns of a classifier with probabilities, and the thresholds of the classes."""
 
     probabilityCol: Setting[str] = param(
-        "probability", "the column for the probability of each class; empty: none", option=None, in_model=True
+        "probability", "the new column of probabilities of each class; empty: not added", option=None, in_model=True
     )
     thresholds: Flexible[Any, Floats] = param(
         None,
-        "one threshold for each class, of which one may be 0: the prediction is the class whose probability, divided "
-        "by its threshold, is the largest; not set: the class of the largest probability",
+        "one threshold for each class, of which one may be 0: the prediction is the class with the largest probability "
+        "divided by its threshold; not set: the class with the largest probability",
         check=(are_thresholds, "positive numbers, of which one may be 0"),
         type=list[float],
         option=None,
@@ -135,7 +135,7 @@ class ProbabilitySettings(ClassifierSettings):
 
 
 def seconds_or_auto(value: Any) -> float | str:
-    """Return seconds as a float, which can be given as text, or "auto", which can be in any case."""
+    """Convert a number of seconds, or its text, to a float, and "auto" in upper or lower case to "auto"."""
     from pyspark.ml.param import TypeConverters
 
     try:

@@ -1,4 +1,4 @@
-"""``model.summary`` and ``model.evaluate(df)``: the history of a training, pyspark's own metrics, and their HTML."""
+"""``model.summary`` and ``model.evaluate(df)``: the history of a training, pyspark's metrics, and both as HTML."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NumericType
 
 from ps2.algorithms.frame.tables import column, field
-from ps2.algorithms.training.record import Gradients, Placement, TrainingHistory, cells, spaced, titles
+from ps2.algorithms.training.record import Gradients, Placement, TrainingHistory, cells, thin, titles
 from ps2.data.columns import IMPUTE
 from ps2.data.row_spill import Spilled
 from ps2.errors import InputError
@@ -45,7 +45,7 @@ NO_ROWS = "Nothing has been added to this summarizer"
 
 
 class Summary:
-    """Predictions for a DataFrame and their metrics, which are computed on request."""
+    """Predictions for a DataFrame, and their metrics, each of which is computed on first use."""
 
     def __init__(self, model: Any, dataset: DataFrame) -> None:
         super().__init__()
@@ -83,15 +83,15 @@ class Summary:
         with plain_job_errors():
             return self.predictions.count()
 
-    def _measured_by(self, evaluator: Any) -> Any:
-        """Return an evaluator's metrics in the JVM, which computes them once."""
+    def _jvm_metrics(self, evaluator: Any) -> Any:
+        """Return the JVM's metrics object of an evaluator, which computes the metrics once."""
         columns = {"labelCol": self.labelCol}
         if self._model._weight_column is not None:
             columns["weightCol"] = self._model._weight_column
         for role in ("predictionCol", "rawPredictionCol"):
             if evaluator.hasParam(role):
                 columns[role] = evaluator.getOrDefault(role)
-        # The columns get other names, as Spark's evaluators do not find columns whose names contain dots.
+        # The columns are renamed, because Spark's evaluators do not find columns whose names contain dots.
         evaluator._set(**{role: role for role in columns})
         predictions = self.predictions
         values = {
@@ -104,9 +104,9 @@ class Summary:
 
 
 def finite_number(frame: DataFrame, name: str) -> Column:
-    """Return a column of numbers or booleans as doubles; Spark raises an error for one that is null, NaN or infinite.
+    """Return numbers or booleans as doubles; for a null, NaN or infinite value, Spark raises an error.
 
-    Spark's own metrics take NaN for a label, and fail on null without naming the cause.
+    Without this, Spark's metrics would take NaN for a class, and their error for null does not name the column.
     """
     value = column(name)
     if not isinstance(field(frame, name).dataType, (NumericType, BooleanType)):
@@ -137,17 +137,17 @@ class _PlainMetrics:
 
 
 def _metric(name: str, doc: str, source: str = "_metrics") -> Any:
-    """Return a property with a metric of the JVM."""
+    """Return a property for a metric of the JVM's object in the attribute ``source``."""
     return property(lambda self: float(getattr(getattr(self, source), name)()), doc=doc)
 
 
 def _metric_by_label(name: str, doc: str) -> Any:
-    """Return a property with a metric of the JVM for each label."""
+    """Return a property for the list of a metric's values for each label."""
     return property(lambda self: [float(getattr(self._metrics, name)(label)) for label in self._labels], doc=doc)
 
 
 def _curve(name: str, doc: str, *columns: str) -> Any:
-    """Return a property with the points of a curve of the JVM, as a DataFrame with two columns."""
+    """Return a property for a curve of the JVM's metrics: a DataFrame of points with two columns."""
 
     def curve(self: Any) -> DataFrame:
         points = getattr(self._curves, name)()
@@ -159,8 +159,8 @@ def _curve(name: str, doc: str, *columns: str) -> Any:
     return property(curve, doc=doc)
 
 
-def _of_history(name: str, doc: str, convert: Callable[[Any], Any] = lambda value: value) -> Any:
-    """Return a property with a value of the training's history."""
+def _history_value(name: str, doc: str, convert: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Return a property for an attribute of the training's history."""
     return property(lambda self: convert(getattr(self._history, name)), doc=doc)
 
 
@@ -170,7 +170,7 @@ class RegressionSummary(Summary):
     @cached_property
     def _metrics(self) -> Any:
         through_origin = self._model.hasParam("fitIntercept") and not self._model.getFitIntercept()
-        return self._measured_by(RegressionEvaluator(predictionCol=self.predictionCol, throughOrigin=through_origin))
+        return self._jvm_metrics(RegressionEvaluator(predictionCol=self.predictionCol, throughOrigin=through_origin))
 
     rootMeanSquaredError: float = _metric("rootMeanSquaredError", "The square root of the mean squared error.")
     meanSquaredError: float = _metric("meanSquaredError", "The mean squared error.")
@@ -189,7 +189,7 @@ class ClassificationSummary(Summary):
 
     @cached_property
     def _metrics(self) -> Any:
-        return self._measured_by(MulticlassClassificationEvaluator(predictionCol=self.predictionCol))
+        return self._jvm_metrics(MulticlassClassificationEvaluator(predictionCol=self.predictionCol))
 
     @cached_property
     def _labels(self) -> list[float]:
@@ -200,7 +200,7 @@ class ClassificationSummary(Summary):
         """The classes that occur among the rows, in order; metrics by label are in this order."""
         return list(self._labels)
 
-    accuracy: float = _metric("accuracy", "The share of the rows whose prediction is their label.")
+    accuracy: float = _metric("accuracy", "The fraction of the rows whose prediction is their label.")
     weightedPrecision: float = _metric("weightedPrecision", "The precision, averaged over the labels.")
     weightedRecall: float = _metric("weightedRecall", "The recall, averaged over the labels.")
     weightedTruePositiveRate: float = _metric(
@@ -236,7 +236,7 @@ class BinaryClassificationSummary(ClassificationSummary):
 
     @cached_property
     def _curves(self) -> Any:
-        return self._measured_by(BinaryClassificationEvaluator(rawPredictionCol=self.scoreCol))
+        return self._jvm_metrics(BinaryClassificationEvaluator(rawPredictionCol=self.scoreCol))
 
     areaUnderROC: float = _metric("areaUnderROC", "The area under the receiver operating characteristic.", "_curves")
     areaUnderPR: float = _metric("areaUnderPR", "The area under the curve of precision over recall.", "_curves")
@@ -263,34 +263,34 @@ class HistorySummary:
     def __init__(self, history: TrainingHistory) -> None:
         self._history = history
 
-    objectiveHistory: list[float] = _of_history(
+    objectiveHistory: list[float] = _history_value(
         "objective",
-        'The objective before the first step and after each. For solvers other than "l-bfgs": the mean loss of each '
-        "step's rows at the start of the step, without penalties.",
+        'The objective before the first step, and after each step. For solvers other than "l-bfgs": the mean loss of '
+        "each step's rows at the start of the step, without penalties.",
         list,
     )
-    totalIterations: int = _of_history("steps", "The number of steps taken.")
-    stepSeconds: list[float] = _of_history("seconds", "The seconds of each step.", list)
-    validationHistory: list[float] = _of_history(
+    totalIterations: int = _history_value("steps", "The number of steps taken.")
+    stepSeconds: list[float] = _history_value("seconds", "The seconds of each step.", list)
+    validationHistory: list[float] = _history_value(
         "validation", "The mean validation loss after each step, if rows were held out.", list
     )
-    rows: int = _of_history("rows", "The number of rows whose loss was computed, summed over all steps.")
-    bytes: int = _of_history("bytes", "The bytes that workers sent to servers and received from them.")
-    reason: str = _of_history("reason", "Why the training ended, in words.")
-    placement: Placement | None = _of_history(
+    rows: int = _history_value("rows", "The number of rows whose loss was computed, summed over all steps.")
+    bytes: int = _history_value("bytes", "The bytes that workers sent to servers and received from them.")
+    reason: str = _history_value("reason", "The reason why the training ended, in words.")
+    placement: Placement | None = _history_value(
         "placement",
-        "The workers and threads of the training, whether the model was on servers or in the only worker, and why. "
-        "None: the family has no choice.",
+        "The workers and threads of the training, whether it used servers or only one worker, and the reason. None: "
+        "the family has no choice.",
     )
-    gradients: Gradients | None = _of_history(
+    gradients: Gradients | None = _history_value(
         "gradients",
-        "How many gradients of a multinomial model travelled as sufficient factors, and the bytes of both forms. None: "
-        "there was no choice.",
+        "The number of gradients of a multinomial model that were sent as sufficient factors, and the bytes of both "
+        "forms. None: there was no choice.",
     )
-    spilled: tuple[Spilled, ...] = _of_history(
-        "spilled", "The bytes and the folder of each worker's rows that were written to a file; empty: none were."
+    spilled: tuple[Spilled, ...] = _history_value(
+        "spilled", "The bytes and the folder of the rows that each worker wrote to a file; empty: no worker did."
     )
-    oobScore: float | None = _of_history(
+    oobScore: float | None = _history_value(
         "oob_score",
         "The out-of-bag score of a random forest: the accuracy of classes or the R2 of numbers, where each row is "
         "predicted by the trees that were not trained on it. None: ``oobScore`` was not set.",
@@ -298,7 +298,7 @@ class HistorySummary:
 
     @property
     def history(self) -> TrainingHistory:
-        """The whole history as one object, which needs neither Spark nor the model."""
+        """The complete history as one object, which needs neither Spark nor the model."""
         return self._history
 
     def plot(self, path: PlotPath = None, *, ax: Axes | None = None) -> Axes:
@@ -306,7 +306,7 @@ class HistorySummary:
 
         Args:
             path: the file to which the plot is also written: PNG, or the format of its suffix (.svg, .pdf).
-            ax: the Axes to draw in; None: a new figure without pyplot, which opens no window; a notebook shows it.
+            ax: the Axes to draw in; None: a new figure without pyplot. It opens no window; a notebook shows it.
 
         Returns:
             The Axes with the plot.
@@ -350,7 +350,7 @@ class BinaryClassificationTrainingSummary(TrainingSummary, BinaryClassificationS
 
 
 def model_html(model: Params, history: TrainingHistory | None) -> str:
-    """Return a model as HTML: its repr, the params that are set, and its training. This computes nothing."""
+    """Return a model as HTML: its repr, the params that are set, and its training. This starts no Spark job."""
     set_params = {param.name: reprlib.repr(model.getOrDefault(param)) for param in model.params if model.isSet(param)}
     training = "" if history is None else history_html(history)
     return f"{to_html(repr(model), named_values(**set_params))}{training}"
@@ -361,12 +361,12 @@ def history_html(history: TrainingHistory) -> str:
     total_s = sum(history.seconds)
     pace = f", {short_time(total_s / history.steps)} {history.words.a_step}" if history.steps else ""
     sentence = f"{history.steps:,} {history.words.steps} in {total_s:.1f} s{pace}: {history.reason}"
-    rows = spaced(cells(history))
+    rows = thin(cells(history))
     table = Table([TextColumn(title, right=True) for title in titles(history)], rows).html() if rows else ""
-    picture = ""
+    plot = ""
     if history.steps and find_spec("matplotlib") is not None:
         from ps2.algorithms.frame.plotting import draw_losses
         from ps2.plot_style import png_of
 
-        picture = f'<img src="data:image/png;base64,{b64encode(png_of(draw_losses(history))).decode()}">'
-    return f"<div><p>{escape(sentence)}</p>{table}{picture}</div>"
+        plot = f'<img src="data:image/png;base64,{b64encode(png_of(draw_losses(history))).decode()}">'
+    return f"<div><p>{escape(sentence)}</p>{table}{plot}</div>"

@@ -1,7 +1,7 @@
-"""Survey a DataFrame before training: its columns, labels, weights, and the work in each of its partitions.
+"""Survey a DataFrame before training: its columns, labels, weights, and the work in each of its Spark partitions.
 
-One aggregation inside Spark surveys labels and weights before a worker starts, so rows do not come to Python. The
-workers check the features when they read them, before the first step (``ps2.algorithms.training.reading``).
+Before workers start, one aggregation in Spark surveys labels and weights, without sending rows to Python. The workers
+check the features when they read them, before the first step (``ps2.algorithms.training.reading``).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ps2.algorithms.frame.labels import (
     exact_scaling,
     facts_of,
     finite_or_0,
-    is_finite,
-    not_finite,
+    is_finite_sql,
+    not_finite_sql,
 )
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import COST, LOAD_SUMS, PART, Facts, Load, loads_of, quoted
@@ -40,7 +40,7 @@ from ps2.data.columns import IMPUTE, listed
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import backend_of
 
-SHOWN_CHARS = 200
+SHOWN_CHARS = 200  # the maximum length of a faulty row in a message
 # Tables up to this size are surveyed by one task, because a shuffle would take longer.
 SMALL_BYTES = 16 << 20
 NO_ROWS = "expected rows to train on, got an empty DataFrame"
@@ -53,7 +53,7 @@ class TableSurvey:
 
     Attributes:
         dim: the number of features.
-        loads: the work of the rows in each non-empty rdd_partition.
+        loads: the work of the rows in each non-empty Spark partition, by the partition's index.
     """
 
     dim: int
@@ -71,7 +71,7 @@ class TableSurvey:
 
     @property
     def weight_unit(self) -> float:
-        """The factor by which weights are multiplied when rows go to the workers."""
+        """The factor by which weights are multiplied when rows are dealt to the workers."""
         return 1.0
 
     @property
@@ -87,7 +87,7 @@ class Survey(TableSurvey):
     Attributes:
         facts: statistics of the rows to train on.
         features: the fields of the feature columns in the schema.
-        has_class_0_alone: whether all rows to train on are of class 0, and the label's metadata do not list classes.
+        has_class_0_alone: whether all rows to train on are of class 0, and the label's metadata have no classes.
     """
 
     facts: Facts
@@ -131,7 +131,7 @@ def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
 
 
 def check_label_is_apart(label: str | None, inputs: Collection[str]) -> None:
-    """Raise ConfigError if the label is also an input of the model, which would then learn nothing else."""
+    """Raise ConfigError if the label is also an input of the model, which would then only learn to copy this input."""
     if label is not None and label in inputs:
         raise ConfigError(f"labelCol: expected a column that is not an input of the model, got the input {label!r}")
 
@@ -149,7 +149,7 @@ def check_times(frame: DataFrame, name: str) -> None:
 
 
 def check_group(frame: DataFrame, name: str) -> None:
-    """Raise InputError unless a column has values that can name groups of rows."""
+    """Raise InputError unless a column has integers or strings, which can identify groups of rows."""
     _check_type(frame, name, (IntegralType, StringType), "integers or strings as groups")
 
 
@@ -177,101 +177,104 @@ def check_features(frame: DataFrame, features: str | tuple[str, ...]) -> None:
 
 
 def field(frame: DataFrame, name: str) -> StructField:
-    """Return the field of a column in the schema; raise InputError if the column is missing or Spark finds several.
+    """Return the field of a column in the schema; raise InputError if the column is missing or the name is ambiguous.
 
-    Spark ignores case in names, and accepts a name that stands for one expression twice.
+    Spark ignores case in names. A name is not ambiguous if several columns of this name are the same expression.
     """
     fields = frame.schema.fields
-    match = next((one for one in fields if one.name == name), None)
+    match = next((candidate for candidate in fields if candidate.name == name), None)
     if match is None:
         raise InputError(f"there is no column {name!r}; there are: {listed(frame.columns)}")
-    same = [one.name for one in fields if one.name.lower() == name.lower()]
-    if len(same) == 1:
+    same_names = [candidate.name for candidate in fields if candidate.name.lower() == name.lower()]
+    if len(same_names) == 1:
         return match
     try:
         frame.select(column(name)).schema  # noqa: B018 - Spark Connect resolves names only then
     except AnalysisException as error:
         raise InputError(
-            f"column {name!r}: expected one column of that name, got {len(same)}: {', '.join(same)}; rename or drop "
-            "the others"
+            f"column {name!r}: expected one column of that name, got {len(same_names)}: {', '.join(same_names)}; "
+            "rename or drop the others"
         ) from error
     return match
 
 
 def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Survey:
-    """Survey labels, weights and the number of features; one Spark job for classes of a small table.
+    """Survey labels, weights and the number of features. For classes of a small table, this takes one Spark job.
 
     Args:
         frame: a DataFrame with a label, whose columns ``check_columns`` accepts.
-        classes: the largest number of classes; 0: no limit; None: labels are numbers.
+        classes: the maximum number of classes; 0: no limit; None: labels are numbers, not classes.
 
     Raises:
         InputError: there is no row to train on; a label or weight is null, NaN or infinite; a weight is negative; a
             label is not a class; all weights are 0; or numeric labels are so large, or so close to each other, that
-            their squares leave float64's range. The message counts the wrong rows, and shows one.
+            their squares leave float64's range. The message has the number of faulty rows, and one of them.
     """
     assert columns.label is not None
     labels = Labels(columns.label, classes, field(frame, columns.label))
-    # The sums of labels that are classes are not used.
+    # The shift keeps sums of numeric labels accurate. Sums of labels that are classes are not used.
     shift = finite_or_0(first_row(frame, columns)[columns.label]) if classes is None else 0.0
     unit = 1.0
     groups = _aggregate(frame, columns, labels, shift, unit)
     if not groups:
         raise InputError(NO_ROWS)
     _check_faults(frame, columns, labels, groups)
-    better = exact_scaling(groups, shift, classes)
-    if better != (shift, unit):
-        shift, unit = better
+    scaling = exact_scaling(groups, shift, classes)
+    if scaling != (shift, unit):
+        shift, unit = scaling
         groups = _aggregate(frame, columns, labels, shift, unit)
     dim = known_dim(frame, columns.features) or min(row["first"] for row in groups)["dim"]
     if not dim:
-        dim = dim_of(frame, columns.features, first_row(frame, columns))  # its error says what is wrong
+        dim = dim_of(frame, columns.features, first_row(frame, columns))  # raises an error that names the fault
     return survey_of(frame, columns, labels, groups, dim, shift, unit)
 
 
 def survey_of(  # noqa: PLR0913
     frame: DataFrame, columns: ColumnNames, labels: Labels, groups: Sequence[Group], dim: int, shift: float, unit: float
 ) -> Survey:
-    """Return the survey of a table without faults from sums by rdd_partition and class; raises like ``facts_of``."""
-    used = [row for row in groups if row["class"] >= 0]
-    facts = facts_of(used, labels, shift, unit)
+    """Return the survey of a table without faults from sums by partition and class; raises like ``facts_of``."""
+    training_groups = [group for group in groups if group["class"] >= 0]
+    facts = facts_of(training_groups, labels, shift, unit)
     fields = tuple(field(frame, name) for name in columns.feature_names)
-    is_alone = labels.classes is not None and labels.metadata_classes is None and not any(row["class"] for row in used)
+    can_be_alone = labels.classes is not None and labels.metadata_classes is None
+    is_alone = can_be_alone and not any(group["class"] for group in training_groups)
     return Survey(dim, loads_of(groups), facts, fields, is_alone)
 
 
 def first_row(frame: DataFrame, columns: ColumnNames) -> Row:
     """Return the named columns of the first row, vectors as structs; raise InputError if there is no row."""
-    first = frame.select(*_as_stored(frame, columns)).head()
-    if first is None:
+    row = frame.select(*_with_plain_vectors(frame, columns)).head()
+    if row is None:
         raise InputError(NO_ROWS)
-    return first
+    return row
 
 
-def _as_stored(frame: DataFrame, columns: ColumnNames) -> list[Column]:
-    """Return the named columns, vectors as structs, as pyspark refuses vectors whose indices do not ascend."""
-    stored = []
+def _with_plain_vectors(frame: DataFrame, columns: ColumnNames) -> list[Column]:
+    """Return the named columns, vectors as structs: pyspark cannot decode a vector whose indices are not ascending."""
+    plain = []
     for name in names_of(columns):
         is_vector = isinstance(field(frame, name).dataType, UserDefinedType)
-        stored.append(F.unwrap_udt(column(name)).alias(name) if is_vector else column(name))
-    return stored
+        plain.append(F.unwrap_udt(column(name)).alias(name) if is_vector else column(name))
+    return plain
 
 
 def _aggregate(
     frame: DataFrame, columns: ColumnNames, labels: Labels, shift: float, unit: float
 ) -> list[dict[str, Any]]:
-    """Return counts and sums by rdd_partition and class (-1: held-out rows); weights are multiplied by ``unit``.
+    """Return counts and sums by Spark partition and class (-1: held-out and faulty rows).
 
-    The expressions are SQL, because each Column that Python makes takes several calls to Java.
+    ``shift`` is subtracted from labels, and weights are multiplied by ``unit``. The expressions are SQL, because each
+    Column that Python makes takes several calls to Java.
     """
     y, w, is_held_out = f"cast({quoted(labels.name)} as double)", "1.0D", "false"
     if columns.weight is not None:
         w = f"{unit!r}D * cast({quoted(columns.weight)} as double)"
     if columns.validation is not None:
         is_held_out = quoted(columns.validation)
-    faults = {**not_finite("label", "y"), "label_no_class": f"{is_finite('y')} and {labels.invalid_class_sql('y')}"}
+    no_class = f"{is_finite_sql('y')} and {labels.invalid_class_sql('y')}"
+    faults = {**not_finite_sql("label", "y"), "label_no_class": no_class}
     if columns.weight is not None:
-        faults |= {**not_finite("weight", "w"), "weight_negative": f"{is_finite('w')} and w < 0"}
+        faults |= {**not_finite_sql("weight", "w"), "weight_negative": f"{is_finite_sql('w')} and w < 0"}
     if columns.validation is not None:
         faults["validation_null"] = "is_held_out is null"
     is_faulty = " or ".join(f"({fault})" for fault in faults.values())
@@ -282,7 +285,7 @@ def _aggregate(
     )
     rows = inputs.selectExpr("row_values.*", "entries", "dim").selectExpr(
         f"spark_partition_id() as {PART}",
-        f"case when {is_faulty} or is_held_out then -1 else {labels.class_of('y')} end as class",
+        f"case when {is_faulty} or is_held_out then -1 else {labels.class_sql('y')} end as class",
         "struct(monotonically_increasing_id() as id, dim as dim) as row_dim",
         f"1.0D + coalesce(entries, 0) as {COST}",
         f"y - {shift!r}D as y",
@@ -304,17 +307,17 @@ def _aggregate(
         .collect()
     )
     groups = [{PART: row[PART], "class": row["class"], **row["sums"].asDict()} for row in collected]
-    # Sums of these sums are rounded, so the order must always be the same.
+    # The sums are added up with rounding errors, so their order must always be the same.
     return sorted(groups, key=lambda group: (group[PART], group["class"]))
 
 
 def in_one_partition_if_small(rows: DataFrame) -> DataFrame:
-    """Return rows to aggregate, in one partition if the table is small: then there is no shuffle, and only one job."""
+    """Merge rows into one partition if the table is small: an aggregation then needs no shuffle, and only one job."""
     return rows.coalesce(1) if backend_of(rows).estimated_bytes(rows) <= SMALL_BYTES else rows
 
 
 def partition_loads(frame: DataFrame, cost: Column) -> dict[int, Load]:
-    """Return the load of each non-empty rdd_partition from the cost of each row, in one Spark job for a small table."""
+    """Return the load of each non-empty Spark partition from the cost of each row. Small tables take one Spark job."""
     rows = in_one_partition_if_small(frame.select(F.spark_partition_id().alias(PART), cost.alias(COST)))
     return loads_of(rows.groupBy(PART).agg(*map(F.expr, LOAD_SUMS)).collect())
 
@@ -325,7 +328,7 @@ def cost_of(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
 
 
 def _entries_of(frame: DataFrame, features: str | tuple[str, ...]) -> tuple[Column, Column]:
-    """Return the number of a row's stored feature values, and its number of features; null if the features are null."""
+    """Return Columns of the number of a row's stored feature values, and of its features; null if these are null."""
     if not isinstance(features, str):
         return F.lit(len(features)), F.lit(len(features))
     if isinstance(field(frame, features).dataType, ArrayType):
@@ -341,15 +344,15 @@ def _entries_of(frame: DataFrame, features: str | tuple[str, ...]) -> tuple[Colu
 def _check_faults(frame: DataFrame, columns: ColumnNames, labels: Labels, groups: list[dict[str, Any]]) -> None:
     """Raise InputError for the first column with faulty values."""
     total = sum(row["rows"] for row in groups)
-    kinds = [
+    checks = [
         ("label", columns.label, (*NOT_FINITE, "no_class"), labels.expected),
         ("weight", columns.weight, (*NOT_FINITE, "negative"), "a finite weight that is not negative"),
         ("validation", columns.validation, ("null",), "true or false"),
     ]
-    for role, name, kinds_of_fault, expected in kinds:
+    for role, name, kinds, expected in checks:
         if name is None:
             continue
-        counts = {kind: sum(row[f"{role}_{kind}"] for row in groups) for kind in kinds_of_fault}
+        counts = {kind: sum(row[f"{role}_{kind}"] for row in groups) for kind in kinds}
         if not any(counts.values()):
             continue
         x = quoted(name)
@@ -357,14 +360,14 @@ def _check_faults(frame: DataFrame, columns: ColumnNames, labels: Labels, groups
         if role != "validation":
             x = f"cast({x} as double)"
             conditions = {
-                **{kind: not_finite(role, x)[f"{role}_{kind}"] for kind in NOT_FINITE},
+                **{kind: not_finite_sql(role, x)[f"{role}_{kind}"] for kind in NOT_FINITE},
                 "no_class": labels.invalid_class_sql(x),
                 "negative": f"{x} < 0",
             }
         is_faulty = " or ".join(f"({conditions[kind]})" for kind, count in counts.items() if count)
-        words = {"no_class": "no such class"}
-        faults = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.items() if count)
-        row = frame.where(f"coalesce({is_faulty}, true)").select(*_as_stored(frame, columns)).head()
+        texts = {"no_class": "no such class"}
+        faults = ", ".join(f"{count} {texts.get(kind, kind)}" for kind, count in counts.items() if count)
+        row = frame.where(f"coalesce({is_faulty}, true)").select(*_with_plain_vectors(frame, columns)).head()
         sample = "" if row is None else f"; such a row: {str(row)[:SHOWN_CHARS]}"
         if counts.get("no_class"):
             sample += "; pyspark.ml's StringIndexer makes classes of labels such as -1 and 1"
@@ -374,14 +377,14 @@ def _check_faults(frame: DataFrame, columns: ColumnNames, labels: Labels, groups
 
 
 def check_new_columns(frame: DataFrame, names: Iterable[str], content: str = "the predictions") -> None:
-    """Raise InputError if a column to add exists already. ``content`` is a word for what the new columns hold."""
+    """Raise InputError if a column to add exists already. ``content`` is a word for the new columns in messages."""
     for name in names:
         if name in frame.columns:
             raise InputError(f"column {name!r}: it is there already; choose another name for {content}")
 
 
 def known_dim(frame: DataFrame, features: str | tuple[str, ...]) -> int | None:
-    """Return the number of features from the columns' names or metadata (ml_attr); None: only the rows have it."""
+    """Return the number of features from the columns' names or metadata (ml_attr); None: only rows can tell it."""
     if not isinstance(features, str):
         return len(features)
     attributes = field(frame, features).metadata.get("ml_attr", {})
@@ -391,17 +394,17 @@ def known_dim(frame: DataFrame, features: str | tuple[str, ...]) -> int | None:
     return None
 
 
-def dim_of(frame: DataFrame, features: str | tuple[str, ...], first: Row) -> int:
+def dim_of(frame: DataFrame, features: str | tuple[str, ...], row: Row) -> int:
     """Return the number of features from the metadata or the first row; InputError: the row has null or no feature."""
     dim = known_dim(frame, features)
     if dim is not None:
         return dim
     assert isinstance(features, str)
-    value = first[features]
+    value = row[features]
     if value is None:
         nulls = frame.where(column(features).isNull()).count()
         raise InputError(
-            f"column {features!r}: expected vectors or arrays, got null in {nulls} rows; such a row: {first}"
+            f"column {features!r}: expected vectors or arrays, got null in {nulls} rows; such a row: {row}"
         )
     dim = len(value) if isinstance(value, list) else value["size"] or len(value["values"])
     if not dim:

@@ -1,4 +1,4 @@
-"""Survey a DataFrame of rows without labels before training: of any rows, or of documents, which are word counts.
+"""Survey rows without labels before training: any rows, or documents, whose features are counts of words.
 
 The workers check the values when they read them (``ps2.algorithms.training.reading``).
 """
@@ -25,7 +25,7 @@ from ps2.errors import InputError
 
 
 def survey_rows(frame: DataFrame, columns: ColumnNames) -> TableSurvey:
-    """Survey rows in two Spark jobs, of which the first reads one row. InputError: there is no row, or no feature."""
+    """Survey rows in two Spark jobs; the first job reads one row. Raise InputError if there is no row or no feature."""
     dim = dim_of(frame, columns.features, first_row(frame, columns))
     return TableSurvey(dim, partition_loads(frame, cost_of(frame, columns.features)))
 
@@ -36,14 +36,14 @@ class Documents(TableSurvey):
 
     @property
     def tokens(self) -> int:
-        """The sum of all counts. A value that is not a count, which workers refuse, adds ``MAX_COUNT`` at most."""
+        """The sum of all counts. An invalid count, for which workers raise an error, adds at most ``MAX_COUNT``."""
         return int(self.cost - self.rows)
 
 
 def survey_documents(frame: DataFrame, columns: ColumnNames) -> Documents:
-    """Survey documents in two Spark jobs, of which the first reads one row.
+    """Survey documents in two Spark jobs; the first job reads one row.
 
-    Raise InputError if there is no row, no word in the vocabulary, or no word in any document.
+    Raise InputError if there is no row, the vocabulary is empty, or all documents are empty.
     """
     vocabulary = dim_of(frame, columns.features, first_row(frame, columns))
     if not vocabulary:
@@ -58,7 +58,7 @@ def survey_documents(frame: DataFrame, columns: ColumnNames) -> Documents:
 
 
 def _entry_sum(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
-    """Return the sum of the absolute values of a row's features; one that is too large, NaN or null counts as 1."""
+    """Return the sum of the absolute values of a row's features; a too large, NaN or null value counts as 1."""
     if not isinstance(features, str):
         entries = F.array(*(column(name).cast("double") for name in features))
     elif isinstance(field(frame, features).dataType, ArrayType):

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.frame.dealing import Dealer, gather_rows
 from ps2.algorithms.frame.estimator import FleetEstimator, HasInitialModel
-from ps2.algorithms.frame.labels import PART_COLUMN, Labels, ReadAndSurvey, WorkerSurvey, packed
+from ps2.algorithms.frame.labels import PART_COLUMN, Labels, ReadAndSurvey, WorkerSurvey, pack_survey
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.shared_settings import ViaSettings
@@ -69,7 +69,7 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
     if TYPE_CHECKING:  # so that type checkers accept the keyword in the constructor
         initialModel: Any = None
 
-    def _start_of(self, value: Any) -> Weights:
+    def _read_initial_model(self, value: Any) -> Weights:
         weights = weights_of(value)
         if weights is None or weights.problem.loss not in self._LOSSES:
             raise ConfigError(
@@ -219,7 +219,7 @@ class _OneJob:
 
         def training(servers: int) -> SurveyedTraining:
             program = AfterSurvey(replace(table, frame=None), servers)
-            return SurveyedTraining(table, read, packed, self._decide, program, self._plan.seed)
+            return SurveyedTraining(table, read, pack_survey, self._decide, program, self._plan.seed)
 
         steps = self._plan.settings.maxIter
         trained = self._estimator._train_in_one_job(self._dataset, table, steps, training)

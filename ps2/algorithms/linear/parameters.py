@@ -63,15 +63,15 @@ class Space:
     ) -> None:
         """Reserve memory for ``rows`` vectors. A driver that resumes the training gives vectors the same ``names``."""
         self._problem, self._names = problem, names
-        self._first_bias = names.give(lambda name: DCV.dense(problem.biases, rows, "float64", name=name))
+        self._first_bias = names.vector(lambda name: DCV.dense(problem.biases, rows, "float64", name=name))
         self._is_dense = all_columns or is_small(problem)
         if self._is_dense:
             dtype = "float64" if is_small(problem) else "float32"
-            self._first_weight = names.give(
+            self._first_weight = names.vector(
                 lambda name: DCV.dense(problem.size, rows, dtype, align=problem.width, name=name)
             )
         else:
-            self._first_weight = names.give(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
+            self._first_weight = names.vector(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
         # The first vectors of two matrices, from which the others derive. Only the driver frees them.
         self._vectors = [self._first_bias, self._first_weight]
 
@@ -92,14 +92,14 @@ class Space:
     def new_features(self, count: int) -> list[DCV]:
         """Make float64 vectors with a value for each feature, co-located only with each other."""
         make = DCV.dense if self._is_dense else DCV.sparse
-        first_vector = self._names.give(lambda name: make(self._problem.dim, count, "float64", name=name))
+        first_vector = self._names.vector(lambda name: make(self._problem.dim, count, "float64", name=name))
         vectors = [first_vector, *self._derive(first_vector, count - 1)]
         self._vectors += vectors
         return vectors
 
     def new_small(self, columns: int) -> DCV:
         """Make a dense float64 vector of ``columns`` values, in a matrix of its own."""
-        self._vectors.append(self._names.give(lambda name: DCV.dense(columns, 1, "float64", name=name)))
+        self._vectors.append(self._names.vector(lambda name: DCV.dense(columns, 1, "float64", name=name)))
         return self._vectors[-1]
 
     def free(self, keep: DCV | None = None) -> None:
@@ -110,7 +110,7 @@ class Space:
     def _derive(self, vector: DCV, count: int) -> list[DCV]:
         if not self._names.prefix:
             return derive_all(vector, count)
-        return [self._names.give(vector.derive) for _ in range(count)]
+        return [self._names.vector(vector.derive) for _ in range(count)]
 
 
 def gram(left: Sequence[Parameters], right: Sequence[Parameters]) -> Callable[[], Float64s]:

@@ -27,7 +27,7 @@ from ps2.algorithms.linear.scaling import (
 )
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.reading import KeptReading, Reading
+from ps2.algorithms.training.reading import Reading, SpillableReading
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.training.table import Facts
 from ps2.array_types import Float64s, Int64s
@@ -112,7 +112,7 @@ class Preparation:
         elif self.sums is not None:
             self._add_sums(self.sums, task, rows)
 
-    def data(self, reading: Reading | KeptReading) -> Data:
+    def data(self, reading: Reading | SpillableReading) -> Data:
         """Return a worker's rows, scaled."""
         rows, held_out, width = reading.training, reading.held_out, self.initial_model.width
         if self.scale is not None:

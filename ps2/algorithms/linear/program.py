@@ -19,7 +19,7 @@ from ps2.algorithms.linear.preparation import PREPARATION, Preparation, Preparat
 from ps2.algorithms.linear.solvers.monitors import ObjectiveMonitor, Validation, diverged
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.training.faults import Form
-from ps2.algorithms.training.reading import KeptReading, Reading
+from ps2.algorithms.training.reading import Reading, SpillableReading
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.algorithms.training.sent_gradients import gradients_of
 from ps2.array_types import Float64s
@@ -60,7 +60,7 @@ class LinearWork:
     preparation: Preparation
     solver: Callable[[Data], DoTask]
 
-    def __call__(self, reading: Reading | KeptReading) -> DoTask:
+    def __call__(self, reading: Reading | SpillableReading) -> DoTask:
         check_features(self.problem, self.plan, len(reading.training.keys), free_bytes())
         solve = cache(lambda: self.solver(self.preparation.data(reading)))
 

@@ -60,7 +60,7 @@ def train(
     names = CheckpointNames.of(plan.name, ps)
     # Compare the settings before vectors are made: the vectors in the checkpoint depend on them.
     Journal.of(names, journal_settings(problem, plan), LinearProgram.number)
-    if not names.begun:
+    if not names.finished_clocks:
         check_fleet(problem, plan, ps.memory())
     space = Space(problem, rows_of(plan), names, plan.all_columns)
     try:
@@ -81,7 +81,7 @@ def train(
         )
         return run_program(ps, SOLVERS[plan.solver](context), table, names)
     except BaseException:
-        if not names.begun:  # otherwise the vectors belong to the checkpoint, and another driver can resume
+        if not names.finished_clocks:  # otherwise the vectors belong to the checkpoint, and another driver can resume
             space.free()
         raise
 

@@ -78,9 +78,9 @@ class MetricProgram(Program[Trained[Metric]]):
         super().__init__(plan, plan.form, record)
         dtype, rank = "float64" if plan.is_small else "float32", plan.settings.rank
         states = 0 if plan.settings.optimizer == "sgd" else 1
-        self.weight = names.give(lambda name: DCV.dense(plan.num_values, 2 + states, dtype, align=rank, name=name))
-        self._states = [names.give(self.weight.derive) for _ in range(states)]
-        self.gradient = names.give(self.weight.derive)
+        self.weight = names.vector(lambda name: DCV.dense(plan.num_values, 2 + states, dtype, align=rank, name=name))
+        self._states = [names.vector(self.weight.derive) for _ in range(states)]
+        self.gradient = names.vector(self.weight.derive)
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class _MetricWorker:
                 generator = np.random.Generator(np.random.Philox(sequence))
                 indices = pairs.sample(self.plan.settings.miniBatchFraction, generator)
                 loss, moved_bytes = self._add_gradient(pairs, indices, task.scale, task.pairs)
-                worker.report({"loss": loss, "pairs": len(indices), "bytes": moved_bytes, **self._form.reported()})
+                worker.report({"loss": loss, "pairs": len(indices), "bytes": moved_bytes, **self._form.take_report()})
             case Evaluate():
                 worker.report(self._evaluate(pairs, task.scale))
 

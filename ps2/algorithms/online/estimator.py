@@ -112,7 +112,7 @@ class OnlineEstimator(OnlineParams, KeyedEstimator, Estimator[Any]):
             if model is None:
                 resources.enter_context(freed_on_failure(learner))
             resources.enter_context(training_host(ps).streams.stream(learner.name))
-            on_step = resources.enter_context(self._shown(backend_of(dataset), passes))
+            on_step = resources.enter_context(self._show_training(backend_of(dataset), passes))
             program, options = learner.fitted.predictor(), self._learner_options()
             progress = learn_frame(ps, program, reader, options, dataset, Passes(passes, on_step))
         model = self._finish_model(learner)

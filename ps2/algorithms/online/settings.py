@@ -47,9 +47,9 @@ class OnlineSettings(ClassSettings, LearningSettings):
 class OnlineFactorSettings(VectorSettings, OnlineSettings):
     """The params of online factorization machines."""
 
-    factorSize: Setting[int] = param(8, "the number of numbers in a key's vector", at_least=1, option="rank")
+    factorSize: Setting[int] = param(8, "the size of a key's vector", at_least=1, option="rank")
     initStd: Setting[float] = param(
-        0.01, "the standard deviation of the vectors' initial numbers", above=0, option=None
+        0.01, "the standard deviation of the vectors' initial elements", above=0, option=None
     )
     factorL2: Setting[float] = param(0.0, "the strength of the vectors' L2 penalty", at_least=0, option=None)
 

@@ -1,4 +1,4 @@
-"""Rows of named columns with labels 0 and 1 in CSV, TSV or Parquet files. An empty field is null."""
+"""Read rows with labels 0 and 1 and named columns from CSV, TSV or Parquet files. An empty field is null."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ps2.run.spark.files import escaped
 
 FormatName = Literal["csv", "tsv", "parquet"]
 SEPARATORS = {"csv": ",", "tsv": "\t"}
+# A range of names, such as "c1..c26", and the maximum number of its names.
 RANGE = re.compile(r"([^\d,]*?)(\d+)\.\.\1(\d+)")
 MAX_IN_RANGE = 10_000
 
@@ -31,7 +32,7 @@ class ClickColumns:
     Attributes:
         label, weight: columns of numbers; ``weight`` None: all weights are 1.
         categories: columns of strings or integers.
-        numbers: columns of numbers; each column is a key with these values.
+        numbers: columns of numbers; each column is one key, whose values are the column's numbers.
         buckets: columns of numbers whose intervals are keys.
         crosses: combinations of columns, each "a:b".
     """
@@ -44,7 +45,7 @@ class ClickColumns:
     crosses: tuple[str, ...] = ()
 
     def resolved(self, path: str, names: Sequence[str]) -> ClickColumns:
-        """Replace ranges and patterns by the names of a file's columns; raise InputError unless each exists once."""
+        """Replace patterns by names of a file's columns; raise InputError unless each column exists once."""
         roles = {self.label: "label", **({} if self.weight is None else {self.weight: "weight"})}
         lists = {"categories": self.categories, "numbers": self.numbers, "buckets": self.buckets}
         for name in (*roles, *self._crossed):
@@ -62,7 +63,7 @@ class ClickColumns:
 
     @property
     def texts(self) -> list[str]:
-        """The columns of strings in text files: categories, and other columns of crosses."""
+        """The columns of strings in text files: categories, and columns of crosses that are not numbers."""
         return [name for name in dict.fromkeys((*self.categories, *self._crossed)) if name not in self.values]
 
     @property
@@ -89,8 +90,8 @@ class ClickRows:
 
 
 def read(spark: Any, path: str, form: FormatName, columns: ClickColumns, names: Sequence[str] = ()) -> ClickRows:
-    """Read a file, or all files of a folder or glob. ``names`` are the names of all columns if the files' first lines
-    do not have them. An error names the file and, for text, the number of the line."""
+    """Read a file, or all files of a folder or glob. An error names the file and, for text, the number of the line.
+    ``names`` are the names of all columns; empty: the first line of each file has them."""
     with reading(spark, path):
         if form == "parquet":
             return _read_parquet(spark, path, columns)
@@ -101,7 +102,7 @@ def read(spark: Any, path: str, form: FormatName, columns: ClickColumns, names: 
 
 
 def format_of(path: str) -> FormatName:
-    """Return the format by the suffix of a path, or of a local folder's first file; raise ConfigError for others."""
+    """Return the format for the suffix of a path, or of a local folder's first file; ConfigError: another suffix."""
     form = paths.format_of(path)
     if form is None:
         raise ConfigError(f"--format: expected csv, tsv or parquet, as the name {path} does not say")
@@ -109,7 +110,7 @@ def format_of(path: str) -> FormatName:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Return the names of a list separated by commas; "c1..c3" is c1, c2 and c3. Raise ConfigError if one is empty."""
+    """Return the names of a list with commas; "c1..c3" is c1, c2 and c3. ConfigError: a name is empty."""
     names: list[str] = []
     for part in (part.strip() for part in text.split(",")):
         bounds = RANGE.fullmatch(part)
@@ -126,17 +127,17 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def matching(path: str, patterns: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that names and patterns match, each once; raise InputError if one of them matches none."""
+    """Return the columns that match a name or pattern, each once; InputError: a name or pattern matches no column."""
     matches: dict[str, None] = {}
     for pattern in patterns:
         if pattern in names or not set(pattern) & set("*?["):
             _check_name(path, pattern, names)
             matches[pattern] = None
             continue
-        by_pattern = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-        if not by_pattern:
+        matching_names = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+        if not matching_names:
             raise InputError(f"{path}: expected columns like {pattern!r}, got {', '.join(map(repr, names))}")
-        matches.update(dict.fromkeys(by_pattern))
+        matches.update(dict.fromkeys(matching_names))
     return tuple(matches)
 
 
@@ -163,7 +164,7 @@ def _read_parquet(spark: Any, path: str, columns: ClickColumns) -> ClickRows:
 
 
 def _check_files(spark: Any, table: Any, names: Sequence[str]) -> None:
-    """Raise InputError if a Parquet file lacks a column, as Spark would read null values for it."""
+    """Raise InputError if a Parquet file lacks a column. Spark would silently read nulls for this column."""
     if len(table.inputFiles()) == 1:
         return
     values = [F.count(f"`{name}`").alias(str(index)) for index, name in enumerate(names)]

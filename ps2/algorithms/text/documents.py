@@ -1,9 +1,9 @@
-"""Documents in files of UCI's bag-of-words format; an error names the file and number of a malformed line.
+"""Read documents from files of UCI's bag-of-words format; an error names the file and number of a malformed line.
 
-A file begins with three lines: the number of documents, of words in the vocabulary, and of lines that follow. Each
-further line is "document word count", with numbers from 1. Python reads lines in Arrow batches and converts them to
-arrays. Consecutive lines of one document are a piece. If Spark splits a file inside a document, the document has
-several pieces, which are joined by file and number.
+A file begins with a head of three lines: the numbers of documents, of words in the vocabulary, and of lines that
+follow. Each further line is "document word count"; documents and words are numbered from 1. Python reads lines in Arrow
+batches and converts them to arrays. Consecutive lines of one document are a piece. If Spark splits a file inside a
+document, the document has several pieces, which are joined by the file and the document's number.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from ps2.array_types import Int64s
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import backend_of, with_python
 
+# The descriptions of the numbers in the head's lines, and of the fields of further lines, for messages.
 HEAD = ("documents", "words in the vocabulary", "lines that follow")
 FIELDS = ("document", "word", "count")
 NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 # Spark's indices and counts have 32 bits.
 MAX_COUNT = 2**31 - 1
-# Stand for a document's number in pieces of the head's lines, and of a file with malformed lines.
+# The values of the column ``document`` in a piece of the head's lines, and in the only row for malformed lines.
 HEAD_LINES, MALFORMED = 0, -1
+# The schema of pieces. ``file`` is a hash of the file's name, ``block`` the offset of Spark's split in the file.
 PIECES = "file bigint, block bigint, document bigint, words array<int>, counts array<double>"
 # The number of lines "document word count" for each partition of the documents.
 PARTITION_LINES = 1 << 20
@@ -42,8 +44,8 @@ PARTITION_LINES = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class BagOfWords:
-    """Documents in Spark's cache, with columns id (the document's number in its file) and features (vectors of
-    pyspark.ml). ``tokens`` is the sum of all counts, ``vocabulary`` the number of words."""
+    """Documents in Spark's cache: columns id (the document's number in its file) and features (pyspark.ml's vectors).
+    ``tokens`` is the sum of all counts, ``vocabulary`` the number of words."""
 
     path: str
     frame: Any
@@ -53,7 +55,7 @@ class BagOfWords:
 
 
 def read(spark: Any, path: str, vocabulary: int | None = None) -> BagOfWords:
-    """Read a file, or all files of a folder or glob, and cache the documents. Each file has its own first three lines.
+    """Read a file, or all files of a folder or glob, and cache the documents. Each file has a head.
     Raise InputError for a malformed line, or if vocabularies differ in size from each other or from ``vocabulary``."""
     with reading(spark, path):
         lines = with_python(lines_of(spark, path))
@@ -96,8 +98,9 @@ def read_vocabulary(spark: Any, path: str, size: int) -> list[str]:
 
 
 def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch:
-    """Parse lines to the rows of ``PIECES``. The numbers in the lines of a head become counts. If a line is malformed
-    with any head, the file's only row has the document ``MALFORMED``.
+    """Parse lines to the rows of ``PIECES``. The numbers in the lines of a head become counts.
+
+    If a line is malformed whatever the head is, the batch has a row with the document ``MALFORMED`` for each file.
 
     Args:
         files, blocks: for each line, the hash of its file, and the offset in the file of the split that Spark read,
@@ -113,16 +116,16 @@ def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch
     try:
         if not np.isin(sizes, (1, len(FIELDS))).all():
             raise ValueError("a line has another number of fields")
-        # The only number of a head's line becomes the last of its row, the count.
+        # The only number of a head's line is stored in the last column, the count.
         has_number = np.arange(len(FIELDS)) >= len(FIELDS) - sizes[:, None]
         numbers[has_number] = pc.list_flatten(fields).cast(pa.int64()).to_numpy(zero_copy_only=False)
         rows = numbers[sizes > 1]
         if (rows < 1).any() or (rows > MAX_COUNT).any():
             raise ValueError("a number is out of range")
     except ValueError:
-        distinct, first = np.unique(files, return_index=True)
+        distinct, first_lines = np.unique(files, return_index=True)
         offsets = np.zeros(len(distinct) + 1, np.int64)
-        return _as_batch(distinct, blocks[first], np.full(len(distinct), MALFORMED), offsets, numbers[:0])
+        return _as_batch(distinct, blocks[first_lines], np.full(len(distinct), MALFORMED), offsets, numbers[:0])
     document = numbers[:, 0]
     is_begin = (document[1:] != document[:-1]) | (files[1:] != files[:-1])
     begins = np.flatnonzero(np.append(len(document) > 0, is_begin))
@@ -130,7 +133,7 @@ def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch
 
 
 def fault_of(line: str, number: int, documents: int = MAX_COUNT, words: int = MAX_COUNT) -> str | None:
-    """Describe what is wrong with a line (None: nothing). ``number`` is the line's number, from 1; ``documents`` and
+    """Describe the fault of a line; None: it has none. ``number`` is the line's number, from 1; ``documents`` and
     ``words`` are the numbers in the head."""
     fields = line.split()
     if number <= len(HEAD):
@@ -148,7 +151,7 @@ def fault_of(line: str, number: int, documents: int = MAX_COUNT, words: int = MA
 
 
 def _as_batch(files: Int64s, blocks: Int64s, documents: Int64s, offsets: Int64s, numbers: Int64s) -> pa.RecordBatch:
-    """Return pieces, each with the numbers from its offset to the next one."""
+    """Return pieces as a batch; piece i has the words and counts in the rows offsets[i] to offsets[i + 1]."""
     bounds = pa.array(offsets, pa.int32())
     words = pa.ListArray.from_arrays(bounds, pa.array(numbers[:, 1], pa.int32()))
     counts = pa.ListArray.from_arrays(bounds, pa.array(numbers[:, 2], pa.float64()))
@@ -182,7 +185,7 @@ def _vectors(size: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def _check(spark: Any, path: str, lines: Any, pieces: Any) -> tuple[int, int, int]:
-    """Return the numbers of words, of lines after the heads and of tokens; raise InputError for a malformed file."""
+    """Return the numbers of words, lines after the heads, and tokens; raise InputError for a malformed file."""
     document, is_row = F.col("document"), F.col("document") > HEAD_LINES
     tokens = F.aggregate("counts", F.lit(0.0), lambda total, count: total + count)
     files = (
@@ -223,16 +226,16 @@ def _check(spark: Any, path: str, lines: Any, pieces: Any) -> tuple[int, int, in
 
 
 def _matches_head(row: Any) -> bool:
-    """Return True if the lines of a file match its head."""
+    """Return whether the lines of a file match its head."""
     if len(row["head"]) != len(HEAD):
         return False
     documents, words, num_lines = row["head"]
     return bool(row["max_document"] <= documents and row["max_word"] <= words and row["lines"] == num_lines)
 
 
-def _fault_in(spark: Any, lines: Any, number: int, num_lines: int | None) -> str | None:
-    """Describe what is wrong with a file; ``num_lines`` None: the number of its lines is unknown."""
-    url = lines.where(F.xxhash64("file") == number).first()["file"]
+def _fault_in(spark: Any, lines: Any, file_hash: int, num_lines: int | None) -> str | None:
+    """Describe the fault of the file with this hash; ``num_lines`` None: its number of lines is unknown."""
+    url = lines.where(F.xxhash64("file") == file_hash).first()["file"]
     head = [line for line, _ in numbered_lines(spark, url).take(len(HEAD))]
     is_head = len(head) == len(HEAD) and not any(fault_of(line, 1) for line in head)
     documents, words = map(int, head[:2]) if is_head else (MAX_COUNT, MAX_COUNT)

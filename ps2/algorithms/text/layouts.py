@@ -1,6 +1,6 @@
-"""How lines are split into fields: text by position, CSV files by the names in each file's first line.
+"""Split lines into fields: of text files by position, of CSV files by the column names in each file's first line.
 
-A layout splits lines in Spark's expressions, which are fast, and in Python, to describe what is wrong with a line.
+A layout splits lines by Spark's expressions, which are fast, and by Python, to describe the fault of a malformed line.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ps2.algorithms.text.paths import local_name
 from ps2.errors import InputError
 
 COMMENT = "#"
-# The valid numbers of fields of a line of text.
+# The valid numbers of fields of a line of text: two ids, and perhaps a number.
 SIZES = (IDS, IDS + 1)
 BYTE_ORDER_MARK = "\ufeff"
-# The column in which Spark stores a line that is not CSV.
+# The column in which Spark's from_csv stores a line that is not valid CSV.
 MALFORMED = "malformed"
 
 
@@ -31,7 +31,7 @@ class Kind(NamedTuple):
     """The kind of the fields of a column.
 
     Attributes:
-        expected: the description of a valid field.
+        expected: the description of a valid field, for messages.
         pattern: the regular expression of valid fields, for Java and Python alike.
         type: Spark's type of the column.
         is_trimmed: whether white space around a field is ignored.
@@ -43,7 +43,7 @@ class Kind(NamedTuple):
     is_trimmed: bool = False
 
 
-# An id such as "007" is not an integer, as it differs from "7".
+# An id such as "007" is a string, not an integer, because it differs from "7".
 INTEGER = r"0|-?[1-9][0-9]{0,17}"
 ID = Kind("an id", f"[^{NOT_UTF8}]+", "string", is_trimmed=True)
 TEXT = Kind("a text", f"[^{NOT_UTF8}]*", "string")
@@ -66,7 +66,7 @@ class Column:
         return header.names.index(self.header or self.name)
 
     def fault_of(self, value: str, line: str) -> str | None:
-        """Describe what is wrong with a field of a line; None: nothing."""
+        """Describe the fault of a field of a line; None: it has none."""
         if re.fullmatch(self.kind.pattern, value):
             return None
         expected = "UTF-8" if NOT_UTF8 in value else self.kind.expected
@@ -74,7 +74,7 @@ class Column:
         return f"{self.title or self.name}: expected {expected}, got {got}"
 
     def is_valid(self, value: Any) -> Any:
-        """Return Spark's column of whether each field is valid."""
+        """Return the Column that is true for valid fields."""
         text = F.coalesce(value, F.lit(""))
         if self.kind.type == "double":
             return text.rlike(rf"^({self.kind.pattern})\z")
@@ -84,8 +84,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Header:
-    """The names of the columns of some files, and the first line of these files that contains the names ("": no line
-    does). The files are URLs, as Spark's input_file_name returns them."""
+    """The column names of some files, and the first line of these files, which has the names ("": no line has them).
+    ``files`` are URLs, as Spark's input_file_name returns them."""
 
     names: tuple[str, ...]
     line: str = ""
@@ -93,22 +93,22 @@ class Header:
 
     @staticmethod
     def of(line: str, separator: str, files: frozenset[str] = frozenset()) -> Header:
-        """Return the header in a line."""
+        """Return the header that a line contains."""
         names = _csv_cells(line.removeprefix(BYTE_ORDER_MARK), separator)
         return Header(tuple(name.strip() for name in names), line, files)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How lines are split into fields. The argument ``file`` of its methods is the URL of a line's file.
+    """The rules for splitting lines into fields. The argument ``file`` of its methods is the URL of a line's file.
 
     Attributes:
         columns: the columns to read.
-        headers: the headers of the files, which have the same names, but can have different orders.
+        headers: the headers of the files. They have the same names, perhaps in different orders.
         separator: the separator of the fields; None: white space.
-        text: a description of the lines of text files; "": the files are CSV. In CSV files, a field that contains the
-            separator is in double quotes, which end on its line. Text has no quotes, and its lines that begin with #
-            are comments.
+        text: a description of the lines of text files, for messages; "": the files are CSV. In CSV files, a field that
+            contains the separator is in double quotes, which end on the same line. Text files have no quotes, and lines
+            that begin with # are comments.
         is_open: whether lines can have more fields, which are ignored.
     """
 
@@ -129,8 +129,8 @@ class Layout:
 
     @staticmethod
     def of_lines(columns: tuple[Column, ...], lines: Sequence[str], file: str = "", is_open: bool = False) -> Layout:
-        """Return the layout of text from a file's first lines; all lines must have as many fields as the first. Raise
-        InputError if several separators fit and split lines differently, or if numbers have decimal commas."""
+        """Infer the layout of text from a file's first lines. All lines must have as many fields as the first line.
+        Raise InputError if several separators fit and split lines differently, or if numbers have decimal commas."""
 
         def is_row(fields: Sequence[str]) -> bool:
             numbers = fields[IDS:]
@@ -150,11 +150,11 @@ class Layout:
 
     @property
     def _skipped(self) -> str:
-        """The regular expression of the beginning of blank lines and comments, for Java and Python alike."""
+        """The regular expression that blank lines and comments match, for Java and Python alike."""
         return f"^[{SPACES}]*({COMMENT}|$)" if self.text else f"^[{SPACES}]*$"
 
     def fault_of(self, line: str, file: str = "") -> str | None:
-        """Describe what is wrong with a line; None: nothing."""
+        """Describe the fault of a line; None: it has none."""
         header = self._header(file)
         if re.match(self._skipped, line) or line == header.line:
             return None
@@ -165,7 +165,7 @@ class Layout:
         return next(filter(None, faults), None)
 
     def fields(self, line: str, header: Header) -> list[str] | str:
-        """Return the fields of a line in the order of the columns, or a description of what is wrong with the line."""
+        """Return the fields of a line in the order of the columns, or a description of the line's fault."""
         size = len(header.names)
         cells = fields_of(line, self.separator) if self.text else _csv_cells(line, self.separator or ",")
         cells = cells[:size] if self.is_open else cells
@@ -183,13 +183,14 @@ class Layout:
         return fields
 
     def is_skipped(self, line: Any, file: Any) -> Any:
-        """Return Spark's column of whether each line is blank, a comment or a header."""
+        """Return the Column that is true for lines that are blank, a comment or a header."""
         return line.rlike(self._skipped) | (line == self._by_header(file, lambda header: F.lit(header.line)))
 
     def split(self, line: Any) -> Any:
-        """Return Spark's column of all cells of each line: a list, or a struct for CSV files."""
+        """Return the Column of the cells of each line: a list, or a struct for CSV files."""
         if not self.text:
-            # The separator that is added to the line is hidden by a quote that does not end on the line.
+            # A separator is added to each line. If a quote does not end on the line, the separator is inside of the
+            # quotes, so the line has a cell less and is malformed.
             names = [*(f"c{index}" for index in range(len(self.names) + 1)), MALFORMED]
             options = {"sep": self.separator or ",", "escape": '"', "columnNameOfCorruptRecord": MALFORMED}
             schema = ", ".join(f"{name} string" for name in names)
@@ -198,11 +199,11 @@ class Layout:
             return F.split(_trimmed(line), self.separator)
         text = F.trim(F.translate(line, WHITE, " " * len(WHITE)))
         single = F.when(F.instr(text, "  ") > 0, F.regexp_replace(text, " +", " ")).otherwise(text)
-        # To split by one character, Java needs no regular expression, which it would compile for each line.
+        # By a single character, Java splits without a regular expression, which it would compile for each line.
         return F.split(single, " ")
 
     def is_row(self, cells: Any, file: Any) -> Any:
-        """Return Spark's column of whether the cells of each line are those of a row."""
+        """Return the Column that is true if a line's cells are a row: their number is right, and they are no names."""
         size = len(self.names)
         if self.text:
             return (F.size(cells) >= size if self.is_open else F.size(cells) == size) & F.lit(size in SIZES)
@@ -211,14 +212,14 @@ class Layout:
         return cells[MALFORMED].isNull() & ~are_names
 
     def field(self, column: Column, cells: Any, file: Any) -> Any:
-        """Return Spark's column of the fields of a column of the layout."""
+        """Return the Column of the fields of a column of the layout."""
         if self.text:
             return _trimmed(F.get(cells, F.lit(column.index_in(self.headers[0]))))
         cell = self._by_header(file, lambda header: cells[f"c{column.index_in(header)}"])
         return _trimmed(cell) if column.kind.is_trimmed else cell
 
     def _by_header(self, file: Any, value: Callable[[Header], Any]) -> Any:
-        """Return Spark's column with the value for the header of each line's file."""
+        """Return a Column whose value depends on the header of each line's file."""
         *others, last = self.headers
         column = value(last)
         for header in others:
@@ -230,21 +231,20 @@ class Layout:
 
 
 def read_headers(path: str, lines: Any, separator: str) -> tuple[Header, ...]:
-    """Return the distinct headers of CSV files. Raise InputError if all files are empty, or if the columns of a file
-    differ from those of the first file."""
+    """Return the distinct headers of CSV files; InputError: all files are empty, or files have different columns."""
     num_files = len(lines.inputFiles())
     remaining = lines.where(F.trim("line") != "")
     headers: list[Header] = []
     while num_files and (first := remaining.where(F.input_file_block_start() == 0).first()) is not None:
         files = {first["file"]}
-        if num_files > 1:  # a pass over the lines, in Java, for each different header
-            same = remaining.where(remaining["line"] == first["line"]).select("file").distinct()
-            files.update(row["file"] for row in same.collect())
+        if num_files > 1:  # for each distinct header, this takes a pass over the lines in Java
+            same_header = remaining.where(remaining["line"] == first["line"]).select("file").distinct()
+            files.update(row["file"] for row in same_header.collect())
         header = Header.of(first["line"], separator, frozenset(files))
         if headers and sorted(header.names) != sorted(headers[0].names):
             expected, got = (
-                ", ".join(map(repr, (name for name in one.names if one.names.count(name) != other.names.count(name))))
-                for one, other in ((headers[0], header), (header, headers[0]))
+                ", ".join(repr(name) for name in names if names.count(name) != other_names.count(name))
+                for names, other_names in ((headers[0].names, header.names), (header.names, headers[0].names))
             )
             raise InputError(
                 f"{local_name(first['file'])}: line 1: expected the columns of "
@@ -259,7 +259,7 @@ def read_headers(path: str, lines: Any, separator: str) -> tuple[Header, ...]:
 
 
 def _csv_cells(line: str, separator: str) -> list[str]:
-    """Return the fields of a line of CSV, but not a field whose quote does not end on the line; none if malformed."""
+    """Return the fields of a CSV line, without a last field whose quote does not end on the line; [] if malformed."""
     try:
         return next(csv.reader([line + separator], delimiter=separator), [])[:-1]
     except csv.Error:
@@ -267,5 +267,5 @@ def _csv_cells(line: str, separator: str) -> list[str]:
 
 
 def _trimmed(text: Any) -> Any:
-    """Return a column of Spark without white space around the texts."""
+    """Return a Column of strings without the white space around them."""
     return F.btrim(text, F.lit(SPACES))

@@ -1,4 +1,4 @@
-"""Rows with labels in LIBSVM files, read by Spark's own reader; an error names the file and number of a line."""
+"""Read rows with labels from LIBSVM files by Spark's reader; an error names the file and number of a line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ps2.algorithms.text.paths import reading
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import with_python
 
-# Lines that Spark reads wrongly without an error: an entry of libffm, "field:index:value", whose index it takes for the
-# value; a number in Java's notation ("3f", "0x1p3"); or a number that can be infinite. NaN is a missing value.
+# Lines that Spark may read wrongly without an error: an entry of libffm, "field:index:value", whose index it takes for
+# the value; a number in Java's notation ("3f", "0x1p3"); or a number that may be infinite. NaN is a missing value.
 SUSPECT = r":[^ ]*:|[0-9.][dDfF](\s|$)|0[xX]|Infinity|[eE]\+?[0-9]{3}|[0-9]{309}"
 MISSING = re.compile(r"[+-]?NaN")
 INDEX = re.compile(r"\d{1,10}", re.ASCII)
@@ -26,15 +26,16 @@ INDEX = re.compile(r"\d{1,10}", re.ASCII)
 BLANKS = "".join(map(chr, range(33)))
 # Spark's indices have 32 bits.
 MAX_FEATURES = 2**31 - 1
+# The maximum number of labels in a message.
 SHOWN_LABELS = 10
-# The maximum number of classes of an estimator. Only one label more than this is counted.
+# The maximum number of classes of an estimator. At most one label more is counted.
 MAX_CLASSES = 100
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """Rows in Spark's cache, with columns label and features (vectors of pyspark.ml). ``counts`` is the number of rows
-    by label, which is incomplete if there are more labels than ``MAX_CLASSES``."""
+    """Rows in Spark's cache, with columns label and features (pyspark.ml's vectors).
+    ``counts`` has the number of rows of each label, for at most ``MAX_CLASSES`` + 1 labels."""
 
     path: str
     frame: Any
@@ -44,7 +45,7 @@ class LabelledRows:
         return sum(self.counts.values())
 
     def classes(self, limit: int = 2) -> tuple[float, ...]:
-        """Return the labels of class 0, 1, ...; raise InputError unless there are 2 to ``limit`` of them."""
+        """Return the labels of the classes 0, 1, ...; raise InputError unless there are 2 to ``limit`` labels."""
         if not 2 <= len(self.counts) <= limit:
             expected = "two different values" if limit == 2 else f"2 to {limit} different values"
             raise InputError(f"{self.path}: labels: expected {expected}, got {self.shown_labels}")
@@ -52,7 +53,7 @@ class LabelledRows:
 
     @property
     def shown_labels(self) -> str:
-        """The first few labels, for a message."""
+        """The first ``SHOWN_LABELS`` labels, for a message."""
         labels = sorted(self.counts)
         more = ", ..." if len(labels) > SHOWN_LABELS else ""
         return ", ".join(f"{label:g}" for label in labels[:SHOWN_LABELS]) + more
@@ -63,16 +64,16 @@ class LabelledRows:
         if others := sorted(set(self.counts) - set(classes)):
             expected = f"{', '.join(names[:-1])} and {names[-1]}"
             raise InputError(f"{self.path}: expected labels {expected}, got {others[0]:g}")
-        number = F.array_position(F.array(*map(F.lit, classes)), F.col("label")) - 1
-        # The metadata list all classes, even if only held-out rows have one of them.
+        class_index = F.array_position(F.array(*map(F.lit, classes)), F.col("label")) - 1
+        # The metadata list all classes, because a class may occur only in held-out rows.
         attribute = {"ml_attr": {"type": "nominal", "vals": names}}
-        return self.frame.withColumn("label", number.cast("double")).withMetadata("label", attribute)
+        return self.frame.withColumn("label", class_index.cast("double")).withMetadata("label", attribute)
 
 
 def read(spark: Any, path: str, features: int) -> LabelledRows:
-    """Read a file, or all files of a folder or glob, and cache the rows; a suffix such as .gz means a compressed file.
+    """Read a file, or all files of a folder or glob, and cache the rows. Files may be compressed, with a suffix as .gz.
     Raise InputError if there is no row, or a line is malformed or has an index above ``features``."""
-    with _faults_named(spark, path, features):
+    with _described_faults(spark, path, features):
         frame = spark.read.format("libsvm").option("numFeatures", str(features)).load(path).persist()
         counts = frame.groupBy("label").count().limit(MAX_CLASSES + 1).collect()
         line = F.trim("line")
@@ -86,14 +87,14 @@ def read(spark: Any, path: str, features: int) -> LabelledRows:
 
 
 def count_features(spark: Any, path: str) -> int:
-    """Return the largest index of a file, or of all files of a folder or glob; raises like ``read``."""
-    with _faults_named(spark, path, MAX_FEATURES):
+    """Return the largest index in a file, or in all files of a folder or glob; raises like ``read``."""
+    with _described_faults(spark, path, MAX_FEATURES):
         schema = spark.read.format("libsvm").load(path).schema
     return int(schema["features"].metadata["numFeatures"])
 
 
 def fault_of(line: str, features: int = MAX_FEATURES) -> str | None:
-    """Describe what is wrong with a line, ``label index:value ...`` with ascending indices; None: nothing."""
+    """Describe the fault of a line, which must be "label index:value ..." with ascending indices; None: no fault."""
     if _is_skipped(line):
         return None
     label, *entries = line.strip(BLANKS).split(" ")
@@ -105,8 +106,8 @@ def fault_of(line: str, features: int = MAX_FEATURES) -> str | None:
         if not colon:
             return f"feature: expected index:value, got {shown(entry)} without ':'"
         if not INDEX.fullmatch(index) or not last < int(index) <= features:
-            low = f"above {last}, the index before, and" if last else "from 1 on,"
-            return f"index: expected an integer {low} {features} at most, got {shown(index)} in {shown(entry)}"
+            lower_bound = f"above {last}, the index before, and" if last else "from 1 on,"
+            return f"index: expected an integer {lower_bound} {features} at most, got {shown(index)} in {shown(entry)}"
         if not _is_number(value) and not MISSING.fullmatch(value):
             return f"value: expected a number, got {shown(value)} in {shown(entry)}"
         last = int(index)
@@ -114,8 +115,8 @@ def fault_of(line: str, features: int = MAX_FEATURES) -> str | None:
 
 
 @contextmanager
-def _faults_named(spark: Any, path: str, features: int) -> Iterator[None]:
-    """Replace Java's error by a description of the malformed line, found by a second pass over the lines."""
+def _described_faults(spark: Any, path: str, features: int) -> Iterator[None]:
+    """Replace an error of Java by a description of the malformed line, which takes a second pass over the lines."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

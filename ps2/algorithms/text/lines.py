@@ -1,6 +1,6 @@
-"""Lines of text files, read by Spark, and the separators of their fields.
+"""Read lines of text files with Spark, find malformed lines, and infer the separator of fields.
 
-Fields without quotes are separated by white space, tabs only, ``::`` or commas, whichever fits. White space is spaces,
+Fields without quotes are separated by white space, tabs, ``::`` or commas, whichever fits. White space means spaces,
 tabs and line ends, but not other blank characters such as U+00A0.
 """
 
@@ -18,6 +18,7 @@ from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.files import escaped
 
+# The maximum length of a text in a message.
 SHOWN_CHARS = 40
 # The character that replaces bytes that are not UTF-8 when Spark reads a file.
 NOT_UTF8 = "\ufffd"
@@ -35,13 +36,13 @@ IsRow = Callable[[Sequence[str]], bool]
 
 
 def lines_of(spark: Any, path: str) -> Any:
-    """Return a DataFrame with the columns file (a URL) and line. A suffix such as .gz means a compressed file."""
+    """Return a DataFrame with the columns file (a URL) and line. Files may be compressed, with a suffix such as .gz."""
     return spark.read.text(path).select(F.input_file_name().alias("file"), F.col("value").alias("line"))
 
 
 def find_fault(lines: Any, fault_of: Callable[[str, str], str | None]) -> str | None:
-    """Describe the first malformed line of a file; None: there is no malformed line. ``fault_of`` is called with a line
-    and its file's URL. As Spark can read the splits of a file in any order, this takes two passes."""
+    """Describe the first malformed line of a file; None: no line is malformed. ``fault_of`` is called with a line and
+    its file's URL. This takes two passes, because Spark can read the splits of a file in any order."""
     faulty = with_python(lines).rdd.filter(lambda row: fault_of(row[1], row[0]) is not None).take(1)
     if not faulty:
         return None
@@ -50,8 +51,7 @@ def find_fault(lines: Any, fault_of: Callable[[str, str], str | None]) -> str | 
 
 
 def find_fault_in(spark: Any, file: str, fault_of: Callable[[str, int], str | None]) -> str | None:
-    """Describe the first malformed line of a file; None: it has none. ``fault_of`` is called with a line and its
-    number, from 1."""
+    """Like ``find_fault``, for one file; ``fault_of`` is called with a line and its number, from 1."""
     faulty = numbered_lines(spark, file).filter(lambda pair: fault_of(pair[0], pair[1] + 1) is not None).take(1)
     if not faulty:
         return None
@@ -60,7 +60,7 @@ def find_fault_in(spark: Any, file: str, fault_of: Callable[[str, int], str | No
 
 
 def numbered_lines(spark: Any, file: str) -> Any:
-    """Return an RDD of the lines of a file in order, each with its number from 0."""
+    """Return an RDD of the lines of a file in order, each with its index from 0."""
     return spark.sparkContext.textFile(escaped(unquote(file))).zipWithIndex()
 
 
@@ -77,42 +77,45 @@ def fields_of(line: str, separator: str | None) -> list[str]:
 
 
 def separator_of(lines: Sequence[str], is_row: IsRow) -> str | None:
-    """Return the separator with which the largest number of lines are rows; no line is blank or a comment. If several
-    are equally good, prefer the one that makes more fields, then white space, because ids can contain commas."""
+    """Return the separator that splits the most lines into rows; ``lines`` has no blank lines or comments.
 
-    def fit(separator: str | None) -> tuple[int, int]:
+    If several split equally many, prefer the separator that makes more fields, then white space: ids can contain
+    commas.
+    """
+
+    def num_rows_and_fields(separator: str | None) -> tuple[int, int]:
         rows = _rows(lines, separator, is_row)
         return len(rows), sum(map(len, rows))
 
-    return max(SEPARATORS, key=fit)
+    return max(SEPARATORS, key=num_rows_and_fields)
 
 
 def check_separator(file: str, lines: Sequence[str], separator: str | None, is_row: IsRow) -> None:
-    """Raise InputError if another separator fits as many lines and splits them differently, or if numbers have decimal
-    commas. If white space makes three fields of all lines, ids can contain "::" and commas."""
+    """Raise InputError if another separator splits as many lines into other rows, or if numbers have decimal commas.
+    White space that makes more fields is accepted: ids may then contain "::" and commas."""
     if separator == "," and all(DECIMAL_COMMA.fullmatch(line.strip()) for line in lines):
         raise InputError(f"{file}: expected a number with a decimal point, got {shown(lines[0])}")
     rows = _rows(lines, separator, is_row)
-    for rival in SEPARATORS:
-        others = _rows(lines, rival, is_row)
-        is_clear = separator is None and rival != "\t" and sum(map(len, others)) < sum(map(len, rows))
-        if others == rows or len(others) != len(rows) or is_clear:
+    for other in SEPARATORS:
+        other_rows = _rows(lines, other, is_row)
+        is_clear = separator is None and other != "\t" and sum(map(len, other_rows)) < sum(map(len, rows))
+        if other_rows == rows or len(other_rows) != len(rows) or is_clear:
             continue
-        line = next(line for line in lines if fields_of(line, separator) != fields_of(line, rival))
-        first, second = (" and ".join(map(repr, fields_of(line, each))) for each in (separator, rival))
+        line = next(line for line in lines if fields_of(line, separator) != fields_of(line, other))
+        reading, other_reading = (" and ".join(map(repr, fields_of(line, by))) for by in (separator, other))
         raise InputError(
-            f"{file}: {shown(line)} can be read as {first}, or as {second}: separate fields by a character that no id "
-            "contains, such as a tab"
+            f"{file}: {shown(line)} can be read as {reading}, or as {other_reading}: separate fields by a character "
+            "that no id contains, such as a tab"
         )
 
 
 def _rows(lines: Sequence[str], separator: str | None, is_row: IsRow) -> list[list[str]]:
-    """Return the fields of the lines that are rows with a separator."""
+    """Return the fields of those lines that a separator splits into rows."""
 
     def has_other_separator(field: str) -> bool:
-        # The first id of "1, 2" is not "1,".
+        # White space would split "1, 2" into "1," and "2".
         return "\t" in field or (separator is None and (field.strip(",") != field or field.endswith("::")))
 
-    split = (fields_of(line, separator) for line in lines)
-    rows = (fields for fields in split if is_row(fields) and all(fields[:IDS]))
+    fields_by_line = (fields_of(line, separator) for line in lines)
+    rows = (fields for fields in fields_by_line if is_row(fields) and all(fields[:IDS]))
     return [fields for fields in rows if not any(map(has_other_separator, fields[:IDS]))]

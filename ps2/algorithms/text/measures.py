@@ -1,4 +1,4 @@
-"""Held-out rows, and metrics of a model on the rows of a table."""
+"""Hold out rows of a table, and compute a model's metrics on rows."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from ps2.algorithms.training.progress import say
+from ps2.algorithms.training.progress import log_activity
 
 if TYPE_CHECKING:
     from ps2.algorithms.text.clicks import ClickRows
     from ps2.algorithms.text.tables import TextTable
 
-# The number of hash values that decide which rows are held out.
+# The number of hash values: a row is held out if its hash is below a fraction of this number.
 HASHES = 1 << 30
+# The lower bound of a probability in the log loss, because log(0) is infinite.
 MIN_PROBABILITY = 1e-15
 
 
-def held_out(frame: Any, share: float, seed: int, name: str) -> Any:
-    """Return rows with a boolean column that marks a share of them to hold out. A hash of the row decides, so equal
-    rows are treated alike in all partitions. For ratings, only the user and the item are hashed."""
+def held_out(frame: Any, fraction: float, seed: int, name: str) -> Any:
+    """Return rows with a new boolean column that is true for a fraction of the rows, to hold out. A hash of the row
+    decides, so equal rows have equal values. For ratings, only the user and the item are hashed."""
     columns = ("user", "item") if "user" in frame.columns else ("label", "features")
     value = F.pmod(F.xxhash64(F.lit(seed), *map(F.col, columns)), F.lit(HASHES))
-    return frame.withColumn(name, value < round(share * HASHES))
+    return frame.withColumn(name, value < round(fraction * HASHES))
 
 
 def measure(model: Any, frame: Any) -> dict[str, float]:
-    """Return a model's measures: ``rows`` and ``loss``, the mean of the loss that was minimized; for classes
-    ``accuracy`` and, of two classes, ``auc``, the area under the ROC curve; for numbers ``rmse`` and ``mae``."""
-    say("measuring the model")
+    """Return a model's metrics: "rows" and "loss", the mean of the loss that was minimized; for classes "accuracy" and,
+    of two classes, "auc", the area under the ROC curve; for numbers "rmse" and "mae"."""
+    log_activity("measuring the model")
     summary = model.evaluate(frame)
     predictions = summary.predictions.persist()
     try:
@@ -52,9 +53,9 @@ def _loss(model: Any, frame: Any, predictions: Any) -> float:
 
 
 def measure_ratings(model: Any, ratings: TextTable, implicit: bool) -> dict[str, Any]:
-    """Return the number of ``ratings``, the number of ``known`` ratings, whose users and items the model knows, and the
-    ``rmse`` and ``mae`` of these. An implicit model predicts a preference, which is 1 for positive ratings."""
-    say("measuring the model")
+    """Return "ratings", their number; "known", the number whose users and items the model has; their "rmse" and "mae".
+    An implicit model predicts a preference, which is 1 for positive ratings, and 0 for others."""
+    log_activity("measuring the model")
     rated = model.copy({model.coldStartStrategy: "drop"}).transform(ratings.frame)
     rating = F.col("rating") if "rating" in ratings.columns else F.lit(1.0)
     expected = F.when(rating > 0, 1.0).otherwise(0.0) if implicit else rating
@@ -65,18 +66,18 @@ def measure_ratings(model: Any, ratings: TextTable, implicit: bool) -> dict[str,
 
 
 def measure_clicks(model: Any, test: ClickRows) -> dict[str, Any]:
-    """Return a model's measures on rows: ``rows``, ``auc``, ``log_loss`` and ``calibration`` (None without clicks)."""
+    """Return a model's metrics on rows: "rows", "auc", "log_loss" and "calibration" (None without clicks)."""
     from pyspark.ml.evaluation import BinaryClassificationEvaluator
     from pyspark.ml.functions import vector_to_array
 
-    say(f"measuring the model on {test.path}")
+    log_activity(f"measuring the model on {test.path}")
     label = F.col(f"`{test.columns.label}`").alias("label")
     scored = model.transform(test.frame).select(label, "rawPrediction", "probability").persist()
     try:
-        click_share = vector_to_array(F.col("probability"))[1]
-        label_share = F.when(F.col("label") == 1, click_share).otherwise(1 - click_share)
-        loss = F.avg(-F.log(F.greatest(label_share, F.lit(MIN_PROBABILITY))))
-        log_loss, predicted, actual = scored.agg(loss, F.avg(click_share), F.avg("label")).first()
+        click_probability = vector_to_array(F.col("probability"))[1]
+        label_probability = F.when(F.col("label") == 1, click_probability).otherwise(1 - click_probability)
+        loss = F.avg(-F.log(F.greatest(label_probability, F.lit(MIN_PROBABILITY))))
+        log_loss, predicted, actual = scored.agg(loss, F.avg(click_probability), F.avg("label")).first()
         auc = BinaryClassificationEvaluator(rawPredictionCol="rawPrediction").evaluate(scored)
     finally:
         scored.unpersist()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
-from ps2.algorithms.training.progress import say
+from ps2.algorithms.training.progress import log_activity
 from ps2.errors import InputError
 from ps2.run.spark.files import escaped, file_system_of
 from ps2.run.spark.jvm import io_error
@@ -19,15 +19,16 @@ from ps2.storage.files import check_encodable
 
 # The special characters of Hadoop's path patterns.
 PATTERN = re.compile(r"[*?[{\\]")
-# The special characters that have another meaning for Python's glob.
+# The special characters that have another meaning in patterns of Python's glob.
 SPARKS_PATTERN = re.compile(r"[\[{\\]")
 # The name of the file in Spark's error.
 FAILED_FILE = re.compile(r"reading file (\S+?)\.?\s")
+# A format's suffix, perhaps followed by a suffix for compression.
 FORMAT = re.compile(r"\.(csv|tsv|parquet)(\.\w+)?$", re.IGNORECASE)
 
 
 def local_path(path: str) -> str | None:
-    """Return the local path that Spark reads for a path; None: it is remote, or depends on Spark's configuration."""
+    """Return the local path of a path or URL; None: the path is remote, or depends on Spark's configuration."""
     scheme, colon, rest = path.partition(":")
     if colon and "/" not in scheme:
         return "/" + re.sub("^//[^/]*", "", rest).lstrip("/") if scheme == "file" else None  # the host is localhost
@@ -35,14 +36,12 @@ def local_path(path: str) -> str | None:
 
 
 def local_name(url: str) -> str:
-    """Return the name of a file for messages, a local path or a URL, from the URL that Spark's input_file_name
-    returns."""
+    """Return the name of a file for messages, a local path or a URL, from the URL of Spark's input_file_name."""
     return re.sub(r"^file:(//[^/]*)?", "", unquote(url))
 
 
 def format_of(path: str) -> str | None:
-    """Return "csv", "tsv" or "parquet" from the suffix of a path, or of the first file of a local folder or pattern; a
-    suffix for compression can follow. None: it is another suffix."""
+    """Return "csv", "tsv" or "parquet" for the suffix of a path, or of a local folder's first file; None: others."""
     suffix = FORMAT.search(_first_file(path))
     return None if suffix is None else suffix[1].lower()
 
@@ -61,8 +60,8 @@ def _first_file(path: str) -> str:
 
 
 def check_local(path: str) -> None:
-    """Raise InputError if a local file or folder is missing, unreadable or not a regular file, or a folder contains
-    folders. Patterns that Python's glob does not support are not checked."""
+    """Raise InputError if a local path is missing, unreadable or not a regular file, or a folder contains folders.
+    Patterns that Python's glob does not support are not checked."""
     local = local_path(path)
     check_encodable(path, "path", local is not None)
     if local is None or SPARKS_PATTERN.search(local):
@@ -92,12 +91,12 @@ def _check_local_entry(local: str, path: str) -> None:
 
 @contextmanager
 def reading(spark: Any, path: str) -> Iterator[None]:
-    """Check a path before Spark reads it, and name a file that Spark cannot read, such as a truncated compressed file.
-    Raise InputError for these, and if the file does not exist, or the path is a folder of folders."""
+    """Check a path, then run the block, in which Spark reads it. Raise InputError if the file does not exist, the path
+    is a folder of folders, or Spark cannot read a file, such as a truncated compressed file."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    say(f"reading {path}")
+    log_activity(f"reading {path}")
     _check_exists(spark, path)
     try:
         yield
@@ -123,10 +122,10 @@ def _check_exists(spark: Any, path: str) -> None:
 
 
 def _check_folder(entries: Iterable[tuple[str, bool]], path: str) -> None:
-    """Raise InputError if a folder contains other folders. ``entries`` are the name of each entry and whether it is a
-    folder. Spark would list the files in them, but read none, except in partitions of a table ("day=3")."""
+    """Raise InputError if a folder contains folders: Spark would not read the files in them, without an error.
+    Partitions of a table ("day=3") are read. ``entries`` has the name of each entry, and whether it is a folder."""
     for name, is_folder in entries:
-        # Spark ignores names that begin with these.
+        # Spark ignores names that begin with "_" or ".".
         if is_folder and not name.startswith(("_", ".")) and "=" not in name:
             raise InputError(
                 f"{path}: expected a file or a folder of files, got a folder with the folder {name!r} in it, whose "

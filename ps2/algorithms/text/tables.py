@@ -1,4 +1,4 @@
-"""Read tables in text or CSV files with Spark: the lines of a layout become a DataFrame of checked columns.
+"""Read tables from text or CSV files with Spark: split lines by a layout into a DataFrame of checked columns.
 
 A rating has a user, an item, and optionally a rating and a weight; an edge has a source, a target, and optionally a
 weight.
@@ -61,9 +61,9 @@ class TextTable:
 def read_text(
     spark: Any, path: str, columns: tuple[Column, ...], one_kind: bool = False, is_open: bool = False
 ) -> TextTable:
-    """Read lines of text without names: two ids and perhaps a number. With ``one_kind``, all ids have the same type;
-    with ``is_open``, lines can have more fields. Raise InputError for a malformed line, or if the first line seems to
-    name the columns."""
+    """Read lines of text without column names: two ids and perhaps a number. With ``one_kind``, the ids of both columns
+    get the same type; with ``is_open``, lines may have more fields. Raise InputError for a malformed line, or if the
+    first line seems to contain column names."""
     with reading(spark, path):
         lines, any_layout = lines_of(spark, path), Layout.of_text(columns, 0, is_open=is_open)
         sample = lines.where(~any_layout.is_skipped(lines["line"], lines["file"])).head(SAMPLE_LINES)
@@ -72,6 +72,7 @@ def read_text(
         first, file = sample[0]["line"], local_name(sample[0]["file"])
         layout = Layout.of_lines(columns, [row["line"] for row in sample], file, is_open)
         table = read_rows(path, lines, layout, one_kind)
+        # In a header, no id is a number. Then there are as few ids that are not integers as files with a header.
         counts = set(table.counts.values())
         is_header = not any(re.fullmatch(NUMBER.pattern, id) for id in fields_of(first, layout.separator)[:IDS])
         if is_header and len(counts) == 1 and 2 * max(counts) < table.rows and max(counts) <= len(lines.inputFiles()):
@@ -83,22 +84,21 @@ def read_text(
 
 
 def csv_lines(spark: Any, path: str, separator: str, names: Sequence[str] = ()) -> tuple[Any, tuple[Header, ...]]:
-    """Return the lines of CSV files and their headers. ``names`` are the names of all columns if the files' first lines
-    do not have them."""
+    """Return the lines of CSV files, and their headers. If ``names`` is empty, first lines have the columns' names."""
     lines = lines_of(spark, path)
     return lines, (Header(tuple(names)),) if names else read_headers(path, lines, separator)
 
 
 def name_fault(name: str, names: Sequence[str]) -> str | None:
-    """Describe why there is not exactly one column ``name`` among ``names``; None: there is."""
+    """Describe why ``names`` does not contain ``name`` exactly once; None: it does."""
     if names.count(name) == 1:
         return None
     return "got several of this name" if name in names else f"got {', '.join(map(repr, names))}"
 
 
 def read_rows(path: str, lines: Any, layout: Layout, one_kind: bool = False) -> TextTable:
-    """Read and check rows from the result of ``lines_of``. Raise InputError if there is no row, or for a malformed
-    line; ``path`` is for messages."""
+    """Read and check rows from the result of ``lines_of``; InputError: there is no row, or a line is malformed.
+    ``path`` is for messages; for ``one_kind`` see ``read_text``."""
     line, file, cells = F.col("line"), F.col("file"), F.col("cells")
     rows = lines.where(~layout.is_skipped(line, file)).select(file, layout.split(line).alias("cells"))
     fields = {column: layout.field(column, cells, file) for column in layout.columns}
@@ -119,8 +119,8 @@ def read_rows(path: str, lines: Any, layout: Layout, one_kind: bool = False) -> 
     counts = {name: int(total) for name, total in zip(counted, sums, strict=True)}
 
     def type_of(column: Column) -> str:
-        num_texts = sum(counts.values()) if one_kind else counts.get(column.name)
-        return "long" if column.kind == ID and not num_texts else column.kind.type
+        num_strings = sum(counts.values()) if one_kind else counts.get(column.name)
+        return "long" if column.kind == ID and not num_strings else column.kind.type
 
     frame = rows.select(*(field.cast(type_of(column)).alias(column.name) for column, field in fields.items()))
     return TextTable(path, frame, tuple(column.name for column in layout.columns), num_rows, counts)
@@ -136,8 +136,7 @@ class CsvColumns:
     weight: str | None = None
 
     def columns(self, path: str, names: Sequence[str]) -> tuple[Column, ...]:
-        """Return the columns to read from a file whose columns are ``names``; raise InputError unless each exists
-        once."""
+        """Return the columns to read from a file with columns ``names``; raise InputError unless each exists once."""
         columns = tuple(
             Column(role, kind, name)
             for role, kind, name in (
@@ -155,7 +154,7 @@ class CsvColumns:
 
 
 def read_ratings(spark: Any, path: str, columns: CsvColumns | None) -> TextTable:
-    """Read text, lines "user item" or "user item rating", or CSV files with named columns: a file, a folder or a glob.
+    """Read a file, a folder or a glob: text with lines "user item" or "user item rating", or CSV files (``columns``).
     The table has the columns user and item and, if the file has them, rating and weight."""
     if columns is None:
         return read_text(spark, path, RATINGS)

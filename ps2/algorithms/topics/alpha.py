@@ -17,9 +17,9 @@ from ps2.array_types import Float64s, Int64s
 BURN_IN, EVERY = 20, 10
 # The maximum number of steps of a fit, and the relative change of alpha's sum below which the fit has converged.
 STEPS, TOLERANCE = 50, 1e-5
-# Lower bound of alpha; a topic with alpha 0 could never return.
+# The lower bound of alpha: with alpha 0, a topic could never get tokens again.
 MIN_ALPHA = 1e-6
-# The number of low bits of a histogram's key that hold the count.
+# A histogram's key has the count in its low 32 bits, and the topic above them.
 COUNT_BITS = 32
 
 
@@ -27,10 +27,10 @@ COUNT_BITS = 32
 class AlphaSchedule:
     """The iterations after which alpha is fitted, and the fit that all workers use in an iteration.
 
-    Fit number n follows iteration n * every.
+    Fit number n is made after iteration n * every; the number of the first fit is ``first``.
 
     Attributes:
-        is_fitted: whether alpha is fitted at all.
+        is_fitted: whether alpha is fitted; if not, workers use the initial alpha.
         staleness: the staleness of the run.
     """
 
@@ -46,7 +46,7 @@ class AlphaSchedule:
         return -(-BURN_IN // self.every)
 
     def fit_after(self, iteration: int) -> int | None:
-        """Return the number of the fit that follows an iteration, if any."""
+        """Return the number of the fit after an iteration; None: there is no fit."""
         number, remainder = divmod(iteration, self.every)
         return number if self.is_fitted and not remainder and number >= self.first else None
 
@@ -59,18 +59,18 @@ class AlphaSchedule:
 
 
 def histogram_keys(topics: Int64s, counts: Int64s) -> Int64s:
-    """Return the histogram's keys of topics and counts. For lengths of documents, the topic is the number of topics."""
+    """Return the histogram's keys of topics and counts. Lengths of documents have the number of topics as topic."""
     return (topics << COUNT_BITS) + counts
 
 
 def fit_alpha(alpha: Float64s, keys: Int64s, documents: Int64s) -> Float64s:
-    """Return the maximum likelihood alpha; the search starts at the current alpha.
+    """Return the alpha of maximum likelihood; the search starts at the current alpha.
 
-    ``documents`` has the number of documents for each of the keys, which may repeat.
+    ``documents`` has the number of documents of each key; keys may repeat.
     """
-    keys, key_numbers = np.unique(keys, return_inverse=True)
+    keys, inverse = np.unique(keys, return_inverse=True)
     histogram = np.zeros(len(keys), np.int64)
-    np.add.at(histogram, key_numbers, documents)
+    np.add.at(histogram, inverse, documents)
     keys, histogram = keys[histogram > 0], histogram[histogram > 0]
     topics, counts = keys >> COUNT_BITS, keys & ((1 << COUNT_BITS) - 1)
     is_topic = topics < len(alpha)

@@ -1,4 +1,4 @@
-"""The topics of a worker's tokens, and its documents' topic counts in the two forms that the samplers use."""
+"""The topics of a worker's tokens, and its documents' topic counts, dense or as lists, which sampling updates."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
 
-# In lists, documents with fewer tokens have 16-bit counts.
+# If all documents have fewer tokens than this, counts in lists have 16 bits.
 SHORT = 1 << 16
-# For counts of a topic in a document below this limit, terms of the likelihood are tabulated.
+# The terms of the likelihood are tabulated for counts of a topic in a document below this limit.
 TABLE = 32
-# Histograms have a dense table for counts of a topic in a document below this limit, as most are.
+# Histograms have a dense table for counts of a topic in a document below this limit; few counts are larger.
 SMALL = 64
-# With more topics, lists are faster (measured with documents of 136 tokens).
+# With more topics, lists are faster than dense counts (measured with documents of 136 tokens).
 MAX_DENSE_TOPICS = 256
-# Dense counts may take at most this many times the entries of lists.
+# Dense counts are used if they have at most this many times the entries of lists.
 MAX_DENSE_RATIO = 2
 
 
@@ -36,13 +36,13 @@ class Changes:
         words: the words.
         sizes: the number of changed counts of each word.
         topics: the topic of each changed count.
-        by: the change of each of these counts.
+        deltas: the change of each of these counts.
     """
 
     words: Int64s
     sizes: Int32s
     topics: Array
-    by: Int32s
+    deltas: Int32s
 
 
 class Assignments(ABC):
@@ -50,7 +50,7 @@ class Assignments(ABC):
 
     Attributes:
         topics: the topic of each token.
-        document_counts: the topic counts of the documents, in the form of the subclass.
+        document_counts: the topic counts of the documents, a matrix or lists, depending on the subclass.
     """
 
     _KERNELS: ClassVar[Any]
@@ -63,14 +63,14 @@ class Assignments(ABC):
 
     @staticmethod
     def of(corpus: Corpus, num_topics: int, topics: Array, sampler: str = "auto") -> Assignments:
-        """Return the assignments of tokens whose topics are given, and copied."""
+        """Return assignments of tokens with a copy of ``topics``."""
         is_dense = sampler == "dense" or (sampler == "auto" and _is_dense(corpus, num_topics))
         cls = DenseAssignments if is_dense else SparseAssignments
         return cls(corpus, num_topics, topics.astype(topic_dtype(num_topics)))
 
     @staticmethod
     def random(corpus: Corpus, num_topics: int, key: np.uint64, sampler: str = "auto") -> Assignments:
-        """Assign random topics to all tokens."""
+        """Return assignments of tokens with random topics, which depend on ``key`` and the tokens."""
         topics = np.empty(corpus.size, topic_dtype(num_topics))
         sampling_kernels.draw_topics(*corpus.for_kernels, num_topics, key, topics)
         return Assignments.of(corpus, num_topics, topics, sampler)
@@ -98,8 +98,8 @@ class Assignments(ABC):
             self._buffers,
         )
 
-    def changed(self, begin: int, end: int, before: Array | None = None) -> Changes:
-        """Return how some words' counts changed since their tokens had the topics ``before``; None: they had none."""
+    def changes_since(self, begin: int, end: int, before: Array | None = None) -> Changes:
+        """Return the changes of some words' counts since their tokens had the topics ``before``; None: no topics."""
         begins = self.corpus.begins[begin : end + 1]
         after = self.topics[begins[0] : begins[-1]]
         limit = len(after) * (1 if before is None else 2)
@@ -119,7 +119,7 @@ class Assignments(ABC):
         return float(self._KERNELS.documents_likelihood(lengths, self.document_counts, alpha, terms))
 
     def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Return a histogram of the topic counts: topics, counts, and the number of documents with each of these."""
+        """Return a histogram of topic counts: topics, counts n > 0, and the number of documents with n of the topic."""
         small, buffer = np.zeros((self._num_topics, SMALL), np.int64), np.empty(self.corpus.size // SMALL, np.int64)
         positions = buffer[: self._KERNELS.count_counts(self.document_counts, small, buffer)]
         large = np.stack(self._counts_at(positions))
@@ -133,7 +133,7 @@ class Assignments(ABC):
 
     @abstractmethod
     def _kernel_alpha(self, alpha: Float64s) -> Array:
-        """Return alpha as the kernels take it."""
+        """Return alpha as an argument for the kernels."""
 
     @abstractmethod
     def _counts_at(self, positions: Int64s) -> tuple[Int64s, Int64s]:
@@ -162,7 +162,7 @@ class DenseAssignments(Assignments):
 
 
 class SparseAssignments(Assignments):
-    """Assignments with a list for each document of the topics that occur in it, and their counts."""
+    """Assignments with, for each document, a list of the topics that occur in the document, and their counts."""
 
     _KERNELS: ClassVar[Any] = sparse_kernels
 

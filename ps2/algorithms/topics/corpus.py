@@ -17,9 +17,9 @@ from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
 
-# The number of topics that 16 bits distinguish.
+# The maximum number of topics for tokens' topics of 16 bits.
 SHORT = 1 << 16
-# The maximum number of tokens of a slice of several words: their old and new topics are in memory together.
+# The maximum number of tokens of a slice of several words. It limits the memory for a copy of their topics.
 SLICE_TOKENS = 1 << 21
 
 
@@ -29,9 +29,9 @@ class Corpus:
 
     Attributes:
         words: the indices of the worker's words in the vocabulary, ascending, or block by block.
-        begins: the position of each word's first token, and the number of tokens.
-        documents: the document of each token, counted from 0 in this worker.
-        numbers: the global numbers of the documents.
+        begins: the position of each word's first token; the last element is the number of tokens.
+        documents: the document of each token, as an index among this worker's documents.
+        numbers: the global number of each document (see ``document_numbers``).
     """
 
     words: Int64s
@@ -41,27 +41,26 @@ class Corpus:
 
     @staticmethod
     def from_counts(
-        counts: sp.csr_array, words: Int64s, numbers: Int64s, order: Int64s | None = None, keeps: bool = False
+        counts: sp.csr_array, words: Int64s, numbers: Int64s, order: Int64s | None = None, keep_empty: bool = False
     ) -> Corpus:
         """Return the tokens of a matrix, shape (documents, words).
 
         Args:
             words: the indices of the columns' words in the vocabulary, ascending.
             numbers: the global numbers of the documents.
-            order: the order of the words, as indices of columns; None: that of the columns.
-            keeps: whether to keep words without tokens.
+            order: the order of the words, as indices of columns; None: the order of the columns.
+            keep_empty: whether to keep words without tokens.
         """
         by_word = sp.csc_array(counts)
         if order is not None:
             by_word, words = by_word[:, order], words[order]
         by_word.sort_indices()
-        times = by_word.data.astype(np.int64)
-        begins = np.append(0, np.cumsum(times))[by_word.indptr]
-        kept = np.arange(len(words)) if keeps else np.flatnonzero(np.diff(begins))
-        documents = np.repeat(by_word.indices.astype(np.int32), times)
-        return Corpus(
-            readable(words[kept]), readable(np.append(begins[kept], begins[-1])), readable(documents), readable(numbers)
-        )
+        occurrences = by_word.data.astype(np.int64)
+        begins = np.append(0, np.cumsum(occurrences))[by_word.indptr]
+        selected = np.arange(len(words)) if keep_empty else np.flatnonzero(np.diff(begins))
+        documents = np.repeat(by_word.indices.astype(np.int32), occurrences)
+        words, begins = words[selected], np.append(begins[selected], begins[-1])
+        return Corpus(readable(words), readable(begins), readable(documents), readable(numbers))
 
     @property
     def size(self) -> int:
@@ -89,8 +88,8 @@ class Corpus:
         while bounds[-1] < last:
             first = bounds[-1]
             token_limit = self.begins[first] + (SLICE_TOKENS if tokens is None else tokens)
-            full = int(np.searchsorted(self.begins, token_limit, side="right")) - 1
-            bounds.append(max(min(first + width, full, last), first + 1))
+            end_by_tokens = int(np.searchsorted(self.begins, token_limit, side="right")) - 1
+            bounds.append(max(min(first + width, end_by_tokens, last), first + 1))
         return list(pairwise(bounds))
 
 
@@ -103,7 +102,7 @@ def corpus_hash(corpus: Corpus) -> int:
 
 
 def document_numbers(rank: int, count: int) -> Int64s:
-    """Return global numbers for a worker's documents, which no other worker has."""
+    """Return global numbers of a worker's documents; no two workers have a number in common."""
     return (rank << 40) + np.arange(count)
 
 
@@ -114,7 +113,7 @@ def iteration_key(seed: int, iteration: int) -> np.uint64:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """The Dirichlet priors: alpha, shape (topics,), of a document's topics; beta, of a topic's words."""
+    """The Dirichlet priors: alpha, shape (topics,), of a document's topics; beta, of a topic's ``vocabulary`` words."""
 
     alpha: Float64s
     beta: float
@@ -131,5 +130,5 @@ class Prior:
 
 
 def topic_dtype(topics: int) -> np.dtype[Any]:
-    """Return the dtype of token topics, if there are so many topics."""
+    """Return the dtype of tokens' topics for a number of topics."""
     return np.dtype(np.uint16 if topics <= SHORT else np.int32)

@@ -1,8 +1,8 @@
 """Kernels of collapsed Gibbs sampling with a dense row of topic counts for each document: for few topics.
 
-The probabilities and the counts are those of ``sparse_kernels``. But a document has a row with a count for each topic,
-zeros included, so SIMD instructions weigh several topics at once. For a hundred topics this is faster than following a
-list of the document's topics.
+The probabilities and the counts are those of ``sparse_kernels``, but a document has a row with a count for each topic,
+zeros included. So SIMD instructions compute the weights of several topics at once. For a hundred topics this is faster
+than a list of the document's topics.
 
 Rows and weights are float32, which represents counts below MAX_TOKENS exactly. Rows are padded with zeros to a multiple
 of GROUP; alpha is 0 in the padding, too.
@@ -19,14 +19,14 @@ from ps2.algorithms.topics.sampling_kernels import Array, uniform
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.ops.kernels import inline_reduction, kernel
 
-# Alpha, beta, V beta.
+# Alpha, beta, V beta (V: the number of words).
 Priors = tuple[Float32s, float, float]
-# Buffers by topic: the shares (n_wk + beta) / (n_k + V beta) of a word, a token's weights, 1 / (n_k + V beta).
+# Buffers by topic: phi_wk = (n_wk + beta) / (n_k + V beta) of a word, a token's weights, 1 / (n_k + V beta).
 Buffers = tuple[Float32s, Float32s, Float32s]
 
 # A draw adds up the weights of this many topics at a time.
 GROUP = 16
-# The limit of the number of a document's tokens.
+# Documents must have fewer tokens than this.
 MAX_TOKENS = 1 << 24
 
 
@@ -62,7 +62,7 @@ def sample_words(
     """
     documents, topics = tokens
     alpha, beta, all_beta = prior
-    shares, weights, scale = buffers
+    phi, weights, scale = buffers
     count = len(totals)
     for k in range(count):
         scale[k] = 1.0 / (totals[k] + all_beta)
@@ -71,21 +71,21 @@ def sample_words(
             continue
         row = counts[w]
         for k in range(count):
-            shares[k] = np.float32(row[k] + beta) * scale[k]
+            phi[k] = np.float32(row[k] + beta) * scale[k]
         previous, nth = -1, 0
         for t in range(begins[w], begins[w + 1]):
             document, old = documents[t], int(topics[t])
             nth = nth + 1 if document == previous else 0
             previous = document
             document_row = rows[document]
-            # Most tokens keep their topic; the word's counts change only if this token does not.
+            # Most tokens keep their topic, so the word's counts are changed after the draw, if the topic is new.
             document_row[old] -= 1
-            old_share, old_scale = shares[old], 1.0 / (totals[old] - 1 + all_beta)
-            shares[old] = (row[old] - 1 + beta) * old_scale
-            new = _draw(uniform(key, numbers[document], words[w], nth), document_row, alpha, shares, weights, count)
+            old_phi, old_scale = phi[old], 1.0 / (totals[old] - 1 + all_beta)
+            phi[old] = (row[old] - 1 + beta) * old_scale
+            new = _draw(uniform(key, numbers[document], words[w], nth), document_row, alpha, phi, weights, count)
             document_row[new] += 1
             if new == old:
-                shares[old] = old_share
+                phi[old] = old_phi
                 continue
             topics[t] = new
             row[old] -= 1
@@ -94,33 +94,33 @@ def sample_words(
             row[new] += 1
             totals[new] += 1
             scale[new] = 1.0 / (totals[new] + all_beta)
-            shares[new] = np.float32(row[new] + beta) * scale[new]
+            phi[new] = np.float32(row[new] + beta) * scale[new]
 
 
-# The search is in this function, too: a call after SIMD instructions would cost half as much as the whole draw.
+# The search is not a function of its own: a call after SIMD instructions would cost half as much as the whole draw.
 @inline_reduction
-def _draw(share: float, row: Any, alpha: Float32s, shares: Float32s, weights: Float32s, count: int) -> int:
-    """Draw a topic: the first whose running sum of weights exceeds ``share`` of the total, or else the last topic."""
+def _draw(fraction: float, row: Any, alpha: Float32s, phi: Float32s, weights: Float32s, count: int) -> int:
+    """Draw the first topic whose running sum of weights exceeds a fraction of the total, or else the last topic."""
     for k in range(len(weights)):
-        weights[k] = (row[k] + alpha[k]) * shares[k]
-    # The sum needs a loop of its own. Whether the first loop, which writes, runs as SIMD instructions depends on the
-    # addresses of the arrays; that does not change the weights, but it would change the order of a sum.
+        weights[k] = (row[k] + alpha[k]) * phi[k]
+    # The sum is computed in a second loop. Whether the first loop, which writes, runs as SIMD instructions depends on
+    # the addresses of the arrays. That does not change the weights, but it would change the order of additions.
     total = np.float32(0)
     for k in range(len(weights)):
         total += weights[k]
-    left = share * total
+    remainder = fraction * total
     begin = 0
     while begin + GROUP < count:
         group_weight = np.float32(0)
         for k in range(begin, begin + GROUP):
             group_weight += weights[k]
-        if left < group_weight:
+        if remainder < group_weight:
             break
-        left -= group_weight
+        remainder -= group_weight
         begin += GROUP
     k, last = begin, min(begin + GROUP, count) - 1
-    while k < last and left >= weights[k]:
-        left -= weights[k]
+    while k < last and remainder >= weights[k]:
+        remainder -= weights[k]
         k += 1
     return k
 
@@ -146,7 +146,7 @@ def documents_likelihood(lengths: Int64s, rows: Any, alpha: Float64s, terms: Any
 
 @kernel
 def count_counts(rows: Any, small: Array, positions: Int64s) -> int:
-    """Compute ``sparse_kernels.count_counts`` from dense rows; positions are those in the flattened rows."""
+    """Compute ``sparse_kernels.count_counts`` from dense rows; positions are indices of the flattened rows."""
     count = 0
     for document in range(len(rows)):
         for k in range(len(small)):

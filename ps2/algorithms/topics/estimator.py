@@ -1,4 +1,4 @@
-"""The public estimator and model of topics."""
+"""``LDA`` and ``LDAModel``, the public estimator and model of topics."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Arrays or single numbers by name, and a function that computes them from documents.
-Numbers = Mapping[str, npt.ArrayLike]
-Compute = Callable[[LDATopics, sp.csr_array], Numbers]
+# Arrays or single numbers by name, and a function that computes them from topics and documents.
+Results = Mapping[str, npt.ArrayLike]
+Compute = Callable[[LDATopics, sp.csr_array], Results]
 
 # The column that ``describeTopics`` adds for a vocabulary.
 TERMS = StructField("terms", ArrayType(StringType(), containsNull=False), nullable=False)
@@ -84,7 +84,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
         return topics
 
     @property
-    def _predicting(self) -> LDATopics:
+    def _predictor(self) -> LDATopics:
         return self.topics
 
     def _write_content(self, url: str) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
         return DenseMatrix(topics.dim, topics.topics, weights.reshape(-1, order="F"))
 
     def estimatedDocConcentration(self) -> DenseVector:
-        """Return alpha for each topic: the fitted values if alpha was optimized, else the initial values."""
+        """Return alpha of each topic: the fitted values if alpha was optimized, else the initial values."""
         return DenseVector(self.topics.alpha)
 
     def describeTopics(self, maxTermsPerTopic: int = 10, vocabulary: Sequence[str] | None = None) -> DataFrame:
@@ -113,7 +113,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
 
         Args:
             maxTermsPerTopic: the maximum number of words of a topic.
-            vocabulary: the words, such as ``CountVectorizerModel.vocabulary``; they fill a further column, terms.
+            vocabulary: the words, such as ``CountVectorizerModel.vocabulary``; the result then has a column terms.
 
         Raises:
             ShapeError: the number of words is not the model's.
@@ -160,55 +160,55 @@ class LDAModel(LDASettings, FeatureModel, Model):
         ``LDATopics.perplexity``.
         """
 
-        def completed(topics: LDATopics, x: sp.csr_array) -> Numbers:
+        def score_and_tokens(topics: LDATopics, x: sp.csr_array) -> Results:
             return {"sums": topics.completed(x, seed)}
 
-        score, tokens = self._summed(dataset, completed)
+        score, tokens = self._sum_over_documents(dataset, score_and_tokens)
         return perplexity_from(score, tokens)
 
     def toPyLDAvis(self, dataset: DataFrame, vocabulary: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the arguments of ``pyLDAvis.prepare``, by name; the topics of all documents come to the driver.
+        """Return the arguments of ``pyLDAvis.prepare``, by name. The driver collects the topics of all documents.
 
         See ``LDATopics.toPyLDAvis``.
         """
 
-        def seen(topics: LDATopics, x: sp.csr_array) -> Numbers:
-            shares, lengths, frequency = topics.seen(x)
-            return {"shares": shares.reshape(-1), "lengths": lengths, "frequency": frequency}
+        def vis_data(topics: LDATopics, x: sp.csr_array) -> Results:
+            theta, lengths, frequency = topics.seen(x)
+            return {"theta": theta.reshape(-1), "lengths": lengths, "frequency": frequency}
 
-        topics, parts = self.topics, self._computed(dataset, seen)
-        if not parts:
+        topics, batches = self.topics, self._compute_by_batch(dataset, vis_data)
+        if not batches:
             raise InputError("expected at least one document, got an empty DataFrame")
-        shares, lengths = (np.concatenate([numbers[name] for numbers in parts]) for name in ("shares", "lengths"))
-        frequency = np.sum([numbers["frequency"] for numbers in parts], axis=0)
-        return topics.vis((shares.reshape(-1, topics.topics), lengths, frequency), vocabulary)
+        theta, lengths = (np.concatenate([batch[name] for batch in batches]) for name in ("theta", "lengths"))
+        frequency = np.sum([batch["frequency"] for batch in batches], axis=0)
+        return topics.vis((theta.reshape(-1, topics.topics), lengths, frequency), vocabulary)
 
     def _bound(self, dataset: DataFrame) -> tuple[float, float]:
         """Return the bound of the documents' log-likelihood, and their number of tokens."""
 
-        def bound(topics: LDATopics, x: sp.csr_array) -> Numbers:
+        def bound_and_tokens(topics: LDATopics, x: sp.csr_array) -> Results:
             return {"sums": (topics.bound(x), x.sum())}
 
-        documents_bound, tokens = self._summed(dataset, bound)
+        documents_bound, tokens = self._sum_over_documents(dataset, bound_and_tokens)
         if not tokens:
             raise InputError("the likelihood needs at least one document with words, got none")
         return documents_bound + self.topics.bound_of_topics, tokens
 
-    def _summed(self, dataset: DataFrame, compute: Compute) -> tuple[float, float]:
-        """Return the two numbers "sums" of ``compute``, summed over all documents."""
+    def _sum_over_documents(self, dataset: DataFrame, compute: Compute) -> tuple[float, float]:
+        """Return the two numbers "sums" of ``compute``, added up over all documents."""
         sums = np.zeros(2)
-        for numbers in self._computed(dataset, compute):
-            sums += numbers["sums"]
+        for results in self._compute_by_batch(dataset, compute):
+            sums += results["sums"]
         return float(sums[0]), float(sums[1])
 
-    def _computed(self, dataset: DataFrame, compute: Compute) -> list[dict[str, Float64s]]:
-        """Compute numbers from all documents in tasks; return the arrays of each batch of documents, in order.
+    def _compute_by_batch(self, dataset: DataFrame, compute: Compute) -> list[dict[str, Float64s]]:
+        """Call ``compute`` in tasks for batches of all documents; return the results of each batch, in order.
 
         Raises:
-            InputError: there is no such column, or its known size differs. Faults within rows raise an error of Spark.
+            InputError: there is no such column, or its size differs. Faults within rows raise an error of Spark.
         """
         vocabulary, columns = self.topics.dim, ColumnNames(self._features, label=None)
-        share: Callable[[], LDATopics] = self._share(backend_of(dataset))
+        load_topics: Callable[[], LDATopics] = self._share(backend_of(dataset))
         check_columns(dataset, columns)
         dim = known_dim(dataset, columns.features)
         if dim not in (None, vocabulary):
@@ -217,7 +217,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
             )
 
         def compute_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            topics, form = share(), Form(vocabulary, counts=True)
+            topics, form = load_topics(), Form(vocabulary, counts=True)
             for batch in batches:
                 reading = read([batch], columns, form)
                 if error := error_of(reading.faults[None], columns, form):
@@ -225,13 +225,13 @@ class LDAModel(LDASettings, FeatureModel, Model):
                 rows = reading.training
                 indices = rows.keys.astype(np.int32)[rows.x.indices]
                 x = sp.csr_array((rows.x.data, indices, rows.x.indptr), shape=(len(rows), vocabulary))
-                arrays = {name: np.atleast_1d(numbers).tolist() for name, numbers in compute(topics, x).items()}
-                yield pa.RecordBatch.from_pydict({"names": [list(arrays)], "numbers": [list(arrays.values())]})
+                lists = {name: np.atleast_1d(result).tolist() for name, result in compute(topics, x).items()}
+                yield pa.RecordBatch.from_pydict({"names": [list(lists)], "results": [list(lists.values())]})
 
-        schema = "names array<string>, numbers array<array<double>>"
-        chosen = with_python(dataset.select(*map(column, names_of(columns))))
-        rows = map_in_arrow(chosen, compute_batches, schema).collect()
-        return [dict(zip(row["names"], map(np.array, row["numbers"]), strict=True)) for row in rows]
+        schema = "names array<string>, results array<array<double>>"
+        features = with_python(dataset.select(*map(column, names_of(columns))))
+        rows = map_in_arrow(features, compute_batches, schema).collect()
+        return [dict(zip(row["names"], map(np.array, row["results"]), strict=True)) for row in rows]
 
     # -- pyspark.ml ------------------------------------------------------------------------------------------------
 
@@ -247,16 +247,16 @@ class LDAModel(LDASettings, FeatureModel, Model):
         alpha = self.estimatedDocConcentration()
         local, session = lda_model(active_session(), self.topicsMatrix(), alpha, topics.beta, GAMMA_SHAPE)
         # The param of pyspark.ml accepts only its own optimizers.
-        described = self.copy({self.optimizer: "online"})._setDefault(optimizer="online")
-        return described._as_pyspark(clustering.LocalLDAModel, topics.dim, local, session)
+        online_copy = self.copy({self.optimizer: "online"})._setDefault(optimizer="online")
+        return online_copy._as_pyspark(clustering.LocalLDAModel, topics.dim, local, session)
 
 
-# isinstance() accepts an LDAModel; a real subclass would have to wrap a Java object.
+# isinstance() accepts an LDAModel. It cannot be a real subclass, which would have to wrap a Java object.
 clustering.LocalLDAModel.register(LDAModel)
 
 
 class LDA(LDASettings, FleetEstimator, Estimator[LDAModel]):
-    """Latent Dirichlet allocation: ``pyspark.ml.clustering.LDA`` on servers, by Gibbs sampling as well.
+    """Latent Dirichlet allocation on servers, by Gibbs sampling or, as in pyspark.ml, online variational Bayes.
 
     Example::
 

@@ -22,18 +22,18 @@ from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
 
-# The number of sweeps over a new document's tokens: of the burn-in, and of those that are averaged after it.
+# The number of sweeps over a new document's tokens: in the burn-in, and after it, for the mean.
 BURN_IN, AVERAGED = 10, 20
-# In documents of more tokens, all tokens of a word are drawn at once. Topics then converge more slowly, so the burn-in
-# is longer.
+# In documents with more tokens, all tokens of a word are drawn at once, which needs a longer burn-in to converge.
 MAX_TOKENS, LONG_BURN_IN = 1 << 20, 200
-# The maximum of a count, and of a document's number of tokens; longer documents are scaled down to it.
+# The maximum of a count, and of a document's number of tokens. The counts of longer documents are scaled down.
 MAX_COUNT = 2.0**53
 # The cost of a token in a sweep, in element additions.
 TOKEN_COST = 64
-# The maximum number of weights of words and topics in memory. If all words have more, those of a batch are computed.
+# The maximum number of weights, one for each word and topic, in memory. If all words have more, batches of documents
+# get the weights of their words.
 MAX_WEIGHTS = 1 << 22
-# The maximum number of counts whose logarithms of gamma functions are computed at a time.
+# The maximum number of counts for which logarithms of the gamma function are computed at a time; it limits the memory.
 MAX_LOGARITHMS = 1 << 20
 
 
@@ -52,7 +52,7 @@ def checked_documents(x: Any, vocabulary: int) -> sp.csr_array:
     if is_wrong.any():
         rows = np.repeat(np.arange(documents.shape[0]), np.diff(documents.indptr))[is_wrong]
         raise InputError(
-            f"x: {len(np.unique(rows)):,} of {documents.shape[0]:,} documents hold what is no count, such as "
+            f"x: {len(np.unique(rows)):,} of {documents.shape[0]:,} documents hold values that are no counts, such as "
             f"{counts[is_wrong][0]:g} in row {rows[0]}; expected whole numbers from 0 to 2**53"
         )
     documents.eliminate_zeros()
@@ -88,51 +88,51 @@ class Sampling:
         groups = -(-counts.shape[1] // GROUP)
         self._has_sums, self._sums = np.zeros(len(counts), np.bool_), np.empty((len(counts), groups))
 
-    def shares(self, x: sp.csr_array) -> Float64s:
-        """Return the documents' topic proportions, shape (n, topics); an empty document has the prior's."""
+    def proportions(self, x: sp.csr_array) -> Float64s:
+        """Return the documents' topic proportions, shape (n, topics); an empty document has those of the prior."""
         matrix = _for_kernels(x)
         inference_kernels.sum_groups(matrix[1], self._topics, self._has_sums, self._sums)
         out, ids, tokens = np.empty((x.shape[0], len(self._alpha))), _document_ids(matrix), x.sum(axis=1)
         short = np.flatnonzero(tokens <= MAX_TOKENS)
         cost = int(TOKEN_COST * (BURN_IN + AVERAGED) * (tokens[short].sum() + 1) / max(len(short), 1))
         arguments = (matrix, ids, self._topics, readable(self._sums), self._key, (BURN_IN, AVERAGED))
-        shares = np.empty((len(short), len(self._alpha)))
-        over_blocks(inference_kernels.sample_documents, (short, shares), *arguments, cost=cost)
-        out[short] = shares
+        proportions = np.empty((len(short), len(self._alpha)))
+        over_blocks(inference_kernels.sample_documents, (short, proportions), *arguments, cost=cost)
+        out[short] = proportions
         for row in np.flatnonzero(tokens > MAX_TOKENS):
             entries = slice(x.indptr[row], x.indptr[row + 1])
-            out[row] = self._long_shares(x.indices[entries], x.data[entries], int(ids[row]))
+            out[row] = self._long_proportions(x.indices[entries], x.data[entries], int(ids[row]))
         return out
 
-    def _long_shares(self, words: Array, times: Float64s, id: int) -> Float64s:
-        """Return the topic proportions of a long document, at a cost that depends on its number of distinct words only.
+    def _long_proportions(self, words: Array, word_counts: Float64s, id: int) -> Float64s:
+        """Return the topic proportions of a long document. The cost depends on its number of distinct words.
 
-        This Gibbs sampler does not integrate theta out. In turn it draws theta from its Dirichlet distribution, given
-        the number of tokens in each topic, and the topics of each word's tokens from their multinomial distribution,
-        given theta.
+        This Gibbs sampler does not integrate theta out. It alternates between drawing theta from its Dirichlet
+        distribution, given the number of tokens in each topic, and drawing the topics of each word's tokens from their
+        multinomial distribution, given theta.
         """
         rng = np.random.default_rng([int(self._key), id & (2**64 - 1)])
-        counts = np.floor(times * min(1.0, MAX_COUNT / times.sum())).astype(np.int64)
+        counts = np.floor(word_counts * min(1.0, MAX_COUNT / word_counts.sum())).astype(np.int64)
         theta, mean = self._alpha, np.zeros(len(self._alpha))
         rows = max(1, MAX_WEIGHTS // len(theta))
         for sweep in range(LONG_BURN_IN + AVERAGED):
             tokens = np.zeros(len(theta))
             for begin in range(0, len(words), rows):
                 part = slice(begin, begin + rows)
-                chances = theta * ((self._counts[words[part]] + self._beta) * self._scale)
-                chances /= chances.sum(axis=1, keepdims=True)
-                tokens += rng.multinomial(counts[part], chances).sum(axis=0)
+                probabilities = theta * ((self._counts[words[part]] + self._beta) * self._scale)
+                probabilities /= probabilities.sum(axis=1, keepdims=True)
+                tokens += rng.multinomial(counts[part], probabilities).sum(axis=0)
             theta = rng.standard_gamma(tokens + self._alpha)
             theta /= theta.sum()
             if sweep >= LONG_BURN_IN:
                 mean += tokens / AVERAGED
         return (mean + self._alpha) / (mean.sum() + self._alpha.sum())
 
-    def scores(self, x: sp.csr_array, shares: Float64s) -> Float64s:
-        """Return log p(w | theta, phi) of documents, summed over their tokens; shape (n,)."""
+    def scores(self, x: sp.csr_array, theta: Float64s) -> Float64s:
+        """Return log p(w | theta, phi) of documents, summed over tokens, shape (n,); theta has shape (n, topics)."""
         out = np.empty(x.shape[0])
         cost = len(self._alpha) * (x.nnz // max(len(out), 1) + 1)
-        arguments = (_for_kernels(x), self._topics, readable(shares))
+        arguments = (_for_kernels(x), self._topics, readable(theta))
         over_blocks(inference_kernels.score, (np.arange(len(out)), out), *arguments, cost=cost)
         return out
 
@@ -149,8 +149,8 @@ class Variational:
         self._counts, self._alpha, self._beta = readable(counts), readable(alpha), beta
         self._totals = readable(counts.sum(axis=0, dtype=np.float64) + beta * len(counts))
 
-    def shares(self, x: sp.csr_array) -> Float64s:
-        """Return the documents' topic proportions, shape (n, topics); an empty document has the prior's."""
+    def proportions(self, x: sp.csr_array) -> Float64s:
+        """Return the documents' topic proportions, shape (n, topics); an empty document has those of the prior."""
         gammas, _ = self._infer(x)
         return gammas / gammas.sum(axis=1, keepdims=True)
 
@@ -164,32 +164,32 @@ class Variational:
         gammas, bound = np.tile(self._alpha, (x.shape[0], 1)), 0.0
         no_seeds = readable(np.empty(0, np.uint64))
         with_words = np.flatnonzero(np.diff(x.indptr))
-        for numbers, words, part in self._parts(x[with_words], with_words):
+        for rows, words, batch in self._batches(x[with_words], with_words):
             weights = self._all_weights if words is None else self._weights(words)
-            part_gammas, stats = np.empty((len(numbers), topics)), np.zeros(weights.shape)
-            matrix = _for_kernels(part)
-            bound += online_kernels.infer(*matrix, weights, self._alpha, no_seeds, part_gammas, stats, np.zeros(topics))
-            gammas[numbers] = part_gammas
+            batch_gammas, stats, log_theta = np.empty((len(rows), topics)), np.zeros(weights.shape), np.zeros(topics)
+            matrix = _for_kernels(batch)
+            bound += online_kernels.infer(*matrix, weights, self._alpha, no_seeds, batch_gammas, stats, log_theta)
+            gammas[rows] = batch_gammas
         return gammas, bound
 
-    def _parts(self, x: sp.csr_array, numbers: Array) -> Iterator[tuple[Array, Array | None, sp.csr_array]]:
-        """Yield batches of documents, each as row numbers, words and a matrix of these words; words None: all words.
+    def _batches(self, x: sp.csr_array, rows: Array) -> Iterator[tuple[Array, Array | None, sp.csr_array]]:
+        """Yield batches of documents: their ``rows``, their words (None: all words), and a matrix of these words.
 
-        The words of a batch have at most ``MAX_WEIGHTS`` weights, unless it has a single document.
+        The words of a batch have at most ``MAX_WEIGHTS`` weights, unless the batch has a single document.
         """
         max_words = max(1, MAX_WEIGHTS // len(self._alpha))
         if len(self._counts) <= max_words:
-            yield numbers, None, x
+            yield rows, None, x
             return
-        # The number of a document's entries is a limit of the number of its words.
+        # The documents of a batch have at most as many distinct words as entries.
         batches = (x.indptr[1:] - 1) // max_words
         ends = np.append(np.flatnonzero(np.diff(batches)) + 1, x.shape[0])
         begin = 0
         for end in ends.tolist():
             part = x[begin:end]
-            words, positions = np.unique(part.indices, return_inverse=True)
-            batch = sp.csr_array((part.data, positions.astype(np.int32), part.indptr), shape=(end - begin, len(words)))
-            yield numbers[begin:end], words, batch
+            words, inverse = np.unique(part.indices, return_inverse=True)
+            batch = sp.csr_array((part.data, inverse.astype(np.int32), part.indptr), shape=(end - begin, len(words)))
+            yield rows[begin:end], words, batch
             begin = end
 
     def _weights(self, words: Array) -> Float64s:
@@ -219,13 +219,13 @@ class Variational:
 
 
 def _for_kernels(x: sp.csr_array) -> tuple[Array, Array, Array]:
-    """Return rows in the dtypes of the kernels."""
+    """Return the arrays of a CSR matrix in the dtypes of the kernels."""
     return readable(x.indptr.astype(np.int64)), readable(x.indices.astype(np.int32)), readable(x.data)
 
 
 def _document_ids(matrix: tuple[Array, Array, Array]) -> Int64s:
-    """Return an id for each document that depends on its words and counts only."""
-    indptr, words, times = matrix
+    """Return an id for each document that depends only on its words and counts."""
+    indptr, words, counts = matrix
     ids = np.empty(len(indptr) - 1, np.uint64)
-    online_kernels.identify(indptr, readable(words.astype(np.int64)), readable(times.view(np.uint64)), ids)
+    online_kernels.identify(indptr, readable(words.astype(np.int64)), readable(counts.view(np.uint64)), ids)
     return readable(ids.view(np.int64))

@@ -1,7 +1,7 @@
-"""Sampling by the threads of one worker that has all documents, without servers in between.
+"""Sampling by the threads of one worker that has all documents, without requests to servers.
 
-In a turn no two threads have the same words, so counts of words are exact. The totals of topics, which all threads
-change, are those of an earlier turn.
+In a turn, no two threads have the same words, so the counts of words are exact. A thread knows the other threads'
+totals of topics as they were after an earlier turn.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 class LocalLoop:
     """The loop of the only worker; picklable. An iteration is a clock.
 
-    As in other trainings, the topics of tokens are saved on the servers (``SavedTopics``). Everything else follows from
-    them, so a restarted worker needs nothing else. The counts are sent to the servers at the end.
+    As in other trainings, the topics of tokens are saved on the servers (``SavedTopics``). A restarted worker computes
+    all other state from them. The counts are sent to the servers at the end.
     """
 
     plan: SamplingPlan
@@ -51,15 +51,15 @@ class LocalLoop:
     def __call__(self, worker: Any, reading: Reading) -> None:
         plan, settings = self.plan, self.plan.settings
         with closing(LocalSampling(plan, reading.training, plan.threads)) as sampling:
-            all_tokens, saved, is_first = corpus_hash(sampling.corpus()), self.shared.saved, False
+            tokens_hash, saved, did_start = corpus_hash(sampling.corpus()), self.shared.saved, False
             fits = AlphaSchedule(settings.optimizeDocConcentration, plan.lateness)
             alphas = {fits.first - 1: plan.alphas}
             for _ in worker.clocks(START + 1):
-                is_first = True
+                did_start = True
                 if saved is not None:
                     saved.announce_size(worker.rank, sampling.size)
-            if not is_first:  # a crashed worker, or a worker of another driver, has done the first clock
-                topics = None if saved is None else saved.load(worker.rank, all_tokens, sampling.size)
+            if not did_start:  # a crashed worker, or a worker of another driver, has done the first clock
+                topics = None if saved is None else saved.load(worker.rank, tokens_hash, sampling.size)
                 if topics is None:
                     log.warning("topics of tokens were not saved, and are drawn again")
                 else:
@@ -79,7 +79,7 @@ class LocalLoop:
                 if fits.fit_after(iteration) is not None:
                     report_histogram(worker, plan.topics, *sampling.histogram())
                 if saved is not None and iteration % plan.save_interval == 0:
-                    saved.save(worker.rank, all_tokens, sampling.topics)
+                    saved.save(worker.rank, tokens_hash, sampling.topics)
                 if iteration == settings.maxIter:
                     self._push(sampling)
 
@@ -93,7 +93,7 @@ class LocalLoop:
 
 @dataclass(eq=False)
 class _Part:
-    """One thread's tokens of all words, block by block; ``totals`` has the number of its tokens of each topic."""
+    """One thread's tokens of all words, block by block; ``totals`` has the number of its tokens in each topic."""
 
     assignments: Assignments
     totals: Int64s
@@ -102,8 +102,8 @@ class _Part:
 class LocalSampling:
     """Tokens, their topics, and the counts.
 
-    Each thread has some of the documents. "rotation" and "average" give the same topics to the bit as workers with
-    servers, if each thread has the documents of one worker. So does one thread in every ``sync`` mode.
+    Each thread has some of the documents. With ``sync`` "rotation" and "average", topics are bit for bit those of
+    workers with servers that have the same documents as the threads. With one thread, this holds for every ``sync``.
 
     Attributes:
         words: the words that occur, block by block.
@@ -113,7 +113,7 @@ class LocalSampling:
     def __init__(self, plan: SamplingPlan, rows: LocalRows, threads: int, bounds: Sequence[int] | None = None) -> None:
         """Give all tokens random topics.
 
-        ``bounds`` has the first document of each thread, and the end; None: threads get about equally many tokens.
+        ``bounds``: the first document of each thread, and the number of documents; None: about equally many tokens.
         """
         lengths = np.asarray(rows.x.sum(axis=1)).reshape(-1).astype(np.int64)
         bounds = document_bounds(lengths, threads) if bounds is None else bounds
@@ -129,16 +129,16 @@ class LocalSampling:
 
     def _part(self, rank: int, begin: int, end: int) -> _Part:
         plan, numbers = self._plan, document_numbers(rank, end - begin)
-        corpus = Corpus.from_counts(self._rows.x[begin:end], self._rows.keys, numbers, self._order, keeps=True)
+        corpus = Corpus.from_counts(self._rows.x[begin:end], self._rows.keys, numbers, self._order, keep_empty=True)
         assignments = Assignments.random(corpus, plan.topics, iteration_key(plan.seed, 0), plan.settings.sampler)
         return _Part(assignments, np.zeros(plan.topics, np.int64))
 
     def _count_topics(self) -> None:
         self.counts: Int32s = np.zeros((len(self.words), self._plan.topics), np.int32)
         for part in self._parts:
-            changes = part.assignments.changed(0, len(self.words))
+            changes = part.assignments.changes_since(0, len(self.words))
             rows = np.repeat(np.arange(len(self.words)), changes.sizes)
-            self.counts[rows, changes.topics] += changes.by  # each word and topic occurs once
+            self.counts[rows, changes.topics] += changes.deltas  # each pair of word and topic occurs once
             part.totals = np.bincount(part.assignments.topics, minlength=self._plan.topics)
         totals = [part.totals for part in self._parts]
         # Each thread's totals at the end of the last turns, the oldest first.
@@ -154,7 +154,7 @@ class LocalSampling:
         key = iteration_key(self._plan.seed, iteration)
         for blocks in self._turns.iteration_turns(iteration):
             sample_block = partial(self._sample_block, known_totals=self._past[0], prior=prior, key=key)
-            # ``list`` takes the results, which raises the errors of threads.
+            # ``list`` waits for all results, and raises the errors of threads.
             list(self._threads.map(sample_block, range(len(blocks)), blocks))
             if self._turns.age:
                 self._past.append([part.totals for part in self._parts])
@@ -178,7 +178,7 @@ class LocalSampling:
         return sum(self._threads.map(lambda part: part.assignments.likelihood(prior), self._parts))
 
     def histogram(self) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-        """Return ``Assignments.counts_of_counts`` of all documents, and their lengths."""
+        """Return ``Assignments.counts_of_counts`` of all documents, and the lengths of documents."""
         histograms = [part.assignments.counts_of_counts() for part in self._parts]
         topics, counts, documents = (np.concatenate(arrays) for arrays in zip(*histograms, strict=True))
         return topics, counts, documents, np.concatenate([part.assignments.corpus.lengths for part in self._parts])
@@ -196,7 +196,7 @@ class LocalSampling:
         return topics
 
     def restore(self, topics: Array) -> None:
-        """Give the tokens of ``corpus`` these topics."""
+        """Set the topics of the tokens of ``corpus``."""
         plan = self._plan
         for part, positions in zip(self._parts, self._positions(), strict=True):
             corpus = part.assignments.corpus
@@ -205,7 +205,7 @@ class LocalSampling:
 
     def _positions(self) -> list[Int64s]:
         """Return the positions of each part's tokens in ``corpus``."""
-        # The number of tokens of each ascending word and part. A word's tokens are ordered by document, so by part.
+        # The number of tokens of each ascending word in each part. A word's tokens are ordered by document, so by part.
         sizes = np.zeros((len(self.words), len(self._parts)), np.int64)
         for number, part in enumerate(self._parts):
             sizes[self._order, number] = np.diff(part.assignments.corpus.begins)
@@ -223,16 +223,16 @@ class LocalSampling:
 
 
 class ThreadTurns:
-    """The turns of threads.
+    """The blocks of words, and the turns in which threads sample them.
 
-    The turns of "rotation" and "average" are those of as many workers with servers. The threads of "ssp" exchange
-    blocks of about equally many tokens.
+    With "rotation" and "average", the turns are those of equally many workers with servers. With "ssp", threads
+    exchange blocks of about equally many tokens.
 
     Attributes:
         word_blocks: the block of each word.
         blocks: the number of blocks.
-        age: the number of latest turns whose changes by other threads the totals lack; 0: they lack those of this
-            iteration.
+        age: the number of turns before the current turn whose changes a thread does not know of other threads' totals;
+            0: it knows the totals at the beginning of the iteration.
     """
 
     def __init__(self, plan: SamplingPlan, words: Int64s, frequencies: Int64s, threads: int) -> None:
@@ -267,13 +267,13 @@ class ThreadTurns:
 def document_bounds(lengths: Int64s, threads: int) -> list[int]:
     """Divide documents of these lengths into consecutive ranges of about equally many tokens, one for each thread.
 
-    Return the first document of each range, and the end. There are at most as many ranges as documents.
+    Return the first document of each range, and the number of documents. There are at most as many ranges as documents.
     """
     threads = min(threads, len(lengths))
     ends = np.cumsum(lengths)
-    shares = ends[-1] * np.arange(1, threads) / threads
-    bounds = np.searchsorted(ends, shares).astype(np.int64) + 1
-    # Every thread has a document, however long some are.
+    targets = ends[-1] * np.arange(1, threads) / threads
+    bounds = np.searchsorted(ends, targets).astype(np.int64) + 1
+    # Each thread gets at least one document, even if some documents are very long.
     for thread in range(threads - 1):
         low = bounds[thread - 1] + 1 if thread else 1
         bounds[thread] = min(max(bounds[thread], low), len(lengths) - (threads - 1 - thread))

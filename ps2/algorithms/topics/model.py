@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-# The number of documents per batch where only a sum over them is needed.
+# The number of documents in a batch; a sum over all documents is computed batch by batch.
 BATCH_DOCUMENTS = 4096
 
 
-# Data of non-empty documents: topic proportions, shape (n, topics); the numbers of tokens of documents, and of words.
+# Data of n non-empty documents: topic proportions, shape (n, topics); the number of tokens of each document, shape
+# (n,); the number of tokens of each word, shape (words,).
 Seen = tuple[Float64s, Float64s, Float64s]
 
 
@@ -74,7 +75,7 @@ class LDATopics(ArrayModel):
     ) -> None:
         """Raises:
         ShapeError: alpha does not have one number per topic.
-        InputError: a count is not finite or, of integers, outside [0, 2^31).
+        InputError: counts are not finite floats, or integers in [0, 2^31).
         """
         array = as_array("counts", counts)
         if array.dtype.kind not in "iuf" or not _are_exact(array):
@@ -130,7 +131,7 @@ class LDATopics(ArrayModel):
 
     @property
     def is_light(self) -> bool:
-        """Whether the topics may travel inside the function that uses them."""
+        """Whether the topics are pickled with each function that uses them: False, they are broadcast."""
         return False
 
     def chances(self) -> Float64s:
@@ -156,12 +157,12 @@ class LDATopics(ArrayModel):
         """
         self.check_vocabulary(vocabulary)
         total = self.counts.sum(axis=0, dtype=np.float64) + self.beta * self.dim
-        described = []
+        descriptions = []
         for k in range(self.topics):
             words = _largest(np.ascontiguousarray(self.counts[:, k]), maxTermsPerTopic)
             names = words if vocabulary is None else [vocabulary[word] for word in words]
-            described.append((names, (self.counts[words, k] + self.beta) / total[k]))
-        return described
+            descriptions.append((names, (self.counts[words, k] + self.beta) / total[k]))
+        return descriptions
 
     def plotTopics(
         self,
@@ -178,11 +179,11 @@ class LDATopics(ArrayModel):
             path: a file to which the plot is also written: PNG, or the format of its suffix (.svg, .pdf).
             maxTermsPerTopic: the maximum number of words of a topic.
             vocabulary: the words, such as ``CountVectorizerModel.vocabulary``; None: their indices are shown.
-            topics: numbers of the topics to draw; None: the first 24.
+            topics: the indices of the topics to draw; None: the first 24 topics.
             ax: the Axes to draw in; None: a new figure. It opens no window, but notebooks show it.
 
         Returns:
-            The Axes around the panels.
+            The Axes that contains the panels.
 
         Raises:
             ConfigError: matplotlib is not installed, or an argument is out of range.
@@ -190,18 +191,18 @@ class LDATopics(ArrayModel):
         """
         with needs_matplotlib("plotTopics"):
             from ps2.algorithms.topics.plotting import MAX_TOPICS, Topic, draw_topics
-        numbers = list(range(min(self.topics, MAX_TOPICS)) if topics is None else topics)
+        indices = list(range(min(self.topics, MAX_TOPICS)) if topics is None else topics)
         if maxTermsPerTopic < 1:
             raise ConfigError(f"maxTermsPerTopic: expected at least 1, got {maxTermsPerTopic!r}")
-        if not numbers or not all(0 <= number < self.topics for number in numbers):
-            raise ConfigError(f"topics: expected numbers from 0 to {self.topics - 1}, got {numbers}")
-        described, tokens = self.describeTopics(maxTermsPerTopic, vocabulary), self.counts.sum(axis=0)
+        if not indices or not all(0 <= index < self.topics for index in indices):
+            raise ConfigError(f"topics: expected numbers from 0 to {self.topics - 1}, got {indices}")
+        descriptions, tokens = self.describeTopics(maxTermsPerTopic, vocabulary), self.counts.sum(axis=0)
         panels = []
-        for number in numbers:
-            words, weights = described[number]
-            share = float(tokens[number] / max(tokens.sum(), 1))
-            panels.append(Topic(number, share, [str(word) for word in words], weights))
-        selection = "" if len(numbers) == self.topics else f"{len(numbers)} of "
+        for index in indices:
+            words, weights = descriptions[index]
+            fraction = float(tokens[index] / max(tokens.sum(), 1))
+            panels.append(Topic(index, fraction, [str(word) for word in words], weights))
+        selection = "" if len(indices) == self.topics else f"{len(indices)} of "
         return saved(draw_topics(panels, f"{selection}{self.topics:,} topics over {self.dim:,} words", ax), path)
 
     def check_vocabulary(self, vocabulary: Sequence[str] | None) -> None:
@@ -219,27 +220,28 @@ class LDATopics(ArrayModel):
                 DataFrame.
 
         Returns:
-            float64, shape (n, topics), rows with sum 1; an empty document has the prior's, alpha / sum(alpha).
+            float64, shape (n, topics); the sum of each row is 1. An empty document has alpha / sum(alpha).
 
         Raises:
-            ShapeError, DTypeError: x is not such a matrix.
+            ShapeError, DTypeError: x is not a matrix of numbers with a column for each word.
             InputError: a value of x is not a count.
         """
-        return self._shares(checked_documents(x, self.dim))
+        return self._proportions(checked_documents(x, self.dim))
 
     def margins(self, x: sp.csr_array) -> Float64s:
-        """Like ``transform``: the method that predictions for DataFrames call on any model."""
+        """Return the result of ``transform``; predictions for DataFrames call this method of any model."""
         return self.transform(x)
 
     def perplexity(self, x: Any, seed: int = 0) -> float:
         """Return the perplexity of held-out documents, by document completion: lower is better.
 
-        One half of each document's tokens determines its topics, and the other half is scored: exp of minus the mean of
-        log(sum over k of theta_dk phi_wk). (Wallach et al., "Evaluation methods for topic models", 2009, section 5.1.)
+        One half of each document's tokens determines its topic proportions theta_d, and the other half is scored. The
+        perplexity is exp(-mean of log(sum over k of theta_dk phi_wk)) over the tokens w of the other halves (Wallach et
+        al., "Evaluation methods for topic models", 2009, section 5.1).
 
         Args:
             x: see ``transform``.
-            seed: the seed of the halves.
+            seed: the seed by which documents are divided into halves.
 
         Raises:
             ShapeError, DTypeError: see ``transform``.
@@ -248,12 +250,12 @@ class LDATopics(ArrayModel):
         return perplexity_from(*self.completed(x, seed))
 
     def completed(self, x: Any, seed: int) -> tuple[float, float]:
-        """Return the score of the documents' second halves, and their number of tokens; args as in ``perplexity``."""
+        """Return the log-likelihood of second halves, and their number of tokens; arguments as in ``perplexity``."""
         first, second = halves(checked_documents(x, self.dim), seed)
         score = 0.0
         for begin in range(0, first.shape[0], BATCH_DOCUMENTS):
             part = slice(begin, begin + BATCH_DOCUMENTS)
-            score += float(self._sampling.scores(second[part], self._shares(first[part])).sum())
+            score += float(self._sampling.scores(second[part], self._proportions(first[part])).sum())
         return score, float(second.sum())
 
     def logLikelihood(self, x: Any) -> float:
@@ -285,7 +287,7 @@ class LDATopics(ArrayModel):
 
         Args:
             x: see ``transform``; empty documents are left out.
-            vocabulary: the words; None: their indices stand for them.
+            vocabulary: the words; None: their indices are used as words.
 
         Raises:
             ShapeError: the number of words is not the model's; or as in ``transform``.
@@ -296,24 +298,24 @@ class LDATopics(ArrayModel):
         """Return the documents' data for ``vis``; args and errors as in ``transform``."""
         documents = checked_documents(x, self.dim)
         documents = documents[np.flatnonzero(np.diff(documents.indptr))]
-        return self._shares(documents), documents.sum(axis=1), documents.sum(axis=0)
+        return self._proportions(documents), documents.sum(axis=1), documents.sum(axis=0)
 
     def vis(self, seen: Seen, vocabulary: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the arguments of ``pyLDAvis.prepare``; args and errors as in ``toPyLDAvis``."""
         self.check_vocabulary(vocabulary)
-        shares, lengths, frequency = seen
+        proportions, lengths, frequency = seen
         return {
             "topic_term_dists": self.chances().T,
-            "doc_topic_dists": shares,
+            "doc_topic_dists": proportions,
             "doc_lengths": lengths.astype(np.int64),
             "vocab": list(map(str, range(self.dim))) if vocabulary is None else list(vocabulary),
             "term_frequency": frequency.astype(np.int64),
         }
 
-    def _shares(self, x: sp.csr_array) -> Float64s:
+    def _proportions(self, x: sp.csr_array) -> Float64s:
         if self.inference == "sampled":
-            return self._sampling.shares(x)
-        return self._variational.shares(x)
+            return self._sampling.proportions(x)
+        return self._variational.proportions(x)
 
     @cached_property
     def _sampling(self) -> Sampling:
@@ -328,14 +330,14 @@ class LDATopics(ArrayModel):
 
 
 def perplexity_from(score: float, tokens: float) -> float:
-    """Return the perplexity from the results of ``LDATopics.completed``; InputError if there are no tokens."""
+    """Return the perplexity from the result of ``LDATopics.completed``; InputError: there are no tokens."""
     if not tokens:
         raise InputError("the perplexity needs at least one document of two tokens, got none")
     return math.exp(-score / tokens)
 
 
 def _largest(values: Array, limit: int) -> Int64s:
-    """Return the positions of the largest values, the largest first; ties keep their order."""
+    """Return the indices of the largest values, the largest first; equal values keep their order."""
     limit = min(limit, len(values))
     if not limit:
         return np.empty(0, np.int64)
@@ -345,6 +347,6 @@ def _largest(values: Array, limit: int) -> Int64s:
 
 
 def _are_exact(counts: Array) -> bool:
-    """Return whether int32, or float64 for floats, represents the counts."""
+    """Return whether int32, or for floats float64, represents the counts exactly."""
     is_exact = np.isfinite(counts) if counts.dtype.kind == "f" else (counts >= 0) & (counts <= np.iinfo(np.int32).max)
     return bool(is_exact.all())

@@ -1,18 +1,19 @@
 """Online variational Bayes as a durable program: one batch of documents per clock, with lambda on the servers.
 
 Hoffman, Blei and Bach, "Online learning for latent Dirichlet allocation" (2010), Algorithm 2, with the params of
-pyspark.ml's "online" optimizer. In a clock each worker draws its documents of the batch, reads lambda at their words,
-and adds the documents' statistics. Then the servers take the step of lambda, and the driver that of alpha. A batch
-depends only on seed, iteration and documents. So a worker that repeats a clock does the same again, and its additions
-count once.
+pyspark.ml's "online" optimizer. In a clock, each worker draws its documents of the batch, pulls lambda of their words,
+and adds the documents' statistics on the servers. Then the servers update lambda, and the driver updates alpha. A batch
+depends only on the seed, the iteration and the documents. So a worker that repeats a clock computes the same
+statistics, and its additions count once.
 
-With ``sync`` "average" (Zhang et al., "MLlib*", section 4, Algorithm 6), each worker takes ``localBatches`` steps of
-its own lambda in a clock, each with a batch of its documents. Then the servers average. For the words of its batches, a
-worker sends the difference between its lambda and the initial lambda times the decay of its steps. All other words have
-only decayed, by one factor. So lambda is sent once in each direction per clock, and the average is exact for all words.
+With ``sync`` "average" (Zhang et al., "MLlib*", section 4, Algorithm 6), each worker takes ``localBatches`` steps with
+a copy of lambda in a clock, each with a batch of its documents. Then the servers average. For the words of its batches,
+a worker sends the difference between its lambda and the initial lambda times the decay of its steps. The lambda of all
+other words was only multiplied by this decay. So lambda is sent once in each direction per clock, and the average is
+exact for all words.
 
-A worker represents lambda minus beta as a product s u, with a number s. So the decay of a step multiplies s, and the
-other costs of a step depend on the words of its batch only (the paper's lazy update).
+A worker represents lambda minus beta as a product s u, with a number s and a matrix u. The decay of a step only
+multiplies s. So the cost of a step depends only on the words of its batch (the paper's lazy update).
 """
 
 from __future__ import annotations
@@ -51,20 +52,21 @@ log = logging.getLogger(__name__)
 
 # The dtype of lambda on the servers. Its rounding errors are far below the noise of a batch.
 DTYPE = "float32"
+# The warning if all batches were empty.
 NO_DOCUMENT = (
     "no batch had a document, so the topics are the random ones that the training began with: use a subsamplingRate "
     "above %g, or more documents (equal documents are in the same batches)"
 )
 UInt64s = npt.NDArray[np.uint64]
 
-# The maximum bytes of lambda that a worker pulls at a time; the statistics take as many.
+# The maximum bytes of lambda that a worker pulls at a time. The statistics need the same amount of memory.
 MAX_PART_BYTES = 256 << 20
-# If the number s becomes smaller, u is multiplied by it.
+# If s is below this, u is multiplied by s, and s is set to 1: a very small s would make u overflow.
 MIN_SCALE = 1e-6
-# The bytes of a value of a local lambda: the pulled float32, and the float64 that steps change.
+# The bytes of a value of a worker's lambda: the pulled float32, and the float64 that steps change.
 VALUE_BYTES = 12
-# The maximum share of a worker's free memory that its lambda may take.
-SHARE_OF_MEMORY = 0.5
+# The maximum fraction of a worker's free memory that its lambda may take.
+MEMORY_FRACTION = 0.5
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------
@@ -77,11 +79,11 @@ class CountDocuments(Task):
 
 @dataclass(frozen=True, eq=False)
 class InferBatch(Task):
-    """Infer the topics of an iteration's documents: report on them, and add their statistics on the servers.
+    """Infer the topics of an iteration's documents, add their statistics on the servers, and report on the documents.
 
     Attributes:
         iteration: the number of the iteration, from 0.
-        documents: the number of all workers' documents with words; 0: not needed.
+        documents: the number of all workers' documents with words; 0: the workers do not need it.
         alpha: shape (topics,).
         totals: lambda's sums over all words, shape (topics,).
     """
@@ -97,10 +99,10 @@ class BatchReport:
     """A worker's report on its documents of a batch.
 
     Attributes:
-        log_shares: E[log theta], summed over the documents.
+        log_shares: E[log theta], summed over the documents of the batch, shape (topics,).
         documents: the number of all documents of the worker.
-        drawn, tokens: the number of documents and of tokens in the batch.
-        bound: the bound of the batch's log-likelihood.
+        drawn, tokens: the number of documents, and of tokens, in the batch.
+        bound: the lower bound of the batch's log-likelihood.
         bytes: the number of bytes sent and received.
     """
 
@@ -124,8 +126,8 @@ class AveragedReport(BatchReport):
     """A worker's report on its local steps.
 
     Attributes:
-        decay: the number of the worker's documents times the decay of words without tokens in its batches.
-        alphas: the number of documents times the worker's alpha.
+        decay: the number of the worker's documents times the decay of its steps (see ``LocalLambda``).
+        alphas: the number of the worker's documents times its alpha, shape (topics,).
     """
 
     decay: float = 0.0
@@ -135,24 +137,24 @@ class AveragedReport(BatchReport):
 def infer_statistics(
     part: LocalRows, counts: kernels.Array, beta: float, alpha: Float64s, totals: Float64s, key: np.uint64
 ) -> tuple[Float64s, Float64s, float]:
-    """Infer the topics of documents (the E-step).
+    """Infer the topics of documents (the E-step). ``counts`` are lambda minus beta of the documents' words.
 
     Return the expected number of tokens of each word in each topic, the sum of E[log theta], and the bound.
 
-    The initial topic shares of each document are random. If all documents began with equal shares, most would converge
-    to the same topics, which would mix all subjects. ``counts`` are lambda minus beta for the documents' words.
+    The initial gamma of each document is random. With equal gammas, most documents would converge to the same topics,
+    which would mix all subjects.
     """
     weights, stats, log_shares = np.empty(counts.shape), np.zeros(counts.shape), np.zeros(len(alpha))
     kernels.weigh(readable(counts), beta, readable(totals), weights)
-    entries = readable(part.x.indptr), readable(part.x.indices), readable(part.x.data)
+    matrix = readable(part.x.indptr), readable(part.x.indices), readable(part.x.data)
     seeds, no_gammas = readable(document_ids(part) + key), np.empty((0, len(alpha)))
-    bound = kernels.infer(*entries, readable(weights), readable(alpha), seeds, no_gammas, stats, log_shares)
+    bound = kernels.infer(*matrix, readable(weights), readable(alpha), seeds, no_gammas, stats, log_shares)
     stats *= weights
     return stats, log_shares, bound
 
 
 def document_ids(rows: LocalRows) -> UInt64s:
-    """Return an id for each document that depends on its words and counts only."""
+    """Return an id for each document that depends only on its words and counts."""
     ids = np.empty(len(rows), np.uint64)
     tokens = rows.x.data.astype(np.float64).view(np.uint64)
     kernels.identify(readable(rows.x.indptr), readable(rows.keys[rows.x.indices]), readable(tokens), ids)
@@ -173,11 +175,11 @@ def alpha_after(alpha: Float64s, log_shares: Float64s, documents: float, weight:
 
 @dataclass(frozen=True, eq=False)
 class OnlineWork:
-    """Makes a worker of its documents; picklable.
+    """A function from a worker's documents to its ``DoTask``; picklable.
 
     Attributes:
         counts: lambda minus beta; its columns are words.
-        stats: the sum of all workers' statistics, or differences of lambda, in a clock.
+        stats: the sum of all workers' statistics, or of their differences of lambda, in a clock.
     """
 
     plan: OnlinePlan
@@ -186,56 +188,56 @@ class OnlineWork:
 
 
 class GradientWork(OnlineWork):
-    """Makes a worker that adds the statistics of its documents on the servers."""
+    """The work for ``sync`` "gradient": add the statistics of documents on the servers."""
 
     def __call__(self, reading: Reading) -> DoTask:
         rows = _with_words(reading.training)
         ids = document_ids(rows)
 
-        def do(worker: Any, task: Any) -> None:
+        def do_task(worker: Any, task: Any) -> None:
             key = iteration_key(self.plan.seed, task.iteration)
             report = BatchReport(np.zeros(self.plan.topics), documents=len(rows))
             for part in self._parts(rows, kernels.draw(ids, key, self.plan.settings.subsamplingRate)):
                 self._add_statistics(part, key, task, report)
             worker.report(asdict(report))
 
-        return do
+        return do_task
 
     def _parts(self, rows: LocalRows, mask: kernels.Mask) -> Iterator[LocalRows]:
-        """Yield the drawn documents in parts, each small enough for lambda of its words to fit MAX_PART_BYTES."""
-        words = max(1, MAX_PART_BYTES // (8 * self.plan.topics))
-        if mask.all() and len(rows.keys) <= words:
+        """Yield the drawn documents in parts; lambda of the words of a part takes at most about MAX_PART_BYTES."""
+        max_words = max(1, MAX_PART_BYTES // (8 * self.plan.topics))
+        if mask.all() and len(rows.keys) <= max_words:
             yield rows
             return
-        numbers = np.flatnonzero(mask)
-        # The number of a document's entries is a limit of the number of its words.
-        ends = np.cumsum(np.diff(rows.x.indptr)[numbers])
-        cuts = [0, len(numbers)]
-        if len(numbers) and len(rows.keys) > words and ends[-1] > words:
-            cuts = [0, *(np.flatnonzero(np.diff(ends // words)) + 1).tolist(), len(numbers)]
-        for begin, end in pairwise(cuts):
+        drawn = np.flatnonzero(mask)
+        # The documents of a part have at most as many distinct words as entries.
+        ends = np.cumsum(np.diff(rows.x.indptr)[drawn])
+        bounds = [0, len(drawn)]
+        if len(drawn) and len(rows.keys) > max_words and ends[-1] > max_words:
+            bounds = [0, *(np.flatnonzero(np.diff(ends // max_words)) + 1).tolist(), len(drawn)]
+        for begin, end in pairwise(bounds):
             if begin < end:
-                yield rows.take(numbers[begin:end])
+                yield rows.take(drawn[begin:end])
 
     def _add_statistics(self, part: LocalRows, key: np.uint64, task: InferBatch, report: BatchReport) -> None:
         """Pull lambda of the words of some documents, and add the documents' statistics on the servers."""
         counts = self.counts.pull(columns=part.keys)
         stats, log_shares, bound = infer_statistics(part, counts, self.plan.beta, task.alpha, task.totals, key)
         report.add(part, log_shares, bound)
-        sent = stats.astype(counts.dtype)
-        report.bytes += counts.nbytes + sent.nbytes
-        self.stats.add(columns=part.keys, values=sent)
+        values = stats.astype(counts.dtype)
+        report.bytes += counts.nbytes + values.nbytes
+        self.stats.add(columns=part.keys, values=values)
 
 
 class AveragingWork(OnlineWork):
-    """Makes a worker that takes local steps; it adds the changes of lambda times its number of documents."""
+    """The work for ``sync`` "average": take local steps, and add lambda's change times the number of documents."""
 
     def __call__(self, reading: Reading) -> DoTask:
         rows = _with_words(reading.training)
         ids, topics = document_ids(rows), self.plan.topics
         check_lambda(len(rows.keys), topics, free_bytes())
 
-        def do(worker: Any, task: Any) -> None:
+        def do_task(worker: Any, task: Any) -> None:
             if isinstance(task, CountDocuments):
                 worker.report({"documents": len(rows)})
                 return
@@ -243,27 +245,27 @@ class AveragingWork(OnlineWork):
             self._step(task, rows, ids, report)
             worker.report(asdict(report))
 
-        return do
+        return do_task
 
     def _step(self, task: InferBatch, rows: LocalRows, ids: Any, report: AveragedReport) -> None:
         plan, batches = self.plan, self.plan.settings.localBatches
-        first = task.iteration * batches
-        keys = [iteration_key(plan.seed, first + number) for number in range(batches)]
+        first_step = task.iteration * batches
+        keys = [iteration_key(plan.seed, first_step + batch) for batch in range(batches)]
         masks = [kernels.draw(ids, key, plan.settings.subsamplingRate) for key in keys]
-        used = rows.take(np.flatnonzero(np.any(masks, axis=0)))
-        counts = self.counts.pull(columns=used.keys)
+        drawn = rows.take(np.flatnonzero(np.any(masks, axis=0)))
+        counts = self.counts.pull(columns=drawn.keys)
         local = LocalLambda(plan, counts, task.alpha, task.totals)
-        for number, (key, mask) in enumerate(zip(keys, masks, strict=True)):
+        for batch, (key, mask) in enumerate(zip(keys, masks, strict=True)):
             if mask.any():
                 part = rows.take(np.flatnonzero(mask))
-                words = np.searchsorted(used.keys, part.keys)
-                report.add(part, *local.step(part, words, key, plan.weight(first + number + 1), task.documents))
+                words = np.searchsorted(drawn.keys, part.keys)
+                report.add(part, *local.step(part, words, key, plan.weight(first_step + batch + 1), task.documents))
         words, change = local.change()
         report.decay, report.alphas = len(rows) * local.decay, len(rows) * local.alpha
-        sent = (len(rows) * change).astype(counts.dtype)
-        report.bytes += counts.nbytes + sent.nbytes
+        values = (len(rows) * change).astype(counts.dtype)
+        report.bytes += counts.nbytes + values.nbytes
         if len(words):
-            self.stats.add(columns=used.keys[words], values=sent)
+            self.stats.add(columns=drawn.keys[words], values=values)
 
 
 class LocalLambda:
@@ -290,10 +292,10 @@ class LocalLambda:
         counts = self._scale * self._u[words]
         totals = self._totals + self._all_beta
         stats, log_shares, bound = infer_statistics(part, counts, self._plan.beta, self.alpha, totals, key)
-        share = weight * documents / len(part)
+        stats_weight = weight * documents / len(part)
         self._shrink(1.0 - weight)
-        self._u[words] += share / self._scale * stats
-        self._totals = (1.0 - weight) * self._totals + share * stats.sum(axis=0)
+        self._u[words] += stats_weight / self._scale * stats
+        self._totals = (1.0 - weight) * self._totals + stats_weight * stats.sum(axis=0)
         self._is_changed[words] = True
         if self._plan.settings.optimizeDocConcentration:
             self.alpha = alpha_after(self.alpha, log_shares, len(part), weight)
@@ -314,9 +316,9 @@ class LocalLambda:
 
 def check_lambda(words: int, topics: int, free: int) -> None:
     """Raise LimitError if a worker lacks the memory for the lambda of its words."""
-    what = f"sync='average': a worker's lambda of {words:,} words and {topics:,} topics takes"
+    content = f"sync='average': a worker's lambda of {words:,} words and {topics:,} topics takes"
     advice = "sync='gradient' reads it in parts"
-    check_worker(what, VALUE_BYTES * words * topics, int(SHARE_OF_MEMORY * free), advice)
+    check_worker(content, VALUE_BYTES * words * topics, int(MEMORY_FRACTION * free), advice)
 
 
 def _with_words(rows: LocalRows) -> LocalRows:
@@ -330,10 +332,10 @@ def _with_words(rows: LocalRows) -> LocalRows:
 class OnlineProgram(Program[Trained[LDATopics]]):
     """Online variational Bayes.
 
-    The batches are the same for any number of workers and servers, and so are the results, except for the order of
-    sums. With ``sync`` "average" the results also depend on the distribution of documents among workers. The history's
-    objective is minus the bound of a batch's log-likelihood per token, at the beginning of its iteration. A batch
-    without documents has the value of the previous batch, or of the first batch with documents. NaN: no batch has any.
+    Batches and results are the same for any number of workers and servers, except for rounding errors of sums. With
+    ``sync`` "average", results also depend on the distribution of documents among workers. The history's objective is
+    minus the bound of a batch's log-likelihood per token, before the step. A batch without documents has the value of
+    the previous batch, or of the first batch with documents. NaN: all batches are empty.
     """
 
     number = 2
@@ -344,7 +346,7 @@ class OnlineProgram(Program[Trained[LDATopics]]):
 
         def matrix() -> DCVMatrix:
             shape = plan.vocabulary, plan.topics
-            return names.give(lambda name: DCV.dense(*shape, DTYPE, layout="column", name=name)).matrix()
+            return names.vector(lambda name: DCV.dense(*shape, DTYPE, layout="column", name=name)).matrix()
 
         self._counts, self._stats = matrix(), matrix()
 
@@ -361,7 +363,7 @@ class OnlineProgram(Program[Trained[LDATopics]]):
         while iteration < ask.setting(lambda: plan.settings.maxIter):
             report = yield InferBatch(iteration, documents, alpha, totals)  # the E-step
             iteration += 1
-            if plan.settings.sync == "average" and documents:  # the workers took steps, and this is their average
+            if plan.settings.sync == "average" and documents:  # the workers took steps: compute their average
                 totals = ask(partial(self._update_lambda, report.decay / documents, 1 / documents))
                 alpha = report.alphas / documents
             elif report.drawn:  # the M-step: lambda = (1 - rho) lambda + rho (beta + D / |batch| statistics)
@@ -375,7 +377,7 @@ class OnlineProgram(Program[Trained[LDATopics]]):
                     "diverged; a larger learningOffset, or another docConcentration or topicConcentration, may help"
                 )
             objective = -report.bound / report.tokens if report.tokens else math.nan
-            ask.record_step(self.record.known(objective), report.drawn, report.bytes, tokens=report.tokens)
+            ask.record_step(self.record.fill_missing(objective), report.drawn, report.bytes, tokens=report.tokens)
         if iteration and not self.record.rows:
             ask(partial(log.warning, NO_DOCUMENT, plan.settings.subsamplingRate))
         return alpha
@@ -389,7 +391,7 @@ class OnlineProgram(Program[Trained[LDATopics]]):
         return self._totals(self._counts.apply("variational.step", stats=self._stats, keep=decay, scale=scale))
 
     def _totals(self, sums: Float64s) -> Float64s:
-        """Return the sums over all words of lambda, given those of lambda minus beta."""
+        """Return lambda's sums over all words from the sums of lambda minus beta."""
         return sums + self.plan.beta * self.plan.vocabulary
 
     # -- the program's parts -------------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""Kernels of variational Bayes for topics: the topics of a document, given the topics' words.
+"""Kernels of variational Bayes for topics: infer the topics of a document, given the topics' words.
 
 Hoffman, Blei and Bach, "Online learning for latent Dirichlet allocation" (2010), Algorithm 2 and equations 3 to 5, with
 pyspark.ml's stopping rule: until the mean change of a document's gamma is at most 0.001.
 
-A document's weights exp(E[log beta]) are stored topic by topic. A topic with at most 1e-12 of the document's tokens
+A document's weights exp(E[log beta]) are stored topic by topic. A topic with at most 1e-12 tokens of the document
 becomes inactive, and later iterations skip it. With a small alpha, most topics become inactive after a few iterations.
-When the active topics have converged, the inactive topics are tested once more.
+When the active topics have converged, the inactive topics are tested again.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ MAX_ITERATIONS = 1000
 MAX_INACTIVE = 1e-12
 # This is added to the sum of a word's weights, which may be 0, before a division by it.
 TINY = 1e-100
-# The number of a document's words is padded to a multiple of this, so that loops over them fill SIMD registers.
+# The number of a document's words is padded to a multiple of this: loops over words then fill SIMD registers.
 LANES = 16
-# Initial values of lambda and gamma have the distribution Gamma(SHAPE, 1 / SHAPE), as in pyspark.ml: they are near 1.
+# Initial values of lambda and gamma have the distribution Gamma(SHAPE, 1 / SHAPE), as in pyspark.ml. They are near 1.
 SHAPE = 100.0
 # Constants of Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).
 D = SHAPE - 1 / 3
 C = 1 / math.sqrt(9 * D)
-# Coefficients of digamma's series.
+# The coefficients of the series in ``digamma``.
 C1, C2, C3, C4 = 1 / 24, -37 / 5760, 10313 / 2903040, -5509121 / 1393459200
 C5, C6 = 2709398569 / 367873228800, -499769010050743 / 24103053950976000
-# Constants of exp. Adding ROUNDER rounds to a whole number, which is then in the lowest bits. log(2) is in two parts.
-# exp(-MAX_EXPONENT) is about 0.
+# Constants of exp in ``exp_digamma``. Adding ROUNDER rounds to an integer, which is then in the lowest bits. log(2) is
+# the sum of two parts, for precision. exp(-MAX_EXPONENT) is about 0. E2, E3, ... are the coefficients of exp's series.
 ROUNDER = 1.5 * 2.0**52
 PER_LOG_2, LOG_2_HIGH, LOG_2_LOW = 1 / math.log(2), 6.93145751953125e-1, 1.42860682030941723212e-6
 MAX_EXPONENT = 700.0
@@ -87,8 +87,8 @@ def exp_digamma(x: float) -> float:
 
 
 @inline
-def near_one(state: np.uint64) -> float:
-    """Return a number with the distribution Gamma(100, 1/100), drawn from a state."""
+def draw_near_one(state: np.uint64) -> float:
+    """Draw a random number with the distribution Gamma(100, 1/100) from a state (Marsaglia and Tsang)."""
     while True:
         first, second, third = scrambled(state), scrambled(state + GOLDEN), scrambled(state + GOLDEN + GOLDEN)
         radius = math.sqrt(-2.0 * math.log((np.float64(first >> np.uint64(11)) + 1.0) * TO_UNIT))
@@ -101,10 +101,10 @@ def near_one(state: np.uint64) -> float:
 
 
 @inline
-def begin_gamma(seed: np.uint64, gamma: Float64s) -> None:
+def draw_gamma(seed: np.uint64, gamma: Float64s) -> None:
     """Draw a document's initial gamma from its seed."""
     for k in range(len(gamma)):
-        gamma[k] = near_one(scrambled(seed + GOLDEN * np.uint64(k + 1)))
+        gamma[k] = draw_near_one(scrambled(seed + GOLDEN * np.uint64(k + 1)))
 
 
 @kernel
@@ -156,11 +156,11 @@ def infer(
         np.empty(longest),
         np.empty(longest),
     )
-    # ``order`` lists the topics, the active ones first.
+    # ``theta`` is exp(digamma(gamma)). ``order`` lists all topics; the first ``count`` are active.
     gamma, theta, order = np.empty(topics), np.empty(topics), np.empty(topics, np.int64)
-    # The expected tokens of active topics, and their exp(digamma(gamma)).
+    # The expected tokens of active topics, and their exp(digamma(gamma)), in the order of ``order``.
     active_tokens, active_theta = np.empty(topics), np.empty(topics)
-    # Inactive topics have theta exp(digamma(alpha)), whose logarithm is digamma(alpha). log_gamma: log(gamma(alpha)).
+    # Theta of inactive topics, exp(digamma(alpha)); its logarithm, digamma(alpha); and log(gamma(alpha)).
     idle_theta, log_idle_theta, log_gamma = np.empty(topics), np.empty(topics), np.empty(topics)
     for k in range(topics):
         idle_theta[k], log_idle_theta[k], log_gamma[k] = exp_digamma(alpha[k]), digamma(alpha[k]), math.lgamma(alpha[k])
@@ -176,7 +176,7 @@ def infer(
         for k in range(topics):
             gamma[k], theta[k], order[k] = 1.0, 1.0, k
         if len(seeds):
-            begin_gamma(seeds[d], gamma)
+            draw_gamma(seeds[d], gamma)
             for k in range(topics):
                 theta[k] = exp_digamma(gamma[k])
         count = topics
@@ -218,7 +218,7 @@ def infer(
 def _load_document(
     columns: Array, tokens: Array, weights: Float64s, document_weights: Float64s, counts: Float64s
 ) -> None:
-    """Copy the weights of a document's words, topic by topic, and its tokens; pad with zeros."""
+    """Copy the weights of a document's words, topic by topic, and their numbers of tokens; pad with zeros."""
     for i in range(len(columns)):
         counts[i] = tokens[i]
         row = weights[columns[i]]
@@ -234,7 +234,7 @@ def _load_document(
 def _divide(
     document_weights: Float64s, counts: Float64s, theta: Float64s, active: Int64s, sums: Float64s, ratios: Float64s
 ) -> None:
-    """Compute the sum of each word's weights over the active topics, and its number of tokens divided by the sum."""
+    """Compute each word's sum of theta times weight over the active topics, and its number of tokens over this sum."""
     width, count = document_weights.shape[1], len(active)
     for i in range(width):
         sums[i] = TINY
@@ -285,7 +285,7 @@ def _iterate(
         active_tokens[j] = theta[k] * _dot(document_weights[k], ratios, document_weights.shape[1])
         change += abs(alpha[k] + active_tokens[j] - gamma[k])
         gamma[k] = active_theta[j] = alpha[k] + active_tokens[j]
-    # A separate loop, so that it becomes SIMD instructions.
+    # This is a separate loop because it then becomes SIMD instructions.
     for j in range(count):
         active_theta[j] = exp_digamma(active_theta[j])
     new_count = 0
@@ -302,7 +302,7 @@ def _iterate(
 
 @inline
 def _reactivate(document_weights: Float64s, ratios: Float64s, theta: Float64s, order: Int64s, count: int) -> int:
-    """Activate the inactive topics that have tokens now; return the number of active topics."""
+    """Activate inactive topics that have more than ``MAX_INACTIVE`` tokens; return the number of active topics."""
     for j in range(count, len(order)):
         k = order[j]
         if theta[k] * _dot(document_weights[k], ratios, document_weights.shape[1]) > MAX_INACTIVE:
@@ -323,7 +323,7 @@ def identify(indptr: Array, words: Int64s, tokens: UInt64s, ids: UInt64s) -> Non
 
 @kernel
 def draw(ids: UInt64s, key: np.uint64, fraction: float) -> Mask:
-    """Draw the documents of a batch, each with probability ``fraction``, by their ids and the key of the iteration."""
+    """Return a mask of a batch's documents; each is drawn with probability ``fraction``, by its id and a key."""
     mask = np.empty(len(ids), np.bool_)
     for d in range(len(ids)):
         mask[d] = np.float64(scrambled(key + GOLDEN * ids[d]) >> np.uint64(11)) * TO_UNIT < fraction

@@ -1,7 +1,7 @@
-"""Server operations of topic models: they summarize and clear the counts.
+"""Server operations of topic models: summarize the counts, and set them to 0.
 
 A column of the matrix is a word; its block has a count for each topic. Workers change counts with the shared operation
-``columns_add_some``, as few of a word's counts change at a time.
+``columns_add_some``, because few of a word's counts change at a time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ps2.ops.operands import BLOCK, along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Blocks, Floats, Partition, op
 
-# For counts below this limit, the logarithms of gamma functions are tabulated.
+# The terms of the likelihood are tabulated for counts below this limit.
 TABLE = 1024
-# The cost of a logarithm of a gamma function, computed or looked up, in element additions.
+# The cost of a term of the likelihood, computed or looked up, in element additions.
 LOGARITHM_COST = 4
 
 ByTopic = Annotated[Int64s, along(BLOCK)]

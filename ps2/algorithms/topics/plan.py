@@ -1,4 +1,4 @@
-"""The plans of both optimizers, with their work for the cost model."""
+"""The plans of trainings by both optimizers: settings, facts about the documents, and work for the cost model."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ps2.array_types import Float64s
 from ps2.errors import ConfigError
 from ps2.run.rotation import RotationSchedule
 
-# The number of groups of blocks of "rotation": while a worker samples a block of one group, its changes to a block of
-# the other are sent.
+# The number of groups of blocks with ``sync`` "rotation": while a worker samples a block of one group, its changes to a
+# block of the other group are sent.
 SLICES = 2
-# The maximum bytes of the counts that a worker holds at a time.
+# The maximum bytes of the counts that a worker pulls at a time.
 SLICE_BYTES = 64 << 20
 # The default priors of "cgs".
 CGS_ALPHA, CGS_BETA = 0.1, 0.01
 # The default priors of "em", for alpha divided by k: pyspark.ml's 50 / k + 1 and 1.1, minus 1.
 EM_ALPHA, EM_BETA = 50.0, 0.1
-# Seconds of sampling a token, measured (decision 56): a fixed part, a part for each of the first MAX_DENSE topics, and
-# a part for each further topic. The last is smaller, as documents then have lists of their topics.
+# The seconds of sampling a token, measured (docs/decisions, number 56): a fixed part, a part for each of the first
+# MAX_DENSE topics, and a smaller part for each further topic: with more topics, documents have lists of their topics.
 TOKEN_S, TOPIC_S, LISTED_S, MAX_DENSE = 45e-9, 0.35e-9, 0.12e-9, 256
-# Seconds for each count: to compute its term of the likelihood; to send it to a worker and its change back.
+# The seconds for each count: to compute its term of the likelihood; to send the count to a worker and its change back.
 LOOK_S, EXCHANGE_S = 1e-9, 16e-9
-# Seconds of an iteration: the clock, and the requests for totals and for slices of words.
+# The seconds of an iteration: for the clock; for the requests for totals and for slices of words.
 CLOCK_S, REQUESTS_S = 4e-3, 10e-3
-# Bytes of one worker: of a count, and of a token with its topic, its document and its document's counts.
+# The bytes in one worker: of a count; of a token with its topic, its document and its document's counts.
 COUNT_BYTES, TOKEN_BYTES = 4, 24
 # With "auto", a training that would take more bytes in one worker runs on servers.
 MAX_BYTES = 2 << 30
@@ -78,8 +78,8 @@ class TopicsPlan(Plan[LDASettings]):
 
     def check_memory(self, free_bytes: int) -> None:
         """Raise LimitError if the driver lacks the memory for the counts, which it pulls at the end."""
-        what = f"k={self.topics:,}: so many topics of {self.vocabulary:,} words take"
-        check_driver(what, self.topics * (self.COUNT_BYTES * self.vocabulary + 8), free_bytes)
+        content = f"k={self.topics:,}: so many topics of {self.vocabulary:,} words take"
+        check_driver(content, self.topics * (self.COUNT_BYTES * self.vocabulary + 8), free_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +89,8 @@ class SamplingPlan(TopicsPlan):
     Attributes:
         tokens: the number of tokens of all documents; 0 before the survey.
         workers: the number of workers.
-        slice_words: the maximum number of words whose counts a worker holds at a time; 0: as many as fit SLICE_BYTES.
-        is_local: whether the only worker has all counts in its process; else they are on the servers.
+        slice_words: the maximum number of words whose counts a worker pulls at a time; 0: as many as fit SLICE_BYTES.
+        is_local: True if the only worker has all counts in its process, False if the counts are on the servers.
         threads: the number of threads of the only worker.
         check: whether to compare the counts with the number of tokens after each iteration.
     """
@@ -132,28 +132,27 @@ class SamplingPlan(TopicsPlan):
 
     @property
     def width(self) -> int:
-        """The maximum number of words whose counts a worker holds at a time."""
+        """The maximum number of words whose counts a worker pulls at a time."""
         return self.slice_words or max(SLICE_BYTES // (np.dtype(np.int32).itemsize * self.topics), 1)
 
     def ring(self, workers: int) -> RotationSchedule:
-        """Return the rotation with the fewest blocks that keep all workers busy and have at most ``width`` words."""
+        """Return the rotation with the smallest number of blocks of at most ``width`` words that keeps workers busy."""
         block_count = SLICES * workers
         return RotationSchedule(workers, block_count * -(-self.vocabulary // (block_count * self.width)), SLICES)
 
     @property
     def lateness(self) -> int:
-        """The staleness of the run."""
+        """The staleness of the run, which depends on ``sync``."""
         return {"ssp": self.settings.staleness, "rotation": SLICES - 1, "average": 0}[self.settings.sync]
 
     @property
     def save_interval(self) -> int:
-        """The number of iterations between saves of the tokens' topics; 0: they are never saved."""
+        """The number of iterations between two times that tokens' topics are saved; 0: they are never saved."""
         return max(self.settings.checkpointInterval, 0)
 
     def work(self, rows: int, cost: float) -> Work:
         """Return the work of an iteration; the only worker divides its documents among threads."""
-        listed = max(self.topics - MAX_DENSE, 0)
-        token_s = TOKEN_S + min(self.topics, MAX_DENSE) * TOPIC_S + listed * LISTED_S
+        token_s = TOKEN_S + min(self.topics, MAX_DENSE) * TOPIC_S + max(self.topics - MAX_DENSE, 0) * LISTED_S
         counts = self.vocabulary * self.topics
         needed_bytes = counts * COUNT_BYTES + self.tokens * TOKEN_BYTES
         return Work(
@@ -172,7 +171,7 @@ class SamplingPlan(TopicsPlan):
 class OnlinePlan(TopicsPlan):
     """A topic model to train by online variational Bayes."""
 
-    COUNT_BYTES = 12  # a float32, and the float64 that it is converted to
+    COUNT_BYTES = 12  # the pulled float32, and its conversion to float64
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -191,9 +190,9 @@ class OnlinePlan(TopicsPlan):
         return self.settings.topicConcentration or 1 / self.topics
 
     def weight(self, step: int) -> float:
-        """Return rho, the weight of a step; steps count from 1 (Hoffman et al., section 2.3)."""
+        """Return rho, the weight of a step; the number of the first step is 1 (Hoffman et al., section 2.3)."""
         return float((self.settings.learningOffset + step) ** -self.settings.learningDecay)
 
     def work(self, rows: int, cost: float) -> Work:
-        """Return work that only servers can do, so no costs are needed."""
+        """Return the work, which only servers can do; its costs are not needed."""
         return Work(0.0, 0, 0.0, why_servers="optimizer 'online' steps on the servers")

@@ -1,4 +1,4 @@
-"""Plots of topics. Needs matplotlib, but no display."""
+"""Plots of topics. They need matplotlib, but no display."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from matplotlib.axes import Axes
 from ps2.array_types import Float64s
 from ps2.plot_style import NOTE, SKY, SMALL, TITLE, axes_for, shortened
 
+# The maximum number of panels side by side.
 COLUMNS = 4
 # In inches: the width of a topic's panel, the height of a word, and the height of a panel's title and margins.
 PANEL_IN, WORD_IN, MARGINS_IN = 2.4, 0.24, 0.42
-# The share of its panel's width that the longest bar takes.
-MAX_BAR_SHARE = 0.9
+# The length of the longest bar, as a fraction of its panel's width.
+MAX_BAR_FRACTION = 0.9
 # The maximum number of topics that are drawn by default.
 MAX_TOPICS = 24
 
@@ -26,19 +27,19 @@ class Topic:
 
     Attributes:
         number: the index of the topic.
-        share: the topic's share of all tokens.
-        words: the most likely words, in descending order.
+        fraction: the fraction of all tokens that are in the topic.
+        words: the most likely words, in descending order of probability.
         weights: the probabilities of these words in the topic, shape (words,).
     """
 
     number: int
-    share: float
+    fraction: float
     words: Sequence[str]
     weights: Float64s
 
 
 def draw_topics(topics: Sequence[Topic], title: str, ax: Any = None) -> Axes:
-    """Plot the words of topics as bars, of one scale in all panels; each topic has the same number of words."""
+    """Plot the words of topics as bars, with the same scale in all panels. Topics have equally many words."""
     words = len(topics[0].words)
     columns = min(COLUMNS, len(topics))
     lines = -(-len(topics) // columns)
@@ -49,21 +50,21 @@ def draw_topics(topics: Sequence[Topic], title: str, ax: Any = None) -> Axes:
     for number, topic in enumerate(topics):
         line, column = divmod(number, columns)
         corner = column / columns, 1 - (line + 1) / lines
-        size = MAX_BAR_SHARE / columns, WORD_IN * words / panel_in / lines
+        size = MAX_BAR_FRACTION / columns, WORD_IN * words / panel_in / lines
         _draw_panel(axes.inset_axes((*corner, *size)), topic, longest)
     axes.set_title(f"{title}; the longest bar is {longest:.1%} of its topic", loc="left", fontsize=TITLE)
     return axes
 
 
 def _draw_panel(axes: Axes, topic: Topic, longest: float) -> None:
-    """Draw the words of one topic: each stands on its bar."""
+    """Draw the words of one topic, each on its bar; ``longest`` is the largest weight in all panels."""
     count = len(topic.words)
     axes.barh(range(count), topic.weights / longest, color=SKY, alpha=0.6, height=0.86)
     for line, name in enumerate(topic.words):
         axes.text(0.02, line, shortened(name), va="center", fontsize=SMALL, clip_on=True)
     axes.set_ylim(count - 0.4, -0.6)
     axes.set_xlim(0, 1)
-    axes.set_title(f"topic {topic.number} ({topic.share:.0%} of tokens)", loc="left", fontsize=SMALL, color=NOTE)
+    axes.set_title(f"topic {topic.number} ({topic.fraction:.0%} of tokens)", loc="left", fontsize=SMALL, color=NOTE)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[["top", "right", "bottom"]].set_visible(False)

@@ -1,8 +1,8 @@
 """Collapsed Gibbs sampling as a durable program: workers sample with shared counts, and the driver fits alpha.
 
-Griffiths and Steyvers, "Finding scientific topics" (2004). Some workers may be ahead of others, so each has a loop of
-its own (``SamplingLoop``) and reports which iterations it has finished. With ``sync="rotation"`` an iteration takes
-several clocks, else one. If the plan is local, the only worker has all documents and counts (``LocalLoop``).
+Griffiths and Steyvers, "Finding scientific topics" (2004). Some workers may be ahead of others, so each runs a loop
+(``SamplingLoop``), and reports the number of iterations that it has finished. With ``sync="rotation"`` an iteration
+takes several clocks, else one. If the plan is local, the only worker has all documents and counts (``LocalLoop``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ps2.algorithms.topics.settings import resolved_inference
 from ps2.algorithms.topics.shared_counts import SharedCounts
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, Trained, Words
-from ps2.algorithms.training.run import NotWhole
+from ps2.algorithms.training.run import IncompleteRunError
 from ps2.array_types import Float64s
 from ps2.errors import PS2Error
 
@@ -32,7 +32,7 @@ from ps2.errors import PS2Error
 class SamplingProgram(Program[Trained[LDATopics]]):
     """Collapsed Gibbs sampling.
 
-    ``train`` raises NotWhole if, with a staleness, servers were lost just before the end.
+    ``train`` raises IncompleteRunError if, with a staleness, servers were lost just before the end.
     """
 
     number = 2
@@ -42,9 +42,11 @@ class SamplingProgram(Program[Trained[LDATopics]]):
         record.words = Words("iteration", "-log p a token")
         self.staleness = plan.lateness
         self._fits = AlphaSchedule(plan.settings.optimizeDocConcentration, plan.lateness)
-        Journal.of(names, self.settings(), self.number)  # raises if the settings, which the vectors depend on, differ
+        Journal.of(
+            names, self.settings(), self.number
+        )  # raises ConfigError if settings differ, before vectors are made
         self._shared = SharedCounts.make(plan, names)
-        if 0 < names.begun <= START:
+        if 0 < names.finished_clocks <= START:
             self._shared.clear()
 
     def settings(self) -> dict[str, Any]:
@@ -81,7 +83,7 @@ class SamplingProgram(Program[Trained[LDATopics]]):
         The likelihood is NaN until the workers have rebuilt the counts (``is_rebuilding``).
         """
         plan, summary = self.plan, dict(vars(report))
-        if not summary:  # a checkpoint within ``on_step`` counted this clock, but lacks its report
+        if not summary:  # a checkpoint that was made in ``on_step`` counts this clock, but lacks its report
             empty = {"finished": iteration, "request": NO_REQUEST, "likelihood": math.nan, "tokens": 0, "bytes": 0}
             return {**empty, "alpha": alpha}
         if report.finished != iteration:
@@ -115,7 +117,7 @@ class SamplingProgram(Program[Trained[LDATopics]]):
         plan, (alpha, metrics) = self.plan, returned
         summary = self._shared.summarize(plan.beta)
         if summary.negative or summary.totals.sum() != self.plan.tokens:
-            raise NotWhole(
+            raise IncompleteRunError(
                 f"counts were being rebuilt when the last iteration ended, as servers were lost just before: "
                 f"expected counts of {self.plan.tokens:,} tokens, none negative, got {summary.totals.sum():,} tokens, "
                 f"and {summary.negative:,} negative counts; train again, or a few iterations more"

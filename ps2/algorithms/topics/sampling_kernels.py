@@ -14,13 +14,14 @@ from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 
+# The number of low bits for ``nth`` in a token's number within its document; the word is above them.
 WORD_BITS = np.uint64(32)
 ONE = np.uint64(1)
 
 
 @inline
 def uniform(key: np.uint64, document: int, word: int, nth: int) -> float:
-    """Return the random number in [0, 1) of a token, the ``nth`` of a word in a document."""
+    """Return a uniform random number in [0, 1) for the ``nth`` token of a word in a document."""
     state = scrambled(key + GOLDEN * (np.uint64(document) + ONE))
     state = scrambled(state + GOLDEN * ((np.uint64(word) << WORD_BITS) + np.uint64(nth) + ONE))
     return np.float64(state >> np.uint64(11)) * TO_UNIT
@@ -45,14 +46,14 @@ def changes(begins: Int64s, before: Array, after: Array, zeros: Int32s, out: tup
     """List the changes of topic counts, word by word; return their number.
 
     Args:
-        begins: the index of each word's first token, and the number of tokens.
-        before: the previous topics of the tokens; empty: they had none.
+        begins: the index of each word's first token; the last element is the number of tokens.
+        before: the previous topics of the tokens; empty: the tokens had no topics.
         after: the topics of the tokens.
         zeros: a buffer by topic; it is 0 before and after the call.
-        out: the number of changed counts of each word, and the topic and the change of each of these counts. The latter
-            two have room for two changes of each token, or for one if ``before`` is empty.
+        out: the number of changed counts of each word, and the topic and the change of each of these counts. The last
+            two arrays have two elements for each token, or one element if ``before`` is empty.
     """
-    sizes, topics, by = out
+    sizes, topics, deltas = out
     end = 0
     for w in range(len(begins) - 1):
         start = end
@@ -70,7 +71,7 @@ def changes(begins: Int64s, before: Array, after: Array, zeros: Int32s, out: tup
         for i in range(start, end):
             k = int(topics[i])
             if zeros[k] != 0:
-                topics[new_end], by[new_end] = k, zeros[k]
+                topics[new_end], deltas[new_end] = k, zeros[k]
                 new_end += 1
                 zeros[k] = 0
         sizes[w] = new_end - start
@@ -79,12 +80,12 @@ def changes(begins: Int64s, before: Array, after: Array, zeros: Int32s, out: tup
 
 
 @inline
-def first_above(number: float, sums: Float64s, count: int) -> int:
-    """Return the first index below ``count`` whose running sum exceeds a number, or else the last index."""
+def first_above(threshold: float, sums: Float64s, count: int) -> int:
+    """Return the first index below ``count`` whose running sum exceeds a threshold, or else the last index."""
     low, high = 0, count - 1
     while low < high:
         middle = (low + high) >> 1
-        if sums[middle] > number:
+        if sums[middle] > threshold:
             high = middle
         else:
             low = middle + 1

@@ -1,4 +1,4 @@
-"""A worker in a training by sampling: its tokens, and its loop, with three ways to share counts."""
+"""A worker of collapsed Gibbs sampling: its tokens, and its loop for each ``sync`` mode."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Array = npt.NDArray[Any]
 
 log = logging.getLogger(__name__)
 
-# The clock in which tokens get their first topics; iterations begin after it.
+# The clock in which tokens get their first topics. Iterations begin in the next clock.
 START = FIRST_CLOCK
-# The values for: no clock; no fit of alpha; no request of a worker to rebuild the counts.
+# The values that mean: no clock; no fit of alpha; a worker does not request that counts are rebuilt.
 NO_CLOCK = NO_FIT = NO_REQUEST = -1
-# With a time budget, the time is checked after this many tokens.
+# With a time budget (budgetS), the time is checked after this many tokens.
 PIECE_TOKENS = 1 << 12
-# The number of groups of words per worker. With two, a worker reaches a group only after the previous worker's changes
-# there have arrived.
+# With ``sync`` "ssp", the number of groups of words for each worker. With two, a worker reaches a group only after the
+# servers have received the previous worker's changes of this group.
 GROUPS = 2
 
 
@@ -68,34 +68,34 @@ def new_notices(worker: Any) -> Iterator[Notice]:
 class SamplingWorker:
     """The part of a worker's loop that all ``sync`` modes share.
 
-    A request moves the counts of some words from the previous topics of this worker's tokens to the current ones. The
-    worker reads a word only after all its own changes to the word. So the counts that it reads include its own tokens,
-    whatever other workers do, and no count is negative.
+    After sampling some words, a worker sends one request, which changes their counts from the previous topics of its
+    tokens to the current topics. The worker pulls the counts of a word only after it has sent all its changes to the
+    word. So the counts that it pulls include its tokens, whatever other workers do, and no count is negative.
 
-    This fails after a crash, as the restarted worker does not know the latest topics of its tokens, and after the fleet
-    has rolled back to a checkpoint. The worker then stops sampling, and requests that all counts be rebuilt. The driver
-    answers with a notice, which names the first clock that no worker enters before reading the notice. In that clock
-    the workers wait for each other, set the counts to 0, and add all their tokens.
+    This does not hold after a crash, because the restarted worker does not know the latest topics of its tokens, and
+    after the fleet has rolled back to a checkpoint. The worker then stops sampling, and requests that all counts are
+    rebuilt. The driver answers with a notice, which has the first clock that no worker enters before reading the
+    notice. In this clock, the workers wait for each other, set the counts to 0, and add all their tokens.
 
-    For each clock a worker reports "finished", the number of finished iterations, and "request", its epoch if it
+    For each clock, a worker reports "finished", the number of finished iterations, and "request", its epoch if it
     requests a rebuild. In the last clock of an iteration it also reports its terms of the log-likelihood, the number of
     tokens that it has sampled, and the bytes that it has exchanged with servers.
 
     Attributes:
-        totals: the number of tokens of each topic; sampling updates them.
+        totals: the number of all workers' tokens in each topic, as far as this worker knows; sampling updates it.
     """
 
     def __init__(self, worker: Any, plan: SamplingPlan, shared: SharedCounts, corpus: Corpus) -> None:
         self.corpus, self.plan = corpus, plan
-        self._worker, self._shared, self._ring = worker, shared, shared.shares_ring
+        self._worker, self._shared, self._ring = worker, shared, shared.totals_ring
         self._fits = AlphaSchedule(plan.settings.optimizeDocConcentration, self._ring.staleness)
         self._alphas, self._alpha = {self._fits.first - 1: plan.alphas}, plan.alphas
         self._assignments = Assignments.random(corpus, plan.topics, iteration_key(plan.seed, 0), plan.settings.sampler)
-        self._own, self._others = self._count_own(), np.zeros(plan.topics, np.int64)
-        self.totals = self._own.copy()
+        self._own_totals, self._other_totals = self._count_own(), np.zeros(plan.topics, np.int64)
+        self.totals = self._own_totals.copy()
         self._is_counted = False  # whether the counts include this worker's tokens with their current topics
         self._requested_clock, self._epoch = NO_CLOCK, worker.epoch
-        self._rebuilds: dict[int, int] = {}  # by the clock in which counts are rebuilt: the epoch of the request
+        self._rebuilds: dict[int, int] = {}  # the epoch of the request, by the clock in which counts are rebuilt
         self._prefetched_totals: tuple[int, Any] = (NO_CLOCK, None)  # the clock that uses them, and their future
         self._tokens = self._bytes = 0  # sampled tokens and exchanged bytes of this iteration
 
@@ -113,7 +113,7 @@ class SamplingWorker:
         self._push_totals([self._ring.row(self._worker.rank, START)])
 
     def enter(self, clock: int, iteration: int, is_last: bool = True) -> bool:
-        """Begin a clock, the last one of the iteration if ``is_last``; return whether to sample in it."""
+        """Begin a clock; return whether to sample in it. ``is_last``: it is the last clock of the iteration."""
         finished, request = iteration if is_last else iteration - 1, self._request_rebuild(clock)
         self._worker.report({"finished": finished, "request": request}, "max")
         for notice in new_notices(self._worker):
@@ -121,12 +121,12 @@ class SamplingWorker:
             self._alphas[notice.fit] = notice.alpha
         if self._prefetched_totals[0] != clock:
             self._prefetch_totals(clock, 0)
-        # A clock that was chosen before a rollback may be half over by now: it is ignored.
+        # A rebuild that was announced before a rollback is ignored: some workers may already have finished its clock.
         if self._rebuilds.get(clock) == self._epoch:
             self._rebuild(clock)
         _, totals = self._prefetched_totals
-        self._others = np.zeros_like(self._own) if totals is None else totals.result().sum(axis=0)
-        self.totals = self._others + self._own
+        self._other_totals = np.zeros_like(self._own_totals) if totals is None else totals.result().sum(axis=0)
+        self.totals = self._other_totals + self._own_totals
         self._prefetch_totals(clock + 1, 1)
         if self._fits.is_fitted:
             self._alpha = self._alphas[self._fits.fit_used_in(iteration)]
@@ -135,7 +135,7 @@ class SamplingWorker:
     def leave(self, clock: int) -> None:
         """End a clock: publish this worker's totals."""
         if self._is_counted and not self._worker.goesBack:
-            self._own = self.totals - self._others
+            self._own_totals = self.totals - self._other_totals
             self._push_totals([self._ring.row(self._worker.rank, clock)])
 
     def end_iteration(self, iteration: int) -> None:
@@ -161,8 +161,8 @@ class SamplingWorker:
         return self.topics[self.corpus.begins[begin] : self.corpus.begins[end]].copy()
 
     def sample(self, begin: int, end: int, counts: Array, iteration: int) -> None:
-        """Draw new topics for the tokens of some words; ``counts`` come from the servers, and are updated."""
-        if self._worker.goesBack:  # the counts are those of a checkpoint, which lack the newest topics of these tokens
+        """Draw new topics for the tokens of some words; ``counts`` were pulled from the servers, and are updated."""
+        if self._worker.goesBack:  # the counts are a checkpoint's, and lack the newest topics of these tokens
             return
         key = iteration_key(self.plan.seed, iteration)
         self._assignments.sample(begin, end, counts, self.totals, self._prior, key)
@@ -171,12 +171,12 @@ class SamplingWorker:
 
     def send_changes(self, begin: int, end: int, before: Array) -> None:
         """Send the changes of some words' counts to the servers; ``before`` has the tokens' previous topics."""
-        self._add(self._assignments.changed(begin, end, before))
+        self._add(self._assignments.changes_since(begin, end, before))
 
     # -- lost counts ---------------------------------------------------------------------------------------------------
 
     def _request_rebuild(self, clock: int) -> int:
-        """Return this worker's epoch, once, if the counts do not match its tokens; else NO_REQUEST."""
+        """If the counts do not match this worker's tokens, return its epoch, in one clock only; else NO_REQUEST."""
         if self._worker.epoch != self._epoch:
             self._epoch, self._requested_clock, self._is_counted = self._worker.epoch, NO_CLOCK, False
         if self._is_counted or self._requested_clock != NO_CLOCK:
@@ -185,19 +185,19 @@ class SamplingWorker:
         return self._epoch
 
     def resume(self) -> None:
-        """Continue the work of a crashed worker or an earlier driver, with the last saved topics if there are any."""
+        """Continue after a crash, or for another driver, with the tokens' saved topics if there are any."""
         saved = self._shared.saved
         topics = None if saved is None else saved.load(self._worker.rank, corpus_hash(self.corpus), self.corpus.size)
         if topics is None:
             log.warning("rank %d: topics of its tokens were not saved, and are drawn again", self._worker.rank)
         else:
             self._assignments = Assignments.of(self.corpus, self.plan.topics, topics, self.plan.settings.sampler)
-            self._own = self._count_own()
+            self._own_totals = self._count_own()
 
     def _rebuild(self, clock: int) -> None:
         """Rebuild all counts, together with all other workers."""
         worker, words = self._worker, self.plan.vocabulary
-        self._own = self._count_own()
+        self._own_totals = self._count_own()
         worker.barrier()
         begin, end = (words * rank // worker.workers for rank in (worker.rank, worker.rank + 1))
         self._shared.counts.apply("topics.clear", begin=begin, end=end)
@@ -215,12 +215,12 @@ class SamplingWorker:
 
     def _add_all(self) -> None:
         for begin, end in self.corpus.slices(self.plan.width):
-            self._add(self._assignments.changed(begin, end))
+            self._add(self._assignments.changes_since(begin, end))
 
     def _add(self, changes: Changes) -> None:
         is_changed = changes.sizes > 0
         words, max_size = changes.words[is_changed], int(changes.sizes.max(initial=0))
-        sizes, deltas = narrow_unsigned(changes.sizes[is_changed], max_size), fold(changes.by)
+        sizes, deltas = narrow_unsigned(changes.sizes[is_changed], max_size), fold(changes.deltas)
         topics = narrow_unsigned(changes.topics, self.plan.topics - 1)
         if len(words):
             self._shared.counts.apply(
@@ -229,14 +229,19 @@ class SamplingWorker:
         self._bytes += words.nbytes + sizes.nbytes + topics.nbytes + deltas.nbytes
 
     def _push_totals(self, rows: list[int]) -> None:
-        self._shared.shares.push(rows, np.broadcast_to(self._own, (len(rows), len(self._own))), wait=False)
+        self._shared.worker_totals.push(
+            rows, np.broadcast_to(self._own_totals, (len(rows), len(self._own_totals))), wait=False
+        )
 
     def _prefetch_totals(self, clock: int, ahead: int) -> None:
-        """Prefetch the other workers' newest totals that are the same for every reader in this clock."""
+        """Prefetch the other workers' totals after the newest clock that all workers have finished."""
         worker = self._worker
         clock_rows = self._ring.clock_rows(max(clock - self._ring.staleness - 1, START))
         rows = [row for rank, row in enumerate(clock_rows) if rank != worker.rank]
-        self._prefetched_totals = clock, worker.prefetch(self._shared.shares, rows, ahead=ahead) if rows else None
+        self._prefetched_totals = (
+            clock,
+            worker.prefetch(self._shared.worker_totals, rows, ahead=ahead) if rows else None,
+        )
 
     @property
     def _prior(self) -> Prior:
@@ -246,7 +251,7 @@ class SamplingWorker:
 def report_histogram(
     worker: Any, num_topics: int, topics: Int64s, counts: Int64s, documents: Int64s, lengths: Int64s
 ) -> None:
-    """Report the histogram that alpha is fitted to: ``Assignments.counts_of_counts``, and lengths of documents."""
+    """Report the histogram for ``fit_alpha``: ``Assignments.counts_of_counts``, and the lengths of documents."""
     lengths, length_documents = np.unique(lengths, return_counts=True)
     keys = np.concatenate([histogram_keys(topics, counts), histogram_keys(np.full_like(lengths, num_topics), lengths)])
     worker.report({"keys": keys, "documents": np.concatenate([documents, length_documents])}, "concat")
@@ -262,7 +267,7 @@ def rebuild_after(clock: int, staleness: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """The words of each block in a worker's corpus; ``begins`` has the first position of each block, and the end."""
+    """The words of each block in a worker's corpus: block b has the words ``begins[b]`` to ``begins[b + 1]``."""
 
     ring: RotationSchedule
     begins: Int64s
@@ -273,7 +278,7 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class SamplingLoop:
-    """The loop of each worker; picklable. It continues after the iterations that an earlier driver has recorded."""
+    """The loop of each worker; picklable. It starts after the iterations that an earlier driver has recorded."""
 
     plan: SamplingPlan
     shared: SharedCounts
@@ -312,27 +317,27 @@ class SamplingLoop:
         """Return the order of a worker's words, block by block, and the blocks."""
         ring = self.plan.ring(workers)
         word_blocks = deal_by_cost(frequencies.pull(), ring.blocks)[rows.keys]
-        # The corpus lacks words whose stored counts are all 0.
+        # The corpus lacks words without tokens: they belong to no block.
         word_blocks = np.where(np.asarray(rows.x.sum(axis=0)).reshape(-1) > 0, word_blocks, ring.blocks)
         ends = np.cumsum(np.bincount(word_blocks, minlength=ring.blocks)[: ring.blocks])
         return np.argsort(word_blocks, kind="stable"), Blocks(ring, np.append(0, ends))
 
 
 def ssp(worker: Any, part: SamplingWorker) -> None:
-    """Sample with counts that may lack other workers' changes of as many clocks as the staleness allows.
+    """Sample with counts that may lack other workers' changes of the last ``staleness`` clocks.
 
     An iteration is one clock. Workers pull and update slices of words concurrently (Xing et al., "Strategies and
     Principles of Distributed Machine Learning on Big Data", section 3.2). Each worker begins with different words: if
-    all took the same slice at once, none would see the changes of the others.
+    all workers sampled the same slice at the same time, no worker would see the changes of the others.
     """
     slices = list(chain(*word_groups(part.corpus, part.plan, GROUPS, worker.rank, worker.workers)))
     prefetched = None
     for clock in worker.clocks(START + 1 + part.plan.settings.maxIter):
         iteration = clock - START
-        for number, (begin, end) in enumerate(slices if part.enter(clock, iteration) else ()):
+        for index, (begin, end) in enumerate(slices if part.enter(clock, iteration) else ()):
             counts = (part.prefetch(begin, end) if prefetched is None else prefetched).result()
-            following = (number + 1) % len(slices)
-            prefetched = part.prefetch(*slices[following], ahead=int(following == 0))
+            next_index = (index + 1) % len(slices)
+            prefetched = part.prefetch(*slices[next_index], ahead=int(next_index == 0))
             before = part.word_topics(begin, end)
             part.sample(begin, end, counts, iteration)
             part.send_changes(begin, end, before)
@@ -341,7 +346,7 @@ def ssp(worker: Any, part: SamplingWorker) -> None:
 
 
 def average(worker: Any, part: SamplingWorker) -> None:
-    """Sample with the counts from the beginning of a round; at its end, add up the changes of all workers.
+    """Sample with the counts at the beginning of a round; at the end of the round, add up the changes of all workers.
 
     This is model averaging for counts (Zhang et al., "MLlib*: Fast Training of GLMs using Spark MLlib", 4.1; Newman et
     al., "Distributed Algorithms for Topic Models", section 3.1). An iteration is one clock with as many rounds as there
@@ -361,9 +366,9 @@ def _sample_round(worker: Any, part: SamplingWorker, slices: list[tuple[int, int
     """Sample in one round, and send the changes after all workers have sampled."""
     before = [part.word_topics(begin, end) for begin, end in slices]
     prefetched = None
-    for number, (begin, end) in enumerate(slices):
+    for index, (begin, end) in enumerate(slices):
         counts = (part.prefetch(begin, end) if prefetched is None else prefetched).result()
-        prefetched = part.prefetch(*slices[number + 1]) if number + 1 < len(slices) else None
+        prefetched = part.prefetch(*slices[index + 1]) if index + 1 < len(slices) else None
         part.sample(begin, end, counts, iteration)
     worker.barrier()
     for (begin, end), topics in zip(slices, before, strict=True):
@@ -374,9 +379,9 @@ def _sample_round(worker: Any, part: SamplingWorker, slices: list[tuple[int, int
 def word_groups(
     corpus: Corpus, plan: SamplingPlan, groups_per_worker: int, rank: int, workers: int
 ) -> list[list[tuple[int, int]]]:
-    """Divide the vocabulary into groups, the same for all workers; return the slices of each group in a worker's order.
+    """Divide the vocabulary into groups, which are the same for all workers; return each group's slices, in order.
 
-    Each worker begins ``groups_per_worker`` groups after the previous worker.
+    A worker's order begins ``groups_per_worker`` groups after the order of the previous worker.
     """
     count = groups_per_worker * workers
     bounds = np.searchsorted(corpus.words, plan.vocabulary * np.arange(count + 1) // count)
@@ -395,8 +400,8 @@ def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, recorded_iterati
         return part.prefetch(*blocks.bounds(block), ahead=1)
 
     ring = blocks.ring
-    left = settings.maxIter - recorded_iterations
-    for turn in worker.rotate(ring.blocks, left, ring.slices, budgetS=settings.budgetS, fetch=fetch):
+    rotations = settings.maxIter - recorded_iterations
+    for turn in worker.rotate(ring.blocks, rotations, ring.slices, budgetS=settings.budgetS, fetch=fetch):
         clock, iteration = worker.clock, recorded_iterations + turn.rotation + 1
         if part.enter(clock, iteration, turn.isLast):
             counts = turn.pull()

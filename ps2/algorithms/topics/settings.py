@@ -13,11 +13,12 @@ OnlineSyncName = Literal["gradient", "average"]
 SamplerName = Literal["auto", "dense", "sparse"]
 InferenceName = Literal["sampled", "variational"]
 
+# The topics of tokens are stored as int32.
 MAX_TOPICS = 2**31 - 1
-# The logarithm of gamma overflows float64 at about 1e305.
+# The upper bound of alpha and beta: the logarithm of the gamma function overflows float64 at about 1e305.
 MAX_CONCENTRATION = 1e100
 SYNCS = tuple(dict.fromkeys((*get_args(SyncName), *get_args(OnlineSyncName))))
-# The defaults of each optimizer. Those of "online" are pyspark.ml's; those of sampling are usual among samplers.
+# The defaults of each optimizer. "online" has pyspark.ml's defaults; "cgs" has values that are usual for samplers.
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "cgs": {"maxIter": 100, "optimizeDocConcentration": False, "sync": "ssp"},
     "online": {"maxIter": 20, "optimizeDocConcentration": True, "sync": "gradient"},
@@ -35,14 +36,14 @@ SAVE_INTERVAL: Check = (lambda value: value == -1 or value >= 1, "-1 or a number
 
 
 def resolved_inference(inference: str, optimizer: str) -> InferenceName:
-    """Return how topics of new documents are inferred: "auto" is resolved by the optimizer."""
+    """Return how to infer topics of new documents; with "auto", this depends on the optimizer."""
     if inference == "auto":
         return "variational" if optimizer == "online" else "sampled"
     return "sampled" if inference == "sampled" else "variational"
 
 
 def numbers(value: Any) -> list[float]:
-    """Return a number, numbers, or comma-separated numbers in a string as a list of floats."""
+    """Convert a number, a list of numbers, or a string of numbers with commas to a list of floats."""
     from pyspark.ml.param import TypeConverters
 
     if isinstance(value, str):
@@ -51,7 +52,7 @@ def numbers(value: Any) -> list[float]:
 
 
 class LDASettings(FeatureSettings, ViaSettings):
-    """The parameters of topic models. ``keepLastCheckpoint`` of pyspark.ml has no effect."""
+    """The parameters of topic models. Pyspark.ml's ``keepLastCheckpoint`` has no effect."""
 
     _DEFAULTS_BY: ClassVar[tuple[str, Mapping[str, Mapping[str, Any]]] | None] = ("optimizer", DEFAULTS)
 
@@ -98,7 +99,7 @@ class LDASettings(FeatureSettings, ViaSettings):
         10, "the number of a worker's batches between two averages (online with sync average)", at_least=1
     )
     staleness: Setting[int] = param(
-        1, "the number of iterations that a worker may be ahead of the slowest one (sync ssp)", at_least=0
+        1, "the number of iterations that a worker may be ahead of the slowest worker (sync ssp)", at_least=0
     )
     budgetS: Setting[float | str | None] = param(
         None,
@@ -109,12 +110,12 @@ class LDASettings(FeatureSettings, ViaSettings):
     )
     sampler: Setting[str] = param(
         "auto",
-        "how to draw a topic (cgs), exactly in each case: dense, with a number for each topic of a document; sparse, "
-        "with a list of the topics that occur in it; auto, by the number of topics and the lengths of documents",
+        "how to store a document's topic counts (cgs), which only changes the speed: dense, a count for each topic; "
+        "sparse, a list of the topics that occur; auto, by the number of topics and the lengths of documents",
         one_of=get_args(SamplerName),
     )
     subsamplingRate: Setting[float] = param(
-        0.05, "the share of the documents in a batch (online)", above=0, at_most=1, option="batch"
+        0.05, "the fraction of the documents in a batch (online)", above=0, at_most=1, option="batch"
     )
     learningOffset: Setting[float] = param(
         1024.0, "the offset that slows down early steps (online)", above=0, option="offset"
@@ -131,13 +132,13 @@ class LDASettings(FeatureSettings, ViaSettings):
     )
     checkpointInterval: Setting[int] = param(
         10,
-        "the number of iterations between two times that workers save their tokens' topics (cgs); -1: they never do",
+        "the number of iterations after which workers save their tokens' topics (cgs); -1: topics are not saved",
         check=SAVE_INTERVAL,
         option=None,
     )
     seed: Setting[int] = param(0, "the seed of all draws", bits=64, in_model=True)
     topicDistributionCol: Setting[str] = param(
-        "topicDistribution", "the column for the shares of topics; empty: none", option=None, in_model=True
+        "topicDistribution", "the new column of topic proportions; empty: not added", option=None, in_model=True
     )
     keepLastCheckpoint: Setting[bool] = param(True, "no effect", option=None)
 

@@ -1,4 +1,4 @@
-"""What servers hold in a training by sampling: counts, each worker's totals, and saved topics of tokens."""
+"""The state on the servers of a training by sampling: counts, each worker's totals, and saved topics of tokens."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Array = npt.NDArray[Any]
 
 # The number of int32 values of a page of saved topics. Each worker has its own pages.
 PAGE = 1 << 14
-# What is known of each worker: the number of its pages, and the hash of the tokens whose topics it saved, 0 if it saved
-# none.
+# The fields of each worker in ``SavedTopics.known``: the number of its pages; the hash of the tokens whose topics it
+# has saved (0: it has not saved).
 PAGES, TOKENS_HASH = range(2)
-KNOWN = 2
+FIELDS = 2
 
 
 @dataclass(frozen=True)
 class ClockRows:
-    """The rows of a matrix that has each worker's totals after its last clocks, as many as other workers may read.
+    """The rows of a matrix that has, for each worker, the totals after each of its last ``depth`` clocks.
 
-    A worker in clock t reads the totals of clock t - staleness - 1, while others may be in clock t + staleness.
+    A worker in clock t reads the totals of clock t - staleness - 1, while other workers may be in clock t + staleness.
     """
 
     workers: int
@@ -64,33 +64,33 @@ class SharedCounts:
 
     Attributes:
         counts: a column for each word, with the number of its tokens in each topic.
-        shares: the number of each worker's tokens in each topic, after its last clocks.
+        worker_totals: the number of each worker's tokens in each topic, after each of its last clocks.
         frequencies: the number of tokens of each word; None: this ``sync`` does not need it.
         saved: the saved topics of tokens; None: they are not saved.
-        shares_ring: the rows of ``shares``.
+        totals_ring: the rows of ``worker_totals``.
     """
 
     counts: DCVMatrix
-    shares: DCVMatrix
+    worker_totals: DCVMatrix
     frequencies: DCV | None
     saved: SavedTopics | None
-    shares_ring: ClockRows
+    totals_ring: ClockRows
 
     @staticmethod
     def make(plan: SamplingPlan, names: CheckpointNames) -> SharedCounts:
-        """Allocate them, or find those of an earlier driver; raise LimitError if they do not fit the servers."""
+        """Allocate the vectors, or find an earlier driver's; raise LimitError if they do not fit the servers."""
         ring = ClockRows(plan.workers, plan.lateness)
         k, words = plan.topics, plan.vocabulary
         count_bytes = k * words * np.dtype(np.int32).itemsize
         with fitting_servers(f"{k:,} topics of {words:,} words have counts of {count_bytes:,} bytes, which"):
-            counts = names.give(lambda name: DCV.dense(words, k, "int32", layout="column", name=name))
+            counts = names.vector(lambda name: DCV.dense(words, k, "int32", layout="column", name=name))
         frequencies = saved = None
         if plan.settings.sync == "rotation" and not plan.is_local:
-            frequencies = names.give(lambda name: DCV.dense(words, 1, "int64", name=name))
+            frequencies = names.vector(lambda name: DCV.dense(words, 1, "int64", name=name))
         if plan.save_interval:
             saved = SavedTopics.make(k, plan.tokens, plan.workers, names)
-        shares = names.give(lambda name: DCV.dense(k, ring.rows, "int64", name=name)).matrix()
-        return SharedCounts(counts.matrix(), shares, frequencies, saved, ring)
+        worker_totals = names.vector(lambda name: DCV.dense(k, ring.rows, "int64", name=name)).matrix()
+        return SharedCounts(counts.matrix(), worker_totals, frequencies, saved, ring)
 
     def summarize(self, beta: float) -> CountsSummary:
         """Summarize all counts on the servers."""
@@ -103,7 +103,7 @@ class SharedCounts:
             self.frequencies.zero()
 
     def free(self) -> None:
-        for part in (self.counts, self.shares, self.frequencies, self.saved):
+        for part in (self.counts, self.worker_totals, self.frequencies, self.saved):
             if part is not None:
                 part.free()
 
@@ -149,7 +149,7 @@ class SavedTopics:
 
     Attributes:
         pages: the topics, in rows of PAGE int32 values; each worker has its own rows.
-        known: KNOWN values for each worker.
+        known: the fields of each worker, int64, shape (workers * FIELDS,).
         topics: the number of topics.
     """
 
@@ -160,12 +160,12 @@ class SavedTopics:
     @staticmethod
     def make(topics: int, tokens: int, workers: int, names: CheckpointNames) -> SavedTopics:
         rows = _pages(tokens, topics) + workers
-        pages = names.give(lambda name: DCV.dense(PAGE, rows, "int32", name=name)).matrix()
-        return SavedTopics(pages, names.give(lambda name: DCV.dense(workers * KNOWN, 1, "int64", name=name)), topics)
+        pages = names.vector(lambda name: DCV.dense(PAGE, rows, "int32", name=name)).matrix()
+        return SavedTopics(pages, names.vector(lambda name: DCV.dense(workers * FIELDS, 1, "int64", name=name)), topics)
 
     def announce_size(self, rank: int, tokens: int) -> None:
-        """Announce a worker's number of tokens; all workers do so before any of them saves."""
-        self.known.push(np.array([_pages(tokens, self.topics)]), np.array([rank * KNOWN + PAGES]))
+        """Announce a worker's number of tokens. All workers announce it before a worker saves topics."""
+        self.known.push(np.array([_pages(tokens, self.topics)]), np.array([rank * FIELDS + PAGES]))
 
     def save(self, rank: int, tokens_hash: int, topics: Array) -> None:
         """Save the topics of a worker's tokens. If the worker dies during this, some pages keep their old content."""
@@ -174,11 +174,11 @@ class SavedTopics:
         values.view(np.uint8)[: topics.nbytes] = topics.view(np.uint8)
         with batch():
             self.pages.push(rows, values.reshape(-1, PAGE))
-            self.known.push(np.array([tokens_hash]), np.array([rank * KNOWN + TOKENS_HASH]))
+            self.known.push(np.array([tokens_hash]), np.array([rank * FIELDS + TOKENS_HASH]))
 
     def load(self, rank: int, tokens_hash: int, tokens: int) -> Array | None:
-        """Return the saved topics of a worker's tokens; None if it saved none, or those of other tokens."""
-        if int(self.known.pull(np.array([rank * KNOWN + TOKENS_HASH]))[0]) != tokens_hash:
+        """Return the saved topics of a worker's tokens; None: it has not saved, or has saved topics of other tokens."""
+        if int(self.known.pull(np.array([rank * FIELDS + TOKENS_HASH]))[0]) != tokens_hash:
             return None
         values: Array = self.pages.pull(self._rows(rank)).reshape(-1).view(topic_dtype(self.topics))
         return values[:tokens]
@@ -188,7 +188,7 @@ class SavedTopics:
         self.known.free()
 
     def _rows(self, rank: int) -> Int64s:
-        counts = self.known.pull().reshape(-1, KNOWN)[:, PAGES]
+        counts = self.known.pull().reshape(-1, FIELDS)[:, PAGES]
         return np.arange(counts[rank]) + counts[:rank].sum()
 
 

@@ -17,7 +17,7 @@ from ps2.algorithms.training.table import deal_by_cost
 from ps2.data.rows import LocalRows
 from ps2.matrix.partition import Partition
 
-# Numbers of topics, and of tokens of a document: one that fits 16 bits, and one that does not.
+# The numbers of topics, and of a document's tokens, to compile for: one fits 16 bits, one does not.
 SIZES = (2, SHORT + 1)
 
 
@@ -36,7 +36,7 @@ def warm() -> None:
 
 
 def _sample(tokens: int, topics: int) -> None:
-    """Sample none of the ``tokens`` tokens of a document: only types matter for compilation."""
+    """Call the samplers' kernels with a document of ``tokens`` tokens, but for no words: types suffice to compile."""
     zeros = np.zeros(1, np.int64)
     key, prior = iteration_key(0, 0), Prior(np.ones(topics), 1.0, 1)
     Assignments.random(Corpus.from_counts(sp.csr_array(np.ones((1, 1))), zeros, zeros), topics, key)
@@ -44,7 +44,7 @@ def _sample(tokens: int, topics: int) -> None:
     for sampler in ("dense", "sparse"):
         assignments = Assignments.of(corpus, topics, np.zeros(tokens, np.int32), sampler)
         assignments.sample(0, 0, np.zeros((0, topics), np.int32), np.zeros(topics, np.int64), prior, key)
-        assignments.changed(0, 1, assignments.topics.copy())
+        assignments.changes_since(0, 1, assignments.topics.copy())
         assignments.likelihood(prior)
         assignments.counts_of_counts()
 

@@ -1,4 +1,4 @@
-"""Faults of the rows of a DataFrame, counted by kind over all workers, with an example of each kind."""
+"""Count faults in the rows of a DataFrame by kind, over all workers, and describe them with an example of each kind."""
 
 from __future__ import annotations
 
@@ -19,34 +19,35 @@ from ps2.errors import InputError
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
-# The kinds of faults in their order in a worker's array, each with the column's role and the fault in words.
+# The kinds of faults, in the order of a worker's array (see ``Faults.array``). Each has the role of the faulty column,
+# and a description for messages.
 KINDS = {
     "null features": ("features", "hold null"),
-    "wild features": ("features", "hold NaN or infinite values"),
+    "non-finite features": ("features", "hold NaN or infinite values"),
     "infinite features": ("features", "hold infinite values, or too large ones"),
     "no category": ("features", "hold values that are no category"),
     "no count": ("features", "hold values that are no counts"),
     "sizes": ("features", "have another size than the rest"),
     "indices": ("features", "hold indices outside their size, or not as many of them as values"),
     "null label": ("label", "hold null"),
-    "wild label": ("label", "hold NaN or an infinite value"),
+    "non-finite label": ("label", "hold NaN or an infinite value"),
     "class": ("label", "hold a label that is not one of the classes"),
     "null weight": ("weight", "hold null"),
-    "wild weight": ("weight", "hold NaN or an infinite value"),
+    "non-finite weight": ("weight", "hold NaN or an infinite value"),
     "negative weight": ("weight", "hold a negative value"),
     "null validation": ("validation", "hold null"),
     "null margin": ("margin", "hold null"),
-    "wild margin": ("margin", "hold NaN or an infinite value"),
+    "non-finite margin": ("margin", "hold NaN or an infinite value"),
     "null group": ("group", "hold null"),
 }
 # The kinds for which imputing values can help: null, NaN and infinite numbers.
-ABSENT = [kind for kind in KINDS if kind.startswith(("null", "wild")) and not kind.endswith(("validation", "group"))]
+IMPUTABLE = [k for k in KINDS if k.startswith(("null", "non-finite")) and not k.endswith(("validation", "group"))]
 # A worker's array: the number of rows; the number of features of the first row (-1: no row); then, for each kind of
-# fault, the number of faulty rows, and the first such row with its value and feature (-1: the kind has no feature).
+# fault, the number of faulty rows; the index of the first such row, its value, and its feature (-1: none).
 _HEAD, _PER_KIND = 2, 4
 LENGTH = _HEAD + _PER_KIND * len(KINDS)
 
-# Counts, and some of their sums, are stored as int32.
+# The largest count of a word in a document: counts, and some of their sums, are stored as int32.
 MAX_COUNT = 2**31 - 1
 
 
@@ -59,7 +60,7 @@ class ColumnNames:
         label: a column of numbers or booleans; None: rows have no labels.
         weight: a column of numbers that are not negative; None: all weights are 1.
         validation: a column of booleans, true for rows to hold out; None: no row is held out.
-        margin: a column of initial margins, to which the model's are added; None: rows have no initial margins.
+        margin: a column of initial margins, to which the model's margins are added; None: there is no such column.
         group: a column of int64, the group of each row; None: rows have no groups.
     """
 
@@ -86,12 +87,12 @@ class Form:
     """The form that rows must have.
 
     Attributes:
-        size: the number of features; None: that of the first row.
-        classes: the number of classes; labels are integers below it. None: labels are any numbers.
+        size: the number of features; None: the number of the first row.
+        classes: the number of classes; labels must be integers from 0 to ``classes`` - 1. None: labels are any numbers.
         dtype: the dtype of the features in memory; a value that is infinite in this dtype is a fault.
         missing: True if NaN and null numbers are missing values, False if they are faults.
-        categories: the number of categories by feature number; the values of such a feature are integers below it.
-        counts: True if values must be whole numbers from 0 to ``MAX_COUNT``.
+        categories: the number of categories by feature index; values of such a feature are integers below this number.
+        counts: True if values must be integers from 0 to ``MAX_COUNT``.
     """
 
     size: int | None = None
@@ -102,7 +103,7 @@ class Form:
     counts: bool = False
 
     def is_outside(self, values: Array, features: Array) -> Mask:
-        """Return which values are outside of their feature's categories, or are not counts if they must be."""
+        """Return a mask of the values that are not a category of their feature, or not a count."""
         if self.counts:
             return np.isfinite(values) & outside(values, MAX_COUNT + 1)
         if not self.categories:
@@ -112,7 +113,7 @@ class Form:
 
     @cached_property
     def _counts(self) -> Float64s:
-        """The number of categories of each feature up to the last categorical one, then infinity for all others."""
+        """The number of categories by feature index (infinity: not categorical); its last element is for all others."""
         counts = np.full(max(self.categories) + 2, np.inf)
         counts[list(self.categories)] = list(self.categories.values())
         return counts
@@ -129,7 +130,7 @@ class Faults:
     Attributes:
         columns: the columns that are read.
         form: the form that rows must have.
-        size: the number of features of each row; None: that of the first row.
+        size: the number of features of each row; None: no row was read yet.
         rows: the number of rows so far.
     """
 
@@ -137,14 +138,14 @@ class Faults:
     form: Form
     size: int | None = None
     rows: int = 0
-    # By kind: the number of faulty rows, and the first one with its value and feature.
+    # By kind: the number of faulty rows; the index of the first such row, its value and its feature.
     _by_kind: dict[str, tuple[int, int, float, int]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self._by_kind)
 
     def count(self, batch: pa.RecordBatch) -> None:
-        """Count the faults of another batch; raise InputError if a column is missing or has another type."""
+        """Count the faults of another batch; raise InputError if a column is missing or its type is wrong."""
         self._count_features(batch)
         for role in ("label", "weight", "margin"):
             if (name := getattr(self.columns, role)) is not None:
@@ -158,27 +159,27 @@ class Faults:
     def array(self) -> Float64s:
         """Return the faults as float64, shape (LENGTH,), for ``error_of``."""
         entries = [self._by_kind.get(kind, (0, -1, np.nan, -1)) for kind in KINDS]
-        head = [float(self.rows), -1.0 if self.size is None else float(self.size)]
-        return np.concatenate([head, np.array(entries, np.float64).reshape(-1)])
+        header = [float(self.rows), -1.0 if self.size is None else float(self.size)]
+        return np.concatenate([header, np.array(entries, np.float64).reshape(-1)])
 
     def _add(self, kind: str, is_bad: Mask, values: Array | None = None, features: Array | None = None) -> None:
-        """Add the faulty rows of a batch; ``values`` and ``features`` show what is wrong in each row."""
+        """Add the faulty rows of a batch; ``values`` and ``features`` have each row's wrong value and its feature."""
         if not is_bad.any():
             return
         row = int(np.argmax(is_bad))
         value = np.nan if values is None else float(values[row])
         feature = -1 if features is None else int(features[row])
-        first = self._by_kind.get(kind, (0, self.rows + row, value, feature))
-        self._by_kind[kind] = (first[0] + int(is_bad.sum()), *first[1:])
+        count, first_row, first_value, first_feature = self._by_kind.get(kind, (0, self.rows + row, value, feature))
+        self._by_kind[kind] = (count + int(is_bad.sum()), first_row, first_value, first_feature)
 
     def _count_numbers(self, batch: pa.RecordBatch, name: str, role: str) -> None:
         column = number_column(batch, name)
-        null = _nulls(column)
+        is_null = _nulls(column)
         values = column.to_numpy(zero_copy_only=False)
-        wild = ~np.isfinite(values) & ~null
-        self._add(f"null {role}", null)
-        self._add(f"wild {role}", wild, values)
-        is_finite = ~null & ~wild
+        is_non_finite = ~np.isfinite(values) & ~is_null
+        self._add(f"null {role}", is_null)
+        self._add(f"non-finite {role}", is_non_finite, values)
+        is_finite = ~is_null & ~is_non_finite
         if role == "weight":
             self._add("negative weight", is_finite & (values < 0), values)
         elif role == "label" and self.form.classes is not None:
@@ -190,61 +191,62 @@ class Faults:
             self._count_number_features(batch, names)
             return
         column = feature_column(batch, names)
-        null = _nulls(column)
-        rows = np.flatnonzero(~null)
-        # The values of a null in an Arrow array are undefined.
+        is_null = _nulls(column)
+        rows = np.flatnonzero(~is_null)
+        # The values of a null row in an Arrow array are undefined.
         lists = _Lists.of(column.drop_null())
         if self.size is None and len(lists.sizes):
             self.size = int(lists.sizes[0])
         if not self.form.missing:
-            null[rows[_rows_with(lists.null, lists.lengths)]] = True
-        self._add("null features", null)
-        faults = {self._wild_kind: self._wild(lists.values) & ~lists.null}
+            is_null[rows[_rows_with(lists.null, lists.lengths)]] = True
+        self._add("null features", is_null)
+        faults = {self._non_finite_kind: self._is_non_finite(lists.values) & ~lists.null}
         if not lists.misplaced().any():
             faults[self._outside_kind] = self.form.is_outside(self._stored(lists.values), lists.features)
         for kind, is_bad in faults.items():
-            self._add(kind, *(_spread(by_row, rows, batch.num_rows) for by_row in lists.first_with(is_bad)))
-        has_other_size = _spread(lists.sizes != self.size, rows, batch.num_rows)
-        self._add("sizes", has_other_size, _spread(lists.sizes, rows, batch.num_rows))
-        self._add("indices", _spread(lists.misplaced(), rows, batch.num_rows))
+            self._add(kind, *(_scatter(by_row, rows, batch.num_rows) for by_row in lists.first_with(is_bad)))
+        has_other_size = _scatter(lists.sizes != self.size, rows, batch.num_rows)
+        self._add("sizes", has_other_size, _scatter(lists.sizes, rows, batch.num_rows))
+        self._add("indices", _scatter(lists.misplaced(), rows, batch.num_rows))
 
     def _count_number_features(self, batch: pa.RecordBatch, names: tuple[str, ...]) -> None:
-        null = np.zeros(batch.num_rows, bool)
+        has_null = np.zeros(batch.num_rows, bool)
         # By kind: the first feature of each row with a wrong value (-1: none), and this value.
         faults = {
             kind: (np.full(batch.num_rows, -1), np.zeros(batch.num_rows))
-            for kind in (self._wild_kind, self._outside_kind)
+            for kind in (self._non_finite_kind, self._outside_kind)
         }
         for feature, name in enumerate(names):
             column = number_column(batch, name)
             is_null, values = _nulls(column), column.to_numpy(zero_copy_only=False)
-            null |= is_null & (not self.form.missing)
+            has_null |= is_null & (not self.form.missing)
+            is_non_finite = self._is_non_finite(values) & ~is_null
             is_outside = self.form.is_outside(self._stored(values), np.full(len(values), feature))
-            for kind, is_bad in ((self._wild_kind, self._wild(values) & ~is_null), (self._outside_kind, is_outside)):
-                features, shown = faults[kind]
+            for kind, is_bad in ((self._non_finite_kind, is_non_finite), (self._outside_kind, is_outside)):
+                features, wrong_values = faults[kind]
                 is_first = is_bad & (features < 0)
-                features[is_first], shown[is_first] = feature, values[is_first]
+                features[is_first], wrong_values[is_first] = feature, values[is_first]
         self.size = len(names)
-        self._add("null features", null)
-        for kind, (features, shown) in faults.items():
-            self._add(kind, features >= 0, shown, features)
+        self._add("null features", has_null)
+        for kind, (features, wrong_values) in faults.items():
+            self._add(kind, features >= 0, wrong_values, features)
 
     @property
-    def _wild_kind(self) -> str:
+    def _non_finite_kind(self) -> str:
         """The kind of fault of a value that is infinite or, unless it is a missing value, NaN."""
-        return "infinite features" if self.form.missing else "wild features"
+        return "infinite features" if self.form.missing else "non-finite features"
 
     @property
     def _outside_kind(self) -> str:
-        """The kind of fault of a finite value that ``Form.is_outside`` finds."""
+        """The kind of fault of a finite value for which ``Form.is_outside`` is true."""
         return "no count" if self.form.counts else "no category"
 
-    def _wild(self, values: Array) -> Mask:
+    def _is_non_finite(self, values: Array) -> Mask:
         stored = self._stored(values)
         return np.isinf(stored) if self.form.missing else ~np.isfinite(stored)
 
     def _stored(self, values: Array) -> Array:
-        """Return values in the dtype of the features in memory."""
+        """Return values in the dtype in which features are stored in memory."""
         with np.errstate(over="ignore"):
             return values.astype(self.form.dtype)
 
@@ -255,10 +257,10 @@ class _Lists:
 
     Attributes:
         sizes: the number of features of each row, int64, shape (n,).
-        lengths: the number of entries of each row, int64, shape (n,).
-        values, null: the entries, and which of them are null, shape (nnz,).
-        indices: the feature of each entry; None: 0, 1, ... in each row.
-        indices_lengths: the number of indices of each row, int64, shape (n,).
+        lengths: the number of stored values of each row, int64, shape (n,).
+        values, null: the stored values, and a mask of those that are null, shape (nnz,).
+        indices: the feature of each stored value; None: 0, 1, ... in each row.
+        indices_lengths: the number of indices of each row, int64, shape (n,); None: there are no indices.
     """
 
     sizes: Int64s
@@ -275,35 +277,35 @@ class _Lists:
             return _Lists(lengths, lengths, flat.to_numpy(zero_copy_only=False), _nulls(flat))
         kinds, sizes, indices, values = (column.field(name) for name in ("type", "size", "indices", "values"))
         flat, lengths = values.flatten(), list_lengths(values)
-        dense = kinds.to_numpy(zero_copy_only=False) == 1
-        row_sizes = np.where(dense, lengths, sizes.fill_null(-1).to_numpy(zero_copy_only=False))
-        entries = flat.to_numpy(zero_copy_only=False)
-        if dense.all():
-            return _Lists(row_sizes, lengths, entries, _nulls(flat))
-        index_lengths = list_lengths(indices)
-        columns = dense_columns(np.where(dense, lengths, index_lengths)).astype(np.int64)
-        sparse = np.repeat(~dense, np.where(dense, lengths, index_lengths))
-        # The indices of a dense row are ignored.
-        is_sparse_index = np.repeat(~dense, index_lengths)
-        columns[sparse] = indices.flatten().fill_null(-1).to_numpy(zero_copy_only=False)[is_sparse_index]
-        return _Lists(row_sizes, lengths, entries, _nulls(flat), columns, np.where(dense, lengths, index_lengths))
+        is_dense = kinds.to_numpy(zero_copy_only=False) == 1
+        row_sizes = np.where(is_dense, lengths, sizes.fill_null(-1).to_numpy(zero_copy_only=False))
+        stored_values = flat.to_numpy(zero_copy_only=False)
+        if is_dense.all():
+            return _Lists(row_sizes, lengths, stored_values, _nulls(flat))
+        # A dense row has the indices 0, 1, ..., one for each value; a list of indices that it may have is ignored.
+        num_indices = np.where(is_dense, lengths, list_lengths(indices))
+        columns = dense_columns(num_indices).astype(np.int64)
+        is_in_sparse_row = np.repeat(~is_dense, list_lengths(indices))
+        flat_indices = indices.flatten().fill_null(-1).to_numpy(zero_copy_only=False)
+        columns[np.repeat(~is_dense, num_indices)] = flat_indices[is_in_sparse_row]
+        return _Lists(row_sizes, lengths, stored_values, _nulls(flat), columns, num_indices)
 
     @property
     def features(self) -> Array:
-        """The feature of each entry."""
+        """The feature of each stored value."""
         return dense_columns(self.lengths) if self.indices is None else self.indices
 
     def first_with(self, is_bad_entry: Mask) -> tuple[Mask, Array, Array]:
         """Return which rows have a bad entry, and the value and feature of each row's first bad entry.
 
-        The feature is -1 if there are misplaced indices.
+        The feature is -1 if any row has misplaced indices.
         """
         count = len(self.lengths)
-        rows, first = np.unique(np.repeat(np.arange(count), self.lengths)[is_bad_entry], return_index=True)
+        rows, first_entries = np.unique(np.repeat(np.arange(count), self.lengths)[is_bad_entry], return_index=True)
         is_bad, values, features = np.zeros(count, bool), np.zeros(count), np.full(count, -1)
-        is_bad[rows], values[rows] = True, self.values[is_bad_entry][first]
+        is_bad[rows], values[rows] = True, self.values[is_bad_entry][first_entries]
         if not self.misplaced().any():
-            features[rows] = self.features[is_bad_entry][first]
+            features[rows] = self.features[is_bad_entry][first_entries]
         return is_bad, values, features
 
     def misplaced(self) -> Mask:
@@ -324,7 +326,7 @@ def validation_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def outside(values: Array, count: int | Array) -> Mask:
-    """Return which values are not 0, 1, ... count - 1, such as labels that are not classes."""
+    """Return a mask of the values that are not 0, 1, ..., ``count`` - 1, such as labels that are not classes."""
     return (values < 0) | (values >= count) | (values != np.floor(values))
 
 
@@ -332,20 +334,20 @@ def error_of(faults: Float64s, columns: ColumnNames = ColumnNames(), form: Form 
     """Return the error for the faults of all workers' rows.
 
     Args:
-        faults: ``Faults.array()`` of each worker, by rdd_partition, float64, shape (workers, LENGTH).
+        faults: ``Faults.array()`` of each worker, float64, shape (workers, LENGTH).
         columns: the names of the columns.
         form: the form that rows must have.
 
     Returns:
-        An error that names each kind of fault, the number of rows with it, and one such row; None: there is no fault.
+        An error with each kind of fault, the number of rows with this fault, and one such row; None: no row is faulty.
     """
     total = int(faults[:, 0].sum())
     by_kind = faults[:, _HEAD:].reshape(len(faults), len(KINDS), _PER_KIND)
     sentences = [
-        _sentence(columns.shown(role), fault, by_kind[:, number], total)
-        + _expected(kind, by_kind[:, number], columns, form)
-        for number, (kind, (role, fault)) in enumerate(KINDS.items())
-        if by_kind[:, number, 0].any()
+        _sentence(columns.shown(role), fault, by_kind[:, index], total)
+        + _expected(kind, by_kind[:, index], columns, form)
+        for index, (kind, (role, fault)) in enumerate(KINDS.items())
+        if by_kind[:, index, 0].any()
     ]
     with_rows = np.flatnonzero(faults[:, 1] >= 0)
     sizes = faults[with_rows, 1]
@@ -356,20 +358,20 @@ def error_of(faults: Float64s, columns: ColumnNames = ColumnNames(), form: Form 
             f"and {sizes[other]:.0f} in rdd_partition {with_rows[other]}"
         )
     kinds = [kind for kind, counts in zip(KINDS, by_kind[:, :, 0].T, strict=True) if counts.any()]
-    are_absent = any(kind in ABSENT and not (form.missing and "features" in kind) for kind in kinds)
-    advice = f" ({IMPUTE})" if are_absent else ""
+    can_impute = any(kind in IMPUTABLE and not (form.missing and "features" in kind) for kind in kinds)
+    advice = f" ({IMPUTE})" if can_impute else ""
     return InputError("; ".join(sentences) + advice) if sentences else None
 
 
 def _expected(kind: str, faults: Float64s, columns: ColumnNames, form: Form) -> str:
-    """Return the wrong feature with the expected values, or the expected size; empty for other faults."""
+    """Return words about the faulty feature and its expected values, or the expected size; "" for other faults."""
     if kind == "sizes" and form.size is not None:
         return f": expected size {form.size}"
     feature = int(faults[np.argmax(faults[:, 0] > 0), 3])
     if feature < 0:
         return ""
     name = str(feature) if isinstance(columns.features, str) else repr(columns.features[feature])
-    if kind in ("wild features", "infinite features"):
+    if kind in ("non-finite features", "infinite features"):
         missing = "NaN or " if form.missing else ""
         return f": feature {name}, where {missing}a finite number that fits {form.dtype} was expected"
     if form.counts:
@@ -387,18 +389,18 @@ def _sentence(name: str, fault: str, faults: Float64s, total: int) -> str:
 
 
 def _nulls(column: pa.Array) -> Mask:
-    # A copy, as a view of Arrow's memory cannot be written to.
+    # Copied, because a view of Arrow's memory is read-only.
     return np.array(column.is_null().to_numpy(zero_copy_only=False), bool)
 
 
 def _rows_with(is_bad_entry: Mask, lengths: Int64s) -> Mask:
-    """Return which rows have a bad entry; ``lengths`` are the rows' numbers of entries."""
+    """Return a mask of the rows with a bad entry. ``lengths`` has the number of entries of each row."""
     rows = np.repeat(np.arange(len(lengths)), lengths)
     return np.bincount(rows[is_bad_entry], minlength=len(lengths)) > 0
 
 
-def _spread(values: Array, rows: Int64s, count: int) -> Array:
-    """Return an array of ``count`` zeros in which ``rows`` have these values."""
-    spread = np.zeros(count, values.dtype)
-    spread[rows] = values
-    return spread
+def _scatter(values: Array, rows: Int64s, count: int) -> Array:
+    """Return an array of ``count`` elements with these values at ``rows``, and zeros elsewhere."""
+    result = np.zeros(count, values.dtype)
+    result[rows] = values
+    return result

@@ -1,4 +1,4 @@
-"""The observer of fits, such as the one that logs to MLflow. A process has at most one."""
+"""The observer of fits, such as the observer that logs to MLflow. A process has at most one observer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps2.algorithms.training.record import StepReport
 
 
 class FitWatch(Protocol):
-    """Watches one fit. Its methods raise no errors; all but ``ended`` return at once."""
+    """Receives the events of one fit. Its methods raise no errors. All except ``ended`` return at once."""
 
     def step(self, report: StepReport) -> None:
         """Record a step. Any thread may call this."""
@@ -29,7 +29,7 @@ _is_fitting: ContextVar[bool] = ContextVar("is_fitting", default=False)
 
 
 def observe_fits(observer: FitObserver | None) -> None:
-    """Set the observer of all fits that begin from now on, in place of the earlier one; None: no observer."""
+    """Set the observer of all fits that begin later. It replaces the earlier observer; None: no observer."""
     global _observer
     _observer = observer
 
@@ -39,8 +39,8 @@ def current_watch() -> FitWatch | None:
     return _watch.get()
 
 
-def observed(estimator: Any) -> FitWatch | None:
-    """Return the watch of a training that begins now and continues in other threads, or None."""
+def new_watch(estimator: Any) -> FitWatch | None:
+    """Return the observer's watch for a training that continues in other threads, or None."""
     return None if _observer is None else _observer(estimator)
 
 
@@ -51,14 +51,14 @@ def watched_fit(estimator: Any) -> Iterator[Callable[[Any], None]]:
     if observer is None or _is_fitting.get():
         yield lambda model: None
         return
-    fitting = _is_fitting.set(True)
+    fitting_token = _is_fitting.set(True)
     watch = observer(estimator)
-    token = _watch.set(watch)
+    watch_token = _watch.set(watch)
     models: list[Any] = [None]
     try:
         yield lambda model: models.__setitem__(0, model)
     finally:
-        _watch.reset(token)
-        _is_fitting.reset(fitting)
+        _watch.reset(watch_token)
+        _is_fitting.reset(fitting_token)
         if watch is not None:
             watch.ended(models[0])

@@ -1,7 +1,7 @@
 """A training in the process of the only worker, which has all rows.
 
-The programs are those of a fleet. The worker's loop calls the driver's ``on_clock`` directly, and the servers are in
-the same process, so no clock waits for the network.
+The worker and driver programs are the same as with a fleet. The worker's loop calls the driver's ``on_clock`` directly,
+and the servers are in the same process, so no clock waits for the network.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def result_of(outcome: Outcome, on_step: Callable[[StepReport], None]) -> Any:
-    """Return the result in the driver, after repeating the worker's warnings, error and step reports there."""
+    """Log the worker's warnings, raise its error, and report its steps, in the driver; return the result."""
     for name, text in outcome.warnings:
         logging.getLogger(name).warning("%s", text)
     if outcome.error is not None:
@@ -61,7 +61,7 @@ def result_of(outcome: Outcome, on_step: Callable[[StepReport], None]) -> Any:
 
 
 class _Warnings(logging.Handler):
-    """Collects warnings of the worker's process, which the driver logs later."""
+    """A logging handler that collects the warnings of the worker's process, for the driver to log later."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -71,8 +71,8 @@ class _Warnings(logging.Handler):
         self.warnings.append((record.name, record.getMessage()))
 
 
-# The share of the worker's free memory that the model and its training state can take.
-SHARE_OF_MEMORY = 0.5
+# The fraction of the worker's free memory that the in-process servers may use.
+MEMORY_FRACTION = 0.5
 
 OnStep = Callable[[StepReport], None]
 
@@ -157,7 +157,7 @@ class InProcessWorker:
         """Return at once: there are no other workers."""
 
     def rng(self, *key: int) -> np.random.Generator:
-        """See ``ps2.Worker.rng``: the same numbers as those of rank 0."""
+        """See ``ps2.Worker.rng``. The random numbers are the same as those of rank 0 in a fleet."""
         sequence = np.random.SeedSequence(self._seed, spawn_key=(self.rank, self.clock, *key))
         return np.random.Generator(np.random.Philox(sequence))
 
@@ -165,9 +165,9 @@ class InProcessWorker:
 def train_in_process(servers: int, reading: Any, train: Callable[[InProcessContext, OnStep], Any]) -> Outcome:
     """Train in the process of the only worker, with servers in the same process.
 
-    Each shard adds up its own values, so with as many servers as the fleet has, sums are equal to the fleet's.
+    Each shard adds up its own values, so with the fleet's number of servers, sums are rounded as in the fleet.
     """
-    network = InProcessServers(servers, int(free_bytes() * SHARE_OF_MEMORY) // servers)
+    network = InProcessServers(servers, int(free_bytes() * MEMORY_FRACTION) // servers)
     steps: list[StepReport] = []
     collector = _Warnings()
     log.addHandler(collector)
@@ -176,7 +176,7 @@ def train_in_process(servers: int, reading: Any, train: Callable[[InProcessConte
             result = train(InProcessContext(network, session, reading), steps.append)
         return Outcome(result, steps, collector.warnings)
     except PS2Error as error:
-        # The driver raises the error, as in a training on servers.
+        # ``result_of`` raises the error in the driver, as in a training on servers.
         return Outcome(warnings=collector.warnings, error=error)
     finally:
         log.removeHandler(collector)

@@ -15,12 +15,13 @@ from ps2.run.spark.backend import SparkBackend
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 5.0
+# The unit prefixes of large numbers: none, kilo, mega, ...
 PREFIXES = " KMGTPE"
 
 
-def say(what: str) -> None:
-    """Log the current work, such as "reading rows.libsvm"."""
-    log.info("%s", what)
+def log_activity(text: str) -> None:
+    """Log the current activity, such as "reading rows.libsvm"."""
+    log.info("%s", text)
 
 
 @contextmanager
@@ -29,18 +30,18 @@ def progress(name: str, steps: int, spark: SparkBackend | None = None) -> Iterat
     with progress_line(name, steps, "reading") as line:
         log.info("%s: the workers read their rows", name, extra={"is_live": line is not None})
         yield _LogLine(name, steps) if line is None else _live_line(line, steps, spark)
-    say(f"{name}: the model is trained")
+    log_activity(f"{name}: the model is trained")
 
 
 def describe(report: StepReport, steps: int) -> list[str]:
-    """Describe a step, the most important values first; times are means of all steps so far."""
+    """Describe a step for the progress line, most important first; time and speed are means over all steps so far."""
     words = report.words
     speed = report.rows / report.seconds if report.seconds else 0.0
     return [
         f"{words.step} {report.number}/{steps}",
         f"{words.objective} {report.objective:.6g}",
         *([] if report.validation is None else [f"validation {report.validation:.6g}"]),
-        *(f"{_short(value, 1000)} {_spoken(name)}" for name, value in report.metrics.items()),
+        *(f"{_short(value, 1000)} {_metric_text(name)}" for name, value in report.metrics.items()),
         *([f"{short_time(report.seconds / report.number)} {words.a_step}"] if report.seconds else []),
         *([f"{_short(speed, 1000)} rows/s"] if report.rows else []),
         *([f"{_short(report.bytes, 1024)}B"] if report.bytes else []),
@@ -74,13 +75,13 @@ def _live_line(line: ShowProgress, steps: int, spark: SparkBackend | None) -> Ca
     return show
 
 
-def _spoken(name: str) -> str:
-    """Return the name of a metric as text: "tokens/s" for "tokens_per_s"."""
+def _metric_text(name: str) -> str:
+    """Return the name of a metric for messages: "tokens/s" for "tokens_per_s"."""
     return name.replace("_per_", "/").replace("_", " ")
 
 
 def _short(number: float, base: int) -> str:
-    """Return a number in three digits with a unit prefix: 1.2M."""
+    """Return a number with three significant digits and a unit prefix: 1.2M. ``base`` is 1000, or 1024 for bytes."""
     power = 0
     while abs(number) >= 999.5 and power < len(PREFIXES) - 1:
         number, power = number / base, power + 1

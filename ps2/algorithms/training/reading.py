@@ -1,7 +1,6 @@
-"""Read a worker's rows: Arrow batches become arrays for training and for validation, or their faults are counted.
+"""Read a worker's rows: convert Arrow batches to arrays for training and for validation, or count their faults.
 
-After the first batch with a fault, rows are not read any more. The faults of all other batches are counted, so that the
-error is about all rows.
+After the first batch with a fault, batches are not converted any more, but their faults are counted for the error.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class Reading:
     """The rows that a worker has read.
 
     Attributes:
-        training: the rows to train with; no rows if there are faults.
-        held_out: the rows for validation; None if no column marks them.
-        size: the number of features; None if there was no row.
+        training: the rows to train with; empty if there are faults.
+        held_out: the rows for validation; None: no column marks held-out rows.
+        size: the number of features; None: the worker has no rows.
         faults: the faults of the rows for ``error_of``, float64, shape (faults.LENGTH,).
     """
 
@@ -40,8 +39,8 @@ class Reading:
 
 
 @dataclass(frozen=True, eq=False)
-class KeptReading:
-    """A ``Reading`` whose rows are in memory or in a file.
+class SpillableReading:
+    """A ``Reading`` whose rows are in memory, or in a file if memory was too small.
 
     Attributes:
         spilled: the size and the folder of the file; None: all rows are in memory.
@@ -55,19 +54,21 @@ class KeptReading:
 
 
 def read(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form = PLAIN) -> Reading:
-    """Read a worker's rows and count their faults. InputError: a column is missing or has another type."""
+    """Read a worker's rows and count their faults. InputError: a column is missing or its type is wrong."""
     parts, faults = _parts_of(batches, columns, form, None)
     training, held_out = parts.split()
     return Reading(training, held_out, faults.size, faults.array())
 
 
-def read_kept(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form, spill: RowSpill) -> KeptReading:
-    """Read rows as ``read`` does, into a file if they exceed the worker's memory; SpillError: the disk fails."""
+def read_spillable(
+    batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form, spill: RowSpill
+) -> SpillableReading:
+    """Read rows like ``read``, but into a file if they exceed the worker's memory. SpillError: the disk fails."""
     parts, faults = _parts_of(batches, columns, form, spill)
     if faults or not spill.is_begun:
-        return KeptReading(*parts.split(), faults.size, faults.array())
+        return SpillableReading(*parts.split(), faults.size, faults.array())
     training, held_out = parts.spilled(spill)
-    return KeptReading(training, held_out, faults.size, faults.array(), spill.spilled)
+    return SpillableReading(training, held_out, faults.size, faults.array(), spill.spilled)
 
 
 def _parts_of(
@@ -81,7 +82,7 @@ def _parts_of(
                 parts.add(batch)
             except InputError:
                 faults.size = parts.rows.size
-                # The rows that were read are not needed any more.
+                # Because of the fault, there is no training: the rows of earlier batches are not needed any more.
                 parts = _Parts(columns, form)
                 faults.count(batch)
                 if not faults:
@@ -110,7 +111,7 @@ class _Parts:
         self._groups: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Read a batch, or raise InputError for its first fault."""
+        """Read a batch; raise InputError if it has a fault. ``Faults.count`` then describes the faults."""
         names, form, rows, num_before = self._columns, self._form, self.rows, self.rows.rows
         features = read_features(batch, names.features, rows.dtype, num_before, missing=form.missing)
         if form.is_outside(features.values, features.columns).any():
@@ -123,10 +124,10 @@ class _Parts:
         if names.weight is not None:
             rows.weights.append(read_weights(batch, names.weight, num_before))
         if names.validation is not None:
-            marks = validation_column(batch, names.validation)
-            if marks.null_count:
+            is_held_out = validation_column(batch, names.validation)
+            if is_held_out.null_count:
                 raise InputError(f"column {names.validation!r}: expected no null")
-            self._held_out.append(marks.to_numpy(zero_copy_only=False).astype(bool))
+            self._held_out.append(is_held_out.to_numpy(zero_copy_only=False).astype(bool))
         if names.margin is not None:
             self._margins.append(read_numbers(batch, names.margin, num_before))
         if names.group is not None:
@@ -139,20 +140,20 @@ class _Parts:
     def write(self, spill: RowSpill) -> None:
         """Move the rows that are in memory to a file."""
         columns, begin = self._columns, 0
-        marks = None if columns.validation is None else np.concatenate(self._held_out)
+        is_held_out = None if columns.validation is None else np.concatenate(self._held_out)
         for rows in self.rows.drained(columns.label is not None, columns.weight is not None, spill.spill.block_bytes):
-            spill.append(rows, None if marks is None else marks[begin : begin + len(rows)])
+            spill.append(rows, None if is_held_out is None else is_held_out[begin : begin + len(rows)])
             begin += len(rows)
         del self._held_out[1:]
 
     def spilled(self, spill: RowSpill) -> tuple[SpilledRows, SpilledRows | None]:
-        """Return the same as ``split``, with the rows in a file."""
+        """Return the same rows as ``split``, but in a file."""
         self.write(spill)
         training, held_out = spill.finished()
         return training, None if self._columns.validation is None else held_out
 
     def split(self) -> tuple[LocalRows, LocalRows | None]:
-        """Return the rows for training, and the held-out rows if a column marks them; both have the same keys."""
+        """Return the rows for training, and the held-out rows (None: no column marks them); both have equal keys."""
         rows = self.rows.joined(self._columns.label is not None, self._columns.weight is not None).localize()
         if self._columns.margin is not None:
             rows = replace(rows, margins=np.concatenate(self._margins))

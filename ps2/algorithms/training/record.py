@@ -1,4 +1,4 @@
-"""The history of a training as it grows."""
+"""Record the history of a training step by step."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from ps2.data.row_spill import Spilled, spill_message
 
-# "local": the only worker, which has all rows, holds the model. "servers": the servers hold the model and compute with
-# it. "rows" (embeddings): the servers hold the model, and workers compute with rows of it.
+# "local": the only worker, which has all rows, stores the model. "servers": the servers store the model and compute
+# with it. "rows" (embeddings): the servers store the model, and workers pull its rows and compute with them.
 Via = Literal["local", "rows", "servers"]
 ViaName = Literal["auto", "local", "servers"]
 
@@ -34,8 +34,8 @@ class Placement:
     reason: str
 
     def __str__(self) -> str:
-        each = f"{self.workers} worker{'s' * (self.workers != 1)} of {self.threads} thread{'s' * (self.threads != 1)}"
-        return f"{self.via}, {each}: {self.reason}"
+        size = f"{self.workers} worker{'s' * (self.workers != 1)} of {self.threads} thread{'s' * (self.threads != 1)}"
+        return f"{self.via}, {size}: {self.reason}"
 
 
 M = TypeVar("M")
@@ -43,10 +43,10 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# The objective's growth by which a training has diverged, and the growth that is worth a warning: of the objective of
-# all rows, and of samples of them.
+# A training whose objective has grown by a factor above DIVERGED has diverged. A factor above WORSE causes a warning,
+# or above WORSE_SAMPLE if the objective is computed from samples of the rows.
 DIVERGED, WORSE, WORSE_SAMPLE = 1000.0, 1.01, 2.0
-# The largest number of rows in a table of steps.
+# The maximum number of rows in a table of steps.
 ROWS_SHOWN = 10
 
 
@@ -103,20 +103,20 @@ class TrainingHistory:
 
     Attributes:
         objective: the objective before the first step and after each step, or the mean loss of each step's rows at the
-            beginning of the step. For linear models it is the former, with all penalties, over all rows. With
-            minibatches each value but the last is estimated from the rows of the next step; if that step had no row,
-            the previous value is repeated.
+            beginning of the step. Linear models have the objective of all rows, with all penalties. With minibatches,
+            each value but the last is estimated from the rows of the next step; if the next step had no row, the
+            previous value is repeated.
         seconds: the duration of each step.
-        validation: the mean loss of the held-out rows after each step, if there are any.
+        validation: the mean loss of the held-out rows after each step; empty: no rows were held out.
         steps: the number of steps.
-        rows: the number of rows that steps were computed from, summed over steps.
+        rows: the number of rows whose loss was computed, summed over steps.
         bytes: the size of the arrays that workers exchanged with servers.
-        reason: why the training ended, in words.
-        metrics: other values of this kind of training, by name.
+        reason: the reason why the training ended, in words.
+        metrics: other measures of this kind of training, by name.
         words: the words for a step and the objective.
         placement: where the training ran; None: the family has no choice.
-        best: the step, from 1, with the best model by the held-out rows; None: the result is the last step's model.
-        gradients: the gradients that could be sent in two forms; None: there were none.
+        best: the step, from 1, after which held-out rows had the smallest loss; None: the result is the last model.
+        gradients: the gradients that could be sent in two forms; None: no gradient could.
         spilled: the bytes and the folder of each file to which a worker wrote rows.
         oob_score: the out-of-bag score of a random forest; None: it was not requested.
     """
@@ -151,12 +151,12 @@ class StepReport:
 
     Attributes:
         number: the step's number, from 1.
-        objective: the objective after the step, or the mean loss of its rows at its beginning.
+        objective: the objective after the step, or the mean loss of the step's rows before the step.
         seconds: the time since the first step began.
         rows: the number of rows whose loss was computed in all steps so far.
         bytes: the size of the arrays exchanged with servers so far.
         validation: the mean loss of the held-out rows; None: not known.
-        metrics: other values of this kind of training, by name.
+        metrics: other measures of this kind of training, by name.
         words: the words for a step and the objective.
     """
 
@@ -172,15 +172,13 @@ class StepReport:
 
 @dataclass
 class Record:
-    """Grows into a ``TrainingHistory``.
+    """The steps of a training so far, from which ``history`` makes a ``TrainingHistory``.
 
     Attributes:
         on_step: a function to call after each step. Some trainings end if it returns True.
-        reason: why the training ends early; "": it does not.
-        completed: why the training ends if it does not end early.
-        metrics: other values of this kind of training.
-        words: the words for a step and the objective.
-        best, gradients, spilled: see ``TrainingHistory``.
+        reason: the reason why the training ends early, in words; "": it does not end early.
+        completed: the reason in the history of a training that does not end early.
+        objective, seconds, validation, rows, bytes, metrics, words, best, gradients, spilled: see ``TrainingHistory``.
     """
 
     on_step: Callable[[StepReport], Any]
@@ -198,30 +196,31 @@ class Record:
     spilled: tuple[Spilled, ...] = ()
     _began_s: float = 0.0
     _last_s: float = 0.0
-    _marks: list[tuple[int, int, int, int, Gradients | None]] = field(default_factory=list)
+    # At the beginning of each clock: the numbers of objectives and validation losses, the rows, bytes and gradients.
+    _states: list[tuple[int, int, int, int, Gradients | None]] = field(default_factory=list)
 
     def start_timer(self) -> None:
-        """Start to measure the first step's time."""
+        """Start to measure the duration of the first step."""
         self._began_s = self._last_s = time.monotonic()
 
     def forget(self) -> None:
         """Drop all records: the training is recorded again from its start."""
-        del self.objective[:], self.seconds[:], self.validation[:], self._marks[:]
+        del self.objective[:], self.seconds[:], self.validation[:], self._states[:]
         self.rows = self.bytes = 0
         self.reason, self.best, self.gradients = "", None, None
 
     def enter(self, clock: int) -> None:
-        """Begin to record a clock. If it was recorded before, the fleet has rolled back: drop the later records."""
+        """Begin to record a clock. If it was recorded before, the fleet has rolled back: drop all later records."""
         self.reason = ""
-        if clock < len(self._marks):
-            objectives, validations, self.rows, self.bytes, self.gradients = self._marks[clock]
+        if clock < len(self._states):
+            objectives, validations, self.rows, self.bytes, self.gradients = self._states[clock]
             steps = max(0, len(self.seconds) - len(self.objective) + objectives)
             del self.seconds[steps:], self.objective[objectives:], self.validation[validations:]
-            del self._marks[clock:]
-        self._marks.append((len(self.objective), len(self.validation), self.rows, self.bytes, self.gradients))
+            del self._states[clock:]
+        self._states.append((len(self.objective), len(self.validation), self.rows, self.bytes, self.gradients))
 
-    def keep(self, steps: int, rows: int, bytes: int) -> None:
-        """Drop all but the first ``steps`` steps, which had these rows and bytes; the training repeats the others."""
+    def truncate(self, steps: int, rows: int, bytes: int) -> None:
+        """Keep the first ``steps`` steps, which had these rows and bytes; the training repeats the later steps."""
         del self.seconds[steps:], self.objective[steps:], self.validation[steps:]
         self.rows, self.bytes = rows, bytes
 
@@ -231,7 +230,7 @@ class Record:
         self.bytes += bytes
 
     def add_gradients(self, gradients: Gradients | None) -> None:
-        """Add the gradients of a clock that could be sent in two forms; None: there were none."""
+        """Add the gradients of a clock that could be sent in two forms; None: no gradient could."""
         if gradients is not None:
             self.gradients = gradients + (self.gradients or Gradients())
 
@@ -250,19 +249,19 @@ class Record:
 
         Objectives below ``rounding`` are rounding errors.
         """
-        known = [value for value in self.objective if not math.isnan(value)] or [math.nan]
-        first, last = max(known[0], rounding), known[-1]
+        objectives = [value for value in self.objective if not math.isnan(value)] or [math.nan]
+        first, last = max(objectives[0], rounding), objectives[-1]
         factor = last / first if first else (math.inf if last else 1.0)
-        return factor, f"the objective has grown from {known[0]:g} to {last:g}"
+        return factor, f"the objective has grown from {objectives[0]:g} to {last:g}"
 
-    def known(self, objective: float) -> float:
-        """Return the objective of a step. A step without rows has NaN, which becomes the previous step's objective.
+    def fill_missing(self, objective: float) -> float:
+        """Return the objective of a step, or of the previous step if it is NaN because the step had no rows.
 
-        Steps before the first one with rows receive its objective, as their models were about the same.
+        If all earlier steps had no rows, they get this objective, because their models were about the same.
         """
         if math.isnan(objective):
             return self.objective[-1] if self.objective else objective
-        self.objective[:] = [objective if math.isnan(one) else one for one in self.objective]
+        self.objective[:] = [objective if math.isnan(value) else value for value in self.objective]
         return objective
 
     def add_earlier_step(self, objective: float, seconds: float) -> None:
@@ -274,9 +273,9 @@ class Record:
     def add_objective(self, objective: float, earlier_s: float | None = None) -> None:
         """Add the objective after a step (NaN: the step had no rows); the first call is for the initial model.
 
-        ``earlier_s`` is the duration of a step that an earlier driver took; None: this driver took it.
+        ``earlier_s`` is the duration of a step that an earlier driver took; None: this driver took the step.
         """
-        objective = self.known(objective)
+        objective = self.fill_missing(objective)
         if not self.objective:
             self.objective.append(float(objective))
         elif earlier_s is None:
@@ -287,9 +286,9 @@ class Record:
     def add_step(
         self, objective: float, metrics: Mapping[str, float] | None = None, seconds: float | None = None
     ) -> bool:
-        """Add a step; return whether ``on_step`` wants the training to end.
+        """Add a step; return whether ``on_step`` requests the end of the training.
 
-        Without ``seconds``, the step has taken the time since the last one.
+        ``seconds`` is the step's duration; None: the time since the last step.
         """
         now_s = time.monotonic()
         self.objective.append(float(objective))
@@ -310,11 +309,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Step:
-    """One step, with the attributes of ``TrainingHistory``; None: not known.
-
-    Attributes:
-        number: the step's number, from 1.
-    """
+    """The values of one step in a ``TrainingHistory``. ``number`` counts from 1; ``validation`` None: not known."""
 
     number: int
     objective: float
@@ -326,10 +321,10 @@ class Step:
 def by_step(history: TrainingHistory) -> list[Step]:
     """Return all steps of a training."""
     objectives = history.objective[len(history.objective) - history.steps :]
-    # The first steps can lack a validation loss, and there can be a loss from before the first step.
-    unknown = [None] * max(0, history.steps - len(history.validation))
-    validations = [*unknown, *history.validation[max(0, len(history.validation) - history.steps) :]]
-    # Only the metrics with a value for each step; others have, for example, a value for each feature.
+    # The first steps can lack a validation loss, or there can be a loss before the first step.
+    missing = [None] * max(0, history.steps - len(history.validation))
+    validations = [*missing, *history.validation[max(0, len(history.validation) - history.steps) :]]
+    # Only metrics that have a value for each step: some have, for example, a value for each feature.
     metrics = {name: values for name, values in history.metrics.items() if len(values) == history.steps}
     return [
         Step(
@@ -364,13 +359,13 @@ def cells(history: TrainingHistory) -> list[list[str]]:
     ]
 
 
-def spaced(rows: Sequence[T]) -> list[T]:
+def thin(rows: Sequence[T]) -> list[T]:
     """Return at most ``ROWS_SHOWN`` rows: the first, the last and evenly spaced rows between them."""
     count = min(ROWS_SHOWN, len(rows))
     return [rows[i] for i in sorted({round(i * (len(rows) - 1) / max(count - 1, 1)) for i in range(count)})]
 
 
 def best_step(history: TrainingHistory) -> int | None:
-    """Return the number of the step with the least loss of the held-out rows; None: there are no such rows."""
+    """Return the number of the step with the smallest validation loss; None: no rows were held out."""
     steps = [step for step in by_step(history) if step.validation is not None]
     return min(steps, key=lambda step: step.validation or 0.0).number if steps else None

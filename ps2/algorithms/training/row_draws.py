@@ -1,7 +1,7 @@
-"""Weighted random selection of rows that depends on the rows' values only, not on their partitions. Pure.
+"""Select rows at random, by weight. The selection depends on the rows' values, not on their partitions. Pure.
 
-Each row gets a number in (0, 1) from the seed, the draw and the row's hash. The rows with the smallest
--log(number) / weight are selected (Efraimidis and Spirakis). Equal rows have equal numbers, and count as one row.
+Each row gets a random number u in (0, 1) from the seed, the draw's number and the row's hash. The rows with the
+smallest -log(u) / weight are selected (Efraimidis and Spirakis, 2006). Equal rows have equal u, and count as one row.
 """
 
 from __future__ import annotations
@@ -28,37 +28,38 @@ def hashes(x: sp.csr_array, keys: Int64s) -> UInt64s:
 
 
 def priorities(ids: UInt64s, weights: Float64s, seed: int, draw: int) -> Float64s:
-    """Return the priorities of rows: those with the smallest ones are selected. Without weight it is infinity."""
+    """Return the priorities of rows; rows with the smallest priorities are selected. Weight 0: infinity."""
     key = np.uint64((seed * int(GOLDEN) + (draw + 1) * (int(GOLDEN) >> 7)) % MODULUS)
-    numbers = np.empty(len(ids))
-    number_rows(readable(ids), key, numbers)
+    uniform = np.empty(len(ids))
+    number_rows(readable(ids), key, uniform)
     with np.errstate(divide="ignore"):
-        return -np.log(numbers) / weights
+        return -np.log(uniform) / weights
 
 
 def smallest(values: Float64s, ids: UInt64s, count: int) -> Int64s:
-    """Return the positions of up to ``count`` distinct rows with the smallest finite priorities, in ascending order."""
-    size = 2 * count
+    """Return the indices of up to ``count`` distinct rows with the smallest finite ``values``, in ascending order."""
+    num_candidates = 2 * count  # grows until the candidates have ``count`` distinct ids
     while True:
-        order = np.arange(len(values)) if size >= len(values) else np.argpartition(values, size)[:size]
+        is_all = num_candidates >= len(values)
+        order = np.arange(len(values)) if is_all else np.argpartition(values, num_candidates)[:num_candidates]
         order = order[np.isfinite(values[order])]
         order = order[np.lexsort((ids[order], values[order]))]
-        _, first = np.unique(ids[order], return_index=True)
-        if len(first) >= count or size >= len(values):
-            return np.asarray(order[np.sort(first)[:count]])
-        size *= 4
+        _, first_of_id = np.unique(ids[order], return_index=True)
+        if len(first_of_id) >= count or is_all:
+            return np.asarray(order[np.sort(first_of_id)[:count]])
+        num_candidates *= 4
 
 
 @kernel
 def identify(indptr: Int32s, columns: Int64s, bits: UInt64s, ids: UInt64s) -> None:
-    """Write a hash of each row's nonzero values and their columns, which does not depend on their order.
+    """Write a hash of each row's nonzero values and their features, which does not depend on their order.
 
-    ``columns`` are numbers among all features, ``bits`` the bits of the values as float64.
+    ``columns`` has the feature of each value; ``bits`` has the bits of each value as float64.
     """
     for i in range(len(indptr) - 1):
         total = np.uint64(0)
         for p in range(indptr[i], indptr[i + 1]):
-            # Shifted by one, the bits of 0.0 and -0.0 are 0.
+            # Without the sign bit, the bits of 0.0 and -0.0 are 0.
             if bits[p] << np.uint64(1) != np.uint64(0):
                 total += scrambled(scrambled(np.uint64(columns[p]) * GOLDEN + GOLDEN) + bits[p])
         ids[i] = scrambled(total)
@@ -66,6 +67,6 @@ def identify(indptr: Int32s, columns: Int64s, bits: UInt64s, ids: UInt64s) -> No
 
 @kernel
 def number_rows(ids: UInt64s, key: np.uint64, numbers: Float64s) -> None:
-    """Write a number in (0, 1) for each row from its hash and a key."""
+    """Write a uniform random number in (0, 1) for each row from its hash and a key."""
     for i in range(len(ids)):
         numbers[i] = (np.float64(scrambled(ids[i] ^ key) >> np.uint64(12)) + 0.5) * 2.0 * TO_UNIT

@@ -1,7 +1,7 @@
-"""A training is one ``ps.run``: a program in each worker, and calls in the driver between clocks.
+"""Run a training as one ``ps.run``: a program in each worker, and calls in the driver between clocks.
 
 Clock 0 is the same for all families: each worker reports the faults of its rows, and any fault ends the training with
-an error that counts all faults. Families use the clocks from ``FIRST_CLOCK`` on.
+an error that counts all faults. The clocks of a family begin with ``FIRST_CLOCK``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of
-from ps2.algorithms.training.reading import KeptReading, Reading, read, read_kept
+from ps2.algorithms.training.reading import Reading, SpillableReading, read, read_spillable
 from ps2.algorithms.training.table import Table
 from ps2.data.row_spill import RowSpill, Spilled
 from ps2.data.spilling import Spill
@@ -24,8 +24,8 @@ T = TypeVar("T")
 FIRST_CLOCK = 1
 
 
-class NotWhole(RecoveryError):
-    """Servers were lost just before the end of a run, so its result is incomplete, and the fit must start again."""
+class IncompleteRunError(RecoveryError):
+    """Servers were lost just before the end of a run, so its result is incomplete. The fit starts again."""
 
 
 class WorkerProgram(Protocol):
@@ -34,8 +34,8 @@ class WorkerProgram(Protocol):
     def __call__(self, worker: Any, reading: Any) -> Any:
         """Take part in the clocks from ``FIRST_CLOCK`` on.
 
-        ``reading`` is a ``Reading``, or a ``KeptReading`` if the training spills rows. After a rollback of the fleet
-        the program can be called again, with the same rows.
+        ``reading`` is a ``Reading``, or a ``SpillableReading`` if the training spills rows. After a rollback of the
+        fleet the program can be called again, with the same rows.
         """
 
 
@@ -49,10 +49,9 @@ class Training:
         program: the program of each worker.
         on_clock: a function that the driver calls when all workers have finished a clock of the family, with the
             clock's number, from 0, and the workers' reports. It returns a message to the workers, STOP or None.
-        staleness: the run's staleness.
-        seed: the run's seed.
-        first: the first clock of the run. A resumed training has finished the clocks below.
-        opening: a function that returns the run's first message to the workers, or None.
+        staleness, seed: the arguments of ``ps.run``.
+        first_clock: the first clock of the run. A resumed training has finished the earlier clocks.
+        first_message: a function that returns the run's first message to the workers, or None.
         spill: the rule by which workers write rows to files; None: rows stay in memory.
         on_spilled: a function that the driver calls before ``on_clock``, with the sizes of the workers' files.
     """
@@ -63,8 +62,8 @@ class Training:
     on_clock: Callable[[int, list[Any]], Message | Stop | None] = lambda clock, reports: None
     staleness: int | None = 0
     seed: int = 0
-    first: int = 0
-    opening: Callable[[], Message | None] = lambda: None
+    first_clock: int = 0
+    first_message: Callable[[], Message | None] = lambda: None
     spill: Spill | None = None
     on_spilled: Callable[[list[Spilled]], None] = lambda spilled: None
 
@@ -107,11 +106,11 @@ class SurveyedTraining:
     """A training whose only worker also surveys its rows, which saves a Spark job.
 
     Attributes:
-        table: the rows, in one rdd_partition.
+        table: the rows, in one Spark partition.
         read: the argument ``read`` of ``ps.run``, which reads the worker's rows.
         survey: returns a report about the rows, as plain data.
-        decide: a function that the driver calls with the report. It returns a message with all that the worker needs to
-            train, or STOP for no training.
+        decide: a function that the driver calls with the report. It returns a message with all data that the worker
+            needs to train, or STOP: the worker does not train.
         program: trains in the worker; its arguments are the rows and the message's data.
     """
 
@@ -124,13 +123,13 @@ class SurveyedTraining:
 
 
 def run_surveyed(ps: Any, training: SurveyedTraining) -> Any:
-    """Survey rows and train on them in one Spark job; return the program's result, None if it was not called."""
+    """Survey rows and train on them in one Spark job; return the result of ``program``; None: it was not called."""
 
     def on_clock(clock: int, reports: list[Any]) -> Message | Stop | None:
         return training.decide(reports[0]) if clock < FIRST_CLOCK else None
 
-    work = partial(_survey_and_train, training.survey, training.program)
-    (result,) = ps.run(training.table.dealt, work, 1, 0, read=training.read, onClock=on_clock, seed=training.seed)
+    work, frame = partial(_survey_and_train, training.survey, training.program), training.table.frame_for_run
+    (result,) = ps.run(frame, work, 1, 0, read=training.read, onClock=on_clock, seed=training.seed)
     return result
 
 
@@ -142,26 +141,26 @@ def _run(ps: Any, training: Training, on_end: Callable[[], None] = lambda: None)
             return training.on_clock(clock - FIRST_CLOCK, reports)
         if error := error_of(reports[0], table.columns, training.form):
             raise error
-        if training.spill is not None and (spilled := [Spilled(*one) for one in reports[1]]):
+        if training.spill is not None and (spilled := [Spilled(*file) for file in reports[1]]):
             training.on_spilled(spilled)
-        return training.opening()
+        return training.first_message()
 
     return ps.run(
-        *(table.dealt, partial(_work, training.program), table.workers, training.staleness),
+        *(table.frame_for_run, partial(_work, training.program), table.workers, training.staleness),
         read=partial(_read, table.columns, training.form, training.spill),
         onClock=on_clock,
         onEnd=on_end,
-        firstClock=training.first,
+        firstClock=training.first_clock,
         seed=training.seed,
     )
 
 
 def _read(
     columns: ColumnNames, form: Form, spill: Spill | None, worker: Any, batches: Iterator[Any]
-) -> Reading | KeptReading:
+) -> Reading | SpillableReading:
     if spill is None:
         return read(batches, columns, form)
-    return read_kept(batches, columns, form, RowSpill(spill, worker.rank, worker.workers))
+    return read_spillable(batches, columns, form, RowSpill(spill, worker.rank, worker.workers))
 
 
 def _survey_and_train(
@@ -176,10 +175,10 @@ def _survey_and_train(
     return result
 
 
-def _work(program: WorkerProgram, worker: Any, reading: Reading | KeptReading) -> Any:
+def _work(program: WorkerProgram, worker: Any, reading: Reading | SpillableReading) -> Any:
     for _ in worker.clocks(FIRST_CLOCK):
         worker.report(reading.faults[None], merge="concat")
-        if isinstance(reading, KeptReading):
+        if isinstance(reading, SpillableReading):
             spilled = reading.spilled
             worker.report([] if spilled is None else [[spilled.bytes, spilled.folder]], merge="concat")
     return program(worker, reading)

@@ -1,7 +1,7 @@
-"""The form in which a worker's gradient is sent: value by value, or as sufficient factors (Petuum, section 3.4).
+"""Choose how a worker's gradient is sent: value by value, or as sufficient factors (Xing et al., 2016, section 3.4).
 
-If a model has K weights for each of D features, its gradient can be the sum over b rows of x_i (D values) times
-slopes_i (K values). The factors are b (D + K) values, or fewer if rows are sparse; the sum has K D values.
+If a model has K weights for each of D features, its gradient can be the sum over b rows i of x_i (D values) times
+slopes_i' (K values). The factors have b (D + K) values, or fewer if rows are sparse. The sum has K D values.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ps2.client.factors import sizes
 
 Array = npt.NDArray[Any]
 
-# Whether gradients are sent as sufficient factors: if these take fewer bytes, always, or never.
+# Whether gradients are sent as sufficient factors; "auto": if factors take fewer bytes than values.
 FactorsName = Literal["auto", "always", "never"]
 FACTORS: tuple[FactorsName, ...] = get_args(FactorsName)
 
 
 @dataclass(frozen=True, eq=False)
 class SentValues:
-    """The values of a gradient at some columns."""
+    """A gradient as values at some columns of the vector."""
 
     values: Array
     columns: Int64s
@@ -41,13 +41,13 @@ class SentValues:
 
 @dataclass(frozen=True, eq=False)
 class SentFactors:
-    """A gradient as the sum of ``x_i slopes_i'`` over rows, which servers compute (Xing et al., 2016, section 3.4).
+    """A gradient as the factors ``x_i`` and ``slopes_i`` of n rows; servers add up the products ``x_i slopes_i'``.
 
     Attributes:
         slopes: the derivatives with respect to each row's margins, shape (n, width).
         x: the rows, scipy CSR or an array, shape (n, k).
         keys: the features of the columns of x, int64, shape (k,).
-        nbytes: the size on the network.
+        nbytes: the number of bytes that are sent.
     """
 
     slopes: Float64s
@@ -64,25 +64,25 @@ class FormChoice:
     """Chooses the form of a worker's gradients; picklable.
 
     Attributes:
-        asked: the user's choice; "auto" compares the bytes of each gradient.
-        sent: the number of gradients since ``reported``, the number sent as factors, and the bytes of both forms.
+        requested: the user's choice; "auto" compares the bytes of both forms for each gradient.
+        counts: since the last ``take_report``: the number of gradients, those sent as factors, the bytes of both forms.
     """
 
-    asked: FactorsName
-    sent: dict[str, int] = field(default_factory=dict)
+    requested: FactorsName
+    counts: dict[str, int] = field(default_factory=dict)
 
     def factor_bytes(self, vector: DCV, width: int, x: Any, keys: Int64s) -> int | None:
         """Return the bytes of a gradient to send as factors to a dense vector; None: send it value by value."""
         as_factors, as_values = sizes(vector, width, x, keys)
-        is_factored = self.asked == "always" or (self.asked == "auto" and as_factors < as_values)
+        is_factored = self.requested == "always" or (self.requested == "auto" and as_factors < as_values)
         new = {"gradients": 1, "factored": int(is_factored), "factor_bytes": as_factors, "value_bytes": as_values}
-        self.sent = {name: self.sent.get(name, 0) + value for name, value in new.items()}
+        self.counts = {name: self.counts.get(name, 0) + value for name, value in new.items()}
         return as_factors if is_factored else None
 
-    def reported(self) -> dict[str, int]:
-        """Return the worker's report for ``gradients_of`` about its gradients since the last call."""
-        sent, self.sent = self.sent, {}
-        return sent
+    def take_report(self) -> dict[str, int]:
+        """Return the counts since the last call, for ``gradients_of``, and reset them."""
+        counts, self.counts = self.counts, {}
+        return counts
 
 
 def gradients_of(report: Mapping[str, Any]) -> Gradients | None:

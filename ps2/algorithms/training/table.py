@@ -1,4 +1,7 @@
-"""The training data: a table with one rdd_partition for each worker, its statistics, and its work by rdd_partition."""
+"""The training data: a table with one Spark partition for each worker, its statistics, and the cost of its rows.
+
+Messages and docs call a partition of Spark's data an rdd_partition; a matrix on servers also has partitions.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from ps2.run.spark.backend_lookup import backend_of
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows to train on, one rdd_partition for each worker, none of them empty.
+    """Rows to train on, in one non-empty Spark partition for each worker.
 
     Attributes:
         frame: the DataFrame.
         columns: the names of its columns by role.
-        workers: the number of rdd_partitions.
+        workers: the number of workers, and of Spark partitions.
     """
 
     frame: Any
@@ -30,27 +33,27 @@ class Table:
     workers: int
 
     @property
-    def dealt(self) -> Any:
-        """The DataFrame for ``ps.run``, marked with its number of partitions, which Spark Connect does not tell."""
+    def frame_for_run(self) -> Any:
+        """The DataFrame for ``ps.run``, with its number of partitions as an attribute: Spark Connect cannot tell it."""
         backend_of(self.frame).set_partitions(self.frame, self.workers)
         return self.frame
 
 
 @dataclass(frozen=True, eq=False)
 class OwnRows:
-    """Rows that a family reads with a function of its own.
+    """Rows that the family's own function reads in the workers.
 
     Attributes:
         frame: a DataFrame or an RDD.
         workers: the number of workers.
-        read: the argument ``read`` of ``ps.run``.
-        first: the clock of the run in which the training begins.
+        read: the family's function, which is the argument ``read`` of ``ps.run``.
+        first_clock: the clock of the run in which the training begins.
     """
 
     frame: Any
     workers: int
     read: Callable[[Any, Any], Any]
-    first: int = 0
+    first_clock: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,19 +84,19 @@ class Facts:
 
 
 def quoted(name: str) -> str:
-    """Return the name of a column in SQL's quotes."""
+    """Return the name of a column as a quoted SQL identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 
-# The columns of a survey that ``loads_of`` reads: the number of the rdd_partition, and aggregates of its rows.
+# The columns of a survey that ``loads_of`` reads: the index of the Spark partition, and aggregates of its rows.
 PART, ROWS, COST, SQUARES = "part", "rows", "cost", "cost_squared"
-# These aggregates in SQL, from the column COST of the rows.
+# The aggregates in SQL, computed from the column COST of the rows.
 LOAD_SUMS = (f"count(1) as {ROWS}", f"sum({COST}) as {COST}", f"sum({COST} * {COST}) as {SQUARES}")
 
 
 @dataclass(frozen=True)
 class Load:
-    """The work of the rows of one rdd_partition.
+    """The work of the rows of one Spark partition. (Work that a family measures in seconds is ``placement.Work``.)
 
     A row costs 1, plus 1 for each stored feature value, token of a document or word of a sentence.
 
@@ -109,7 +112,7 @@ class Load:
 
     @staticmethod
     def of(rows: int, cost: float | None, squares: float | None) -> Load:
-        """Return a load; without finite sums each row costs 1, and the workers report what is wrong with the rows."""
+        """Return a load. If sums are not finite, each row costs 1; the workers report the fault when they read rows."""
         if cost is None or squares is None or not math.isfinite(cost) or not math.isfinite(squares):
             return Load(rows, rows, rows)
         return Load(rows, cost, squares)
@@ -122,7 +125,7 @@ NO_LOAD = Load(0, 0.0, 0.0)
 
 
 def loads_of(survey_rows: Iterable[Any]) -> dict[int, Load]:
-    """Return the load of each non-empty rdd_partition from the aggregates of a survey."""
+    """Return the load of each non-empty Spark partition from the rows of a survey."""
     loads: dict[int, Load] = {}
     for row in survey_rows:
         loads[row[PART]] = loads.get(row[PART], NO_LOAD) + Load.of(row[ROWS], row[COST], row[SQUARES])
@@ -130,9 +133,9 @@ def loads_of(survey_rows: Iterable[Any]) -> dict[int, Load]:
 
 
 def unevenness(loads: Iterable[Load], workers: int) -> float:
-    """Return how much a worker's share of the work varies if each gets an equal number of random rows.
+    """Return the relative standard deviation of a worker's cost if each worker gets equally many random rows.
 
-    This is the standard deviation of the sum of n / workers of n costs, relative to its mean.
+    A worker's cost is the sum of n / workers of the n costs, which are drawn without replacement.
     """
     total = sum(loads, NO_LOAD)
     if total.rows < 2 or not total.cost:
@@ -142,9 +145,9 @@ def unevenness(loads: Iterable[Load], workers: int) -> float:
 
 
 def deal_by_cost(costs: Int64s, parts: int) -> npt.NDArray[np.int32]:
-    """Assign items to parts greedily; return each item's part.
+    """Assign n items to parts of about equal cost; return each item's part, int32, shape (n,).
 
-    The costliest item comes first; an item goes to the cheapest part with fewer than ``ceil(n / parts)`` items.
+    In order of descending cost, an item is assigned to the cheapest part that has fewer than ``ceil(n / parts)`` items.
     """
     capacity = -(-len(costs) // parts)
     part_of_item = np.empty(len(costs), np.int32)

@@ -94,7 +94,7 @@ class TreesEstimator(EnsembleSettings, FleetEstimator):
         if self.getVia() != "servers":
             compile_ahead(*self._SLOW_KERNEL)
 
-    def _began(self) -> Via | None:
+    def _earlier_via(self) -> Via | None:
         return via_of_resumed(PS2Context.getActive(), self._name)
 
 
@@ -119,7 +119,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         """
         return super().setInitialModel(value)
 
-    def _start_of(self, value: Any) -> Forest:
+    def _read_initial_model(self, value: Any) -> Forest:
         trained = value._trained if isinstance(value, BoostedModel) else value
         if not isinstance(trained, GBTModel):
             raise ConfigError(f"initialModel: expected a model of boosted trees, got {type(value).__name__}")

@@ -80,7 +80,7 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
         return trained
 
     @property
-    def _predicting(self) -> GBTModel:
+    def _predictor(self) -> GBTModel:
         """A model of the first ``numTrees`` trees of each output."""
         count = self._rounds
         if count is None:
@@ -155,7 +155,7 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
             UsageError: in xgboost's float32, training rows would go to other leaves, or leaf values would be lost.
             RecoveryError: the file system refuses.
         """
-        self._predicting.saveXGBoost(path)
+        self._predictor.saveXGBoost(path)
 
 
 class GBTClassificationModel(GBTClassifierSettings, BoostedModel, ProbabilityModel, ProbabilisticClassificationModel):

@@ -300,6 +300,6 @@ def work_of(survey: Any, plan: BoostingPlan, trees: int, node_s: float = 0.0) ->
         servers_s=num_additions * send_s + leaves * node_s + clocks * CLOCK_S,
         local_threads=math.inf,
         worker_threads=math.inf,
-        thread_share=THREAD_SPEEDUP,
+        thread_efficiency=THREAD_SPEEDUP,
         why_not_auto=why_not_auto,
     )

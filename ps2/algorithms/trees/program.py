@@ -98,7 +98,7 @@ class LocalProgram(TreesProgram[F]):
     def __init__(self, run: TreeRun) -> None:
         super().__init__(run)
         # A restored context recognises the training by the name of this vector.
-        self._name_vector = run.names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
+        self._name_vector = run.names.vector(lambda name: DCV.dense(1, 1, "int64", name=name))
 
     def free(self) -> None:
         self._name_vector.free()
@@ -293,7 +293,7 @@ def train(
     Journal.of(names, settings, BoostingProgram.number)
     if plan.via == "local":
         return run_program(ps, LocalBoostingProgram(run), table, names)
-    if not names.begun:
+    if not names.finished_clocks:
         check_memory(problem, plan, facts.rows, ps.memory())
     return run_program(ps, BoostingProgram(run), table, names)
 
@@ -301,7 +301,7 @@ def train(
 def via_of_resumed(ps: Any, name: str) -> Via | None:
     """Return ``via`` of the training that a restored context resumes; None: it resumes none of this name."""
     names = CheckpointNames.of(name, ps) if name and ps is not None and ps.conf.restore is not None else UNNAMED
-    return earlier_settings(names).get("via") if names.called else None
+    return earlier_settings(names).get("via") if names.handled_clocks else None
 
 
 def _set_counts(trees: list[Tree], report: Any) -> None:

@@ -116,10 +116,10 @@ class Quantiles:
         """Make vectors of zeros, or find those of a resumed training; mean_weight None: all weights are 1."""
 
         def dense(dim: int, dtype: str) -> DCV:
-            return names.give(lambda name: DCV.dense(dim, 1, dtype, name=name))
+            return names.vector(lambda name: DCV.dense(dim, 1, dtype, name=name))
 
         def sparse(dim: int) -> DCV:
-            return names.give(lambda name: DCV.sparse(dim, 1, "int64", name=name))
+            return names.vector(lambda name: DCV.sparse(dim, 1, "int64", name=name))
 
         return Quantiles._of(problem, bins, mean_weight, min_rows, (dense, sparse))
 

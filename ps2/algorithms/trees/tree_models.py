@@ -54,7 +54,7 @@ class AnyTrees(FleetModel):
         return [*super()._outputs(), (self.getOrDefault("leafCol"), "leaf")]  # type: ignore[safe-super]
 
     def _leaves(self, value: Any) -> list[int]:
-        leaves: list[int] = self._predicting.leaves(as_row(value, self.numFeatures, missing=True))[0].tolist()
+        leaves: list[int] = self._predictor.leaves(as_row(value, self.numFeatures, missing=True))[0].tolist()
         return leaves
 
 
@@ -137,7 +137,7 @@ class Ensemble(AnyTrees):
         frame, name = super()._transform(dataset), self.getOrDefault("leafCol")
         if not name:
             return frame
-        leaves = [{"idx": t, "num_vals": tree.leaf_count} for t, tree in enumerate(self._predicting.forest.trees)]
+        leaves = [{"idx": t, "num_vals": tree.leaf_count} for t, tree in enumerate(self._predictor.forest.trees)]
         attributes = {"attrs": {"nominal": leaves}} if leaves else {}
         metadata = {"ml_attr": {**attributes, "num_attrs": len(leaves)}}
         return frame.withColumn(name, column(name).alias(name, metadata=metadata))

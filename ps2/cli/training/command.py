@@ -248,11 +248,11 @@ class TrainingCommand(ABC, Generic[D]):
 
     def _write_files(self, data: D, model: Any) -> Iterator[str]:
         """Write the model, the other files and the plots; yield a line of text after each."""
-        from ps2.algorithms.training.progress import say
+        from ps2.algorithms.training.progress import log_activity
         from ps2.storage.files import reason
 
         output = self.run.output
-        say(f"saving {output}")
+        log_activity(f"saving {output}")
         model.write().overwrite().save(output)
         yield f"model saved in {output}: ps2.algorithms.{self.loader or type(model).__name__}.load({output!r})"
         yield from self.write_more_files(model)

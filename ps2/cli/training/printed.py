@@ -33,13 +33,13 @@ def print_history(history: TrainingHistory, steps: str, run: RunOptions, with_re
     Args:
         steps: the noun for steps, in the plural.
     """
-    from ps2.algorithms.training.record import cells, spaced, titles
+    from ps2.algorithms.training.record import cells, thin, titles
 
     print_pace(history, steps, run)
     if with_reason and history.reason:
         click.echo(history.reason)
     click.echo()
-    print_table([Column(title, right=True) for title in titles(history)], spaced(cells(history)))
+    print_table([Column(title, right=True) for title in titles(history)], thin(cells(history)))
     click.echo()
 
 

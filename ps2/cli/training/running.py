@@ -35,10 +35,10 @@ def in_spark(name: str, run: RunOptions, interrupt: Interrupt, work: Callable[[A
     with StatusLines(name):
         spark = get_or_create_session(run.master, name)
         interrupt.install()
-        progress.say("starting the servers" if run.fleet is None else f"attaching to {run.fleet}")
+        progress.log_activity("starting the servers" if run.fleet is None else f"attaching to {run.fleet}")
         try:
             with plain_errors(), PS2Context.getOrCreate(spark, conf=run.conf()) as ps:
-                progress.say("waiting for free task slots")
+                progress.log_activity("waiting for free task slots")
                 ps.waitForSlots()
                 workers = run.workers or max(1, backend_of(spark).total_slots())
                 check_workers(backend_of(spark), workers)

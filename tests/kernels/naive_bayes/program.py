@@ -74,8 +74,8 @@ class NaiveBayesProgram(Program[Trained[ClassProbabilities]]):
 
     def __init__(self, plan: NaiveBayesPlan, record: Record, names: CheckpointNames) -> None:
         super().__init__(plan, plan.form, record)
-        first = names.give(lambda name: DCV.dense(plan.dim, plan.classes, "float64", name=name))
-        self._counts = [first, *(names.give(first.derive) for _ in range(1, plan.classes))]
+        first = names.vector(lambda name: DCV.dense(plan.dim, plan.classes, "float64", name=name))
+        self._counts = [first, *(names.vector(first.derive) for _ in range(1, plan.classes))]
 
     def drive(self, ask: Ask) -> Steps[Float64s]:
         report = yield Count()

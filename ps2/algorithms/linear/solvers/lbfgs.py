@@ -72,7 +72,7 @@ class LbfgsWork:
             sums, sent = self.form.gradient(self.gradient.weight, data.rows, w, b, data.columns)
             view.add(self.gradient, sent, sums.db)
             loss, held_out_loss = (sums.loss, sums.weight), data.held_out_loss(self.loss, w, b)
-            view.report(loss, held_out_loss, len(data.rows), **self.form.choice.reported())
+            view.report(loss, held_out_loss, len(data.rows), **self.form.choice.take_report())
 
         return evaluate
 

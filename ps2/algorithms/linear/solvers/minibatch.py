@@ -70,7 +70,7 @@ class MinibatchWork:
             held_out_loss = self._held_out_loss(data, view, catch_up) if task.step % self.interval == 0 else NO_LOSS
             own_step = None if self.optimizer is None else partial(self.optimizer.step, task.step + 1)
             view.add(self.gradient, sent, sums.db * self.scale, own_step)
-            view.report((sums.loss, sums.weight), held_out_loss, len(rows), **self.form.choice.reported())
+            view.report((sums.loss, sums.weight), held_out_loss, len(rows), **self.form.choice.take_report())
 
         return do
 

@@ -1,7 +1,7 @@
-"""Server operations of online variational Bayes: they draw lambda, and take its steps.
+"""Server operations of online variational Bayes: draw the initial lambda, and update it in a step.
 
-A block has lambda minus beta of a word, its expected number of tokens in each topic. So the step of a word without
-statistics, (1 - rho) lambda + rho beta, only multiplies its block by 1 - rho.
+The block of a word has its lambda minus beta, the expected number of its tokens in each topic. So the step of a word
+without statistics, (1 - rho) lambda + rho beta, only multiplies its block by 1 - rho.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ps2.algorithms.topics.online_kernels import near_one
+from ps2.algorithms.topics.online_kernels import draw_near_one
 from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s, kernel
@@ -20,7 +20,7 @@ from ps2.ops.table import FLOATS, Array, Blocks, Partition, op
 
 # The costs of drawing a value of lambda, and of its step, in element additions.
 DRAW_COST, STEP_COST = 128, 4
-# Sums over words are made of sums over tiles of this many words, so they do not depend on the number of cores.
+# Sums over words are added up in tiles of this many words, so rounding does not depend on the number of cores.
 TILE = 256
 
 Totals = Annotated[Float64s, along(BLOCK)]
@@ -30,7 +30,7 @@ Totals = Annotated[Float64s, along(BLOCK)]
 def begin(m: Blocks, part: Partition, *, seed: int, beta: float) -> Totals:
     """Overwrite blocks with random numbers of Gamma(100, 1/100) minus beta; return the sum of each topic's values.
 
-    A number depends only on seed, word and topic.
+    A random number depends only on the seed, the word and the topic.
     """
     words, cost = readable(np.arange(m.shape[0])), DRAW_COST * m.shape[1]
     over_blocks(_draw, (words, m), part.begin, np.uint64(seed % 2**64), beta, cost=cost)
@@ -68,4 +68,4 @@ def _draw(words: Int64s, m: Array, first: int, seed: np.uint64, beta: float) -> 
     for w in range(len(words)):
         word_key = scrambled(key + GOLDEN * np.uint64(first + words[w] + 1))
         for k in range(m.shape[1]):
-            m[w, k] = near_one(scrambled(word_key + GOLDEN * np.uint64(k + 1))) - beta
+            m[w, k] = draw_near_one(scrambled(word_key + GOLDEN * np.uint64(k + 1))) - beta

@@ -1,4 +1,4 @@
-"""The cause of a batch's failure, and whether another attempt can succeed. Pure."""
+"""Find the cause of a batch's failure, and whether another attempt can succeed. Pure."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import re
 from ps2.errors import PS2Error, RolledBack, TransientError, UnavailableError, WorkerError
 from ps2.run.spark.errors import MAX_CHARS, cancellation, error_class, failed_task, outermost_error
 
-# Messages of Spark and Java about executors, Python workers and connections that are lost.
+# Messages of Spark and Java about lost executors, Python workers and connections.
 LOST = re.compile(
     r"ExecutorLostFailure|FetchFailed|TaskResultLost|RpcTimeoutException|ClosedChannelException"
     r"|Python worker (?:exited unexpectedly|failed to connect back)|java\.io\.EOFException"
     r"|java\.net\.(?:Connect|NoRouteToHost|Socket|SocketTimeout|UnknownHost)Exception"
     r"|java\.io\.IOException: (?:Broken pipe|Connection reset)"
 )
-# The cause in Spark's message about a query that has ended, without ids and the class of the error.
+# The cause in Spark's message about a query that has ended. Group 1 lacks ids and the error's class.
 ENDED = re.compile(r"terminated with exception: (?:\[\w+(?:\.\w+)*\] )?(.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 # The Java error in the driver for a job whose query was stopped.
 INTERRUPTED = re.compile(
     r"^: java\.(?:lang\.InterruptedException|io\.InterruptedIOException|nio\.channels\.ClosedByInterruptException)",
     re.MULTILINE,
 )
-# The names of Python's network exceptions, which a user's function in the stream's DataFrame can also raise.
+# The names of Python's network exceptions, which user functions in the stream's DataFrame can raise in tasks.
 NETWORK_ERRORS = frozenset(
     {
         "BrokenPipeError",
@@ -36,9 +36,9 @@ NETWORK_ERRORS = frozenset(
 
 
 def is_repeatable(failure: Exception) -> bool:
-    """Return True if another attempt can succeed: a server, an executor or a connection was lost.
+    """Return whether another attempt can succeed, because a server, an executor or a connection was lost.
 
-    Other failures would occur again: wrong rows, an error in a user's function, a bug.
+    Other failures would occur again: faulty rows, an error in a user's function, a bug.
     """
     return isinstance(failure, (TransientError, RolledBack, ConnectionError, TimeoutError))
 
@@ -51,16 +51,16 @@ def is_stopped(error: Exception) -> bool:
 def job_failure(error: Exception, batch: int) -> PS2Error:
     """Return a one-line error for a batch's failed Spark job, with the exception of a task if a task raised one."""
     text = str(error)
-    raised = outermost_error(text)
-    if raised is None:
-        words = f"batch {batch}: Spark's job failed: {failed_task(error)[1]}"
-        return UnavailableError(words) if LOST.search(text) else WorkerError(words)
-    name, _, message = raised.partition(": ")
-    known = error_class(name)
-    if known is not None:
-        return known(f"batch {batch}: {message}")
-    words = f"batch {batch}: a task raised {raised}"
-    return UnavailableError(words) if name.rpartition(".")[2] in NETWORK_ERRORS else WorkerError(words)
+    task_error = outermost_error(text)
+    if task_error is None:
+        summary = f"batch {batch}: Spark's job failed: {failed_task(error)[1]}"
+        return UnavailableError(summary) if LOST.search(text) else WorkerError(summary)
+    name, _, message = task_error.partition(": ")
+    ps2_class = error_class(name)
+    if ps2_class is not None:
+        return ps2_class(f"batch {batch}: {message}")
+    summary = f"batch {batch}: a task raised {task_error}"
+    return UnavailableError(summary) if name.rpartition(".")[2] in NETWORK_ERRORS else WorkerError(summary)
 
 
 def query_failure(error: Exception, learned: int) -> PS2Error:
@@ -68,5 +68,5 @@ def query_failure(error: Exception, learned: int) -> PS2Error:
     text = str(error)
     match = ENDED.search(text)
     cause = match[1] if match else text.partition("\n")[0]
-    words = f"after batch {learned}: Spark's query failed: {cause[:MAX_CHARS]}"
-    return UnavailableError(words) if LOST.search(text) else WorkerError(words)
+    summary = f"after batch {learned}: Spark's query failed: {cause[:MAX_CHARS]}"
+    return UnavailableError(summary) if LOST.search(text) else WorkerError(summary)

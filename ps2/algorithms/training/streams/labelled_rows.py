@@ -14,8 +14,9 @@ from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 
-# Stands for the weights of rows that all have weight 1.
+# The weights of rows that all have weight 1.
 NO_WEIGHTS: Float32s = np.empty(0, np.float32)
+# The time of no row: earlier than every time.
 NEVER = float("-inf")
 
 
@@ -27,9 +28,9 @@ class LabelledRows:
         rows: the keys and values of n rows.
         labels: the labels, 0 or 1, float32, shape (n,).
         weights: the weights, float32, shape (n,); shape (0,): all weights are 1.
-        newest_s: the largest time of a row, in seconds; minus infinity without times.
-        late: the number of rows that were left out because they came too late.
-        held: the number of rows with a value in each column.
+        newest_s: the largest time of a row, in seconds; ``NEVER``: rows have no times.
+        late: the number of late rows, which were skipped.
+        value_counts: the number of rows in which a column is not null, by the column's name.
     """
 
     rows: KeyRows
@@ -37,7 +38,7 @@ class LabelledRows:
     weights: Float32s = field(default_factory=lambda: NO_WEIGHTS)
     newest_s: float = NEVER
     late: int = 0
-    held: Mapping[str, int] = field(default_factory=dict)
+    value_counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class LabelledReader:
     """Reads the rows of a stream from Arrow batches.
 
     Attributes:
-        hasher: hashes its columns to keys with values.
-        label, weight, time: the names of columns; None: rows have no weights, or no times.
+        hasher: hashes columns to keys with values.
+        label, weight, time: the names of the columns of labels, weights and times; None: there is no such column.
     """
 
     hasher: FieldHasher
@@ -57,13 +58,13 @@ class LabelledReader:
     @property
     def columns(self) -> list[str]:
         """The names of all columns that ``read`` needs."""
-        hashed = [name for one in self.hasher.fields for name in one.columns]
-        return list(dict.fromkeys([*hashed, *filter(None, (self.label, self.weight, self.time))]))
+        hashed_columns = [name for field in self.hasher.fields for name in field.columns]
+        return list(dict.fromkeys([*hashed_columns, *filter(None, (self.label, self.weight, self.time))]))
 
     def read(self, batch: pa.RecordBatch, num_before: int, min_time_s: float = NEVER) -> LabelledRows:
-        """Read a batch, which ``num_before`` rows precede; leave out late rows, whose time is before ``min_time_s``.
+        """Read a batch; skip late rows, whose time is before ``min_time_s``. ``num_before`` rows precede the batch.
 
-        Raise InputError for a wrong column or value; the message names the value, the column and the row.
+        Raise InputError for a wrong column or value; the message has the value, the column and the row's index.
         """
         newest_s, late = NEVER, 0
         if self.time is not None:
@@ -76,20 +77,20 @@ class LabelledReader:
         labels = read_numbers(batch, self.label, num_before)
         is_wrong = (labels != 0) & (labels != 1)
         if is_wrong.any():
-            row = num_before + int(np.argmax(is_wrong))
-            got = labels[np.argmax(is_wrong)]
-            raise InputError(f"column {self.label!r}, row {row}: expected a label 0 or 1, got {got!s}")
+            row = int(np.argmax(is_wrong))
+            place = f"column {self.label!r}, row {num_before + row}"
+            raise InputError(f"{place}: expected a label 0 or 1, got {labels[row]!s}")
         weights = NO_WEIGHTS
         if self.weight is not None:
             weights = _float32(read_weights(batch, self.weight, num_before), self.weight, num_before)
         rows = self.hasher.rows(batch, num_before)
-        names = {name for one in self.hasher.fields for name in one.columns}
-        held = {name: batch.num_rows - batch.column(name).null_count for name in names}
-        return LabelledRows(rows, labels.astype(np.float32), weights, newest_s, late, held)
+        names = {name for field in self.hasher.fields for name in field.columns}
+        value_counts = {name: batch.num_rows - batch.column(name).null_count for name in names}
+        return LabelledRows(rows, labels.astype(np.float32), weights, newest_s, late, value_counts)
 
 
 def _float32(weights: Float64s, name: str, num_before: int) -> Float32s:
-    """Return weights as float32; raise InputError if one is too large for that dtype."""
+    """Return weights as float32; raise InputError if a weight is too large for float32."""
     with np.errstate(over="ignore"):
         rounded = weights.astype(np.float32)
     if np.isinf(rounded).any():
@@ -103,13 +104,13 @@ def _float32(weights: Float64s, name: str, num_before: int) -> Float32s:
 def read_times(batch: pa.RecordBatch, name: str, num_before: int) -> Float64s:
     """Return a column of times in seconds, float64, shape (n,). Timestamps are converted to seconds since 1970 in UTC.
 
-    Raise InputError if there is no such column, it has another type, or a row has no time.
+    Raise InputError if the column is missing, its type is wrong, or a row has no time.
     """
     column = named_column(batch, name)
     if pa.types.is_timestamp(column.type):
         if column.null_count:
             row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             raise InputError(f"column {name!r}, row {num_before + row}: expected a time, got null")
-        numbers: Int64s = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_numpy()
-        return numbers / 1e6
+        microseconds: Int64s = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_numpy()
+        return microseconds / 1e6
     return read_numbers(batch, name, num_before)

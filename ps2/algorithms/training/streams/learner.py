@@ -1,6 +1,6 @@
-"""``BatchLearner``, the driver's part of a batch: it runs a Spark job, and records begin and end on the servers.
+"""``BatchLearner``, the driver's part of a batch: record its begin on the servers, run a Spark job, record its end.
 
-``learn_frame`` learns from a DataFrame in passes, as from a stream: each pass is a batch that counts once.
+``learn_frame`` learns from a DataFrame in passes like from a stream: each pass is a batch, which counts once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ps2.algorithms.training.streams.failures import is_repeatable, is_stopped, 
 from ps2.algorithms.training.streams.labelled_rows import NEVER, LabelledReader
 from ps2.algorithms.training.streams.progressive import Progressive
 from ps2.algorithms.training.streams.spark_checkpoint import is_repeated
-from ps2.algorithms.training.streams.state import HeldColumns, Position, StreamState
+from ps2.algorithms.training.streams.state import Position, StreamState, ValueCounts
 from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProgram, TaskReport
 from ps2.algorithms.training.table import quoted
 from ps2.coordinator.training_host import training_host
@@ -30,12 +30,13 @@ from ps2.run.spark.frames import map_in_arrow
 
 log = logging.getLogger(__name__)
 
-# How many times ``synchronize`` reads the position if the fleet rolls back during each read.
+# The maximum number of attempts of ``synchronize``: an attempt fails if the fleet rolls back meanwhile.
 MAX_READS = 20
 
 NO_ROWS = "expected rows to learn from, got an empty DataFrame"
-# How many times, in all passes together, a pass can begin again after a rollback of the fleet.
+# The maximum number of passes that are repeated after a rollback of the fleet, in one call of ``learn_frame``.
 MAX_ROLLBACKS = 20
+# The words for steps and objective in the progress of ``learn_frame``.
 PASS = Words("pass", "log loss")
 
 
@@ -45,14 +46,13 @@ class BatchProgress:
 
     Attributes:
         batch: the number of the batch.
-        rows: the number of rows that were learned.
-        late: the number of rows that were left out because they came too late.
-        validation: the progressive validation of this batch: each row was predicted before it was learned.
-        total: the progressive validation of all rows that the model has learned from this stream.
+        rows: the number of rows from which the model learned.
+        late: the number of late rows, which were skipped.
+        validation: the progressive validation of this batch: each row was predicted before the model learned from it.
+        total: the progressive validation of all rows of this stream from which the model has learned.
         seconds: the duration of the batch.
-        taskSeconds: the durations of the tasks' parts, summed: "wait" for Spark's rows, "read" and "learn".
-        lagS: the age of the newest row at the end of the batch, by its time and this machine's clock; None without
-            times.
+        taskSeconds: the durations of the tasks' parts, summed over tasks: "wait" for Spark's rows, "read", "learn".
+        lagS: the age of the newest row at the end of the batch, by this machine's clock; None: rows have no times.
     """
 
     batch: int
@@ -66,20 +66,21 @@ class BatchProgress:
 
     @property
     def rowsPerS(self) -> float:
+        """The number of rows per second of the batch."""
         return self.rows / self.seconds if self.seconds > 0 else 0.0
 
     def report(self) -> StepReport:
-        """Return the measures as a step of a training, without the undefined ones."""
+        """Return the batch as a step of a training; undefined measures are left out."""
         measures = self.validation
-        known = {"auc": measures.auc, "calibration": measures.calibration, "lag_s": self.lagS, "late_rows": self.late}
-        numbers = {name: value for name, value in known.items() if value is not None and not math.isnan(value)}
-        return StepReport(self.batch, measures.logLoss, self.seconds, self.rows, 0, metrics=numbers)
+        values = {"auc": measures.auc, "calibration": measures.calibration, "lag_s": self.lagS, "late_rows": self.late}
+        metrics = {name: value for name, value in values.items() if value is not None and not math.isnan(value)}
+        return StepReport(self.batch, measures.logLoss, self.seconds, self.rows, 0, metrics=metrics)
 
     def __str__(self) -> str:
         return f"batch {self.batch}: {', '.join(self.described())}"
 
     def described(self) -> list[str]:
-        """Return the measures in words, the most important ones first."""
+        """Return the measures as texts, the most important first."""
         measures = self.validation
         return [
             f"{self.rows:,} rows",
@@ -88,18 +89,18 @@ class BatchProgress:
             f"log loss {measures.logLoss:.4f}",
             f"calibration {measures.calibration:.3f}",
             f"{self.rowsPerS:,.0f} rows/s",
-            *([] if self.lagS is None else [f"lag {_spoken(self.lagS)}"]),
+            *([] if self.lagS is None else [f"lag {_duration_text(self.lagS)}"]),
         ]
 
 
 @dataclass(frozen=True)
 class LearnerOptions:
-    """How to learn a batch.
+    """The options for learning from a batch.
 
     Attributes:
-        rows: the number of rows that a task learns from at once.
-        workers: the number of tasks of a batch; None: one for each partition of the DataFrame, but no more than Spark
-            can run at once.
+        rows: the number of rows in a task's minibatch.
+        workers: the number of tasks of a batch; None: one for each partition of the DataFrame, but at most as many as
+            Spark can run at once.
         late_after_s: a row is late if it is more than this many seconds older than the newest row of earlier batches;
             None: no row is late.
     """
@@ -110,11 +111,11 @@ class LearnerOptions:
 
 
 class BatchLearner:
-    """Learns batches in order, each of them once.
+    """Learns from batches in order, once from each.
 
     Attributes:
         position: the position of the stream after the last batch.
-        held: the number of values in each column of earlier batches; the caller sets those of earlier drivers.
+        value_counts: the counts of values in the columns of earlier batches; the caller sets an earlier driver's.
     """
 
     def __init__(
@@ -126,24 +127,24 @@ class BatchLearner:
         self._state = state
         self._options = options
         self._epoch = 0
-        self._is_torn = False  # whether the model may contain only a part of a batch
-        self.held = HeldColumns()
+        self._has_partial_batch = False  # whether the model may have learned from only a part of a batch
+        self.value_counts = ValueCounts()
         self.position: Position
         self.synchronize()
 
     def learn(self, frame: Any, batch: int, check: Callable[[], None] = lambda: None) -> BatchProgress | None:
-        """Learn a batch; return None if the model has learned it before.
+        """Learn from a batch; return None if the model has already learned from it.
 
-        After any error the model may contain a part of the batch, until ``roll_back``.
+        After any error, the model may have learned from a part of the batch, until ``roll_back``.
 
         Args:
             frame: the rows of the batch, a DataFrame.
             batch: the number of the batch.
-            check: a function that is called while the batch waits for its turn, and can raise an error.
+            check: a function that is called while this batch waits for a batch of another stream; it may raise.
 
         Raises:
-            InputError: the model cannot learn from some rows; the message names the batch, the column and the row.
-            RolledBack: the fleet has rolled back to a checkpoint. It replaces other errors that the rollback caused.
+            InputError: some rows are faulty; the message has the batch, the column and the row.
+            RolledBack: the fleet has rolled back to a checkpoint. This replaces errors that the rollback caused.
             RecoveryError: batches before this one are missing.
             WorkerError: a task failed for another reason, such as an error in a user's function; the message names the
                 batch and the reason.
@@ -153,7 +154,7 @@ class BatchLearner:
             return self._learn(frame, batch, check)
         except PS2Error as error:
             if self.has_rolled_back and not isinstance(error, RolledBack):
-                raise RolledBack(f"the fleet rolled back to a checkpoint meanwhile: {error}", None) from error
+                raise RolledBack(f"the fleet rolled back to a checkpoint during the batch: {error}", None) from error
             raise
 
     def _learn(self, frame: Any, batch: int, check: Callable[[], None]) -> BatchProgress | None:
@@ -163,18 +164,18 @@ class BatchLearner:
             before = self.position
             if is_repeated(before.learned, batch):
                 return None
-            self._is_torn = True
+            self._has_partial_batch = True
             self._state.begin(batch)
             reports = self._run(frame, batch, before)
             newest_s = max([before.newest_s, *(report.newest_s for report in reports)])
             if newest_s > NEVER:
-                # Even if no row is newer. Without this, the keys of this batch would count as touched in the next one.
+                # Also if no row is newer: otherwise, the keys of this batch would count as touched in the next batch.
                 self._program.advance(newest_s)
             self._state.end(batch, newest_s)
-            # If another thread has taken part in a rollback since then, the recorded position is wrong.
+            # If the fleet has rolled back since the first check, the recorded position is wrong.
             self._check_epoch()
             self.position = after = self._state.position()
-            self._is_torn = False
+            self._has_partial_batch = False
         seconds = {key: sum(report.seconds[key] for report in reports) for key in TaskReport().seconds}
         return BatchProgress(
             batch,
@@ -193,19 +194,19 @@ class BatchLearner:
         min_time_s = NEVER if late_after_s is None else before.newest_s - late_after_s
         task = BatchTask(self._program, self._reader, self._state, self._options.rows, min_time_s)
         frame = frame.coalesce(self._options.workers) if self._options.workers else in_one_wave(frame)
-        # Without this, Spark would send every column to Python, used or not.
+        # Spark would also send unused columns to Python.
         frame = frame.select(*map(quoted, self._reader.columns))
         reports = self._reports(map_in_arrow(with_python(frame), task, SCHEMA), batch)
         if fault := next((report.fault for report in reports if report.fault), None):
             raise InputError(f"batch {batch}: {fault}")
         rows = sum(report.rows for report in reports)
-        held = sum((Counter(report.held) for report in reports), Counter[str]())
-        counts = {name: held[name] for report in reports for name in report.held}
+        sums = sum((Counter(report.value_counts) for report in reports), Counter[str]())
+        counts = {name: sums[name] for report in reports for name in report.value_counts}  # a Counter drops zeros
         try:
-            self.held.check(rows, counts)
+            self.value_counts.check(rows, counts)
         except InputError as error:
             raise InputError(f"batch {batch}: {error}") from None
-        self.held = self.held.plus(batch, rows, counts)
+        self.value_counts = self.value_counts.plus(batch, rows, counts)
         return reports
 
     def _reports(self, tasks: Any, batch: int) -> list[TaskReport]:
@@ -233,24 +234,24 @@ class BatchLearner:
         raise RecoveryError("the position of the stream cannot be read: the fleet rolls back again and again")
 
     def roll_back(self, check: Callable[[], None] = lambda: None) -> None:
-        """Restore a model of complete batches after an error, and read its position.
+        """After an error, restore a model that has learned from complete batches only, and read its position.
 
-        If a batch was in progress, the whole fleet rolls back to its newest checkpoint; RecoveryError: there is none.
+        If a batch was in progress, the whole fleet rolls back to its newest checkpoint. RecoveryError: it has none.
         """
         with self._host.streams.batch(check):
-            if self._is_torn:
+            if self._has_partial_batch:
                 self._ps.rollBack()
             self.synchronize()
-        if not self.position.is_whole:
+        if not self.position.has_complete_batches:
             raise RecoveryError(
-                f"the newest checkpoint contains a part of batch {self.position.begun}: it was made while another "
+                f"the newest checkpoint contains a part of batch {self.position.started}: it was made while another "
                 "driver learned that batch"
             )
-        self._is_torn = False
+        self._has_partial_batch = False
 
     @property
     def has_rolled_back(self) -> bool:
-        """True if the fleet has rolled back to a checkpoint since the position was read."""
+        """Whether the fleet has rolled back to a checkpoint since the position was read."""
         return self._host.epoch() != self._epoch
 
     def _check_epoch(self) -> None:
@@ -258,8 +259,8 @@ class BatchLearner:
             raise RolledBack("the fleet rolled back to a checkpoint", None)
 
 
-def _spoken(seconds: float) -> str:
-    """Return a duration in the largest unit in which it is 2 or more, else in seconds."""
+def _duration_text(seconds: float) -> str:
+    """Return a duration as text, in the largest unit in which it is at least 2, else in seconds."""
     units = {"days": 86400.0, "hours": 3600.0, "minutes": 60.0}
     unit = next((name for name, size in units.items() if seconds >= 2 * size), None)
     return f"{seconds:.1f} s" if unit is None else f"{seconds / units[unit]:.1f} {unit}"
@@ -286,16 +287,16 @@ def learn_frame(
     frame: Any,
     passes: Passes,
 ) -> list[BatchProgress]:
-    """Learn from a DataFrame; return the progress of each pass. The caller has opened the stream of the model.
+    """Learn from a DataFrame in passes; return the progress of each pass. The caller has opened the model's stream.
 
     If the context has a checkpointDir, the fleet makes a checkpoint first, and rolls back to it if a server is lost.
 
     Raises:
-        InputError: there are no rows, or the model cannot learn from some rows. It may have learned from others.
+        InputError: there are no rows, or some rows are faulty. The model may already have learned from other rows.
         UnavailableError: a server or an executor was lost, and there is no checkpoint.
         WorkerError: a task failed for another reason.
     """
-    # The rows of a later pass are those of the first one, so they are not late.
+    # All passes have the same rows, so in a later pass they would count as late.
     options = replace(options, late_after_s=None)
     state = StreamState.new()
     try:
@@ -306,28 +307,28 @@ def learn_frame(
 
 
 def _learn_passes(ps: Any, learner: BatchLearner, frame: Any, passes: Passes) -> list[BatchProgress]:
-    learned: list[BatchProgress] = []
+    passes_done: list[BatchProgress] = []
     can_roll_back = ps.conf.checkpointDir is not None and ps.conf.recover != "shard"
     if can_roll_back:
         ps.checkpoint()
     rollbacks = 0
-    while len(learned) < passes.count:
+    while len(passes_done) < passes.count:
         try:
-            progress = learner.learn(frame, len(learned))
+            progress = learner.learn(frame, len(passes_done))
         except PS2Error as error:
             if not (is_repeatable(error) and can_roll_back) or rollbacks == MAX_ROLLBACKS:
                 raise
             rollbacks += 1
             learner.roll_back()
             log.warning("the pass begins again: %s", error)
-            del learned[learner.position.learned + 1 :]
+            del passes_done[learner.position.learned + 1 :]
             continue
         assert progress is not None
         if not progress.rows + progress.late:
             raise InputError(NO_ROWS)
-        learned.append(progress)
+        passes_done.append(progress)
         log.info("%s", progress)
-        seconds, rows = (sum(getattr(each, name) for each in learned) for name in ("seconds", "rows"))
+        seconds, rows = sum(done.seconds for done in passes_done), sum(done.rows for done in passes_done)
         loss, metrics = progress.validation.logLoss, {"AUC": progress.validation.auc}
-        passes.on_step(StepReport(len(learned), loss, seconds, rows, 0, metrics=metrics, words=PASS))
-    return learned
+        passes.on_step(StepReport(len(passes_done), loss, seconds, rows, 0, metrics=metrics, words=PASS))
+    return passes_done

@@ -1,4 +1,4 @@
-"""PS2's files in the folder of Spark's checkpoint: a record of the model, snapshots, and counts of columns' values."""
+"""PS2's files in the folder of a stream's Spark checkpoint: a record of the model, and counts of columns' values."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
-from ps2.algorithms.training.streams.state import HeldColumns
+from ps2.algorithms.training.streams.state import ValueCounts
 from ps2.errors import UsageError
 from ps2.storage.files import read_json, resolve_url, write_json
 
-FORMAT = "ps2-stream-1"
-HELD_FORMAT = "ps2-stream-columns-2"
-FOLDER, FILE, HELD_FILE = "ps2", "stream.json", "columns.json"
+# The formats, with their versions, and the names of the files of the record and of the counts in FOLDER.
+RECORD_FORMAT, COUNTS_FORMAT = "ps2-stream-1", "ps2-stream-columns-2"
+FOLDER, RECORD_FILE, COUNTS_FILE = "ps2", "stream.json", "columns.json"
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class StreamRecord:
     """A record of the model that learns from a stream.
 
     Attributes:
-        stream: the name of the stream; the vector of its position is ``stream-NAME``.
+        stream: the name of the stream; the name of its ``StreamState`` on the fleet is "stream-" and this name.
         model: the name of the model on the fleet.
         kind: the kind of the model, such as "logistic".
-        settings: the settings of the model; an estimator that resumes the stream must have the same.
+        settings: the settings of the model; an estimator that resumes the stream must have equal settings.
         columns: the type of each column of the stream, by name.
         snapshots: the folder of the fleet's snapshots.
     """
@@ -38,29 +38,29 @@ class StreamRecord:
 
 
 def read_record(location: str) -> StreamRecord | None:
-    """Return the record of a checkpointLocation; None if it has none. CheckpointCorruptError: the file is damaged."""
+    """Return the record in a checkpointLocation; None: there is no record. CheckpointCorruptError: it is damaged."""
     fs, root = resolve_url(location, "checkpointLocation")
-    content = read_json(fs, f"{root}/{FOLDER}/{FILE}", FORMAT)
+    content = read_json(fs, f"{root}/{FOLDER}/{RECORD_FILE}", RECORD_FORMAT)
     if content is None:
         return None
     return StreamRecord(**{key: value for key, value in content.items() if key != "format"})
 
 
-def read_held(location: str) -> HeldColumns:
-    """Return the number of values in each column of the stream at the last snapshot."""
+def read_counts(location: str) -> ValueCounts:
+    """Return the counts of values in the columns of the stream at the last snapshot."""
     fs, root = resolve_url(location, "checkpointLocation")
-    content = read_json(fs, f"{root}/{FOLDER}/{HELD_FILE}", HELD_FORMAT)
-    return HeldColumns() if content is None else HeldColumns(content["rows"], content["held"], content["batch"])
+    content = read_json(fs, f"{root}/{FOLDER}/{COUNTS_FILE}", COUNTS_FORMAT)
+    return ValueCounts() if content is None else ValueCounts(content["rows"], content["held"], content["batch"])
 
 
-def write_held(location: str, held: HeldColumns) -> None:
-    """Write the counts for a later driver, which compares its first batch with the rows before it."""
+def write_counts(location: str, counts: ValueCounts) -> None:
+    """Write the counts for a later driver, which compares its first batch with earlier rows (``ValueCounts.check``)."""
     fs, root = resolve_url(location, "checkpointLocation")
-    content = {"format": HELD_FORMAT, "rows": held.rows, "held": dict(held.held), "batch": held.batch}
-    write_json(fs, f"{root}/{FOLDER}/{HELD_FILE}", content)
+    content = {"format": COUNTS_FORMAT, "rows": counts.rows, "held": dict(counts.counts), "batch": counts.batch}
+    write_json(fs, f"{root}/{FOLDER}/{COUNTS_FILE}", content)
 
 
-def claimed(checkpoint: SparkCheckpoint, expected: StreamRecord) -> StreamRecord:
+def claim_location(checkpoint: SparkCheckpoint, expected: StreamRecord) -> StreamRecord:
     """Return the record of a checkpointLocation; if the location is new, write the expected record with a new name.
 
     Raise UsageError if the location belongs to another query or another model, or has other columns.
@@ -76,7 +76,7 @@ def claimed(checkpoint: SparkCheckpoint, expected: StreamRecord) -> StreamRecord
         new = replace(expected, stream=uuid.uuid4().hex[:12])
         fs, root = resolve_url(location, "checkpointLocation")
         fs.makedirs(f"{root}/{FOLDER}", exist_ok=True)
-        write_json(fs, f"{root}/{FOLDER}/{FILE}", {"format": FORMAT, **asdict(new)})
+        write_json(fs, f"{root}/{FOLDER}/{RECORD_FILE}", {"format": RECORD_FORMAT, **asdict(new)})
         return new
     if record.model != expected.model:
         raise UsageError(
@@ -91,13 +91,13 @@ def claimed(checkpoint: SparkCheckpoint, expected: StreamRecord) -> StreamRecord
     return record
 
 
-def check_same(what: str, expected: Any, got: Any) -> None:
+def check_same(setting: str, expected: Any, got: Any) -> None:
     """Raise UsageError if a setting has changed since the stream began; for a dict or list, name the changed item."""
     if isinstance(expected, dict) and isinstance(got, dict):
         for name in sorted({*expected, *got}):
-            check_same(f"{what}: {name}", expected.get(name), got.get(name))
+            check_same(f"{setting}: {name}", expected.get(name), got.get(name))
     elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
-        for number, pair in enumerate(zip(expected, got, strict=True)):
-            check_same(f"{what} {number}", *pair)
+        for index, pair in enumerate(zip(expected, got, strict=True)):
+            check_same(f"{setting} {index}", *pair)
     elif expected != got:
-        raise UsageError(f"{what}: expected {expected!r:.200}, as when the stream began, got {got!r:.200}")
+        raise UsageError(f"{setting}: expected {expected!r:.200}, as when the stream began, got {got!r:.200}")

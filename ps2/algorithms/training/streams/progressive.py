@@ -1,7 +1,7 @@
 """Progressive validation (Blum, Kalai and Langford, 1999): each row is predicted before the model learns from it.
 
-Workers add up a tally of the predictions in one vector. It is on the servers with the model, so a rollback restores
-both, and each row counts once.
+Workers add up a tally (sums and histograms of the predictions) in one vector. The vector is on the servers like the
+model, so a rollback restores both, and each row counts once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ps2.ops.kernels import kernel
 # The sums in a tally: rows, weights, weights of positive rows, weight x probability, and weight x log loss.
 ROWS, WEIGHT, POSITIVE, PREDICTED, LOSS = range(5)
 SUMS = 5
-# Then come the weights of negative rows by margin, in bins, and those of positive rows.
+# Two histograms of margins follow, each with BINS bins between MIN_MARGIN and MAX_MARGIN: the weights of negative rows,
+# and the weights of positive rows.
 BINS, MIN_MARGIN, MAX_MARGIN = 2048, -16.0, 16.0
 SIZE = SUMS + 2 * BINS
 
@@ -33,8 +34,8 @@ class Progressive:
         rows: the number of rows; without rows, all other measures are NaN.
         logLoss: the mean logistic loss.
         auc: the area under the ROC curve, by margins in 2,048 bins; NaN unless there are rows of both labels.
-        calibration: the mean probability, divided by the share of positive rows; NaN without positive rows.
-        positiveRate: the share of positive rows.
+        calibration: the mean probability, divided by the fraction of positive rows; NaN without positive rows.
+        positiveRate: the fraction of positive rows, by weight.
     """
 
     rows: int
@@ -50,7 +51,7 @@ class Progressive:
         return Progressive(
             int(tally[ROWS]),
             _ratio(tally[LOSS], weight),
-            area(tally[SUMS : SUMS + BINS], tally[SUMS + BINS : SIZE]),
+            auc_of_bins(tally[SUMS : SUMS + BINS], tally[SUMS + BINS : SIZE]),
             _ratio(tally[PREDICTED], positive),
             _ratio(positive, weight),
         )
@@ -61,23 +62,24 @@ def tally_of(margins: Float64s, labels: Float32s, weights: Float32s) -> Float64s
 
     Raise InputError for a margin that is not finite, because no bin contains it.
     """
-    finite = np.isfinite(margins)
-    if not finite.all():
-        raise InputError(f"margins: expected finite numbers, got {margins[np.argmin(finite)]}: scale the rows' values")
+    is_finite = np.isfinite(margins)
+    if not is_finite.all():
+        got = margins[np.argmin(is_finite)]
+        raise InputError(f"margins: expected finite numbers, got {got}: scale the rows' values")
     tally = np.zeros(SIZE)
     _add(readable(margins), readable(labels), readable(weights), tally)
     return tally
 
 
-def area(negative: Float64s, positive: Float64s) -> float:
-    """Return the area under the ROC curve from the weights in bins of ascending score; rows of one bin tie."""
-    total = float(negative.sum()) * float(positive.sum())
+def auc_of_bins(negative: Float64s, positive: Float64s) -> float:
+    """Return the area under the ROC curve from histograms in bins of ascending margin; rows of one bin tie."""
+    num_pairs = float(negative.sum()) * float(positive.sum())
     below = np.cumsum(negative) - negative
-    return _ratio(float(positive @ (below + negative / 2)), total)
+    return _ratio(float(positive @ (below + negative / 2)), num_pairs)
 
 
-def _ratio(value: Any, by: float) -> float:
-    return float(value) / by if by > 0 else float("nan")
+def _ratio(value: Any, divisor: float) -> float:
+    return float(value) / divisor if divisor > 0 else float("nan")
 
 
 @kernel

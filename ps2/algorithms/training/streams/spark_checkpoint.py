@@ -1,4 +1,4 @@
-"""Read Spark's checkpoint of a stream, and rewind it to the position of the model on the servers.
+"""Read Spark's checkpoint of a streaming query, and rewind it to the last batch from which the model has learned.
 
 Spark numbers the batches of a query 0, 1, 2, ... It writes ``offsets/N`` before it runs batch N, and ``commits/N``
 after it. If the newest batch has no commit, a query that starts repeats it with the same offsets. All functions but
@@ -15,8 +15,9 @@ from typing import Any
 from ps2.errors import RecoveryError
 from ps2.run.spark.backend import CheckpointFiles
 
-# The position of a model that has learned no batch.
+# The number of the last batch if there is no batch.
 NOTHING = -1
+# The names of Spark's files and folders in a checkpoint.
 OFFSETS, COMMITS, METADATA, SOURCES = "offsets", "commits", "metadata", "sources"
 
 
@@ -28,7 +29,7 @@ class SparkCheckpoint:
         self.location = location.rstrip("/")
 
     def exists(self) -> bool:
-        """Return True if a query has started with this checkpoint."""
+        """Return whether a query has started with this checkpoint."""
         return self._files.exists(self._path(METADATA))
 
     def numbers(self, log: str) -> list[int]:
@@ -42,34 +43,34 @@ class SparkCheckpoint:
         """
         rewind = rewind_to(learned, self.numbers(OFFSETS), self.numbers(COMMITS), self.location)
         self._check_files(learned)
-        # Offsets go first: if this stops halfway, the commits that remain only mean that nothing is to be repeated.
+        # Offsets are removed first. If this stops halfway, commits without offsets remain, which do no harm.
         for log, numbers in ((OFFSETS, rewind.offsets), (COMMITS, rewind.commits)):
             for number in sorted(numbers, reverse=True):
                 if not self._files.delete(self._path(log, number)):
                     raise RecoveryError(f"{self.location}: {log}/{number} cannot be removed")
 
     def _check_files(self, learned: int) -> None:
-        """Raise RecoveryError if files after batch ``learned`` are gone: Spark would skip them silently."""
+        """Raise RecoveryError if input files of batches after ``learned`` are gone: Spark would silently skip them."""
         offsets = self._files.text(self._path(OFFSETS, learned)) if learned in self.numbers(OFFSETS) else ""
-        gone = [
+        missing_files = [
             uri
             for source in sorted(name for name in self._names(SOURCES) if name.isdecimal())
             for uri in self._files_after(source, file_offset(offsets, int(source)))
             if not self._files.exists_uri(uri)
         ]
-        if gone:
+        if missing_files:
             raise RecoveryError(
                 f"{self.location}: the model holds the batches up to {learned}, and files of later batches are gone, "
-                f"whose rows would be lost: {len(gone)}, such as {gone[0]}. Keep a stream's files until the snapshot "
-                "after their batch, and leave cleanSource off"
+                f"whose rows would be lost: {len(missing_files)}, such as {missing_files[0]}. Keep a stream's files "
+                "until the snapshot after their batch, and leave cleanSource off"
             )
 
     def _files_after(self, source: str, offset: int) -> list[str]:
         """Return the URIs of the files that a source has listed after one of its offsets."""
         log = f"{SOURCES}/{source}"
         names = [name for name in self._names(log) if name.removesuffix(".compact").isdecimal()]
-        newer = [name for name in names if int(name.removesuffix(".compact")) > offset]
-        return sorted({uri for name in newer for uri in files_after(self._files.text(self._path(log, name)), offset)})
+        entries = [self._path(log, name) for name in names if int(name.removesuffix(".compact")) > offset]
+        return sorted({uri for entry in entries for uri in files_after(self._files.text(entry), offset)})
 
     def _names(self, folder: str) -> list[str]:
         return self._files.names(self._path(folder))
@@ -87,12 +88,12 @@ class Rewind:
 
 
 def rewind_to(learned: int, offsets: Collection[int], commits: Collection[int], where: str) -> Rewind:
-    """Return what to remove from Spark's checkpoint so that its query continues after batch ``learned``.
+    """Return the entries to remove from Spark's checkpoint, for its query to continue after batch ``learned``.
 
-    If Spark has not committed batch ``learned``, it repeats that batch, and the learner skips it by its number. If
+    If Spark has not committed batch ``learned``, Spark repeats this batch, and the learner skips it by its number. If
     Spark has committed later batches, batch ``learned + 1`` becomes the newest: Spark repeats it with the same offsets,
-    and plans later batches again. RecoveryError: the model has learned batches that Spark does not have, or Spark has
-    removed entries that it needs.
+    and plans later batches again. RecoveryError: the model has learned from batches that Spark does not have, or Spark
+    has removed entries that it would need. ``where`` begins the message.
     """
     newest = max(offsets, default=NOTHING)
     if newest < learned:
@@ -114,14 +115,14 @@ def rewind_to(learned: int, offsets: Collection[int], commits: Collection[int], 
 
 
 def is_repeated(learned: int, batch: int) -> bool:
-    """Return True if the model has learned a batch; raise RecoveryError if batches before it are missing."""
+    """Return whether the model has learned from a batch; raise RecoveryError if batches before it are missing."""
     if batch > learned + 1:
         raise RecoveryError(f"expected batch {learned + 1}, got batch {batch}: batches between would be lost")
     return batch <= learned
 
 
 def file_offset(offsets: str, source: int) -> int:
-    """Return the offset of a file source from an entry of ``offsets``; ``NOTHING`` if it has none.
+    """Return the offset of a file source from an entry of ``offsets``; ``NOTHING`` if the entry does not have it.
 
     The entry has a line with a version, a line with settings, and a line for each source.
     """
@@ -139,7 +140,7 @@ def files_after(log: str, offset: int) -> list[str]:
 
 
 def _entry(line: str) -> dict[str, Any]:
-    """Return a line of Spark's logs as a dict, which is empty if another source has written something else."""
+    """Return a line of Spark's logs as a dict; it is empty if the line is not a JSON object."""
     try:
         entry = json.loads(line)
     except ValueError:

@@ -1,7 +1,7 @@
-"""``StreamState``: the position and the measures of a stream, in one vector on the servers.
+"""``StreamState``: the position and the tally of a stream, in one vector on the servers.
 
-A checkpoint of the fleet contains the position and the model of the same moment. A vector that was made after the
-checkpoint is restored as zeros, which is the position of a stream that has learned nothing.
+A checkpoint of the fleet contains the position and the model at the same moment. A rollback sets a vector that was made
+after the checkpoint to zeros, which are the position of a stream without batches.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
 from ps2.errors import InputError
 
-# The columns of the vector: batches learned, batches begun, late rows, 1 if any row had a time, and the largest time of
-# a row. The tally of ``progressive`` follows.
-LEARNED, BEGUN, LATE, HAS_NEWEST, NEWEST = range(5)
+# The columns of the vector: the numbers of learned batches, started batches and late rows; 1 if any row had a time; the
+# largest time of a row. The tally (see ``progressive.py``) follows.
+LEARNED, STARTED, LATE, HAS_NEWEST, NEWEST = range(5)
 TALLY = 5
 
 
@@ -31,23 +31,24 @@ class Position:
     """The position of a stream.
 
     Attributes:
-        learned: the number of the last batch that the model has learned; -1: it has learned none.
-        begun: the number of the last batch that began. If it is above ``learned``, the model may contain a part of it.
-        late: the number of rows that came too late.
-        newest_s: the largest time of a row, in seconds; minus infinity: no row had a time.
+        learned: the number of the last batch from which the model has learned; -1: no batch.
+        started: the number of the last batch that was started. If it is above ``learned``, the model may have learned
+            from a part of this batch.
+        late: the number of late rows so far.
+        newest_s: the largest time of a row, in seconds; ``NEVER``: no row had a time.
         tally: the tally of all rows so far, for ``Progressive.of``.
     """
 
     learned: int
-    begun: int
+    started: int
     late: int
     newest_s: float
     tally: Float64s
 
     @property
-    def is_whole(self) -> bool:
-        """True if the model contains complete batches only."""
-        return self.begun <= self.learned
+    def has_complete_batches(self) -> bool:
+        """Whether the model has learned from complete batches only."""
+        return self.started <= self.learned
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,10 @@ class StreamState:
 
     def begin(self, batch: int) -> None:
         """Record on the servers that a batch begins."""
-        self._set({BEGUN: batch + 1.0})
+        self._set({STARTED: batch + 1.0})
 
     def end(self, batch: int, newest_s: float) -> None:
-        """Record on the servers that the model has learned a batch, and the largest time of a row so far."""
+        """Record on the servers that the model has learned from a batch, and the largest time of a row so far."""
         columns = {LEARNED: batch + 1.0}
         if newest_s > NEVER:
             columns |= {HAS_NEWEST: 1.0, NEWEST: newest_s}
@@ -81,54 +82,53 @@ class StreamState:
 
     def position(self) -> Position:
         """Read the position from the servers."""
-        numbers: Any = self.vector.pull()
-        newest_s = float(numbers[NEWEST]) if numbers[HAS_NEWEST] else NEVER
-        return Position(
-            int(numbers[LEARNED]) - 1, int(numbers[BEGUN]) - 1, int(numbers[LATE]), newest_s, numbers[TALLY:]
-        )
+        values: Any = self.vector.pull()
+        newest_s = float(values[NEWEST]) if values[HAS_NEWEST] else NEVER
+        return Position(int(values[LEARNED]) - 1, int(values[STARTED]) - 1, int(values[LATE]), newest_s, values[TALLY:])
 
     def _set(self, columns: dict[int, float]) -> None:
         self.vector.push(np.array(list(columns.values())), np.array(list(columns)))
 
 
-# A batch without any value of a column is refused if the probability of that, by earlier rows, is below this.
+# A batch in which a column is null in all rows raises an error if this has a smaller probability, judged by earlier
+# rows.
 MIN_PROBABILITY = 1e-9
 
 
 @dataclass(frozen=True)
-class HeldColumns:
-    """The number of values in each column of a stream.
+class ValueCounts:
+    """The numbers of values that are not null in the columns of a stream.
 
     Attributes:
         rows: the number of rows that were counted.
-        held: the number of these rows with a value in each column.
-        batch: the number of the last batch that was counted; -1: none.
+        counts: the number of these rows in which a column is not null, by the column's name.
+        batch: the number of the last batch that was counted; -1: no batch.
     """
 
     rows: int = 0
-    held: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
     batch: int = -1
 
-    def check(self, rows: int, held: Mapping[str, int]) -> None:
-        """Raise InputError if a column with values in earlier rows has none in a batch, unless that can be chance.
+    def check(self, rows: int, counts: Mapping[str, int]) -> None:
+        """Raise InputError if a column with values in earlier rows is null in a whole batch, unless by chance.
 
-        ``held`` has the number of the batch's rows with a value in each column.
+        ``rows`` and ``counts`` are those of the batch.
         """
-        for name, count in held.items():
-            earlier = self.held.get(name, 0)
+        for name, count in counts.items():
+            earlier = self.counts.get(name, 0)
             if count or not earlier or not rows:
                 continue
-            # Laplace's rule of succession: a column that was never null can be null in some rows.
-            null_share = (self.rows - earlier + 1) / (self.rows + 2)
-            if rows * log(null_share) < log(MIN_PROBABILITY):
-                share = f"{earlier / self.rows:.1%} of the {self.rows:,} rows"
+            # The probability of a null by Laplace's rule of succession. It is above 0 for a column that was never null.
+            null_probability = (self.rows - earlier + 1) / (self.rows + 2)
+            if rows * log(null_probability) < log(MIN_PROBABILITY):
+                fraction = f"{earlier / self.rows:.1%} of the {self.rows:,} rows"
                 raise InputError(
-                    f"column {name!r}: it is null in all {rows:,} rows, and had a value in {share} before: it has "
+                    f"column {name!r}: it is null in all {rows:,} rows, and had a value in {fraction} before: it has "
                     "gone from the source, or has another name there"
                 )
 
-    def plus(self, batch: int, rows: int, held: Mapping[str, int]) -> HeldColumns:
-        """Return the counts after a batch; a batch that is repeated after a rollback counts once."""
+    def plus(self, batch: int, rows: int, counts: Mapping[str, int]) -> ValueCounts:
+        """Return the counts after a batch. A batch that is repeated after a rollback counts once."""
         if batch <= self.batch:
             return self
-        return HeldColumns(self.rows + rows, Counter(self.held) + Counter(held), batch)
+        return ValueCounts(self.rows + rows, Counter(self.counts) + Counter(counts), batch)

@@ -1,4 +1,4 @@
-"""``BatchTask``, a task's part of a batch: it reads rows, predicts them, measures the predictions, and learns."""
+"""``BatchTask``, a task's part of a batch: read rows, predict them, add the predictions to the tally, and learn."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SCHEMA = "report string"
 
 
 class LearningProgram(Protocol):
-    """A family's program for the tasks; picklable with its handles to the model."""
+    """A family's program for the tasks, with handles to the model; picklable."""
 
     def learn(self, rows: LabelledRows) -> Float64s:
         """Predict rows, then learn from them; return the margins (logits) before learning, float64 of shape (n,)."""
 
     def advance(self, now_s: float) -> None:
-        """Advance the time of the model's keys. The driver calls this after a batch, with the largest time of a row."""
+        """Advance the time for the expiry of keys. The driver calls this after a batch, with a row's largest time."""
 
 
 @dataclass
@@ -38,17 +38,17 @@ class TaskReport:
 
     Attributes:
         rows: the number of rows that the task learned from.
-        late: the number of rows that it left out because they came too late.
-        newest_s: the largest time of a row, in seconds; minus infinity: no row had a time.
-        held: the number of rows with a value in each column.
+        late: the number of late rows, which the task skipped.
+        newest_s: the largest time of a row, in seconds; ``NEVER``: no row had a time.
+        value_counts: the number of rows in which a column is not null, by the column's name.
         seconds: the durations of the task's parts, by name.
-        fault: the message of the error that rows of the task caused; "": there was none.
+        fault: the message of the error that faulty rows caused; "": no error.
     """
 
     rows: int = 0
     late: int = 0
     newest_s: float = NEVER
-    held: dict[str, int] = field(default_factory=dict)
+    value_counts: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"wait": 0.0, "read": 0.0, "learn": 0.0})
     fault: str = ""
 
@@ -60,8 +60,8 @@ class BatchTask:
     Attributes:
         program: the family's program.
         reader: reads the rows.
-        state: takes the measures of the predictions.
-        rows: the number of rows to learn from at once.
+        state: the stream's vector, to which the task adds its tally.
+        rows: the number of rows in a minibatch.
         min_time_s: rows with an earlier time are late.
     """
 
@@ -76,7 +76,7 @@ class BatchTask:
         try:
             self._learn(batches, report)
         except (InputError, OutOfRangeError) as error:
-            # Another attempt of the task would fail as well: a value of its rows, or a gradient, is too large.
+            # Reported, not raised: Spark would retry the task, which would fail again because of the same rows.
             report.fault = str(error)
         flush()
         yield pa.record_batch([pa.array([json.dumps(asdict(report))])], names=["report"])
@@ -84,7 +84,7 @@ class BatchTask:
     def _learn(self, batches: Iterator[pa.RecordBatch], report: TaskReport) -> None:
         seconds, began_s, num_before = report.seconds, time.perf_counter(), 0
         for batch in in_chunks(batches, self.rows):
-            got_s = time.perf_counter()
+            received_s = time.perf_counter()
             rows = self.reader.read(batch, num_before, self.min_time_s)
             read_s = time.perf_counter()
             if len(rows.labels):
@@ -93,19 +93,19 @@ class BatchTask:
             elif rows.late:
                 self.state.add(None, rows.late)
             learned_s = time.perf_counter()
-            seconds["wait"] += got_s - began_s
-            seconds["read"] += read_s - got_s
+            seconds["wait"] += received_s - began_s
+            seconds["read"] += read_s - received_s
             seconds["learn"] += learned_s - read_s
             num_before, began_s = num_before + batch.num_rows, learned_s
             report.rows += len(rows.labels)
             report.late += rows.late
-            for name, count in rows.held.items():
-                report.held[name] = report.held.get(name, 0) + count
+            for name, count in rows.value_counts.items():
+                report.value_counts[name] = report.value_counts.get(name, 0) + count
             report.newest_s = max(report.newest_s, rows.newest_s)
 
 
 def in_chunks(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches in order, in batches of ``rows`` rows; the last one can have fewer."""
+    """Yield the rows of batches in order, in batches of ``rows`` rows; the last batch can have fewer."""
     slices: list[Any] = []
     count = 0
     for batch in batches:
@@ -126,26 +126,26 @@ def _joined(batches: list[Any]) -> pa.RecordBatch:
 
 
 def advance_keys(table: EmbeddingTable, now_s: float) -> None:
-    """Advance the time of a table's keys to the time of the newest row, in seconds, and let old keys expire.
+    """Advance a table's time to the time of the newest row, in seconds, and let old keys expire.
 
-    Nothing changes unless the keys expire by the times of rows, as the table's policy says (``clock="event"``).
+    This does nothing unless the table's policy has ``clock="event"``: its keys expire by the times of rows.
     """
     policy = table.matrix.keyPolicy
     if policy is None or policy.clock != "event":
         return
-    # The keys of the batch get the time of its newest row, even after a long time without rows. The rows of another
-    # training can be newer, and time does not go back.
+    # The keys of the batch get the time of its newest row, even after a long gap. The table's time may already be later
+    # because of another training; it never decreases.
     table.advance(max(now_s, table.keyStatus().nowS), touched=True)
     if policy.expire_after_s is not None:
         table.expire()
 
 
 def check_clock(table: EmbeddingTable, time: str | None) -> None:
-    """Raise ConfigError unless rows have times (a column ``time``) exactly if a table's keys expire by them."""
+    """Raise ConfigError unless ``time``, the column of rows' times, is set exactly if a table's keys expire by it."""
     policy = table.matrix.keyPolicy
     if policy is None or policy == KeyPolicy(initial=policy.initial, clock=policy.clock):
         return  # keys get their slots at once, and never lose them
     if policy.clock == "event" and time is None:
-        raise ConfigError("timeCol: expected a column, as the model's keys go by the times of rows, got none")
+        raise ConfigError("timeCol: expected a column, as the model's keys expire by the times of rows, got none")
     if policy.clock == "wall" and time is not None:
-        raise ConfigError(f"timeCol: expected none, as the model's keys go by the driver's clock, got {time!r}")
+        raise ConfigError(f"timeCol: expected none, as the model's keys expire by the driver's clock, got {time!r}")

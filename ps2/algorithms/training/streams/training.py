@@ -1,7 +1,7 @@
-"""``StreamingTraining``: starts a query, makes snapshots, and starts the query again after a failure.
+"""``StreamingTraining``: start a query, make snapshots, and start the query again after a failure.
 
-The order of the fleet's snapshot and Spark's commit does not matter (docs/decisions/0072): the learner skips a batch
-that the model has learned, and Spark's checkpoint is rewound to the last batch that the model has learned.
+The fleet's snapshot may come before or after Spark's commit (docs/decisions/0072): the learner skips batches from which
+the model has learned, and Spark's checkpoint is rewound to the last batch from which the model has learned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from ps2.algorithms.training.observing import FitWatch
 from ps2.algorithms.training.streams.failures import is_repeatable, is_stopped, query_failure
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress
-from ps2.algorithms.training.streams.location import write_held
+from ps2.algorithms.training.streams.location import write_counts
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.coordinator.training_host import training_host
 from ps2.errors import CheckpointWarning, ConfigError, InputError, RecoveryError, RolledBack, StoppedError
@@ -32,16 +32,16 @@ log = logging.getLogger(__name__)
 SNAPSHOT_BATCHES = 40
 # If snapshots fail, the query ends after this many batches, before Spark's checkpoint cannot be rewound any more.
 MAX_BATCHES = 80
-# The query ends after this many repeatable failures in a row, without a batch that was learned in between.
+# The query ends after this many repeatable failures in a row without a successful batch.
 MAX_FAILURES = 5
-# The number of batches whose progress can be read.
+# The number of latest batches whose progress can be read.
 RECENT_BATCHES = 100
 POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Snapshots and query of a stream.
+    """The options of a stream's snapshots and query.
 
     Attributes:
         snapshots: the folder of the snapshots; None: the context's checkpointDir.
@@ -61,18 +61,18 @@ class StreamOptions:
 
 
 class Stopping(Exception):
-    """Raised in a batch that waits for its turn while the training stops; the batch is not learned."""
+    """Raised in a batch that waits for another stream's batch while the training stops; the batch is not learned."""
 
 
 class BatchFailed(Exception):
-    """Raised to Spark in place of the error of a batch."""
+    """Raised to Spark instead of the error of a batch, which can have a long message."""
 
 
 class StreamingTraining:
-    """A running training on a stream, which ``fitStream`` returns. It restarts its query itself. Thread-safe.
+    """A running training on a stream, which ``fitStream`` returns. It restarts its query after failures. Thread-safe.
 
     Attributes:
-        model: the model. It is on the servers, so its predictions contain what it has learned so far.
+        model: the model. It is on the servers, so its predictions use everything that it has learned so far.
         on_end: a function that is called when the training has ended.
     """
 
@@ -94,17 +94,17 @@ class StreamingTraining:
         self._progress: deque[BatchProgress] = deque(maxlen=RECENT_BATCHES)
         self._query: Any = None
         self._failure: Exception | None = None  # the error of the last batch that failed
-        self._learning = threading.Lock()  # held by a batch's thread until its failure is known
+        self._learning = threading.Lock()  # locked by a batch's thread until ``_failure`` is set
         self._takes_batches = False
         self._error: Exception | None = None
-        self._failures = 0  # since the last batch
+        self._failures = 0  # the number of failures since the last successful batch
         self._restarts = 0
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._snapshot_s = time.monotonic()
-        self._since_snapshot = 0
+        self._since_snapshot = 0  # the number of batches since the last snapshot
         self._is_located = False  # whether this process has seen the query's checkpoint
-        self._opened = threading.Event()
+        self._opened = threading.Event()  # set when the query has started
         self._show_line: ShowProgress | None = None
         self._hide_bar = backend_of(frame).progress_bar_hider()
         self._watch: FitWatch | None = None
@@ -112,7 +112,7 @@ class StreamingTraining:
         self._thread = threading.Thread(target=self._supervise, name="ps2-stream", daemon=True)
 
     def start(self, watch: FitWatch | None) -> StreamingTraining:
-        """Not for users: ``fitStream`` calls it."""
+        """Start the query and wait until it runs. ``fitStream`` calls this; users do not."""
         self._watch = watch
         self._thread.start()
         while not (self._opened.is_set() or self._ended.is_set()):
@@ -139,33 +139,33 @@ class StreamingTraining:
 
     @property
     def restarts(self) -> int:
-        """How many times the query was started again, because a server, an executor or a connection was lost."""
+        """The number of restarts of the query, because a server, an executor or a connection was lost."""
         return self._restarts
 
     @property
     def learned(self) -> int:
-        """The number of the last batch that the model has learned; -1: it has learned none."""
+        """The number of the last batch from which the model has learned; -1: no batch."""
         return self._learner.position.learned
 
     @property
     def query(self) -> Any:
-        """Spark's StreamingQuery. After a failure, it is a new one."""
+        """Spark's StreamingQuery. After a failure, it is a new query."""
         return self._query
 
     def exception(self) -> Exception | None:
-        """Return the error that ended the training; None if it runs, or was stopped."""
+        """Return the error that ended the training; None: the training runs, or was stopped."""
         return self._error
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        """Wait until the training has ended, at most ``timeout`` seconds; return True if it has.
+        """Wait until the training has ended, at most ``timeout`` seconds; return whether it has ended.
 
         Raises:
-            InputError: the model cannot learn from some rows. It has learned the batches before.
-            WorkerError: a task failed, such as in a user's function; the message names the batch and the reason.
+            InputError: some rows are faulty. The model has learned from the batches before.
+            WorkerError: a task failed, such as in a user's function; the message has the batch and the reason.
             PS2Error: another error ended the training.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
-        with self._shown():
+        with self._show_batches():
             while not self._ended.is_set():
                 left_s = POLL_S if deadline_s is None else min(POLL_S, deadline_s - time.monotonic())
                 if left_s <= 0:
@@ -176,10 +176,10 @@ class StreamingTraining:
         return True
 
     def processAllAvailable(self) -> None:
-        """Wait until all rows that the source has now are learned; this is for tests."""
+        """Wait until the model has learned from all rows that the source has now; this is for tests."""
         from pyspark.errors import StreamingQueryException
 
-        with self._shown():
+        with self._show_batches():
             while not self._ended.is_set():
                 query = self._query
                 if query is not None and query.isActive:
@@ -208,13 +208,13 @@ class StreamingTraining:
     def snapshot(self) -> Any:
         """Make a snapshot now, between two batches; return the ``Checkpoint``."""
         checkpoint = self._ps.checkpoint(self._options.snapshots)
-        write_held(self._checkpoint.location, self._learner.held)
+        write_counts(self._checkpoint.location, self._learner.value_counts)
         self._snapshot_s, self._since_snapshot = time.monotonic(), 0
         return checkpoint
 
     @contextmanager
-    def _shown(self) -> Iterator[None]:
-        """Show each batch in a line while the caller waits, in a terminal or a notebook."""
+    def _show_batches(self) -> Iterator[None]:
+        """Show each batch in a progress line, in a terminal or a notebook, while the caller waits."""
         with progress_line("stream", None, "waiting for rows") as line:
             self._show_line = line
             try:
@@ -268,7 +268,7 @@ class StreamingTraining:
                 if self._since_snapshot and not self._learner.has_rolled_back:
                     self.snapshot()
             except RecoveryError:
-                # A server was lost during the snapshot, or the disk is full: read the position when servers are back.
+                # A server was lost during the snapshot, or the disk is full: wait for the servers, read the position.
                 self._learner.synchronize()
                 if is_last and self._learner.position.learned == learned:
                     raise
@@ -317,7 +317,7 @@ class StreamingTraining:
         return failure or (None if error is None else query_failure(error, self._learner.position.learned))
 
     def _take_failure(self) -> Exception | None:
-        """Return the error of the last batch when its thread has ended, which can be after the query's thread."""
+        """Wait for the last batch's thread, which can end after the query's thread; return its error."""
         self._takes_batches = False
         with self._learning:
             return self._failure
@@ -331,7 +331,7 @@ class StreamingTraining:
             return True
 
     def _after(self, failure: Exception) -> None:
-        """Restore a model of complete batches after a failure; raise the failure if another query would also fail."""
+        """Restore the model after a failure (see ``roll_back``); raise the failure if another query would also fail."""
         try:
             self._learner.roll_back(self._check)
         except RecoveryError as error:
@@ -350,9 +350,9 @@ class StreamingTraining:
                 if progress is not None:
                     self._add_progress(progress)
                 self._snapshot_if_due()
-            except Exception as error:  # the supervising thread decides what follows
+            except Exception as error:  # the supervising thread ends or restarts the query
                 self._failure = error
-                # A short message: Spark's regular expression on a long one overflows the stack of the query's thread.
+                # The message is short: Spark's regular expression on a long message overflows the thread's stack.
                 raise BatchFailed(f"batch {batch}: {type(error).__name__}") from None
 
     def _add_progress(self, progress: BatchProgress) -> None:
@@ -378,7 +378,7 @@ class StreamingTraining:
             raise Stopping
 
     def _check_location(self) -> None:
-        """Raise ConfigError if this process does not see the folder of the query's checkpoint."""
+        """Raise ConfigError if this process cannot see the folder of the query's checkpoint."""
         if not self._is_located and not self._checkpoint.exists():
             raise ConfigError(
                 f"checkpointLocation {self._checkpoint.location}: expected a folder that Spark and this driver share; "

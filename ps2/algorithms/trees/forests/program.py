@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ps2.algorithms.frame.journal import Journal
-from ps2.algorithms.frame.memory import MORE_SERVERS, fitting_servers, left_on
+from ps2.algorithms.frame.memory import MORE_SERVERS, fitting_servers, free_server_bytes
 from ps2.algorithms.frame.program import Ask, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
@@ -97,7 +97,7 @@ class ForestProgram(FleetProgram[RandomForest]):
         size = columns_of(bins, plan.channels) * SUM_BYTES
         # All nodes of a level may be open.
         max_useful = plan.trees_at_once << min(max(plan.settings.maxDepth - 1, 0), 10)
-        rows = max(min(max_useful, MAX_HISTOGRAMS, left_on(self._memory) // MEMORY_DIVISOR // size), 1)
+        rows = max(min(max_useful, MAX_HISTOGRAMS, free_server_bytes(self._memory) // MEMORY_DIVISOR // size), 1)
         what = f"{bins.num_features:,} features have {bins.num_columns.sum():,} bins that can split rows: histograms"
         with fitting_servers(f"{what} of {size:,} bytes", advice=f"{MORE_SERVERS}, or let features have fewer bins"):
             return HistogramMatrices.make(bins, self._problem, plan.channels, rows_with_marks(1 + rows))
