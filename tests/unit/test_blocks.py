@@ -164,9 +164,9 @@ def test_fill_when_rows_are_named_then_their_active_keys_change(world, rows):
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_blocks_when_keys_come_again_then_their_hash_travels(world, fleet, order, monkeypatch):
-    monkeypatch.setattr(keysets, "MIN_NAMED_KEYS", 4)
-    monkeypatch.setattr(keysets, "NAMED_BLOCK_BYTES", 0)
-    monkeypatch.setattr(keysets, "MAX_SENT_BYTES", 0)
+    monkeypatch.setattr(keysets, "MIN_DIGEST_KEYS", 4)
+    monkeypatch.setattr(keysets, "MIN_DIGEST_BLOCK_BYTES", 0)
+    monkeypatch.setattr(keysets, "MAX_INLINE_BYTES", 0)
     target, run, model = world
     filled(*world)
     columns = np.arange(DIM)[::order]

@@ -191,7 +191,7 @@ def test_batch_when_matrices_meet_in_it_then_in_order(model, fleet):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({}, ConfigError, "operation 'gather_blocks': counts: required, but not given"),
+        ({}, ConfigError, "operation 'gather_blocks': counts: this argument is required"),
         ({"counts": np.zeros(DIM)}, DTypeError, "counts: expected a DCV, got ndarray"),
         ({"counts": lambda: DCV.dense(DIM)}, DTypeError, "counts: expected int32, got float32"),
         (
@@ -426,7 +426,7 @@ def test_queued_adds_when_they_read_overwritten_then_take_turns():
 
 
 def test_reads_when_queued_changes_affect_them_then_are_redone():
-    for matrix, is_void in ((1, True), (2, True), (3, False)):
+    for matrix, is_invalid in ((1, True), (2, True), (3, False)):
         overlay = ReadYourWrites([plans.pull(plans.Target(matrix, MatrixSpec(8, 1), ROUTE, (0,)), 0, 8)])
-        overlay.lacks(a_plan(1, joined(1, 2, 0)))
-        assert overlay.is_void == is_void
+        overlay.add_missing_write(a_plan(1, joined(1, 2, 0)))
+        assert overlay.is_invalid == is_invalid
