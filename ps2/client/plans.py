@@ -186,7 +186,7 @@ def push_columns(target: Target, verb: str, values: Any, indices: Any) -> Plan[N
     array = as_wire_values(values, target.spec, columns.shape)
     split = SPLITS.split(target.spec, target.route, columns)
     if verb in ("scatter_mul", "scatter_div") and split.starts is not None:
-        operations = tuple(_ordered_scatters(target, verb, columns, array, split))
+        operations = tuple(_duplicate_scatters(target, verb, columns, array, split))
     else:
         distinct = split.last_duplicates(array) if verb == "scatter" else split.sum_duplicates(array)
         operations = tuple(
@@ -328,7 +328,7 @@ def _scatter(target: Target, verb: str, partition: int, keys: Keys, values: Arra
     return Operation(verb, target.matrix, partition, target.rows, arrays=(values,), keys=keys, wire=target.spec.wire)
 
 
-def _ordered_scatters(
+def _duplicate_scatters(
     target: Target, verb: str, columns: Int64s, values: Array, split: SplitKeys
 ) -> Iterator[Operation]:
     """Yield operations on columns with adjacent duplicates, for verbs that cannot merge duplicates ("scatter_mul")."""

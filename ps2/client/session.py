@@ -135,7 +135,7 @@ class Session:
 
     @shielded
     def take_rows(self, matrix: int, count: int = 0, name: str = "") -> list[int]:
-        """Allocate ``count`` rows of zeros (0: all reserved rows that are not in use); ``name``: the name of one row."""
+        """Allocate ``count`` rows of zeros (0: all reserved rows that are not in use). ``name`` is for one row."""
         self._release_dropped()
         with self._new_id() as id:
             return self.ask(lambda: self._master.take_rows(matrix, id, self.holder, count, name))

@@ -131,7 +131,7 @@ def _task_file() -> _TaskFile:
 
 
 def shipped_folder() -> str | None:
-    """Return the folder on this host of the files that Spark sends to executors (``SparkFiles``); None outside a task."""
+    """Return the folder on this host of the files that Spark sends to tasks (``SparkFiles``); None outside a task."""
     if task_context() is None:
         return None
     from pyspark import SparkFiles
@@ -226,9 +226,7 @@ class RunIds:
     def next(self) -> RequestId:
         number, self.number = self.number, self.number + 1
         if number >> PHASE_BITS:
-            raise UsageError(
-                f"expected at most {1 << PHASE_BITS} calls that change vectors in one clock of a worker, got more"
-            )
+            raise UsageError(f"a worker's clock: expected at most {1 << PHASE_BITS} changes of vectors, got more")
         return RequestId(
             f"{self.series}/{self.run}/{self.rank}",
             (self.phase << PHASE_BITS) + number,
@@ -290,7 +288,7 @@ class MutationIds:
         return self.session if context is None else f"{_series(self.fleet)}/attempt/{context.taskAttemptId()}"
 
     def retire(self, id: RequestId) -> None:
-        """Record that a mutation was answered or given up. No effect in tasks, because another attempt may repeat it."""
+        """Record that a mutation was answered or given up. No effect in tasks: another attempt may repeat it."""
         if id.scope == self.session:
             with self._lock:
                 self._in_flight.discard(id.number)

@@ -175,9 +175,7 @@ class ZippedDCV(Generic[H]):
         """Copy the vectors with a name in ``written`` back to their originals."""
         for name, original, copy in zip(names, self._vectors, colocated, strict=True):
             if copy is not original and name in written:
-                source = colocated_copy(
-                    original, copy
-                )  # freed when this local variable is replaced or goes out of scope
+                source = colocated_copy(original, copy)  # a copy is freed when the variable goes out of scope
                 submit(original._session, declared(original._target(source), "copy", {}))
 
 
@@ -227,9 +225,7 @@ class ZippedMatrix(Generic[M]):
         """
         op = lookup(name)
         if set(op.operands) != {"row"}:
-            raise UsageError(
-                f"operation {name!r}: expected an operation on vectors and scalars only; use m.apply for this operation"
-            )
+            raise UsageError(f"operation {name!r}: expected one on vectors and scalars only; use m.apply for others")
         first = self._matrices[0]
         others = [matrix._first for matrix in self._matrices[1:]]
         target = replace(first._target(), others=first._first._others(others))
