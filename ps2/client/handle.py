@@ -332,7 +332,7 @@ def _take_rows(vector: Handle, count: int, name: str = "") -> list[int]:
     """Allocate rows of zeros in the vector's matrix for new vectors; return the row ids."""
     vector._check_usable()
     rows, policy = vector._session.take_rows(vector._matrix, count, name), vector._spec.key_policy
-    if policy is not None and (random_rows := [row for row in rows if policy.initial.draws(row)]):
+    if policy is not None and (random_rows := [row for row in rows if policy.initial.is_random(row)]):
         vector._session.free_rows(vector._matrix, rows)
         raise UsageError(
             f"derive: a new vector begins as zeros, but row {random_rows[0]} of this matrix begins as "

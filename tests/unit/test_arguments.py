@@ -141,18 +141,18 @@ each_masked = pytest.mark.parametrize("masked", [MASKED, [MASKED], (0, [np.ma.ma
 
 @each_masked
 def test_values_when_masked_then_usage_error_says_what_to_do(masked):
-    with pytest.raises(UsageError, match=r"values: expected a plain array, got a masked one: .* \.filled\(value\)"):
+    with pytest.raises(UsageError, match=r"values: expected a plain array, got a masked array: .* \.filled\(value\)"):
         as_values(masked, F8, (2,))
 
 
 @each_masked
 def test_columns_when_masked_then_usage_error(masked):
-    with pytest.raises(UsageError, match="indices: expected a plain array, got a masked one"):
+    with pytest.raises(UsageError, match="indices: expected a plain array, got a masked array"):
         as_indices(masked)
 
 
 def test_rows_when_masked_then_usage_error():
-    with pytest.raises(UsageError, match="rows_a: expected a plain array, got a masked one"):
+    with pytest.raises(UsageError, match="rows_a: expected a plain array, got a masked array"):
         as_rows("rows_a", MASKED, 9)
 
 

@@ -99,7 +99,7 @@ def model(fleet):
         (lambda: DCV.dense(DIM, 9, "int64", layout="column"), ""),
         (lambda: DCV.dense(DIM, wire="float16"), ""),
         (lambda: DCV.dense(DIM + 1), "23 and 24 columns"),
-        (lambda: DCV.dense(DIM, align=5), "cut differently, align=1, partitionsPerServer=1 and align=5, "),
+        (lambda: DCV.dense(DIM, align=5), "partitioned differently, align=1, partitionsPerServer=1 and align=5, "),
         (lambda: DCV.dense(DIM, partitionsPerServer=2), "partitionsPerServer=1 and align=1, partitionsPerServer=2"),
         (lambda: DCV.sparse(DIM), "one is dense, the other sparse"),
     ],
@@ -236,7 +236,7 @@ def test_zip_when_operation_takes_one_dtype_then_other_is_moved(fleet):
 
 def test_zip_when_own_dtype_is_cut_otherwise_then_moved_and_back(fleet):
     u, counts = DCV.dense(DIM).fill(1), DCV.dense(DIM, dtype="int32", partitionsPerServer=2)
-    with pytest.warns(NotColocatedWarning, match="their columns are cut differently"):
+    with pytest.warns(NotColocatedWarning, match="their columns are partitioned differently"):
         u.zip(counts).apply("count_positive")
     assert counts.pull().tolist() == [1] * DIM
 

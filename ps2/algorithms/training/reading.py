@@ -64,7 +64,7 @@ def read(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form = P
 def read_kept(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form, spill: RowSpill) -> KeptReading:
     """Read rows as ``read`` does, into a file if they exceed the worker's memory; SpillError: the disk fails."""
     parts, faults = _parts_of(batches, columns, form, spill)
-    if faults or not spill.is_begun:
+    if faults or not spill.uses_file:
         return KeptReading(*parts.split(), faults.size, faults.array())
     training, held_out = parts.spilled(spill)
     return KeptReading(training, held_out, faults.size, faults.array(), spill.spilled)
@@ -140,7 +140,7 @@ class _Parts:
         """Move the rows that are in memory to a file."""
         columns, begin = self._columns, 0
         marks = None if columns.validation is None else np.concatenate(self._held_out)
-        for rows in self.rows.drained(columns.label is not None, columns.weight is not None, spill.spill.block_bytes):
+        for rows in self.rows.drain(columns.label is not None, columns.weight is not None, spill.spill.block_bytes):
             spill.append(rows, None if marks is None else marks[begin : begin + len(rows)])
             begin += len(rows)
         del self._held_out[1:]
@@ -148,12 +148,12 @@ class _Parts:
     def spilled(self, spill: RowSpill) -> tuple[SpilledRows, SpilledRows | None]:
         """Return the same as ``split``, with the rows in a file."""
         self.write(spill)
-        training, held_out = spill.finished()
+        training, held_out = spill.finish()
         return training, None if self._columns.validation is None else held_out
 
     def split(self) -> tuple[LocalRows, LocalRows | None]:
         """Return the rows for training, and the held-out rows if a column marks them; both have the same keys."""
-        rows = self.rows.joined(self._columns.label is not None, self._columns.weight is not None).localize()
+        rows = self.rows.to_rows(self._columns.label is not None, self._columns.weight is not None).localize()
         if self._columns.margin is not None:
             rows = replace(rows, margins=np.concatenate(self._margins))
         if self._columns.group is not None:
@@ -161,4 +161,4 @@ class _Parts:
         if self._columns.validation is None:
             return rows, None
         held_out = np.concatenate(self._held_out)
-        return rows.chosen(np.flatnonzero(~held_out)), rows.chosen(np.flatnonzero(held_out))
+        return rows.select(np.flatnonzero(~held_out)), rows.select(np.flatnonzero(held_out))
