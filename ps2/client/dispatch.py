@@ -136,7 +136,7 @@ class Dispatch:
             return _merged(plans, self._send_or_drop(plans, id))
         finally:
             if id is not None:
-                self._ids.done(id)
+                self._ids.retire(id)
                 if not self.writer.is_idle:
                     self.writer.record_direct_writes(plans)
 
@@ -289,7 +289,7 @@ class Dispatch:
                     errors.append(error)
         finally:
             for _, id in mutations:
-                self._ids.done(id)
+                self._ids.retire(id)
         return errors
 
     def _send_pieces(self, pieces: Sequence[Piece], results: Results, error: TransientError | None = None) -> None:

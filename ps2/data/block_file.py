@@ -120,7 +120,7 @@ class BlockFile:
         if error.errno in FULL:
             return (
                 f"{rows}, and {needed_bytes:,} more bytes do not fit: {error.strerror}, {free_bytes:,} bytes are free "
-                "there. Give Spark larger local disks (spark.local.dir), or its workers more memory, or use more workers"
+                "there. Give Spark larger local disks (spark.local.dir) or its workers more memory, or use more workers"
             )
         return f"{rows}, and {needed_bytes:,} more bytes cannot be written: {error.strerror}"
 

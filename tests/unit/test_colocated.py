@@ -197,7 +197,7 @@ def test_batch_when_matrices_meet_in_it_then_in_order(model, fleet):
         (
             {"counts": lambda: DCV.dense(DIM, dtype="int32", align=5)},
             NotColocatedError,
-            r"counts: DCV\(dense, dim=23, int32, .* and DCVMatrix\(.* are not co-located: their columns are cut",
+            r"counts: DCV\(dense, dim=23, int32, .* and DCVMatrix\(.* are not co-located: their columns are part",
         ),
         ({"counts": lambda: DCV.sparse(DIM, dtype="int32")}, NotColocatedError, "one is dense, the other sparse"),
     ],
