@@ -36,7 +36,7 @@ def i(ps):
 WRONG_VALUES = [
     ([1, 2], ShapeError, r"values: expected shape \(5,\), got \(2,\)"),
     (np.ones((5, 1)), ShapeError, r"values: expected shape \(5,\), got \(5, 1\)"),
-    ([[1], [1, 2]], ShapeError, r"values: expected an array, but numpy cannot make one of"),
+    ([[1], [1, 2]], ShapeError, r"values: expected an array, but numpy cannot convert"),
     ("abcde", DTypeError, r"values: expected numbers that fit float32, got <U5"),
     (list("abcde"), DTypeError, r"values: expected numbers that fit float32, got <U1"),
     ([1, 2, 3, 4, None], DTypeError, r"values: expected numbers that fit float32, got object"),

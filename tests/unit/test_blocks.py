@@ -204,7 +204,7 @@ def test_plan_when_arguments_are_wrong_then_error_says_how(fleet, call, error, s
 
 def test_plan_when_layout_is_row_then_error_says_what_it_needs(fleet):
     info = session_over(fleet).new_matrix(MatrixSpec(DIM, K))
-    with pytest.raises(UsageError, match="columns without rows need a matrix with layout='column'"):
+    with pytest.raises(UsageError, match="columns without rows: expected a matrix with layout='column'"):
         blocks.pull(plans.Target(info.id, info.spec, info.route), [1])
 
 

@@ -101,7 +101,7 @@ def model(fleet):
         (lambda: DCV.dense(DIM + 1), "23 and 24 columns"),
         (lambda: DCV.dense(DIM, align=5), "partitioned differently, align=1, partitionsPerServer=1 and align=5, "),
         (lambda: DCV.dense(DIM, partitionsPerServer=2), "partitionsPerServer=1 and align=1, partitionsPerServer=2"),
-        (lambda: DCV.sparse(DIM), "one is dense, the other sparse"),
+        (lambda: DCV.sparse(DIM), "the first is dense, the second sparse"),
     ],
 )
 def test_vectors_when_matrices_are_cut_alike_then_colocated(other, why):
@@ -199,7 +199,7 @@ def test_batch_when_matrices_meet_in_it_then_in_order(model, fleet):
             NotColocatedError,
             r"counts: DCV\(dense, dim=23, int32, .* and DCVMatrix\(.* are not co-located: their columns are part",
         ),
-        ({"counts": lambda: DCV.sparse(DIM, dtype="int32")}, NotColocatedError, "one is dense, the other sparse"),
+        ({"counts": lambda: DCV.sparse(DIM, dtype="int32")}, NotColocatedError, "the first is dense, the second sparse"),
     ],
 )
 def test_apply_when_operands_do_not_fit_then_error_says_why(given, error, message):

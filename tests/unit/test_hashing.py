@@ -241,5 +241,5 @@ def test_rows_when_one_of_many_columns_is_missing_then_short():
 
 def test_rows_when_a_column_comes_twice_then_error():
     batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
-    with pytest.raises(InputError, match="column 'x': expected one column of that name, got 2"):
+    with pytest.raises(InputError, match="column 'x': expected one column with this name, got 2"):
         FieldHasher((Field.numeric("x"),)).rows(batch)

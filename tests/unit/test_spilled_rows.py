@@ -119,18 +119,18 @@ def test_sample_when_rows_are_in_a_file_then_same_minibatch(limit_bytes):
 
 def test_chosen_when_numbers_do_not_ascend_then_out_of_range():
     result, _ = spilled(table(20, 5, 1.0))
-    with pytest.raises(OutOfRangeError, match="ascending numbers without repeats, got 2 after 3"):
+    with pytest.raises(OutOfRangeError, match="ascending row numbers without duplicates, got 2 after 3"):
         result.select([1, 3, 2])
     with pytest.raises(OutOfRangeError, match=r"numbers in \[0, 20\), got 3 to 20"):
         result.select([3, 20])
 
 
 @pytest.mark.parametrize("place", ["memory", "file"])
-@pytest.mark.parametrize("method", ["take", "chosen"])
+@pytest.mark.parametrize("method", ["take", "select"])
 def test_rows_when_chosen_by_a_mask_then_dtype_error(place, method):
     rows = table(3, 5, 1.0)
     result = spilled(rows)[0] if place == "file" else rows.localize()
-    with pytest.raises(DTypeError, match="expected row numbers, integers, got bool"):
+    with pytest.raises(DTypeError, match="expected integer row numbers, got bool"):
         getattr(result, method)([True, False, True])
 
 
