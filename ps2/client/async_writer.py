@@ -30,17 +30,12 @@ _OVERWRITING = ("push", "rows_push", "columns_push")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class QueuedUpdate:
-    """A mutation in the queue.
-
-    Attributes:
-        clock: the worker's clock when the mutation was queued; 0 outside ``ps.run``.
-        nbytes: the size of the mutation's arrays.
-    """
+    """A mutation in the queue."""
 
     plan: Plan[Any]
     id: RequestId
-    clock: int = 0
-    nbytes: int = 0
+    clock: int = 0  # the worker's clock when the mutation was queued; 0 outside ``ps.run``
+    nbytes: int = 0  # the size of the mutation's arrays
 
 
 def sendable(waiting: Sequence[QueuedUpdate]) -> list[QueuedUpdate]:

@@ -25,16 +25,11 @@ from ps2.protocol.messages import Keys, Operation, Result
 
 @dataclass(frozen=True)
 class DeclaredStep:
-    """An operation to apply to a vector that does not exist yet.
-
-    Attributes:
-        others: the vectors that are the operation's further operands.
-        value: the operation's scalar argument; None if it takes none.
-    """
+    """An operation to apply to a vector that does not exist yet."""
 
     name: str
-    others: tuple[Any, ...] = ()
-    value: int | float | None = None
+    others: tuple[Any, ...] = ()  # the vectors that are the operands after the first
+    value: int | float | None = None  # the scalar argument; None if the operation takes none
 
     def plan_on(self, target: Target) -> Plan[Any]:
         return declared(target, self.name, {} if self.value is None else {"value": self.value})

@@ -119,17 +119,13 @@ def unseal(text: str) -> Access:
 
 
 class Owner(weakref.ref[Any]):
-    """A weak reference to a handle, with the rows to free when the handle is garbage-collected.
-
-    Attributes:
-        holder: the task attempt or session to which the master has allocated the rows.
-    """
+    """A weak reference to a handle, with the rows to free when the handle is garbage-collected."""
 
     __slots__ = ("_owners", "holder", "matrix", "rows")
 
     matrix: int
     rows: Sequence[int]
-    holder: str
+    holder: str  # the task attempt or session to which the master has allocated the rows
     _owners: dict[int, Owner]
 
     def detach(self) -> None:

@@ -43,16 +43,12 @@ MAX_KNOWN_SETS = 4096
 
 @dataclass(frozen=True)
 class Group:
-    """Columns ``[begin, end)`` of a split, all in one partition. A large partition has several groups.
-
-    Attributes:
-        digest: the hash under which servers may cache these columns; None: the columns are always sent.
-    """
+    """Columns ``[begin, end)`` of a split, all in one partition. A large partition has several groups."""
 
     partition: int
     begin: int
     end: int
-    digest: bytes | None = None
+    digest: bytes | None = None  # the hash under which servers cache the columns; None: they are always sent
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="Message")
 
-# A request on the fast path without a reply yet: its connection, the request, and its prepared header (None: not sent).
-Outstanding = tuple[PlainSocket, Request, "PreparedHeader | None"]
+# Requests on the fast path without a reply yet: the connection, the request, and its prepared header (None: not sent).
+# By server address.
+Outstanding = dict[str, tuple[PlainSocket, Request, "PreparedHeader | None"]]
+Outcomes = dict[str, list[Outcome]]
 
 
 class FleetNetwork:
@@ -48,9 +50,9 @@ class FleetNetwork:
         self._lock = threading.Lock()
         self._channels: dict[str, Channel] = {}
 
-    def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
-        outcomes: dict[str, list[Outcome]] = {}
-        outstanding: dict[str, Outstanding] = {}
+    def exchange(self, requests: Mapping[str, Sequence[Request]]) -> Outcomes:
+        outcomes: Outcomes = {}
+        outstanding: Outstanding = {}
         try:
             pending = [
                 address
@@ -74,13 +76,7 @@ class FleetNetwork:
             raise StoppedError(CLOSED)
         return outcomes
 
-    def _send(
-        self,
-        address: str,
-        requests: Sequence[Request],
-        outstanding: dict[str, Outstanding],
-        outcomes: dict[str, list[Outcome]],
-    ) -> bool:
+    def _send(self, address: str, requests: Sequence[Request], outstanding: Outstanding, outcomes: Outcomes) -> bool:
         """Send a server's only request on an idle connection; return False if the fast path cannot be used."""
         connection = self._pool.take(address) if len(requests) == 1 and self._wire.fast_path else None
         if connection is None:
@@ -101,7 +97,7 @@ class FleetNetwork:
             return False
         return True
 
-    def _receive(self, address: str, outstanding: dict[str, Outstanding], outcomes: dict[str, list[Outcome]]) -> bool:
+    def _receive(self, address: str, outstanding: Outstanding, outcomes: Outcomes) -> bool:
         """Receive a reply; return False if this fails or the reply is late. A late request stays in ``outstanding``."""
         connection, request, header = outstanding[address]
         try:
@@ -120,17 +116,15 @@ class FleetNetwork:
         self._pool.release(address, connection)
         return True
 
-    def _discard(self, address: str, outstanding: dict[str, Outstanding]) -> None:
+    def _discard(self, address: str, outstanding: Outstanding) -> None:
         connection, *_ = outstanding.pop(address)
         self._pool.forget(address)
         self._pool.discard(connection)
 
     @shielded
-    def _poll(
-        self, requests: Mapping[str, Sequence[Request]], outstanding: dict[str, Outstanding]
-    ) -> dict[str, list[Outcome]]:
+    def _poll(self, requests: Mapping[str, Sequence[Request]], outstanding: Outstanding) -> Outcomes:
         """Send requests, and wait concurrently for their replies and for the replies to outstanding requests."""
-        outcomes: dict[str, list[Outcome]] = {}
+        outcomes: Outcomes = {}
         in_flight: list[InFlightRequests] = []
         limit_bytes = self._wire.request_limit_bytes
         try:

@@ -29,34 +29,23 @@ MAX_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Workload:
-    """The size of a batch of pairs.
-
-    Attributes:
-        columns: the elements of a row (the paper's K).
-        servers: the column partitions of the matrix.
-    """
+    """The size of a batch of pairs."""
 
     pairs: int
     distinct_rows: int
-    columns: int
-    servers: int
-    itemsize: int
+    columns: int  # elements of a row (the paper's K)
+    servers: int  # column partitions of the matrix
+    itemsize: int  # bytes of an element
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Valid pairs of row ids.
-
-    Attributes:
-        a, b: the row ids of each pair.
-        distinct: the row ids without duplicates.
-        index_a, index_b: the positions of ``a`` and ``b`` in ``distinct``.
-    """
+    """Pairs of row ids in the range of the matrix."""
 
     a: Int64s
     b: Int64s
-    distinct: Int64s
-    index_a: Int64s
+    distinct: Int64s  # the row ids without duplicates
+    index_a: Int64s  # the index of each ``a`` in ``distinct``
     index_b: Int64s
 
     @classmethod

@@ -27,16 +27,11 @@ CATEGORIES = "strings, integers or booleans, or arrays of them"
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """The (key, value) pairs of one field, in the order of the rows.
-
-    Attributes:
-        values: the value of each key; None: all values are 1.
-        lengths: the number of pairs of each row; None: one pair per row.
-    """
+    """The (key, value) pairs of one field, in the order of the rows."""
 
     keys: Int64s
-    values: Float32s | None = None
-    lengths: Int64s | None = None
+    values: Float32s | None = None  # None: all values are 1
+    lengths: Int64s | None = None  # the number of pairs of each row; None: one pair per row
 
     def keep_rows(self, mask: Mask | None) -> _Pairs:
         """Drop the pairs of rows where the mask is False; None: drop no pair. Each row must have one pair."""

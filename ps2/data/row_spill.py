@@ -48,17 +48,12 @@ def spill_message(spilled: Sequence[Spilled]) -> str:
 
 
 class RowSpill:
-    """Decides when a worker's rows are written to a file, and writes them.
-
-    Attributes:
-        limit_bytes: the maximum size of the worker's rows in memory.
-        uses_file: True if the rows are written to a file.
-    """
+    """Decides when a worker's rows are written to a file, and writes them."""
 
     def __init__(self, spill: Spill, rank: int, workers: int) -> None:
         self.spill = spill
-        self.limit_bytes = spill.worker_limit_bytes(workers)
-        self.uses_file = spill.mode == "always"
+        self.limit_bytes = spill.worker_limit_bytes(workers)  # the maximum size of the rows in memory
+        self.uses_file = spill.mode == "always"  # True if rows are written to a file
         self._rank = rank
         self._file: BlockFile | None = None
         self._used: UsedColumns | None = None

@@ -295,11 +295,8 @@ def take_rows(indptr: Array, columns: Array, values: Array, rows: Int64s) -> tup
 class RowParts:
     """Collects the arrays of rows that are read in several parts.
 
-    Attributes:
-        rows: the number of rows that have been read.
-        y, weights: labels and weights; the caller appends to them.
-        lengths, columns, values: see ``ps2.data.columns.Features``.
-        size: the number of columns; None until it is known.
+    The caller appends to ``y`` and ``weights``. For ``lengths``, ``columns`` and ``values``, see
+    ``ps2.data.columns.Features``. ``size``: the number of columns; None until it is known.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:

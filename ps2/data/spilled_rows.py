@@ -23,14 +23,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """Consecutive rows of a file.
-
-    Attributes:
-        begin: the row number of the first row.
-        rows: the number of rows.
-        is_dense: True if all rows have all columns; the block then stores only their values.
-        location: the position of the arrays in the file.
-    """
+    """Rows ``[begin, begin + rows)`` of a file. A dense block stores only values, because its rows have all columns."""
 
     begin: int
     rows: int

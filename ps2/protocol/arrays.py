@@ -36,19 +36,12 @@ FLOAT16_DTYPES = (np.dtype(np.float16), BFLOAT16)
 
 
 class Spec(NamedTuple):
-    """The description of an array in a message.
+    """The description of an array in a message."""
 
-    Attributes:
-        dtype: the dtype in the message.
-        size: the number of elements.
-        stored: the dtype after decoding.
-        shape: the shape after decoding.
-    """
-
-    dtype: np.dtype[Any]
-    size: int
-    stored: np.dtype[Any]
-    shape: tuple[int, ...]
+    dtype: np.dtype[Any]  # in the message
+    size: int  # number of elements
+    stored: np.dtype[Any]  # the dtype after decoding
+    shape: tuple[int, ...]  # the shape after decoding
 
     @property
     def stored_number(self) -> int:

@@ -20,11 +20,8 @@ class KeysDraft:
     """Keys that have not arrived yet. They are sent as the first key and the differences between neighbours.
 
     Attributes:
-        count: the number of keys.
-        first: the first key.
         steps: the description of the differences; None if the server has cached the keys, or received them with the
             previous operation.
-        digest: see ``Keys``.
     """
 
     count: int

@@ -12,14 +12,9 @@ from ps2.ops.table import Array
 def add_bag_gradients(
     begins: Int64s, ends: Int64s, gradients: Array, inverse: Int64s, is_mean: bool, sums: Array
 ) -> None:
-    """Add the gradient of each bag to the gradients of its keys.
+    """Add the gradient of each bag, shape (bags, k), to ``sums``: the gradients of the distinct keys, shape (keys, k).
 
-    Bag b has the keys ``inverse[begins[b]:ends[b]]``; its vector is the mean or the sum of their vectors.
-
-    Args:
-        gradients: the gradients of the bags, shape (bags, k).
-        inverse: the index of each key in ``sums``.
-        sums: the gradients of the distinct keys, shape (keys, k); changed.
+    Bag b has the keys with indices ``inverse[begins[b]:ends[b]]``; its vector is the mean or the sum of their vectors.
     """
     k = sums.shape[1]
     key_gradient = np.empty(k, np.float32)
