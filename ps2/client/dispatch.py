@@ -188,7 +188,7 @@ class Dispatch:
         """Raise UsageError in a child of the process that created this session."""
         check_process(self._pid)
 
-    def routes_of(self, matrices: Iterable[int]) -> dict[int, Route]:
+    def current_routes(self, matrices: Iterable[int]) -> dict[int, Route]:
         """Return the routes of matrices; ask the master for those that were dropped since the call began."""
         routes = {}
         for matrix in matrices:
@@ -270,7 +270,7 @@ class Dispatch:
         results: Results = [[None] * len(plan.operations) for plan, _ in mutations]
         errors: list[PS2Error] = []
         try:
-            routes = self.routes_of({plan.matrix for plan, _ in mutations})
+            routes = self.current_routes({plan.matrix for plan, _ in mutations})
             self._send_pieces(
                 [
                     piece
@@ -306,7 +306,7 @@ class Dispatch:
                     retries.record_progress()
             previous_count = len(pieces)
             version = self.routes.version
-            requests = group(pieces, self.routes_of({piece.home[0] for piece in pieces}), version)
+            requests = group(pieces, self.current_routes({piece.home[0] for piece in pieces}), version)
             # Check rollbacks after reading the routes, as in ``_one_request_each``.
             self.rollbacks.check_run(changes=any(piece.id is not None for piece in pieces))
             error = self._attempt(requests, results)

@@ -73,7 +73,7 @@ class Access:
     token: str | None = field(default=None, repr=False)
     tls: Pems | None = None
 
-    def token_of(self, fleet: FleetRef) -> str | None:
+    def fleet_token(self, fleet: FleetRef) -> str | None:
         """Return a fleet's token; None if its servers have none."""
         for token in (derived_token(self.secret, fleet.id), self.token, None):
             if hmac.compare_digest(token_id(self.secret, token), fleet.token_id):
@@ -83,9 +83,9 @@ class Access:
             "of another driver, or to a stopped context"
         )
 
-    def run_token_of(self, fleet: FleetRef) -> str:
+    def run_token(self, fleet: FleetRef) -> str:
         """Return the token that a worker and its run use to authenticate each other. Runs always need a token."""
-        return self.token_of(fleet) or derived_token(self.secret, fleet.id)
+        return self.fleet_token(fleet) or derived_token(self.secret, fleet.id)
 
 
 def derived_token(secret: str, fleet_id: str) -> str:
@@ -102,7 +102,7 @@ def _hmac_sha256(secret: str, text: str) -> bytes:
     return hmac.digest(secret.encode(), text.encode(), hashlib.sha256)
 
 
-def series_of(fleet_id: str, application: str) -> str:
+def mutation_id_prefix(fleet_id: str, application: str) -> str:
     """Return the common prefix of mutation ids of an application's tasks."""
     return f"{fleet_id}/{application}"
 

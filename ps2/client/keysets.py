@@ -112,7 +112,7 @@ class SplitKeys:
         return np.diff(self.starts, append=self.order.size)
 
     def with_digests(self, min_keys: int) -> SplitKeys:
-        """Return a copy that owns its columns, and a digest for each group with at least ``min_keys`` columns."""
+        """Return a copy that owns its columns, with a digest for each large group of at least ``min_keys`` columns."""
         columns = self.columns.copy()
         groups = []
         for group in self.groups:

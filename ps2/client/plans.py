@@ -20,7 +20,7 @@ from ps2.ops.all import lookup
 from ps2.ops.table import Array
 from ps2.protocol.messages import Keys, Operation, Result
 
-BLOCK_BYTES = WireConfig.block_bytes  # the limit of the values of one operation
+BLOCK_BYTES = WireConfig.block_bytes  # the limit of an operation's values, in bytes
 NO_PARAMS: Mapping[str, int | float] = {}
 
 T = TypeVar("T")

@@ -57,7 +57,7 @@ class ReadYourWrites:
     def add_missing_write(self, plan: Plan[Any]) -> None:
         """Record a plan that the servers will apply after the reads: the answers do not contain its changes."""
         for write in plan.operations:
-            if self.is_invalid or not any(_may_change(write, read) for read in self._reads_of(write)):
+            if self.is_invalid or not any(_may_change(write, read) for read in self._reads_on_shards(write)):
                 continue
             self._bytes += write.nbytes
             if _is_addition(write) and not plan.may_drop and self._bytes <= MISSING_BYTES:
@@ -72,7 +72,7 @@ class ReadYourWrites:
 
     def touches(self, plan: Plan[Any]) -> bool:
         """Return True if a plan may change the values that are read."""
-        return any(_may_change(write, read) for write in plan.operations for read in self._reads_of(write))
+        return any(_may_change(write, read) for write in plan.operations for read in self._reads_on_shards(write))
 
     def invalidate(self) -> None:
         self.is_invalid = True
@@ -82,12 +82,12 @@ class ReadYourWrites:
         """Add the missing additions to the arrays of the answers."""
         for write in self._missing:
             begin = self._bounds[write.matrix][write.partition]
-            for read in self._reads_of(write):
+            for read in self._reads_on_shards(write):
                 if _may_change(write, read):
                     add_overlap(write, read, begin)
         self._missing.clear()
 
-    def _reads_of(self, write: Operation) -> list[Operation]:
+    def _reads_on_shards(self, write: Operation) -> list[Operation]:
         """Return the reads of the partitions that an operation writes."""
         return [read for shard in write.shard_ids for read in self._reads.get(shard, ())]
 

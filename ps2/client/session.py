@@ -170,7 +170,7 @@ class Session:
                 self.rollbacks.check_run(changes=True)
                 version = self.routes.version
                 try:
-                    result = attempt(self.dispatch.routes_of({matrix})[matrix], version, id)
+                    result = attempt(self.dispatch.current_routes({matrix})[matrix], version, id)
                 except TransientError as error:
                     retries.wait(error)
                     self.dispatch.refresh({matrix}, error, retries)

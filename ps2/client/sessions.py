@@ -110,7 +110,7 @@ def _access() -> Access:
 
 def _open(fleet: FleetRef, access: Access) -> Session:
     """Open a task's session. Close sessions of earlier tasks, because a driver has one context at a time."""
-    token = access.token_of(fleet)
+    token = access.fleet_token(fleet)
     load_modules(fleet.ops)
     for key in [key for key in _sessions if key[0] == os.getpid()]:
         _sessions.pop(key).close()

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ps2.client.fleet import FleetRef, parse_fleet, series_of, unseal
+from ps2.client.fleet import FleetRef, parse_fleet, mutation_id_prefix, unseal
 from ps2.errors import UsageError
 from ps2.protocol.messages import RequestId
 
@@ -297,4 +297,4 @@ class MutationIds:
 def _series(fleet: str) -> str:
     """Return the common prefix of the mutation ids of this task's Spark application."""
     text = task_access()
-    return fleet if text is None else series_of(fleet, unseal(text).application)
+    return fleet if text is None else mutation_id_prefix(fleet, unseal(text).application)

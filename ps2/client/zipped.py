@@ -225,7 +225,7 @@ class ZippedMatrix(Generic[M]):
         """
         op = lookup(name)
         if set(op.operands) != {"row"}:
-            raise UsageError(f"operation {name!r}: expected one on vectors and scalars only; use m.apply for others")
+            raise UsageError(f"operation {name!r}: expected only vectors and scalars as operands; use m.apply instead")
         first = self._matrices[0]
         others = [matrix._first for matrix in self._matrices[1:]]
         target = replace(first._target(), others=first._first._others(others))

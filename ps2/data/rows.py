@@ -194,7 +194,7 @@ class LocalRows:
         indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
         return LocalRows(self.keys, sparse_matrix(values, columns, indptr, len(self.keys)), *self._row_fields(rows))
 
-    def select(self, numbers: npt.ArrayLike) -> LocalRows:
+    def chosen(self, numbers: npt.ArrayLike) -> LocalRows:
         """Return some rows, in the requested order, with all keys; raises the errors of ``take``."""
         rows = row_numbers(numbers, len(self))
         return LocalRows(self.keys, self.x[rows], *self._row_fields(rows))

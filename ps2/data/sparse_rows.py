@@ -12,7 +12,7 @@ Array = npt.NDArray[Any]
 
 
 def sparse_matrix(values: Array, columns: Array, indptr: Array, size: int) -> sp.csr_array:
-    """Return a sparse matrix, with 32-bit indices if possible: scipy would convert both index arrays to 64 bits."""
+    """Return a sparse matrix with 32-bit indices if they fit: scipy converts both index arrays to the wider dtype."""
     fits_int32 = columns.dtype == np.int32 and indptr[-1] <= np.iinfo(np.int32).max
     indptr = indptr.astype(np.int32, copy=False) if fits_int32 else indptr
     return sp.csr_array((values, columns, indptr), shape=(len(indptr) - 1, size))

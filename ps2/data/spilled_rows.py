@@ -125,7 +125,7 @@ class SpilledRows:
         """Return the same rows, with a function that is applied to each block after it is read."""
         return replace(self, changes=(*self.changes, change))
 
-    def select(self, numbers: npt.ArrayLike) -> LocalRows | SpilledRows:
+    def chosen(self, numbers: npt.ArrayLike) -> LocalRows | SpilledRows:
         """Return the rows with these ascending row numbers, with all keys: a copy in memory if it fits ``limit_bytes``.
 
         Raises:
@@ -142,8 +142,8 @@ class SpilledRows:
         return selected if selected.nbytes > self.stored.limit_bytes else selected._in_memory()
 
     def take(self, numbers: npt.ArrayLike) -> LocalRows | SpilledRows:
-        """Return rows like ``select``, with only the keys that they use."""
-        selected = self.select(numbers)
+        """Return rows like ``chosen``, with only the keys that they use."""
+        selected = self.chosen(numbers)
         return (
             selected.take(np.arange(len(selected))) if isinstance(selected, LocalRows) else selected._with_used_keys()
         )

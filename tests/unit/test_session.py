@@ -512,12 +512,12 @@ def test_access_when_sealed_then_it_is_unsealed():
 @pytest.mark.parametrize("token", [derived_token("secret", "f"), "given", None])
 def test_token_of_when_fleet_names_it_by_id_then_it_is_found(token):
     access = Access("secret", "app", "given")
-    assert access.token_of(FleetRef("f", MASTER, token_id=token_id("secret", token))) == token
+    assert access.fleet_token(FleetRef("f", MASTER, token_id=token_id("secret", token))) == token
 
 
 def test_run_token_of_when_servers_have_none_then_it_is_derived():
     ref = FleetRef("f", MASTER, token_id=token_id("secret", None))
-    assert Access("secret", "app").run_token_of(ref) == derived_token("secret", "f")
+    assert Access("secret", "app").run_token(ref) == derived_token("secret", "f")
 
 
 # -- ids of mutations ------------------------------------------------------------------------------------------------

@@ -102,8 +102,8 @@ def test_spilled_rows_when_some_are_held_out_then_same_keys():
     mask = np.random.default_rng(1).random(300) < 0.3
     training, held = spilled(rows, cuts=(150,), held_out=mask)
     local = rows.localize()
-    same(training, local.select(np.flatnonzero(~mask)))
-    same(held, local.select(np.flatnonzero(mask)))
+    same(training, local.chosen(np.flatnonzero(~mask)))
+    same(held, local.chosen(np.flatnonzero(mask)))
 
 
 @pytest.mark.parametrize("limit_bytes", [0, MANY])
@@ -114,19 +114,19 @@ def test_sample_when_rows_are_in_a_file_then_same_minibatch(limit_bytes):
     assert isinstance(sampled, LocalRows if limit_bytes else SpilledRows)
     assert len(expected.keys) < len(result.keys)
     same(sampled, expected)
-    same(sampled.select([0, 7, 50]), expected.select([0, 7, 50]))
+    same(sampled.chosen([0, 7, 50]), expected.chosen([0, 7, 50]))
 
 
 def test_chosen_when_numbers_do_not_ascend_then_out_of_range():
     result, _ = spilled(table(20, 5, 1.0))
     with pytest.raises(OutOfRangeError, match="ascending row numbers without duplicates, got 2 after 3"):
-        result.select([1, 3, 2])
+        result.chosen([1, 3, 2])
     with pytest.raises(OutOfRangeError, match=r"numbers in \[0, 20\), got 3 to 20"):
-        result.select([3, 20])
+        result.chosen([3, 20])
 
 
 @pytest.mark.parametrize("place", ["memory", "file"])
-@pytest.mark.parametrize("method", ["take", "select"])
+@pytest.mark.parametrize("method", ["take", "chosen"])
 def test_rows_when_chosen_by_a_mask_then_dtype_error(place, method):
     rows = table(3, 5, 1.0)
     result = spilled(rows)[0] if place == "file" else rows.localize()

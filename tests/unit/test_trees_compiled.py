@@ -65,7 +65,7 @@ def grown(kind, by_kernel, monkeypatch):
     problem = TreeProblem(Objective(loss), FEATURES, (0.1,), categories=CATEGORIES)
     options = plans.boosting(maxIter=3, maxBins=40, seed=7, weight_unit=2.0**-6, **options)
     rows = rows_of(weighted, kind.startswith("sparse"))
-    inputs = rows.select(np.flatnonzero(np.arange(700) % 3)), rows.select(np.arange(0, 700, 3))
+    inputs = rows.chosen(np.flatnonzero(np.arange(700) % 3)), rows.chosen(np.arange(0, 700, 3))
     quantiles = Quantiles.in_process(problem, options.settings.maxBins, 1.0 if weighted else None)
     bins, columns = quantiles.find_bins(inputs[0])
     of = BoostedRows(problem, options, bins, inputs, columns)

@@ -36,7 +36,7 @@ def reading():
     x = rng.normal(size=(400, 4))
     y = (x[:, 0] + rng.normal(size=400) > 0).astype(float) + (x[:, 1] > 0.5)
     rows = LocalRows(np.arange(4), sp.csr_array(x), y)
-    return Reading(rows.select(np.arange(300)), rows.select(np.arange(300, 400)), 4, np.zeros(0))
+    return Reading(rows.chosen(np.arange(300)), rows.chosen(np.arange(300, 400)), 4, np.zeros(0))
 
 
 class Names(CheckpointNames):

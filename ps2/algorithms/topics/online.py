@@ -321,7 +321,7 @@ def check_lambda(words: int, topics: int, free: int) -> None:
 
 def _with_words(rows: LocalRows) -> LocalRows:
     """Return the documents with words."""
-    return rows.select(np.flatnonzero(rows.x.sum(axis=1) > 0))
+    return rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
 
 
 # -- the program -------------------------------------------------------------------------------------------------------

@@ -161,4 +161,4 @@ class _Parts:
         if self._columns.validation is None:
             return rows, None
         held_out = np.concatenate(self._held_out)
-        return rows.select(np.flatnonzero(~held_out)), rows.select(np.flatnonzero(held_out))
+        return rows.chosen(np.flatnonzero(~held_out)), rows.chosen(np.flatnonzero(held_out))

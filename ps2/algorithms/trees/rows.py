@@ -176,7 +176,7 @@ def is_dense(x: sp.csr_array, dim: int) -> bool:
 
 def rows_with_weight(rows: LocalRows) -> LocalRows:
     """Return the rows whose weight is above 0."""
-    return rows if rows.weights is None else rows.select(np.flatnonzero(rows.weights > 0))
+    return rows if rows.weights is None else rows.chosen(np.flatnonzero(rows.weights > 0))
 
 
 def with_all_columns(rows: LocalRows, dim: int) -> sp.csr_array:

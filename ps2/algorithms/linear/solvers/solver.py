@@ -55,7 +55,7 @@ class Data:
             return self.rows
         begins = range(0, len(self.rows), DRAWS)
         parts = [np.flatnonzero(rng.random(min(DRAWS, len(self.rows) - begin)) < fraction) + begin for begin in begins]
-        return self.rows.select(np.concatenate([np.empty(0, np.int64), *parts]))
+        return self.rows.chosen(np.concatenate([np.empty(0, np.int64), *parts]))
 
 
 @dataclass(frozen=True, eq=False)
