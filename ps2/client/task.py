@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ps2.client.fleet import FleetRef, parse_fleet, mutation_id_prefix, unseal
+from ps2.client.fleet import FleetRef, mutation_id_prefix, parse_fleet, unseal
 from ps2.errors import UsageError
 from ps2.protocol.messages import RequestId
 

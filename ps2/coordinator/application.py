@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from ps2.certificates import Tls
-from ps2.client.fleet import Access, FleetRef, fleet_text, seal, mutation_id_prefix
+from ps2.client.fleet import Access, FleetRef, fleet_text, mutation_id_prefix, seal
 from ps2.config import Binding, host_of, is_loopback, is_wildcard, new_token, split_address
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.master import Master

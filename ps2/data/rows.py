@@ -189,7 +189,7 @@ class LocalRows:
         x = sparse_matrix(values, columns, indptr, len(used))
         return LocalRows(self.keys[used], x, *self._row_fields(rows))
 
-    def gather(self, rows: Int64s) -> LocalRows:
+    def gathered(self, rows: Int64s) -> LocalRows:
         """Return some rows, in the requested order, with all keys. The row numbers are not checked."""
         indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
         return LocalRows(self.keys, sparse_matrix(values, columns, indptr, len(self.keys)), *self._row_fields(rows))
@@ -226,8 +226,8 @@ class LocalRows:
         """Yield all rows in one block; see ``SpilledRows.blocks``."""
         yield self
 
-    def map_blocks(self, change: Callable[[LocalRows], LocalRows]) -> LocalRows:
-        """Return ``change(self)``; see ``SpilledRows.map_blocks``."""
+    def mapped(self, change: Callable[[LocalRows], LocalRows]) -> LocalRows:
+        """Return ``change(self)``; see ``SpilledRows.mapped``."""
         return change(self)
 
 

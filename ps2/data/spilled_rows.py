@@ -72,7 +72,7 @@ class RowFile:
         x = sp.csr_array((arrays["values"], indices, indptr), shape=(block.rows, columns))
         rows = LocalRows(self.keys, x, arrays.get("y"), arrays.get("weights"))
         if positions is not None:
-            return rows.gather(positions)
+            return rows.gathered(positions)
         for array in arrays.values():
             read_pages(array)
         return rows
@@ -121,7 +121,7 @@ class SpilledRows:
                 del rows  # free the block before the next one is returned
             yield future.result()
 
-    def map_blocks(self, change: Callable[[LocalRows], LocalRows]) -> SpilledRows:
+    def mapped(self, change: Callable[[LocalRows], LocalRows]) -> SpilledRows:
         """Return the same rows, with a function that is applied to each block after it is read."""
         return replace(self, changes=(*self.changes, change))
 
@@ -188,7 +188,7 @@ class SpilledRows:
         for block in self.blocks():
             used.add(block.x.indices)
         columns = used.keys()
-        return replace(self.map_blocks(_Renumbering(self.keys[columns], used.numbers())), keys=self.keys[columns])
+        return replace(self.mapped(_Renumbering(self.keys[columns], used.numbers())), keys=self.keys[columns])
 
 
 # A worker's rows: in memory, or in a file.

@@ -117,7 +117,7 @@ class Preparation:
         rows, held_out, width = reading.training, reading.held_out, self.initial_model.width
         if self.scale is not None:
             scale = partial(scaled, factors=self.scale.pull(rows.keys * width).astype(np.float64))
-            rows, held_out = rows.map_blocks(scale), None if held_out is None else held_out.map_blocks(scale)
+            rows, held_out = rows.mapped(scale), None if held_out is None else held_out.mapped(scale)
         return Data(rows, held_out, width)
 
     def _add_sums(self, vectors: list[DCV], task: PreparationTask, rows: KeptRows) -> None:
