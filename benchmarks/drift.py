@@ -60,7 +60,7 @@ class Day:
         batches = list(log.day(day, rows))
         labels = np.concatenate([batch["label"].to_numpy() for batch in batches]).astype(np.float32)
         probability = np.concatenate([batch["probability"].to_numpy() for batch in batches])
-        keyed = KeyRows.joined([HASHER.rows(batch) for batch in batches])
+        keyed = KeyRows.concatenate([HASHER.rows(batch) for batch in batches])
         return Day(keyed, labels, np.log(probability) - np.log1p(-probability))
 
     def __len__(self) -> int:

@@ -8,12 +8,10 @@ import numpy as np
 
 from ps2.errors import PS2Error
 from ps2.ops.packing import pack_keys
-from ps2.protocol.arrays import WIRE_NUMBER, cut, declared_spec, stored, to_send
+from ps2.protocol.arrays import WIRE_NUMBERS, declared_spec, decode_array, split_arrays, to_send
 from ps2.protocol.binary import (
-    A_REPLY,
-    A_REQUEST,
-    AN_ERROR,
     ARRAY,
+    ERROR_KIND,
     FORWARDED,
     HAS_DIGEST,
     HAS_ID,
@@ -21,13 +19,15 @@ from ps2.protocol.binary import (
     OPERATION,
     REPLAYED,
     REPLY,
+    REPLY_KIND,
     REQUEST,
+    REQUEST_KIND,
     call_signature,
     error_parts,
     reply_parts,
     request_parts,
 )
-from ps2.protocol.framing import read, read_reply, read_request, written_by_pieces
+from ps2.protocol.framing import read, read_reply, read_request, reply_views
 from ps2.protocol.messages import Reply, Result, byte_view
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.convert import id_to_pb
@@ -38,7 +38,7 @@ LIMIT_BYTES = 1 << 30
 
 def sent(parts):
     """Return the bytes of a message."""
-    return b"".join(bytes(view) for views in written_by_pieces(parts) for view in views)
+    return b"".join(bytes(view) for views in reply_views(parts) for view in views)
 
 
 def request_bytes(request):
@@ -67,17 +67,17 @@ def _or_raised(message):
 
 def header_of(encoded):
     """Return the header of a reply, or of what answers a greeting, as the contract has it, without results."""
-    if encoded[:1] not in (bytes([A_REPLY]), bytes([AN_ERROR])):
+    if encoded[:1] not in (bytes([REPLY_KIND]), bytes([ERROR_KIND])):
         return pb.ReplyHeader.FromString(encoded)
     kind, flags, *_ = REPLY.unpack_from(encoded)
-    error = pb.ErrorDetail.FromString(encoded[REPLY.size :]) if kind == AN_ERROR else None
+    error = pb.ErrorDetail.FromString(encoded[REPLY.size :]) if kind == ERROR_KIND else None
     return pb.ReplyHeader(replayed=bool(flags & REPLAYED), error=error)
 
 
 def header_bytes(header):
     """Return a RequestHeader of the contract in the binary form: whatever it says, be it nonsense."""
     head = REQUEST.pack(
-        *(A_REQUEST, HAS_ID * header.HasField("id") | FORWARDED * header.forwarded),
+        *(REQUEST_KIND, HAS_ID * header.HasField("id") | FORWARDED * header.forwarded),
         *(len(header.id.scope.encode()), len(header.id.series.encode()), len(header.operations), header.begun),
         *(header.id.part, header.id.parts, header.route_version),
         *(header.id.number, header.id.settled, header.id.stage),
@@ -130,10 +130,10 @@ def reply_from(frame, request):
     """Read what ``Execute`` answers."""
     message = pb.ReplyFrame.FromString(frame)
     specs = [[_spec(spec) for spec in result.arrays] for result in message.header.results]
-    left = iter(cut([spec for mine in specs for spec in mine], memoryview(message.data)))
+    left = iter(split_arrays([spec for mine in specs for spec in mine], memoryview(message.data)))
     results = []
     for result, mine, operation in zip(message.header.results, specs, request.operations, strict=True):
-        arrays = [stored(next(left), spec) for spec in mine]
+        arrays = [decode_array(next(left), spec) for spec in mine]
         if operation.into is not None:
             operation.into[...] = arrays[0].reshape(operation.into.shape)
             arrays[0] = operation.into
@@ -150,7 +150,7 @@ def _add(message, operation):
             partition=operation.partition,
             rows=operation.rows,
             others=operation.others,
-            reply_dtype=WIRE_NUMBER[operation.wire],
+            reply_dtype=WIRE_NUMBERS[operation.wire],
         )
     )
     for name, value in operation.params.items():

@@ -22,14 +22,15 @@ MAX_KEYS = 1 << 27
 Distribution = Literal["uniform", "normal"]
 # The parameters of each distribution, with their defaults.
 _DISTRIBUTIONS = {"uniform": {"low": 0.0, "high": 1.0}, "normal": {"mean": 0.0, "std": 1.0}}
-# Upper bounds of the magnitude of x: uniform in [0, 1), or standard normal, computed from 64 random bits.
+# Upper bounds of abs(x) for the x of ``random_params``: a standard normal number that is computed from 64 random bits
+# stays below 10.
 _MAX_MAGNITUDE = {"uniform": 1.0, "normal": 10.0}
 # The smallest magnitude that rounds to infinity in each wire dtype.
 WIRE_OVERFLOW = {"float16": 65520.0, "bfloat16": (2 - 2.0**-8) * 2.0**127}
 
 
 def as_indices(indices: Any) -> Int64s:
-    """Return indices as int64 of shape (n,). ``split`` checks later that each one is in ``[0, dim)``."""
+    """Return indices as int64 of shape (n,). ``SplitCache`` checks later that each is in ``[0, dim)``."""
     array = as_integers("indices", indices)
     if array.ndim != 1:
         raise ShapeError(
@@ -41,15 +42,15 @@ def as_indices(indices: Any) -> Int64s:
     return array
 
 
-def as_rows(name: str, rows: Any, count: int) -> Int64s:
-    """Return row numbers as int64 of shape (n,), each in ``[0, count)``."""
+def as_rows(name: str, rows: Any, num_rows: int) -> Int64s:
+    """Return row ids as int64 of shape (n,), each in ``[0, num_rows)``."""
     array = as_integers(name, rows)
     if array.ndim != 1:
         raise ShapeError(f"{name}: expected one dimension, got shape {array.shape}")
-    if array.size and (array.min() < 0 or array.max() >= count):
+    if array.size and (array.min() < 0 or array.max() >= num_rows):
         bad = array.min() if array.min() < 0 else array.max()
         position = int(np.argmax(array == bad))
-        raise OutOfRangeError(f"{name}: row {bad} (at position {position}) is outside [0, {count})")
+        raise OutOfRangeError(f"{name}: row {bad} (at position {position}) is outside [0, {num_rows})")
     return array
 
 
@@ -57,8 +58,7 @@ def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: s
     """Return values as a C-contiguous array of the given dtype and shape.
 
     For a vector of floats, wider floats are rounded and integers are converted. For a vector of integers, floats are
-    rejected. A number that does not fit the dtype raises DTypeError: an integer, or a finite float that would become
-    infinite.
+    rejected. Integers outside the dtype's range, and finite floats that would become infinite, raise DTypeError.
     """
     if type(values) is np.ndarray and values.dtype == dtype and values.shape == shape and values.flags.c_contiguous:
         return values
@@ -103,10 +103,10 @@ def as_wire_values(values: Any, spec: MatrixSpec, shape: tuple[int, ...], name: 
         too_large = (magnitudes >= WIRE_OVERFLOW[spec.wire]) & np.isfinite(magnitudes)
         if too_large.any():
             position = int(np.argmax(too_large))
-            advice = "; make it with wire='bfloat16'" if spec.wire == "float16" else ""
+            advice = "; create the vector with wire='bfloat16'" if spec.wire == "float16" else ""
             raise OutOfRangeError(
                 f"{name}: {array.reshape(-1)[position]} (at position {position}) does not fit {spec.wire}, the "
-                f"dtype in which this vector's values travel{advice}"
+                f"dtype in which this vector's values are sent{advice}"
             )
     return array
 
@@ -116,7 +116,7 @@ def random_params(
 ) -> dict[str, float | bool]:
     """Return the parameters of ``shift + scale * x``, with x uniform in [0, 1) or standard normal.
 
-    ``settings``: "low", "high", "mean" and "std"; None: the caller did not pass the parameter.
+    ``settings``: values of "low", "high", "mean" and "std"; None if the caller did not pass the parameter.
     """
     if distribution not in _DISTRIBUTIONS:
         raise ConfigError(f"distribution: expected 'uniform' or 'normal', got {distribution!r}")
@@ -124,17 +124,18 @@ def random_params(
     values = defaults | {name: value for name, value in settings.items() if value is not None}
     for name, value in values.items():
         if name not in defaults:
-            raise ConfigError(f"{name}: {distribution!r} takes {' and '.join(defaults)}")
+            raise ConfigError(f"{name}: distribution {distribution!r} takes only {' and '.join(defaults)}")
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
             raise ConfigError(f"{name}: expected a finite number, got {value!r}")
-    (shift_name, shift), (scale_name, bound) = values.items()
-    scale = bound - shift if distribution == "uniform" else bound
+    (shift_name, shift), (second_name, second) = values.items()  # low and high, or mean and std
+    scale = second - shift if distribution == "uniform" else second
     if scale < 0:
         minimum = f"{shift_name} ({shift!r})" if distribution == "uniform" else "0"
-        raise ConfigError(f"{scale_name}: expected {minimum} or more, got {bound!r}")
+        raise ConfigError(f"{second_name}: expected {minimum} or more, got {second!r}")
     if dtype.kind == "f" and abs(shift) + scale * _MAX_MAGNITUDE[distribution] > float(np.finfo(dtype).max):
         raise ConfigError(
-            f"{shift_name}, {scale_name}: not all numbers of {distribution!r} with {shift!r}, {bound!r} fit {dtype}"
+            f"{shift_name}, {second_name}: expected numbers of {distribution!r} that fit {dtype}, "
+            f"got {shift!r}, {second!r}"
         )
     return {"shift": shift, "scale": scale, "normal": distribution == "normal"}
 
@@ -142,7 +143,7 @@ def random_params(
 def as_target(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Return ``out`` if it is a writable array of this dtype and shape; raise an error if it is not."""
     if not isinstance(out, np.ndarray) or is_masked(out):
-        raise DTypeError(f"out: expected an array, got {type(out).__name__}")
+        raise DTypeError(f"out: expected a numpy array, got {type(out).__name__}")
     if out.dtype != dtype:
         raise DTypeError(f"out: expected an array of {dtype}, got {out.dtype}")
     if out.shape != shape:
@@ -152,9 +153,9 @@ def as_target(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     return out
 
 
-def as_integers(name: str, numbers: Any) -> Int64s:
-    """Return integers of any shape as int64."""
-    array = as_array(name, numbers)
+def as_integers(name: str, values: Any) -> Int64s:
+    """Return integers of any shape as an int64 array of the same shape."""
+    array = as_array(name, values)
     if array.size == 0:
         return array.astype(np.int64)
     if array.dtype.kind == "f" and np.isnan(array).any():
@@ -163,7 +164,7 @@ def as_integers(name: str, numbers: Any) -> Int64s:
     if array.dtype.kind not in "iu":
         raise DTypeError(f"{name}: expected integers, got {array.dtype}")
     if array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
-        raise OutOfRangeError(f"{name}: {array.max()} is not below 2**63")
+        raise OutOfRangeError(f"{name}: expected integers below 2**63, got {array.max()}")
     return np.asarray(array, dtype=np.int64, order="C")  # ascontiguousarray would turn a scalar into shape (1,)
 
 
@@ -182,7 +183,7 @@ def is_number(value: object) -> bool:
 
 
 def checked_vectors(kind: type[V], name: str, vectors: Sequence[V]) -> list[V]:
-    """Return the vectors as a list; raise ShapeError if there is none, DTypeError if one is not a ``kind``."""
+    """Return the vectors as a list; raise ShapeError if it is empty, DTypeError if a vector is not a ``kind``."""
     checked = list(vectors)
     if not checked:
         raise ShapeError(f"{name}: expected one or more vectors, got none")

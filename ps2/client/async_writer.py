@@ -18,7 +18,7 @@ from ps2.protocol.messages import RequestId
 # Limits of the unanswered mutations. A caller that would exceed them waits.
 WINDOW_BYTES = 64 << 20
 WINDOW_PLANS = 64
-# With fewer queued bytes, a read is faster if it waits until the queue is empty.
+# With fewer queued bytes, a read is faster if it waits until the queue is empty than if it adds queued values itself.
 BACKED_UP_BYTES = 4 << 20
 # The thread waits this long for the next mutation: starting a thread costs as much as sending a small addition.
 IDLE_S = 1.0
@@ -30,12 +30,12 @@ _OVERWRITING = ("push", "rows_push", "columns_push")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class QueuedUpdate:
-    """A mutation in the queue; ``nbytes`` is the size of its arrays."""
+    """A mutation in the queue."""
 
     plan: Plan[Any]
     id: RequestId
-    clock: int = 0
-    nbytes: int = 0
+    clock: int = 0  # the worker's clock when the mutation was queued; 0 outside ``ps.run``
+    nbytes: int = 0  # the size of the mutation's arrays
 
 
 def sendable(waiting: Sequence[QueuedUpdate]) -> list[QueuedUpdate]:
@@ -56,10 +56,11 @@ def sendable(waiting: Sequence[QueuedUpdate]) -> list[QueuedUpdate]:
 
 
 class AsyncWriter:
-    """Queues mutations, and sends them from a thread that ends when the queue has been empty for a while. Thread-safe.
+    """Queues mutations and sends them from a thread, which ends after ``IDLE_S`` with an empty queue. Thread-safe.
 
     Attributes:
         is_idle: True if all mutations are answered, all errors are reported, and no read collects queued additions.
+        transfers: measures the time in which the thread sends mutations and waits for the answers.
     """
 
     def __init__(self, send: Callable[[Sequence[Mutation]], list[PS2Error]]) -> None:
@@ -73,9 +74,9 @@ class AsyncWriter:
         self._bytes = 0
         self._error: Exception | None = None  # the first error that no caller has received
         self._thread: threading.Thread | None = None
-        self._lingers = False  # the thread waits for further mutations
-        self._reads: list[ReadYourWrites] = []  # reads in flight: mutations of their values are held back
-        self._collectors: list[ReadYourWrites] = []  # reads that collect the queued additions missing in their answers
+        self._lingers = False  # with an empty queue, the thread still waits for further mutations
+        self._reads: list[ReadYourWrites] = []  # reads in flight; mutations of the values that they read wait
+        self._collectors: list[ReadYourWrites] = []  # reads that still collect missing additions
 
     @property
     def is_backed_up(self) -> bool:
@@ -86,17 +87,17 @@ class AsyncWriter:
     def put(self, plan: Plan[Any], new_id: Callable[[], RequestId], clock: int = 0) -> None:
         """Queue a mutation; wait while the window is full. The caller must not change its arrays afterwards.
 
-        ``new_id`` is called only when the window has space: if the caller stopped waiting, an id that was made before
-        would never be answered.
+        ``new_id`` is called only when the window has space. If it were called earlier and the caller then stopped
+        waiting, the server would wait forever for a mutation with this id.
         """
-        size = sum(operation.nbytes for operation in plan.operations)
+        nbytes = sum(operation.nbytes for operation in plan.operations)
         with self._changed:
-            wait_for(self._changed, lambda: self._has_room(size))
-            self._waiting.append(QueuedUpdate(plan, new_id(), clock, size))
+            wait_for(self._changed, lambda: self._fits_window(nbytes))
+            self._waiting.append(QueuedUpdate(plan, new_id(), clock, nbytes))
             self._update_idle()
-            self._bytes += size
+            self._bytes += nbytes
             for collector in self._collectors:
-                collector.lacks(plan)
+                collector.add_missing_write(plan)
             self._lingers = True
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ps2-async_writer", daemon=True)
@@ -115,24 +116,24 @@ class AsyncWriter:
         with self._changed:
             wait_for(self._changed, self._is_empty)
 
-    def flush_below(self, below: int) -> int | None:
-        """Wait until all mutations of clocks below ``below`` are answered; raise the first error, of any clock.
+    def flush_below(self, clock: int) -> int | None:
+        """Wait until all mutations of clocks below ``clock`` are answered; raise the first error, of any clock.
 
         Returns the first clock with an unanswered mutation; None if all are answered.
         """
         with self._changed:
-            wait_for(self._changed, lambda: all(update.clock >= below for update in self._unanswered()))
+            wait_for(self._changed, lambda: all(update.clock >= clock for update in self._unanswered()))
             self._raise_errors()
             return min((update.clock for update in self._unanswered()), default=None)
 
-    def has_settled_below(self, below: int, timeout_s: float) -> bool | None:
-        """Wait at most ``timeout_s`` until all mutations of clocks below ``below`` are answered.
+    def has_settled_below(self, clock: int, timeout_s: float) -> bool | None:
+        """Wait at most ``timeout_s`` until all mutations of clocks below ``clock`` are answered.
 
-        Returns False if one has failed, None if some are still unanswered.
+        Returns False if a mutation has failed, None if some of these mutations are still unanswered.
         """
         with self._changed:
             is_settled = wait_for(
-                self._changed, lambda: all(update.clock >= below for update in self._unanswered()), timeout_s
+                self._changed, lambda: all(update.clock >= clock for update in self._unanswered()), timeout_s
             )
             return self._error is None if is_settled else None
 
@@ -151,11 +152,11 @@ class AsyncWriter:
             join(thread)
 
     @contextmanager
-    def held(self, plans: Sequence[Plan[Any]]) -> Iterator[ReadYourWrites]:
-        """Hold back mutations that change the values that ``plans`` read; yield a collector of those mutations.
+    def hold_back(self, plans: Sequence[Plan[Any]]) -> Iterator[ReadYourWrites]:
+        """Do not send mutations that change the values that ``plans`` read; yield a collector of these mutations.
 
-        The collector takes mutations until ``forget``. Mutations of other values travel during the read. In a rotation,
-        for example, a worker sends its last block while it receives the next one.
+        The collector receives them until ``forget`` is called. Mutations of other values are sent during the read: in a
+        model rotation, for example, a worker sends its last block while it receives the next block.
         """
         read = ReadYourWrites(plans)
         try:
@@ -163,7 +164,7 @@ class AsyncWriter:
                 self._reads.append(read)
                 wait_for(self._changed, lambda: not any(read.touches(update.plan) for update in self._in_flight))
                 for update in self._waiting:
-                    read.lacks(update.plan)
+                    read.add_missing_write(update.plan)
                 self._collectors.append(read)
                 self._update_idle()
             yield read
@@ -179,12 +180,12 @@ class AsyncWriter:
                 self._collectors.remove(collector)
                 self._update_idle()
 
-    def note_written(self, plans: Sequence[Plan[Any]]) -> None:
-        """Note that this process has sent changes without this writer."""
+    def record_direct_writes(self, plans: Sequence[Plan[Any]]) -> None:
+        """Record that this process has sent changes without this writer."""
         with self._changed:
             for collector in self._collectors:
                 for plan in plans:
-                    collector.may_lack(plan)
+                    collector.add_possibly_missing_write(plan)
 
     def check(self) -> None:
         """Raise the first error that no caller has received."""
@@ -197,7 +198,7 @@ class AsyncWriter:
             try:
                 with self.transfers:
                     errors = list(self._send([(update.plan, update.id) for update in updates]))
-            except Exception as error:  # a bug; this thread has no caller, so the next call raises the error
+            except Exception as error:  # a bug: this thread has no caller, so the next call raises the error
                 errors = [error]
             with self._changed:
                 self._error = self._error or next(iter(errors), None)
@@ -207,7 +208,7 @@ class AsyncWriter:
                 self._changed.notify_all()
 
     def _next_updates(self) -> list[QueuedUpdate]:
-        """Wait for mutations that may be sent, and return them; return none after ``IDLE_S``, when the thread ends."""
+        """Wait for mutations that may be sent, and return them; an empty list after ``IDLE_S`` ends the thread."""
         with self._changed:
             while self._changed.wait_for(lambda: self._waiting or not self._lingers, IDLE_S) and self._waiting:
                 updates = [
@@ -234,9 +235,9 @@ class AsyncWriter:
     def _is_empty(self) -> bool:
         return not self._waiting and not self._in_flight
 
-    def _has_room(self, size: int) -> bool:
+    def _fits_window(self, nbytes: int) -> bool:
         count = len(self._unanswered())
-        return not count or (count < WINDOW_PLANS and self._bytes + size <= WINDOW_BYTES)
+        return not count or (count < WINDOW_PLANS and self._bytes + nbytes <= WINDOW_BYTES)
 
     def _raise_errors(self) -> None:
         error, self._error = self._error, None

@@ -1,4 +1,4 @@
-"""``with batch():`` sends the calls made inside it together, as one request per server, in order."""
+"""``with batch():`` collects the calls inside the block and sends them in order, as one request per server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Batch:
     Attributes:
         end: a weak reference to the batch's ``_End``, which is garbage-collected with its ``with`` statement; None for
             a batch of an ExitStack.
-        handles: the vectors that the calls use. The rows of garbage-collected handles could go to other vectors.
+        handles: the vectors that the calls use. If a handle were garbage-collected, another vector could get its row.
     """
 
     end: Callable[[], object] | None
@@ -55,11 +55,11 @@ class _Batch:
 
 
 class _ThreadState(threading.local):
-    """The open batch of this thread, if any.
+    """The batch that is open in this thread, if any.
 
     Attributes:
-        newest: the batch that this thread opened last and did not end; its ``with`` statement may be gone.
-        end: the ``end`` of the next batch; the lookup of ``__exit__`` sets it, and ``__enter__`` reads it.
+        newest: the batch that this thread opened last and did not end. Its ``with`` statement may no longer exist.
+        end: ``_Batch.end`` of the next batch. The lookup of ``__exit__`` sets it, and ``__enter__`` reads it.
     """
 
     newest: _Batch | None = None
@@ -67,7 +67,7 @@ class _ThreadState(threading.local):
 
     @property
     def open_batch(self) -> _Batch | None:
-        """The open batch. A batch whose ``with`` statement is gone no longer counts as open."""
+        """The open batch. A batch is no longer open when its ``with`` statement no longer exists."""
         if self.newest is not None and self.newest.end is not None and self.newest.end() is None:
             self.newest = None
         return self.newest
@@ -80,20 +80,21 @@ class _ThreadState(threading.local):
 STATE = _ThreadState()
 
 
-def _end(kind: type[BaseException] | None, *_: object) -> None:
+def _end(error_class: type[BaseException] | None, *_: object) -> None:
+    """Close this thread's batch; send its calls if the block raised no error."""
     with SHIELD:
-        ended, STATE.open_batch = STATE.open_batch, None
-        if kind is None and ended is not None and ended.session is not None:
-            answers = ended.session.dispatch.run([plan for plan, _ in ended.calls])
-            for (_plan, deferred), answer in zip(ended.calls, answers, strict=True):
+        closed, STATE.open_batch = STATE.open_batch, None
+        if error_class is None and closed is not None and closed.session is not None:
+            answers = closed.session.dispatch.run([plan for plan, _ in closed.calls])
+            for (_plan, deferred), answer in zip(closed.calls, answers, strict=True):
                 deferred._answer.append(answer)
 
 
 class _End:
     """The callable that a ``with`` statement calls at its end. Only that statement holds a reference to it.
 
-    A signal handler may raise before the first instruction of any ``__exit__``. The batch is then not ended, but this
-    object is garbage-collected. No frame of a traceback refers to it, because it is not an argument of ``_end``.
+    A signal handler can raise an error before the first instruction of any ``__exit__``. The batch is then not closed,
+    but this object is garbage-collected, because no frame of the traceback refers to it: ``_end`` does not receive it.
     """
 
     __slots__ = ("__weakref__",)
@@ -104,7 +105,7 @@ class _Exit:
     """Descriptor: a ``with`` statement looks ``__exit__`` up before it calls ``__enter__``, and gets a new ``_End``."""
 
     def __get__(self, batching: Batching | None, _: type[Batching]) -> Callable[..., None]:
-        if batching is None:  # an ExitStack looks it up on the class
+        if batching is None:  # an ExitStack looks ``__exit__`` up on the class
             STATE.end = None
             return lambda _batching, *error: _end(*error)
         end = _End()
@@ -119,7 +120,7 @@ class Batching(ContextDecorator):
 
     def __enter__(self) -> None:
         if STATE.open_batch is not None:
-            raise UsageError("batches do not nest")
+            raise UsageError("batches do not nest: this thread has an open batch already")
         STATE.open_batch = _Batch(STATE.end)
 
 
@@ -137,7 +138,7 @@ def in_batch() -> bool:
     return STATE.open_batch is not None
 
 
-def hold(*handles: object) -> None:
+def keep_alive(*handles: object) -> None:
     """Keep handles, and so their rows, alive until the open batch has been sent."""
     if STATE.open_batch is not None:
         STATE.open_batch.handles += handles
@@ -162,7 +163,7 @@ def submit_all(session: Session, plans: Sequence[Plan[Any]]) -> list[Any]:
         raise UsageError("all vectors of one batch must belong to one PS2Context")
     open_batch.session = session
     answers: list[Deferred[Any]] = [Deferred() for _ in plans]
-    open_batch.calls += zip(map(_copied, plans), answers, strict=True)
+    open_batch.calls += zip(map(_copy_plan, plans), answers, strict=True)
     return answers
 
 
@@ -171,17 +172,17 @@ def submit_later(session: Session, plan: Plan[Any]) -> None:
     if STATE.open_batch is not None:
         submit_all(session, [plan])
     else:
-        session.dispatch.run_later(_copied(plan))
+        session.dispatch.run_later(_copy_plan(plan))
 
 
-def _copied(plan: Plan[T]) -> Plan[T]:
-    """Return the plan with a copy of its arrays: the caller may change the originals before they are sent."""
-    return replace(plan, operations=tuple(map(_with_copies, plan.operations)))
+def _copy_plan(plan: Plan[T]) -> Plan[T]:
+    """Return the plan with copies of its arrays, because the caller may change the originals before they are sent."""
+    return replace(plan, operations=tuple(map(_copy_operation, plan.operations)))
 
 
-def _with_copies(operation: Operation) -> Operation:
+def _copy_operation(operation: Operation) -> Operation:
     keys = operation.keys
-    # Columns with a digest belong to the cache of key sets, and nobody changes them.
+    # Columns with a digest belong to the cache of key sets, whose arrays are never changed.
     if keys is not None and keys.columns is not None and keys.digest is None:
         keys = replace(keys, columns=keys.columns.copy())
     return replace(operation, arrays=tuple(array.copy() for array in operation.arrays), keys=keys)

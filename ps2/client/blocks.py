@@ -9,7 +9,7 @@ import numpy as np
 from ps2.array_types import Int64s
 from ps2.client.arguments import as_indices, as_rows, as_target, as_wire_values
 from ps2.client.keysets import SPLITS
-from ps2.client.plans import Plan, Target, dense_only, read
+from ps2.client.plans import Plan, Target, read, require_dense
 from ps2.errors import UsageError
 from ps2.ops.all import lookup
 from ps2.ops.table import Array
@@ -17,8 +17,8 @@ from ps2.protocol.messages import Operation
 
 
 def pull(target: Target, columns: Any, out: Any = None) -> Plan[Array]:
-    """Plan to read blocks: shape (len(columns), k), in the order of ``columns``; into ``out`` if it is not None."""
-    indices = _columns(target, columns)
+    """Plan to read blocks: shape (len(columns), k), in the order of ``columns``; into ``out`` if it is an array."""
+    indices = _column_indices(target, columns)
     shape, dtype = (indices.size, target.spec.rows), target.spec.np_dtype
     answer = np.empty(shape, dtype) if out is None else as_target(out, dtype, shape)
     split = SPLITS.split_blocks(target.spec, target.route, indices)
@@ -38,17 +38,17 @@ def pull(target: Target, columns: Any, out: Any = None) -> Plan[Array]:
 
 
 def pull_all(target: Target, out: Any = None) -> Plan[Array]:
-    """Plan to read all blocks as rows: shape (rows, dim); into ``out`` if it is not None."""
-    dense_only(target.spec, "pull of whole rows")
+    """Plan to read all blocks as rows: shape (rows, dim); written to ``out`` if it is not None."""
+    require_dense(target.spec, "pull of whole rows")
     answer = None if out is None else as_target(out, target.spec.np_dtype, (target.spec.rows, target.spec.dim))
 
-    def transposed(blocks: Array) -> Array:
+    def transpose(blocks: Array) -> Array:
         if answer is None:
             return blocks.T
         answer[:] = blocks.T
         return answer
 
-    return pull(target, np.arange(target.spec.dim)).then(transposed)
+    return pull(target, np.arange(target.spec.dim)).then(transpose)
 
 
 def push(target: Target, columns: Any, values: Any) -> Plan[None]:
@@ -62,7 +62,7 @@ def add(target: Target, columns: Any, values: Any) -> Plan[None]:
 
 
 def fill(target: Target, rows: Any, value: Any) -> Plan[None]:
-    """Plan to set all columns of some rows (None: all rows) to a number."""
+    """Plan to set every element of the given rows (None: all rows) to a number."""
     name = "columns_fill" if rows is None else "fill"
     row_sets: list[tuple[int, ...]] = [()]
     if rows is not None:
@@ -75,7 +75,7 @@ def fill(target: Target, rows: Any, value: Any) -> Plan[None]:
 
 
 def _write(target: Target, verb: str, columns: Any, values: Any) -> Plan[None]:
-    indices = _columns(target, columns)
+    indices = _column_indices(target, columns)
     array = as_wire_values(values, target.spec, (indices.size, target.spec.rows))
     split = SPLITS.split_blocks(target.spec, target.route, indices)
     if split.order is not None:
@@ -87,10 +87,10 @@ def _write(target: Target, verb: str, columns: Any, values: Any) -> Plan[None]:
     return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True, may_drop=target.may_drop)
 
 
-def _columns(target: Target, columns: Any) -> Int64s:
+def _column_indices(target: Target, columns: Any) -> Int64s:
     if target.spec.layout != "column":
         raise UsageError(
-            "columns without rows need a matrix with layout='column'; for other layouts, pass rows as well"
+            "columns without rows: expected a matrix with layout='column'; for other layouts, pass rows as well"
         )
     if columns is None:
         raise UsageError("expected rows or columns, got neither")

@@ -1,4 +1,4 @@
-"""Measures the costs of moving rows and of computing on them, by a few timed reads."""
+"""Measures what it costs to transfer rows and to compute on them, with a few timed reads."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ps2.client.session import Session
 from ps2.ops.matrix import number_pairs, pair_changes, rows_dot
 from ps2.ops.table import Array
 
+# A measurement repeats its probes in rounds; no round starts after BUDGET_S, except the first MIN_ROUNDS.
 BUDGET_S = 0.04
 MIN_ROUNDS = 3
 MAX_ROUNDS = 9
@@ -30,9 +31,9 @@ _cache: dict[tuple[int | str, ...], tuple[float, Costs]] = {}
 def measure(session: Session, target: Target, pairs: Pairs) -> Costs:
     """Return the costs between this process and the servers of a matrix, measured at most a minute ago.
 
-    A measurement takes about 50 ms. It only reads: a write would take a mutation id, and all attempts of a task must
-    number their mutations alike, whether or not they measure. Costs are cached per fleet, number of partitions, row
-    size and batch size (within a factor of 4), because transports differ between small and large messages.
+    A measurement takes about 50 ms. It only reads. A write would take a mutation id, but all attempts of a task must
+    give their mutations the same ids, whether or not they measure. Costs are cached per fleet, number of partitions,
+    row size and batch size (within a factor of 4), because transports differ between small and large messages.
     """
     work = sample(pairs.workload(target))
     sizes = (
@@ -47,7 +48,7 @@ def measure(session: Session, target: Target, pairs: Pairs) -> Costs:
     with _lock:
         measured_s, costs = _cache.get(key, (0.0, None))
         if costs is None or time.monotonic() - measured_s > CACHE_S:
-            costs = solve(_take_times(session, target, pairs, work), work)
+            costs = solve(_measure_times(session, target, pairs, work), work)
             expired = [key for key, (cached_s, _) in _cache.items() if time.monotonic() - cached_s > CACHE_S]
             for expired_key in expired:
                 del _cache[expired_key]
@@ -55,7 +56,7 @@ def measure(session: Session, target: Target, pairs: Pairs) -> Costs:
         return costs
 
 
-def _take_times(session: Session, target: Target, pairs: Pairs, work: Workload) -> Times:
+def _measure_times(session: Session, target: Target, pairs: Pairs, work: Workload) -> Times:
     a, b, rows = pairs.a[: work.pairs], pairs.b[: work.pairs], pairs.distinct[: work.distinct_rows]
     index_a, index_b = pairs.index_a[: work.pairs] % rows.size, pairs.index_b[: work.pairs] % rows.size
     first_columns = np.array(target.route.bounds[:-1], dtype=np.int64)  # one column of each partition
@@ -91,8 +92,8 @@ def fastest(probes: Sequence[Callable[[], object]], budget_s: float) -> list[flo
     while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and time.perf_counter() < deadline_s):
         times_s = []
         for probe in probes:
-            began_s = time.perf_counter()
+            start_s = time.perf_counter()
             probe()
-            times_s.append(time.perf_counter() - began_s)
+            times_s.append(time.perf_counter() - start_s)
         rounds.append(times_s)
     return [min(times) for times in zip(*rounds, strict=True)]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ps2.client import factors, plans, storage
 from ps2.client.arguments import checked_vectors, dtype_name, is_number
-from ps2.client.batch import hold, in_batch, submit_all
+from ps2.client.batch import in_batch, keep_alive, submit_all
 from ps2.client.declared import DeclaredStep, declared, extreme
 from ps2.client.handle import Handle, create
 from ps2.client.matrix import DCVMatrix
@@ -32,7 +32,7 @@ class DCV(Handle):
     Methods that change the vector return it, so that calls chain. Inside ``ps.batch()``, methods that read return a
     ``Deferred`` instead of the answer.
 
-    ``free()`` frees the row. So does garbage collection of a handle that was never pickled and has no name. Vectors of
+    ``free()`` frees the row. Garbage collection frees it if the handle was never pickled and has no name. Vectors of
     one matrix are co-located, and so are dense vectors of matrices with equal partitioning: column operations between
     them move no data. Other vectors, and vectors of a dtype that the operation does not take, are first copied through
     this process to the servers of the first vector, with a ``NotColocatedWarning``.
@@ -115,12 +115,12 @@ class DCV(Handle):
         active keys. Other arguments, and errors, are those of ``dense``.
 
         Args:
-            admitAfter: number of the touch that gives a key its slot, at most 255. A touch is a push or an addition
-                that names the key. The values of earlier touches are dropped (docs/keys.md).
+            admitAfter: a key gets its slot at its ``admitAfter``-th touch, at most the 255th. A touch is a push or an
+                addition that names the key. The values of earlier touches are dropped (docs/keys.md).
             expireAfterS: seconds without a touch after which a key is removed, with its values in all rows.
             maxKeys: maximum number of keys of the matrix; the least recently touched keys are removed first.
-            init: values of keys without a slot: "zeros", "normal" (standard deviation ``initScale``) or "uniform" (on
-                ``[-initScale, initScale)``), functions of seed, key and row alone.
+            init: initial values of keys: "zeros", "normal" (standard deviation ``initScale``) or "uniform" (on
+                ``[-initScale, initScale)``). They depend only on the seed, the key and the row.
             initBegin, initEnd: ``init`` applies to the rows in ``[initBegin, initEnd)``; other rows begin as zeros.
                 Default: the first row with layout "row", all rows with layout "column".
             clock: "wall": the driver advances the matrix's time; "event": the program does, by ``advance``.
@@ -133,22 +133,22 @@ class DCV(Handle):
     # -- row access ------------------------------------------------------------------------------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Pull, for ``np.asarray(vector)``. ``copy`` is ignored, because each array is a new one."""
+        """Pull, for ``np.asarray(vector)``. ``copy`` is ignored, because a pull always returns a new array."""
         if self.isSparse or in_batch():
-            where = "a batch" if in_batch() else "a sparse vector"
-            raise UsageError(f"numpy cannot make an array of {where}: pull() returns its values")
+            reason = "inside a batch" if in_batch() else "of a sparse vector"
+            raise UsageError(f"numpy cannot make an array {reason}: call pull()")
         values = self.pull()
         return values if dtype is None else values.astype(dtype)
 
     def pull(self, indices: Any = None, out: Any = None) -> Any:
-        """Read the vector, or parts of it (paper, Table 1).
+        """Read the vector, or its values at some indices (paper, Table 1).
 
         A read is atomic per block (4 MiB), not across blocks or servers. A retried or speculative task may see a newer
         state than the first attempt: writes of tasks count once, but reads always return the current state.
 
         Args:
             indices: int64 of shape (n,), any order, duplicates allowed; None reads all. Repeated reads at the same
-                indices cost less: their grouping by partition is cached, and a large key set travels as a digest.
+                indices cost less: their grouping by partition is cached, and a digest replaces a large key set.
             out: an array of the vector's dtype and the answer's shape to read into; it is returned.
 
         Returns:
@@ -164,14 +164,14 @@ class DCV(Handle):
         if self._spec.kind == "dense":
             return self._submit(plans.pull(self._target(), 0, self._spec.dim, out))
         if out is not None:
-            raise UsageError("pull: out goes with indices; the number of active keys is not known in advance")
-        # Managed keys may be removed between two blocks.
+            raise UsageError("pull: out needs indices: the number of active keys is not known in advance")
+        # Managed keys may be removed between two replies.
         in_one_reply = in_batch() or self._spec.key_policy is not None
         counts = None if in_one_reply else self._submit(plans.count_active(self._target()))
         return self._submit(plans.pull_active(self._target(), counts))
 
     def push(self, values: Any, indices: Any = None) -> DCV:
-        """Overwrite the vector, or parts of it (paper, Table 1). For a repeated index, the last value wins.
+        """Overwrite the vector, or its values at some indices (paper, Table 1). At a repeated index, the last one wins.
 
         Args:
             values: shape (dim,), or the shape of the indices.
@@ -208,23 +208,23 @@ class DCV(Handle):
         Args:
             values: a DCV or a number (computed on the servers), or an array as for ``push``.
             indices: the indices, as for ``push``.
-            wait: False queues a copy of the values and returns at once. If 64 MB are in flight already, the call blocks
-                until some are applied. The next call that waits, on any vector, runs after all queued additions and
-                raises their first error. ``flush()`` does only that. A task must end with a call that waits.
+            wait: False queues a copy of the values and returns at once. If 64 MiB are in flight, the call blocks until
+                some are applied. The next call that waits, on any vector, runs after all queued additions and
+                raises their first error. ``flush()`` is such a call. A task must end with a call that waits.
         """
         return self._arithmetic("add", values, indices, wait)
 
     def addFactors(self, b: Any, x: Any, keys: Any, wait: bool = True) -> DCV:
         """Add ``sum over s of x[s, f] * b[s, k]`` to column ``keys[f] * width + k`` for all f and k.
 
-        This is the gradient of a model with ``width`` numbers per feature. Only b and x travel; the servers compute the
-        sum, in float64. It pays off if x and b take fewer bytes than their product: ``ps2.client.factors.sizes``
-        returns both sizes.
+        This is the gradient of a model with ``width`` values per feature. Only b and x are sent; the servers compute
+        the sum, in float64. This is faster than ``add`` if x and b take fewer bytes than their product:
+        ``ps2.client.factors.sizes`` returns both sizes.
 
         Args:
             b: shape (samples, width), sent to each server that holds some of the keys. The vector must be dense, with
                 an ``align`` that is a multiple of width.
-            x: shape (samples, len(keys)); scipy sparse (only its entries travel) or an array (all of it travels).
+            x: shape (samples, len(keys)); a scipy sparse matrix (only its entries are sent) or an array.
             keys: int64, any order, duplicates accumulate.
             wait: see ``add``.
 
@@ -306,7 +306,7 @@ class DCV(Handle):
             alphas: float64 of shape (len(vectors),). Sums are float64 until they are rounded to the vector's dtype.
         """
         copies = [same_matrix_copy(self, vector) for vector in checked_vectors(DCV, "combine: vectors", vectors)]
-        hold(*copies)
+        keep_alive(*copies)
         return self._change(self._plan("combine", rows=[vector._row for vector in copies], alphas=alphas))
 
     def axpy(self, other: DCV, alpha: Scalar) -> DCV:
@@ -330,7 +330,7 @@ class DCV(Handle):
         return self.fill(0)
 
     def zip(self, *others: DCV) -> ZippedDCV[DCV]:
-        """Combine vectors for one operation on the same columns of all of them (paper, Figure 3)."""
+        """Combine vectors for operations that read or change the same columns of all of them (paper, Figure 3)."""
         return ZippedDCV((self, *others))
 
     def matrix(self) -> DCVMatrix:
@@ -378,8 +378,8 @@ class DCV(Handle):
         across partitions.
 
         Args:
-            url: a path or any fsspec URL that the servers and this process can write to; it must be the same place for
-                all of them. An earlier save there stays complete until the new save is complete.
+            url: a path or any fsspec URL that the servers and this process can write to; it must be the same folder for
+                all of them. An earlier save in this folder stays complete until the new save is complete.
 
         Raises:
             RecoveryError: the save cannot be written; its partial files are removed.
@@ -416,7 +416,7 @@ class DCV(Handle):
     def _write(self, dense_name: str, sparse_name: str, values: Any, indices: Any, wait: bool = True) -> DCV:
         """Run operation ``dense_name`` on all columns, or ``sparse_name`` at indices."""
         if isinstance(values, DCV):
-            raise DTypeError(f"values: expected numbers that fit {self.dtype}, got a DCV: copy takes one")
+            raise DTypeError(f"values: expected numbers that fit {self.dtype}, got a DCV: use copy")
         if indices is None and self._spec.kind == "sparse":
             raise UsageError(f"{dense_name}: a sparse vector needs indices with the values")
         if indices is not None:
@@ -444,7 +444,7 @@ class DCV(Handle):
     def _derived(self, *steps: DeclaredStep) -> DCV:
         """Return a new vector after applying the steps to it in order."""
         for step in steps:
-            step.plan_on(self._target(*step.others))  # invalid arguments must fail before a row is taken
+            step.plan_on(self._target(*step.others))  # invalid arguments must fail before a row is allocated
         result = self.derive()
         submit_all(self._session, [step.plan_on(result._target(*step.others)) for step in steps])
         return result

@@ -1,4 +1,4 @@
-"""Plans any operation of the table: cuts its arguments by partition, keys and blocks, and merges the answers."""
+"""Plans a call of any declared operation: cuts its arguments by partition, keys and blocks, and merges the answers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ps2.protocol.messages import Keys, Operation, Result
 
 @dataclass(frozen=True)
 class DeclaredStep:
-    """An operation to apply to a vector that does not exist yet. ``value`` is the scalar argument, if it takes one."""
+    """An operation to apply to a vector that does not exist yet."""
 
     name: str
-    others: tuple[Any, ...] = ()
-    value: int | float | None = None
+    others: tuple[Any, ...] = ()  # the vectors that are the operands after the first
+    value: int | float | None = None  # the scalar argument; None if the operation takes none
 
     def plan_on(self, target: Target) -> Plan[Any]:
         return declared(target, self.name, {} if self.value is None else {"value": self.value})
@@ -38,7 +38,7 @@ class DeclaredStep:
 def declared(target: Target, name: str, arguments: Mapping[str, Any]) -> Plan[Any]:
     """Plan a call of an operation on all partitions that it needs. The answers are merged as the operation declares.
 
-    ``arguments`` are by the operation's own names. Columns may be in any order. Duplicate columns are merged, unless
+    ``arguments``: the operation's arguments by name. Columns may be in any order. Duplicate columns are merged, unless
     another array or an answer has an entry for each column: then the operation gets all duplicates.
     """
     op = lookup(name)
@@ -111,7 +111,7 @@ class _Arrays:
         operands: the name, kind, axes and array of each argument; arrays along the columns are in the split's order.
         lengths: the total length of each axis.
         split: the call's columns, grouped by partition; None if the call names no columns.
-        repeated: True if duplicate columns are sent, not merged.
+        sends_duplicates: True if duplicate columns are sent, False if they are merged.
     """
 
     op: Op
@@ -119,43 +119,43 @@ class _Arrays:
     operands: tuple[tuple[str, str, Along, Array], ...]
     lengths: Mapping[str, int]
     split: SplitKeys | None
-    repeated: bool
+    sends_duplicates: bool
 
     @classmethod
     def of(cls, op: Op, arguments: Mapping[str, Any], target: Target) -> _Arrays:
-        where = f"operation {op.name!r}"
+        label = f"operation {op.name!r}"
         if missing := [name for name, _, _ in op.request_operands if name not in arguments]:
-            raise ConfigError(f"{where}: {missing[0]}: required, but not given")
-        arrays = {name: _checked(name, kind, arguments[name], target) for name, kind, _ in op.request_operands}
+            raise ConfigError(f"{label}: {missing[0]}: this argument is required")
+        arrays = {name: _checked_argument(name, kind, arguments[name], target) for name, kind, _ in op.request_operands}
         known_lengths = (
             {BLOCK: target.spec.rows}
             if target.spec.kind == "sparse"
             else {BLOCK: target.spec.rows, COLUMNS: target.spec.dim}
         )
         axes = {name: (along, arrays[name].shape) for name, _, along in op.request_operands}
-        axis_lengths = lengths(where, axes, known_lengths)
+        axis_lengths = lengths(label, axes, known_lengths)
         all_axes = [along.axes for along, _ in axes.values()] + [answer.axes for answer in op.answers]
         if any(COLUMNS in axis_names for axis_names in all_axes) and COLUMNS not in known_lengths:
-            raise UsageError(f"{where} needs a dense matrix: the columns of a sparse one are not known in advance")
-        split, repeated = None, False
+            raise UsageError(f"{label} needs a dense matrix: the columns of a sparse matrix are not known in advance")
+        split, sends_duplicates = None, False
         slots = next((name for name, kind, _ in op.request_operands if kind == SLOTS), None)
         if slots is not None:
             split = SPLITS.split(target.spec, target.route, arrays[slots])
             other_axes = [along.axes for name, _, along in op.request_operands if name != slots] + [
                 answer.axes for answer in op.answers
             ]
-            repeated = split.firsts is not None and any(SLOTS in axes for axes in other_axes)
+            sends_duplicates = split.starts is not None and any(SLOTS in axes for axes in other_axes)
             if split.order is not None:
                 counts = {along.by: arrays[along.by] for _, _, along in op.request_operands if along.by is not None}
                 for name, _, along in op.request_operands:
-                    if SLOTS in along.axes and (name != slots or repeated):
-                        arrays[name] = _ordered(arrays[name], along, split.order, counts)
+                    if SLOTS in along.axes and (name != slots or sends_duplicates):
+                        arrays[name] = _reorder(arrays[name], along, split.order, counts)
         operands = tuple((name, kind, along, arrays[name]) for name, kind, along in op.request_operands)
-        return cls(op, target, operands, axis_lengths, split, repeated)
+        return cls(op, target, operands, axis_lengths, split, sends_duplicates)
 
     def parts(self) -> Iterator[merging.Part]:
-        """Yield the parts of the call: by partition, columns and blocks."""
-        for partition, slots, keys in self._by_slots():
+        """Yield the parts of the call: one for each partition, run of columns, and block."""
+        for partition, slots, keys in self._column_runs():
             for block in self._blocks(slots):
                 yield merging.Part(partition, slots, block, keys)
 
@@ -183,42 +183,42 @@ class _Arrays:
         return array[tuple(part.slice(axis, self.op.blocks) for axis in along.axes)]
 
     def _offsets(self, counts_name: str) -> Array:
-        """Return the offset of each column's entries, and the end, from the operand that has the counts of entries."""
+        """Return the offset of each column's entries, and their total, from the operand with the entry counts."""
         counts = next(array for name, _, _, array in self.operands if name == counts_name)
         return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
-    def _by_slots(self) -> Iterator[tuple[Partition, slice | None, Keys | None]]:
-        """Yield each partition; if the call names columns, once for each run of columns that takes about a block."""
+    def _column_runs(self) -> Iterator[tuple[Partition, slice | None, Keys | None]]:
+        """Yield each partition; if the call names columns, once for each run of about ``_block_budget`` bytes."""
         partitions = self.target.route.partitions
         if self.split is None:
             yield from ((partition, None, None) for partition in partitions)
             return
-        cost = np.concatenate(([0], np.cumsum(self._slot_bytes())))
+        byte_offsets = np.concatenate(([0], np.cumsum(self._slot_bytes())))
         groups: Iterator[tuple[int, slice, Keys | None]] = iter(self.split.key_sets())
-        if self.repeated:
-            groups = ((index, window, None) for index, window in _repeated(self.split))
+        if self.sends_duplicates:
+            groups = ((index, window, None) for index, window in _partition_ranges(self.split))
         for index, window, keys in groups:
-            for run in _runs(cost, window, self._block_budget()):
+            for run in _runs(byte_offsets, window, self._block_budget()):
                 is_cut = keys is not None and run != window
                 yield partitions[index], run, Keys(run.stop - run.start, self.split.columns[run]) if is_cut else keys
 
     def _slot_bytes(self) -> Array:
-        """Return the bytes of each column in the request and the answer, per step along the block axis."""
+        """Return the bytes of each column in the request and the answer, for one index of the block axis."""
         assert self.split is not None
-        count = self.lengths[SLOTS] if self.repeated else self.split.columns.size
+        count = self.lengths[SLOTS] if self.sends_duplicates else self.split.columns.size
         size = np.zeros(count)
         for _, kind, along, array in self.operands:
             if along.by is not None:
                 size += np.diff(self._offsets(along.by)) * array.itemsize
-            elif SLOTS in along.axes and (kind != SLOTS or self.repeated):
-                size += self._step(along.axes) * array.itemsize
+            elif SLOTS in along.axes and (kind != SLOTS or self.sends_duplicates):
+                size += self._elements_per_step(along.axes) * array.itemsize
         for answer in self.op.answers:
             if SLOTS in answer.axes:
-                size += self._step(answer.axes) * (answer.dtype or self.target.spec.np_dtype).itemsize
+                size += self._elements_per_step(answer.axes) * (answer.dtype or self.target.spec.np_dtype).itemsize
         return size
 
-    def _step(self, axes: Sequence[Any]) -> int:
-        """Return the number of elements in one step along the columns and the block axis."""
+    def _elements_per_step(self, axes: Sequence[Any]) -> int:
+        """Return how many elements of an array belong to one column and one index of the block axis."""
         return math.prod(
             axis if isinstance(axis, int) else self.lengths.get(axis, 1)
             for axis in axes
@@ -226,13 +226,13 @@ class _Arrays:
         )
 
     def _block_budget(self) -> int:
-        """Return the bytes of a block without the arrays that every request has; at least half a block."""
+        """Return the limit of a request, in bytes, without the arrays that every request has; at least half a block."""
         cut_axes = {SLOTS, self.op.blocks}
-        uncut = sum(array.nbytes for _, _, along, array in self.operands if not cut_axes.intersection(along.axes))
-        return max(plans.BLOCK_BYTES - uncut, plans.BLOCK_BYTES // 2)
+        uncut_bytes = sum(array.nbytes for _, _, along, array in self.operands if not cut_axes.intersection(along.axes))
+        return max(plans.BLOCK_BYTES - uncut_bytes, plans.BLOCK_BYTES // 2)
 
     def _blocks(self, slots: slice | None) -> Iterator[slice | None]:
-        """Yield runs of about one block along the axis that calls may be cut along; None if there is no such axis."""
+        """Yield slices of the op's ``blocks`` axis, of about ``_block_budget`` bytes; None if it has no such axis."""
         if self.op.blocks is None:
             yield None
             return
@@ -241,7 +241,7 @@ class _Arrays:
         sizes = [(along.axes, array.itemsize) for _, _, along, array in self.operands]
         sizes += [(answer.axes, (answer.dtype or np.dtype(f"V{itemsize}")).itemsize) for answer in self.op.answers]
         step_bytes = sum(
-            self._step(axes) * (columns if SLOTS in axes else 1) * size
+            self._elements_per_step(axes) * (columns if SLOTS in axes else 1) * size
             for axes, size in sizes
             if self.op.blocks in axes
         )
@@ -250,8 +250,8 @@ class _Arrays:
             yield slice(start, min(start + step, length))
 
 
-def _checked(name: str, kind: str, value: Any, target: Target) -> Array:
-    """Return an argument, checked and converted by its kind."""
+def _checked_argument(name: str, kind: str, value: Any, target: Target) -> Array:
+    """Return an array argument, checked and converted to the dtype of its kind."""
     if kind == SLOTS:
         return as_indices(value)
     if kind == "row_ids":
@@ -269,7 +269,7 @@ def _checked(name: str, kind: str, value: Any, target: Target) -> Array:
     return np.ascontiguousarray(array)
 
 
-def _ordered(array: Array, along: Along, order: Array, counts: Mapping[str, Array]) -> Array:
+def _reorder(array: Array, along: Along, order: Array, counts: Mapping[str, Array]) -> Array:
     """Reorder an array along its columns into the order of the split."""
     if along.by is None:
         return array.take(order, axis=along.axes.index(SLOTS))
@@ -279,20 +279,21 @@ def _ordered(array: Array, along: Along, order: Array, counts: Mapping[str, Arra
     return array[np.repeat(starts[order] - new_starts, sizes[order]) + np.arange(array.size)]
 
 
-def _repeated(split: SplitKeys) -> Iterator[tuple[int, slice]]:
+def _partition_ranges(split: SplitKeys) -> Iterator[tuple[int, slice]]:
     """Yield each partition and the range of its columns, with duplicates adjacent."""
     assert split.order is not None
-    assert split.firsts is not None
-    bounds = np.append(split.firsts, split.order.size)
+    assert split.starts is not None
+    bounds = np.append(split.starts, split.order.size)
     for index, groups in groupby(split.groups, lambda group: group.partition):
         partition_groups = list(groups)
         yield index, slice(int(bounds[partition_groups[0].begin]), int(bounds[partition_groups[-1].end]))
 
 
-def _runs(cost: Array, window: slice, limit_bytes: int) -> Iterator[slice]:
-    """Cut columns into runs of about ``limit_bytes`` bytes. ``cost`` is the prefix sum of the columns' bytes."""
+def _runs(byte_offsets: Array, window: slice, limit_bytes: int) -> Iterator[slice]:
+    """Cut columns into runs of about ``limit_bytes``. ``byte_offsets``: the prefix sums of the columns' sizes."""
     begin = window.start
     while begin < window.stop:
-        end = int(np.searchsorted(cost[begin + 1 : window.stop + 1], cost[begin] + limit_bytes, side="right")) + begin
+        limit = byte_offsets[begin] + limit_bytes
+        end = int(np.searchsorted(byte_offsets[begin + 1 : window.stop + 1], limit, side="right")) + begin
         yield slice(begin, max(end, begin + 1))
         begin = max(end, begin + 1)

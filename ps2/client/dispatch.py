@@ -1,4 +1,4 @@
-"""Sends plans: each call becomes at most one request per server, is retried until it is answered, and is applied once.
+"""Sends plans: a call becomes at most one request per server, is retried until it is answered, and is applied once.
 
 The common call takes the fast path: one request per server, sent directly on a pooled connection. Larger calls are cut
 into pieces (``ps2.client.requests``). A failed request is retried under the same id.
@@ -39,11 +39,10 @@ from ps2.rpc.master_control import MatrixInfo
 
 T = TypeVar("T")
 
-# The results of each plan's operations; None until a server has answered.
+# Results by plan and operation; None until the operation's server has answered.
 Results = list[list[Result | None]]
 
-
-# The oldest route is dropped beyond this number. Each handle brings the route of its matrix again.
+# Beyond this number of routes, the oldest one is dropped. Every call on a handle stores the route of its matrix again.
 MAX_ROUTES = 4096
 
 
@@ -67,7 +66,7 @@ class Routes:
                 del self.by_matrix[next(iter(self.by_matrix))]
 
     def newest(self, matrix: int, route: Route) -> Route:
-        """Return the newer of the stored route and the handle's route; an old handle may hold a stale one."""
+        """Return the newer of the stored route and the handle's route, because an old handle may have a stale route."""
         stored = self.by_matrix.get(matrix)
         if stored is not None and stored.version >= route.version:
             return stored
@@ -77,10 +76,10 @@ class Routes:
 
 @dataclass(frozen=True)
 class Locator:
-    """Finds matrices by asking the master, ``once`` or ``retrying``; ``Dispatch.routes`` keeps the answers."""
+    """Asks the master for a matrix by its id, once or with retries; ``Dispatch.routes`` stores the answers."""
 
-    once: Callable[[int], MatrixInfo]
-    retrying: Callable[[int], MatrixInfo]
+    ask_once: Callable[[int], MatrixInfo]
+    ask_with_retries: Callable[[int], MatrixInfo]
 
 
 class Dispatch:
@@ -104,8 +103,8 @@ class Dispatch:
     def run(self, plans: Sequence[Plan[Any]]) -> list[Any]:
         """Run plans in order, as one request per server, and return the answer of each.
 
-        All servers work in parallel. A plan that changes data is applied once, however often it is sent. If the
-        operations for one server exceed ``wire.block_bytes``, they travel as several requests, each atomic by itself.
+        All servers work in parallel. A plan that changes data is applied once, however often it is sent. Operations for
+        one server that exceed ``wire.block_bytes`` are sent as several requests, and each request is atomic.
         """
         with SHIELD:
             if os.getpid() != self._pid:
@@ -119,15 +118,15 @@ class Dispatch:
     def _run(self, plans: Sequence[Plan[Any]], mutates: bool) -> list[Any]:
         """Send plans after all queued additions.
 
-        In a run with a long queue, a read does not wait: this process adds the queued additions to its answer.
+        In ``ps.run``, a read does not wait for a long queue: this process adds the queued additions to its answer.
         """
         if not self.writer.is_idle:
             if self._ids.run is not None and self.writer.is_backed_up and is_plain(plans):
                 self.writer.check()
-                results, missing = self.read(plans)
-                self.writer.forget(missing)
-                if not missing.is_void:
-                    missing.add_missing()
+                results, additions = self.read(plans)
+                self.writer.forget(additions)
+                if not additions.is_invalid:
+                    additions.add_missing()
                     return _merged(plans, results)
             self.flush()
         if self.rollbacks.newest[0]:
@@ -137,40 +136,40 @@ class Dispatch:
             return _merged(plans, self._send_or_drop(plans, id))
         finally:
             if id is not None:
-                self._ids.done(id)
+                self._ids.retire(id)
                 if not self.writer.is_idle:
-                    self.writer.note_written(plans)
+                    self.writer.record_direct_writes(plans)
 
     @shielded
     def read(self, plans: Sequence[Plan[Any]]) -> tuple[Results, ReadYourWrites]:
         """Run read-only plans without waiting for queued additions.
 
-        Return the results, and the additions that they lack, which are collected until ``writer.forget``. If these are
-        void, this process cannot add the missing changes, and nothing was read.
+        Return the results and a collector of the additions that the results do not contain. The caller ends the
+        collection by ``writer.forget``. If the collector is invalid from the start, nothing is read.
         """
-        with self.writer.held(plans) as missing:
-            if missing.is_void:
-                return [], missing
+        with self.writer.hold_back(plans) as additions:
+            if additions.is_invalid:
+                return [], additions
             try:
                 self.rollbacks.check()
-                return self._send_or_drop(plans, None), missing
+                return self._send_or_drop(plans, None), additions
             except BaseException:
-                self.writer.forget(missing)
+                self.writer.forget(additions)
                 raise
 
     @shielded
     def read_now(self, plan: Plan[T]) -> T:
-        """Run a read-only plan without waiting for queued changes, which its answer may lack."""
+        """Run a read-only plan without waiting for queued changes; the answer may not contain them."""
         self.check_process()
         self.rollbacks.check()
         return plan.merge(self._send_or_drop((plan,), None)[0])  # type: ignore[arg-type]
 
     @shielded
     def run_later(self, plan: Plan[Any]) -> None:
-        """Queue a plan that changes data and return at once. Nobody may change its arrays afterwards.
+        """Queue a plan that changes data and return at once. The caller must not change its arrays afterwards.
 
-        Queued additions may run in any order. An overwrite runs after everything queued earlier for its matrix, and
-        before everything queued later. All queued plans run before any later call of ``run``.
+        Queued additions may run in any order. An overwrite runs after all plans queued earlier for its matrix, and
+        before all plans queued later. All queued plans run before any later call of ``run``.
         """
         self.check_process()
         self.routes.newest(plan.matrix, plan.route)
@@ -189,31 +188,34 @@ class Dispatch:
         """Raise UsageError in a child of the process that created this session."""
         check_process(self._pid)
 
-    def routes_of(self, matrices: Iterable[int]) -> dict[int, Route]:
+    def current_routes(self, matrices: Iterable[int]) -> dict[int, Route]:
         """Return the routes of matrices; ask the master for those that were dropped since the call began."""
         routes = {}
         for matrix in matrices:
             route = self.routes.by_matrix.get(matrix)
-            routes[matrix] = self._locator.retrying(matrix).route if route is None else route
+            routes[matrix] = self._locator.ask_with_retries(matrix).route if route is None else route
         return routes
 
-    def refresh(self, matrices: Iterable[int], error: TransientError, attempts: RetryPolicy) -> None:
+    def refresh(self, matrices: Iterable[int], error: TransientError, retries: RetryPolicy) -> None:
         """Ask the master for the current routes of matrices, and whether it is recovering one of their servers."""
         for matrix in matrices:
             try:
-                info = self._locator.once(matrix)
+                info = self._locator.ask_once(matrix)
             except TransientError as master_error:
-                attempts.note_master(master_error)
+                retries.record_master_error(master_error)
                 return
             if info.lost:
                 raise LostError(f"{'; '.join(info.lost)}; {error}") from error
             if info.recovering:
-                attempts.note_progress()
-        attempts.note_master(None)
+                retries.record_progress()
+        retries.record_master_error(None)
         self.rollbacks.check()
 
     def _send_or_drop(self, plans: Sequence[Plan[Any]], id: RequestId | None) -> Results:
-        """Send plans. In a run, discard changes of a clock that will be redone, unless they return an answer."""
+        """Send plans. After a rollback in ``ps.run``, discard changes of a clock that will be repeated.
+
+        Changes that return an answer are never discarded: they raise RolledBack.
+        """
         while True:
             try:
                 return self._send(plans, id)
@@ -254,7 +256,7 @@ class Dispatch:
     ) -> dict[str, Sequence[PositionedRequest]] | None:
         """Return one request for each operation; None if two have the same server, or a rollback must be handled."""
         version, addresses = self.routes.version, route.addresses
-        # This check comes after the look-up of the routes: a session stores a rollback before the routes after it.
+        # Check rollbacks after reading the routes, because a session stores a rollback before the new routes.
         if self.rollbacks.newest[0] and not self.rollbacks.is_current(plan.mutates):
             return None
         requests: dict[str, Sequence[PositionedRequest]] = {
@@ -268,7 +270,7 @@ class Dispatch:
         results: Results = [[None] * len(plan.operations) for plan, _ in mutations]
         errors: list[PS2Error] = []
         try:
-            routes = self.routes_of({plan.matrix for plan, _ in mutations})
+            routes = self.current_routes({plan.matrix for plan, _ in mutations})
             self._send_pieces(
                 [
                     piece
@@ -278,8 +280,8 @@ class Dispatch:
                 results,
             )
         except PS2Error:
-            # It is unknown which plan failed and whether the others were applied. Their ids make it safe to send each
-            # of them again, alone.
+            # It is unknown which plan failed and which other plans were applied. Send each plan again, alone: servers
+            # apply no mutation id twice.
             for plan, id in mutations:
                 try:
                     self._send_or_drop([plan], id)
@@ -287,25 +289,25 @@ class Dispatch:
                     errors.append(error)
         finally:
             for _, id in mutations:
-                self._ids.done(id)
+                self._ids.retire(id)
         return errors
 
     def _send_pieces(self, pieces: Sequence[Piece], results: Results, error: TransientError | None = None) -> None:
         """Send pieces, with retries, until all have their results. ``error``: the error of an earlier attempt."""
-        attempts = RetryPolicy(self.retry)
+        retries = RetryPolicy(self.retry)
         previous_count = len(pieces)
         while pieces:
             if error is not None and not isinstance(error, KeyMissError):
-                attempts.wait(error)
+                retries.wait(error)
                 if not isinstance(error, BusyError):
                     matrices = {matrix for piece in pieces for matrix, _ in (piece.home, *piece.operation.shard_ids)}
-                    self.refresh(matrices, error, attempts)
+                    self.refresh(matrices, error, retries)
                 elif len(pieces) < previous_count:
-                    attempts.note_progress()
+                    retries.record_progress()
             previous_count = len(pieces)
             version = self.routes.version
-            requests = group(pieces, self.routes_of({piece.home[0] for piece in pieces}), version)
-            # This check comes after the look-up of the routes, as in ``_one_request_each``.
+            requests = group(pieces, self.current_routes({piece.home[0] for piece in pieces}), version)
+            # Check rollbacks after reading the routes, as in ``_one_request_each``.
             self.rollbacks.check_run(changes=any(piece.id is not None for piece in pieces))
             error = self._attempt(requests, results)
             pieces = [piece for piece in pieces if results[piece.plan][piece.position] is None]
@@ -316,8 +318,8 @@ class Dispatch:
         for address, addressed in requests.items():
             outgoing[address] = [shorten(request) if _has_digest(request) else request for _, request in addressed]
         outcomes = self.network.exchange(outgoing)
-        transient: TransientError | None = None
-        final: PS2Error | None = None
+        transient_error: TransientError | None = None
+        final_error: PS2Error | None = None
         for address, addressed in requests.items():
             for (positions, request), outcome in zip(addressed, outcomes[address], strict=True):
                 if not isinstance(outcome, PS2Error):
@@ -327,28 +329,28 @@ class Dispatch:
                         results[plan][position] = result
                 elif isinstance(outcome, KeyMissError):
                     self.key_sets.forget(request)
-                    transient = transient or outcome
+                    transient_error = transient_error or outcome
                 elif isinstance(outcome, BusyError):
-                    # Other errors take precedence: they may require asking the master for the routes.
-                    if transient is None or isinstance(transient, KeyMissError):
-                        transient = BusyError(f"{address}: {outcome}")
+                    # Other errors take precedence: they may mean that the routes are stale.
+                    if transient_error is None or isinstance(transient_error, KeyMissError):
+                        transient_error = BusyError(f"{address}: {outcome}")
                 elif isinstance(outcome, TransientError):
-                    transient = outcome
-                elif final is None:
+                    transient_error = outcome
+                elif final_error is None:
                     # Name the server whose memory limit was hit.
-                    final = LimitError(f"{address}: {outcome}") if isinstance(outcome, LimitError) else outcome
-        if final is not None:
-            raise final
-        return transient
+                    final_error = LimitError(f"{address}: {outcome}") if isinstance(outcome, LimitError) else outcome
+        if final_error is not None:
+            raise final_error
+        return transient_error
 
 
 def check_process(pid: int) -> None:
-    """Raise UsageError if this process is not ``pid``: a forked child would use its parent's mutation ids."""
+    """Raise UsageError if this process is not ``pid``, because a forked child would use its parent's mutation ids."""
     if os.getpid() != pid:
         raise UsageError(
-            f"vectors work in a task or a driver itself (process {pid}), in any of its threads, but not in a process "
-            f"that it started (this one, {os.getpid()}): its updates could not be applied exactly once. Compute there "
-            "on plain arrays, and pull and push in the task or the driver"
+            f"vectors work in a task or a driver itself (process {pid}), in any of its threads, but not in a child "
+            f"process (this one, {os.getpid()}), because its updates could not be applied exactly once. Pass plain "
+            "arrays to the child, and pull and push in the task or the driver"
         )
 
 

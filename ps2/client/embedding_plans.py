@@ -1,4 +1,4 @@
-"""Plans of an embedding table's requests: pulls of weights, optimizer steps, counts of keys. Pure."""
+"""Plans of an embedding table's requests: pulls of weights, optimizer steps, and lists and counts of keys. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ps2.array_types import Int64s
 from ps2.client.arguments import as_wire_values
 from ps2.client.embedding_settings import TableSettings
-from ps2.client.keysets import GROUP_KEYS, MIN_NAMED_KEYS, SplitKeys, split_blocks
+from ps2.client.keysets import GROUP_KEYS, MIN_DIGEST_KEYS, SplitKeys, split_blocks
 from ps2.client.plans import Plan, Target
 from ps2.errors import OutOfRangeError, UsageError
 from ps2.ops.distinct import number_distinct, sum_rows, take_rows
@@ -22,12 +22,12 @@ from ps2.protocol.messages import Operation, Result, key_digest
 
 @dataclass(frozen=True)
 class TableKeys:
-    """The distinct columns of one call: the keys, or their hashes of ``hashBits`` bits.
+    """The distinct keys of one call as columns of the table's matrix; with ``hashBits``, these are hashes of the keys.
 
     Attributes:
         split: the columns, grouped by partition.
-        inverse: int64 of shape (n,): the index in ``split.columns`` of each of the caller's n keys; None if both are
-            equal.
+        inverse: int64 of shape (n,): the index in ``split.columns`` of each of the caller's n keys; None if key i has
+            index i.
     """
 
     target: Target
@@ -36,9 +36,9 @@ class TableKeys:
 
     @staticmethod
     def of(target: Target, settings: TableSettings, keys: Int64s, are_distinct: bool = False) -> TableKeys:
-        """Group checked keys, int64 of shape (n,), by partition.
+        """Group valid keys, int64 of shape (n,), by partition.
 
-        ``are_distinct``: the caller says that no key occurs twice. This is verified, faster if the keys ascend.
+        ``are_distinct``: the caller promises that no key occurs twice. The check is faster if the keys ascend.
         """
         columns, inverse = settings.columns(keys), None
         if settings.hash_bits is not None or not (are_distinct and is_ascending(columns)):
@@ -54,10 +54,10 @@ class TableKeys:
             else:
                 columns = distinct
         split = split_blocks(replace(target.spec, rows=settings.k), target.route, columns)
-        # A digest for each large group: the push after a pull sends the digest instead of the keys.
+        # Each large group gets a digest: the push after a pull sends it instead of the keys.
         groups = tuple(
             group
-            if group.end - group.begin < MIN_NAMED_KEYS
+            if group.end - group.begin < MIN_DIGEST_KEYS
             else replace(group, digest=key_digest(split.columns[group.begin : group.end]))
             for group in split.groups
         )
@@ -89,13 +89,13 @@ class TableKeys:
         return Plan(self.target.matrix, self.target.route, operations, merge, mutates=False)
 
     def step(self, settings: TableSettings, gradients: Array) -> Plan[None]:
-        """Plan an optimizer step at each distinct key by the sum of its gradients; these are float32, shape (n, k)."""
+        """Plan an optimizer step at each distinct key, with the sum of its gradients (float32 of shape (n, k))."""
         target, optimizer, wire = self.target, settings.optimizer, settings.wire
         if self.inverse is not None:
             gradients = sum_rows(gradients, self.inverse, self.split.columns.size)
-        largest = optimizer.largest_gradient
-        if not np.isfinite(gradients).all() or (largest is not None and np.abs(gradients).max(initial=0) > largest):
-            _raise_out_of_range(gradients, self.split.columns, largest)
+        limit = optimizer.max_gradient
+        if not np.isfinite(gradients).all() or (limit is not None and np.abs(gradients).max(initial=0) > limit):
+            _raise_out_of_range(gradients, self.split.columns, limit)
         as_wire_values(gradients, replace(target.spec, wire=wire), gradients.shape, "gradients")
         operations = tuple(
             Operation(
@@ -112,19 +112,18 @@ class TableKeys:
         return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True)
 
 
-def _raise_out_of_range(gradients: Array, keys: Int64s, largest: float | None) -> NoReturn:
-    """Raise OutOfRangeError, with the key, for the first gradient that is not finite or exceeds ``largest``."""
-    limit = np.inf if largest is None else largest
-    fits = np.isfinite(gradients) & (np.abs(gradients) <= limit)
+def _raise_out_of_range(gradients: Array, keys: Int64s, limit: float | None) -> NoReturn:
+    """Raise OutOfRangeError, with the key, for the first gradient that is not finite or exceeds ``limit``."""
+    fits = np.isfinite(gradients) & (np.abs(gradients) <= (np.inf if limit is None else limit))
     row, weight = np.argwhere(~fits)[0]
-    expected = "finite numbers" if largest is None else f"at most {largest:g}, as the optimizer sums squares"
+    expected = "finite numbers" if limit is None else f"at most {limit:g}, as the optimizer sums squares"
     raise OutOfRangeError(
         f"gradients: expected {expected}, got {gradients[row, weight]} for key {keys[row]}, weight {weight}"
     )
 
 
 def keys(target: Target, counts: Sequence[int]) -> Plan[Int64s]:
-    """Plan to read the first ``counts`` active keys of each partition: int64, ascending."""
+    """Plan to read active keys: int64, ascending. ``counts``: how many to read of each partition."""
     windows = [
         (p.index, start, min(start + GROUP_KEYS, count))
         for p, count in zip(target.partitions, counts, strict=True)
@@ -142,7 +141,7 @@ def keys(target: Target, counts: Sequence[int]) -> Plan[Int64s]:
 
 
 def count(target: Target) -> Plan[int]:
-    """Plan to count the keys that have a block."""
+    """Plan to count the keys that have a block of memory."""
     operations = tuple(Operation("embedding_count", target.matrix, p.index) for p in target.partitions)
 
     def merge(results: list[Result]) -> int:

@@ -1,4 +1,4 @@
-"""Pulls of an embedding table, at once or in a thread, and a cache of grouped keys for a pull and its push."""
+"""Pulls of an embedding table, in the caller's thread or in another, and a cache of keys grouped by partition."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ps2.interrupts import join
 from ps2.ops.table import Array
 from ps2.protocol.messages import key_digest
 
-# Prefetches that wait for the pull of their keys; the oldest are dropped first.
+# Prefetches whose answers no pull has taken; the oldest are dropped first.
 MAX_READS = 8
-# Grouped key sets that are kept for the push after a pull.
+# Grouped key sets in the cache, for the push after a pull.
 MAX_KEY_SETS = MAX_READS
 
 # Digest and shape of the keys of a call.
@@ -35,15 +35,15 @@ class RecentKeys:
         self._lock = threading.Lock()
         self._cache: OrderedDict[KeySetId, TableKeys] = OrderedDict()
 
-    def of(self, matrix: DCVMatrix, settings: TableSettings, keys: Int64s, are_distinct: bool) -> TableKeys:
-        """Return keys grouped by partition; arguments are those of ``TableKeys.of``, with keys of any shape."""
+    def group(self, matrix: DCVMatrix, settings: TableSettings, keys: Int64s, are_distinct: bool) -> TableKeys:
+        """Return keys grouped by partition, as ``TableKeys.of`` does. Keys have any shape here."""
         target, id = matrix._target(), _key_set_id(keys)
         with self._lock:
             cached = self._cache.get(id)
             if cached is not None and cached.target.route is target.route:
                 self._cache.move_to_end(id)
                 return cached
-        # A copy, as the caller may change its array.
+        # A copy, because the caller may change its array.
         grouped = TableKeys.of(target, settings, keys.reshape(-1).copy(), are_distinct)
         with self._lock:
             self._cache[id] = grouped
@@ -53,7 +53,7 @@ class RecentKeys:
 
 
 class EmbeddingRead:
-    """One pull of keys of any shape: at once by ``now``, or in a thread by ``start`` and ``result``."""
+    """One pull of keys of any shape: ``run`` pulls in the caller's thread, ``start`` and ``result`` in another."""
 
     def __init__(
         self, matrix: DCVMatrix, settings: TableSettings, recent: RecentKeys, keys: Int64s, are_distinct: bool
@@ -65,18 +65,18 @@ class EmbeddingRead:
         self._keys = keys
         self._are_distinct = are_distinct
         self._thread: threading.Thread | None = None
-        self._epoch = 0
+        self._epoch = 0  # the session's rollback epoch at ``start``
         self._answer: Array | None = None
         self._error: Exception | None = None
 
-    def now(self) -> Any:
+    def run(self) -> Any:
         """Pull after all queued changes: float32 of shape ``keys.shape + (k,)``; a Deferred in a batch."""
         return submit(self._session, self._plan())
 
     def start(self) -> None:
-        """Begin the pull in a thread. It does not wait for queued changes."""
+        """Begin the pull in a thread. The pull does not wait for queued changes."""
         self._epoch = self._session.epoch
-        self._thread = threading.Thread(target=self._run, name="ps2-embedding-read", daemon=True)
+        self._thread = threading.Thread(target=self._run_in_thread, name="ps2-embedding-read", daemon=True)
         self._thread.start()
 
     def result(self) -> Any:
@@ -86,7 +86,7 @@ class EmbeddingRead:
         """
         self.wait()
         if isinstance(self._error, RolledBack) or self._session.epoch != self._epoch:
-            return self.now()
+            return self.run()
         if self._error is not None:
             raise self._error
         return self._answer
@@ -96,7 +96,7 @@ class EmbeddingRead:
             with self._session.stopwatch.running("pull"):
                 join(self._thread)
 
-    def _run(self) -> None:
+    def _run_in_thread(self) -> None:
         try:
             plan = self._plan()
             with self._session.async_writer.transfers:
@@ -106,18 +106,18 @@ class EmbeddingRead:
 
     def _plan(self) -> Plan[Array]:
         shape = (*self._keys.shape, self._settings.k)
-        keys = self._recent.of(self._matrix, self._settings, self._keys, self._are_distinct)
+        keys = self._recent.group(self._matrix, self._settings, self._keys, self._are_distinct)
         return keys.pull(self._settings.k).then(lambda weights: weights.reshape(shape))
 
 
 class PendingReads:
-    """The prefetches of one handle, running or finished, until a pull takes their answers."""
+    """The prefetches of one handle. Each stays here, running or finished, until a pull takes its answer."""
 
     def __init__(self) -> None:
         self._reads: OrderedDict[KeySetId, EmbeddingRead] = OrderedDict()
 
     def begin(self, keys: Int64s, read: EmbeddingRead) -> None:
-        """Start a read of keys. It replaces an earlier one of the same keys."""
+        """Start a read of keys. It replaces an earlier read of the same keys."""
         id = _key_set_id(keys)
         self._reads.pop(id, None)
         self._reads[id] = read

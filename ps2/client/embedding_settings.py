@@ -1,4 +1,4 @@
-"""Settings of an embedding table that all its handles share, its optimizer included. Pure."""
+"""Settings of an embedding table and its optimizer, which all handles to the table share. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ps2.number_checks import is_whole
 from ps2.ops import embedding_steps
 from ps2.ops.all import lookup
 
-# The largest gradient for optimizers that sum squares in float32: a key with an infinite sum would never learn again.
-LARGEST_SQUARED = 1e15
+# Limit of gradients for optimizers that sum their squares in float32: a key with an infinite sum would stop learning.
+MAX_GRADIENT = 1e15
 
 
 @dataclass(frozen=True)
@@ -25,24 +25,28 @@ class OptimizerKind:
     """An optimizer of embedding tables, without values of its hyperparameters.
 
     Attributes:
+        operation: the server operation that takes the optimizer's step.
+        defaults: default values of the hyperparameters.
         block: ``block(k, linear)`` returns the length of a key's block: k weights and the optimizer's state; the first
             ``linear`` weights take steps of FTRL.
-        largest_gradient: the largest absolute value of a gradient; None: no limit.
+        takes_linear: True if the operation has the argument ``linear``.
+        max_gradient: the limit of a gradient's absolute value; None: no limit.
     """
 
     operation: str
     defaults: Mapping[str, float]
     block: Callable[[int, int], int]
     takes_linear: bool = False
-    largest_gradient: float | None = LARGEST_SQUARED
+    max_gradient: float | None = MAX_GRADIENT
 
 
+# Default hyperparameters.
 PENALTIES = {"l1": 0.0, "l2": 0.0}
 FTRL = {"alpha": 0.05, "beta": 1.0}
 ADAGRAD = {"lr": 0.05, "eps": 1e-8}
 KINDS: Mapping[str, OptimizerKind] = {
     "sgd": OptimizerKind(
-        "embedding_sgd", {"lr": 0.05} | PENALTIES, lambda k, _: embedding_steps.sgd_block(k), largest_gradient=None
+        "embedding_sgd", {"lr": 0.05} | PENALTIES, lambda k, _: embedding_steps.sgd_block(k), max_gradient=None
     ),
     "adagrad": OptimizerKind("embedding_adagrad", ADAGRAD | PENALTIES, lambda k, _: embedding_steps.adagrad_block(k)),
     "adam": OptimizerKind(
@@ -63,7 +67,8 @@ class TableOptimizer:
 
     Attributes:
         k: number of weights of a key.
-        linear: number of a key's first weights that take steps of FTRL, with "ftrl+adagrad".
+        linear: with "ftrl+adagrad", how many leading weights of a key take steps of FTRL.
+        scalars: the operation's scalar arguments: the hyperparameters and, if the operation has it, ``linear``.
     """
 
     name: str
@@ -72,12 +77,12 @@ class TableOptimizer:
     scalars: Mapping[str, float]
 
     @property
-    def largest_gradient(self) -> float | None:
-        return KINDS[self.name].largest_gradient
+    def max_gradient(self) -> float | None:
+        return KINDS[self.name].max_gradient
 
     @staticmethod
     def of(name: Any, k: int, linear: int, values: Mapping[str, float | None]) -> TableOptimizer:
-        """Return the optimizer called ``name``; a hyperparameter that is None gets its default."""
+        """Return the optimizer ``name``; a hyperparameter that is None gets its default."""
         if name not in KINDS:
             raise ConfigError(f"optimizer: expected one of {', '.join(KINDS)}, got {name!r}")
         kind = KINDS[name]
@@ -89,7 +94,7 @@ class TableOptimizer:
         set_values = {key: value for key, value in values.items() if value is not None}
         for key in set_values:
             if key not in kind.defaults:
-                raise ConfigError(f"{key}: optimizer {name!r} takes {', '.join(kind.defaults)}")
+                raise ConfigError(f"{key}: expected a hyperparameter of optimizer {name!r}: {', '.join(kind.defaults)}")
         scalars = {**kind.defaults, **set_values}
         if kind.takes_linear:
             scalars["linear"] = k if name == "ftrl" else linear
@@ -107,7 +112,7 @@ class TableOptimizer:
 
     @property
     def hyperparameters(self) -> dict[str, float]:
-        """The hyperparameters by name, without other arguments of the operation."""
+        """The hyperparameters by name: ``scalars`` without ``linear``."""
         return {key: self.scalars[key] for key in KINDS[self.name].defaults}
 
     def changed(self, values: Mapping[str, float]) -> TableOptimizer:
@@ -121,10 +126,11 @@ FORMAT = "ps2.embedding-table.1"
 
 @dataclass(frozen=True)
 class TableSettings:
-    """Settings of an embedding table, except ``KeyPolicy``, which the matrix's spec holds.
+    """Settings of an embedding table, except its ``KeyPolicy``, which is part of the matrix's spec.
 
     Attributes:
-        hash_bits: number of bits that keys are hashed to, so that some collide; None: keys are not hashed.
+        dim: the exclusive upper limit of keys.
+        hash_bits: the number of bits of a key's hash, which is its column. Keys can collide. None: keys are columns.
         zero_columns: the number of leading weights of a key that begin at 0.
         wire: dtype of gradients in messages; None: float32.
     """
@@ -167,7 +173,7 @@ class TableSettings:
         return array
 
     def columns(self, keys: Int64s) -> Int64s:
-        """Return the matrix's column of each key, int64 of shape (n,): the key, or its hash with ``hash_bits``."""
+        """Return the matrix's column of each key, int64 of shape (n,): the key or, with ``hash_bits``, its hash."""
         return keys if self.hash_bits is None else hash_bucket(keys) >> np.int64(32 - self.hash_bits)
 
     def to_json(self) -> dict[str, Any]:
@@ -198,7 +204,7 @@ class TableSettings:
             raise CheckpointCorruptError(f"settings of an embedding table: {error!r}") from error
 
 
-def key_bound(keys: int | Literal["hashed"]) -> int:
+def num_possible_keys(keys: int | Literal["hashed"]) -> int:
     """Return the number of possible keys; raise ConfigError if ``keys`` is neither "hashed" nor such a number."""
     if keys == "hashed":
         return MAX_SPARSE_DIM

@@ -17,7 +17,7 @@ from ps2.client.arguments import as_values
 from ps2.client.batch import in_batch, submit
 from ps2.client.dcv import DCV
 from ps2.client.embedding_reads import EmbeddingRead, PendingReads, RecentKeys
-from ps2.client.embedding_settings import FORMAT, TableOptimizer, TableSettings, key_bound
+from ps2.client.embedding_settings import FORMAT, TableOptimizer, TableSettings, num_possible_keys
 from ps2.client.handle import Handle
 from ps2.client.managed_matrix import KeyStatus
 from ps2.client.matrix import DCVMatrix
@@ -84,16 +84,16 @@ class EmbeddingTable:
                 "ftrl+adagrad" (FTRL-Proximal for the first ``zeroColumns`` weights of a key, Adagrad for the others).
             keys: "hashed" for int64 keys in [0, 2**63); or a number n, for keys in [0, n).
             lr: learning rate of "sgd" (0.05), "adagrad" (0.05) and "adam" (0.001).
-            eps: number that "adagrad" and "adam" add to the root (1e-8).
+            eps: the constant that "adagrad" and "adam" add to the denominator (1e-8).
             beta1, beta2: decay rates of "adam" (0.9, 0.999).
             alpha, beta: scale and offset of the learning rate of "ftrl" (0.05, 1.0).
             l1, l2: strengths of the penalties on the weights of pushed keys (0.0); gradients must not contain the
                 penalties. With "ftrl+adagrad", they apply to the weights that take FTRL steps.
             decay: with "ftrl+adagrad", strength of the L2 penalty on the other weights (0.0).
-            hashBits: number of bits that keys are hashed to, for comparisons only: keys may collide.
-            zeroColumns: number of leading weights of a key that begin at 0, as linear weights do.
+            hashBits: number of bits that keys are hashed to; keys can collide. Only for comparisons with hashed models.
+            zeroColumns: number of leading weights of a key whose initial value is 0, such as linear weights.
             init: initial values of the other weights: "normal" (standard deviation ``initScale``), "uniform" (on
-                ``[-initScale, initScale)``) or "zeros"; functions of seed, key and row alone.
+                ``[-initScale, initScale)``) or "zeros". They depend only on the seed, the key and the row.
             admitAfter, expireAfterS, maxKeys, clock: the rules for when keys get and lose blocks; see ``DCV.sparse``.
                 Until a key is admitted, its steps are dropped, and pulls return its initial weights.
             wire: "float16" or "bfloat16" halves the size of gradients on the network, and rounds them.
@@ -111,7 +111,7 @@ class EmbeddingTable:
         values |= {"l1": l1, "l2": l2, "decay": decay}
         zeros = zeroColumns if is_whole(zeroColumns) else -1
         steps = TableOptimizer.of(optimizer, int(k), zeros, values)
-        settings = TableSettings(steps, key_bound(keys), hashBits, zeroColumns, wire)
+        settings = TableSettings(steps, num_possible_keys(keys), hashBits, zeroColumns, wire)
         first = DCV.sparse(
             settings.matrix_dim,
             steps.block,
@@ -174,7 +174,7 @@ class EmbeddingTable:
         """Change hyperparameters for later pushes of this handle, as in ``table.set(lr=0.01)``.
 
         Raises:
-            ConfigError: the optimizer does not have one of them, or it is out of range.
+            ConfigError: the optimizer has no such hyperparameter, or a value is out of range.
         """
         self.settings = replace(self.settings, optimizer=self.settings.optimizer.changed(hyperparameters))
         return self
@@ -190,7 +190,7 @@ class EmbeddingTable:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def pull(self, keys: Any) -> Any:
-        """Read weights: float32 of shape ``keys.shape + (k,)``. Each distinct key travels once.
+        """Read weights: float32 of shape ``keys.shape + (k,)``. Each distinct key is sent once.
 
         If ``prefetch`` was called with the same keys, return its answer; a later pull of these keys reads again.
 
@@ -203,7 +203,7 @@ class EmbeddingTable:
         return self._pull(self.settings.checked_keys(keys), are_distinct=False)
 
     def pullDistinct(self, keys: Int64s) -> Any:
-        """Read weights of distinct keys, without numbering them.
+        """Read weights of distinct keys; faster than ``pull``, which searches for duplicates.
 
         Args:
             keys: int64 of shape (n,); ascending keys are checked faster.
@@ -212,20 +212,20 @@ class EmbeddingTable:
             float32 of shape (n, k).
 
         Raises:
-            UsageError: a key comes twice.
+            UsageError: a key occurs twice.
             DTypeError, OutOfRangeError: see ``pull``.
             ShapeError: ``keys`` is not one-dimensional.
         """
         return self._pull(self._distinct(keys), are_distinct=True)
 
     def prefetch(self, keys: Any) -> EmbeddingTable:
-        """Begin to read the weights of keys in the background. The next pull of the same keys returns them.
+        """Begin to read the weights of keys in the background. The next pull of the same keys returns these weights.
 
-        The servers read the weights at about the time of this call, so later pushes are missing, such as the previous
-        batch's step. A program that prefetches one batch ahead learns from weights that are one step old.
+        The servers read the weights at about the time of this call, so they do not contain later pushes, such as the
+        previous batch's step. A program that prefetches one batch ahead learns from weights that are one step old.
 
         Args:
-            keys: integers of any shape, duplicates allowed. At most 8 prefetches wait; the oldest are dropped.
+            keys: integers of any shape, duplicates allowed. At most 8 prefetches are stored; the oldest are dropped.
 
         Raises:
             DTypeError, OutOfRangeError: see ``pull``.
@@ -241,7 +241,7 @@ class EmbeddingTable:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def push(self, keys: Any, gradients: Any, wait: bool = True) -> EmbeddingTable:
-        """Take one optimizer step at each distinct key, on the servers, by the sum of the key's gradients.
+        """Take one optimizer step at each distinct key, on the servers, with the sum of the key's gradients.
 
         Args:
             keys: integers of any shape, duplicates allowed.
@@ -259,7 +259,7 @@ class EmbeddingTable:
         return self._step(checked, values.reshape(-1, self.k), wait, are_distinct=False)
 
     def pushDistinct(self, keys: Int64s, gradients: Float32s, wait: bool = True) -> EmbeddingTable:
-        """Take one optimizer step at each of some distinct keys, without numbering them.
+        """Take one optimizer step at each of some distinct keys; faster than ``push``, which searches for duplicates.
 
         Args:
             keys: int64 of shape (n,); ascending keys are checked faster.
@@ -268,7 +268,7 @@ class EmbeddingTable:
             wait: see ``push``.
 
         Raises:
-            UsageError: a key comes twice.
+            UsageError: a key occurs twice.
             ShapeError, DTypeError, OutOfRangeError, LimitError: see ``push``.
         """
         checked = self._distinct(keys)
@@ -307,11 +307,11 @@ class EmbeddingTable:
     def save(self, url: str) -> None:
         """Write the table, with the state of its optimizer, to a folder; ``EmbeddingTable.load`` reads it.
 
-        An earlier save there stays until the new one is complete.
+        An earlier save in this folder stays until the new save is complete.
 
         Args:
-            url: a path or any fsspec URL that the servers and this process can write to; it must be the same place for
-                all of them.
+            url: a path or any fsspec URL that the servers and this process can write to; it must be the same folder
+                for all of them.
 
         Raises:
             RecoveryError: the save cannot be written.
@@ -358,21 +358,21 @@ class EmbeddingTable:
     ) -> Export:
         """Write the weights, without the optimizer's state, to a folder that ``ps2.serving.Scorer`` reads anywhere.
 
-        Training may continue during the export; then the weights of different keys are of different moments.
+        Training may continue during the export; the weights of different keys are then read at different times.
 
         Args:
             path: a folder, or any fsspec URL of one, that this process can write to.
             since: result of an earlier call, its number, or "last": write only the changes since that export. If the
-                servers cannot tell the changes, all keys are written, and the result's ``reason`` says why.
+                servers no longer know the changes, all keys are written, and the result's ``reason`` says why.
             kind: name of the function that scores rows with these weights (``ps2.serving.loading``); "table": none.
             config: other settings of that function.
-            hasher: how columns become keys.
-            dense: arrays by name that the function needs.
+            hasher: the settings of the hasher that makes keys of columns.
+            dense: the arrays that the function needs besides the table, by name.
 
         Raises:
             UsageError: the folder has no such export, or holds exports of another table; or the table has ``hashBits``.
             DivergedError: a weight is not finite.
-            RecoveryError: the file system refuses; the previous export stays.
+            RecoveryError: the files cannot be written; the previous export stays.
         """
         if self.settings.hash_bits is not None:
             raise UsageError("export: a table with hashBits is for comparisons, and has no exports")
@@ -397,7 +397,7 @@ class EmbeddingTable:
 
     def _pull(self, keys: Int64s, are_distinct: bool) -> Any:
         read = self._reads.take(keys)
-        return self._read(keys, are_distinct).now() if read is None else read.result()
+        return self._read(keys, are_distinct).run() if read is None else read.result()
 
     def _read(self, keys: Int64s, are_distinct: bool) -> EmbeddingRead:
         return EmbeddingRead(self._matrix, self.settings, self._recent, keys, are_distinct)
@@ -411,7 +411,7 @@ class EmbeddingTable:
     def _step(self, keys: Int64s, gradients: Float32s, wait: bool, are_distinct: bool) -> EmbeddingTable:
         if not keys.size:
             return self
-        grouped = self._recent.of(self._matrix, self.settings, keys, are_distinct)
+        grouped = self._recent.group(self._matrix, self.settings, keys, are_distinct)
         plan = grouped.step(self.settings, gradients)
         if wait or in_batch():
             self._submit(plan)

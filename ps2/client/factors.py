@@ -1,4 +1,4 @@
-"""Gradients that travel as two factors, which the servers multiply: the plan, and its size in bytes."""
+"""Gradients that are sent as two factors, which the servers multiply: the plan, and its size in bytes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def add_factors(target: Target, b: Any, x: Any, keys: Any) -> Plan[None]:
     """Plan to add ``sum over s of x[s, f] * b[s, k]`` to column ``keys[f] * width + k`` of a dense row."""
     spec = target.spec
     lookup("add_factors").check(1, spec.dtype, {"width": 1})
-    rows = _rows(b, spec)
-    width = rows.shape[1]
+    b = _checked_b(b, spec)
+    width = b.shape[1]
     split = _split(spec, target.route, keys, width)
     row_plans = []
-    step = max(1, plans.BLOCK_BYTES // (2 * (width + 1) * rows.itemsize))  # values of about half a block
-    for begin in range(0, len(rows), step):
-        samples = slice(begin, min(begin + step, len(rows)))
-        name, factor = _factor(x, rows, split, samples)
-        arguments = {"slots": split.columns, "b": rows[samples], "width": width, **factor}
+    step = max(1, plans.BLOCK_BYTES // (2 * (width + 1) * b.itemsize))  # samples with values of about half a block
+    for begin in range(0, len(b), step):
+        samples = slice(begin, min(begin + step, len(b)))
+        name, factor = _factor_operation(x, b, split, samples)
+        arguments = {"slots": split.columns, "b": b[samples], "width": width, **factor}
         row_plans.append(declared(target, name, arguments))
     operations = tuple(operation for plan in row_plans for operation in plan.operations)
     return Plan(target.matrix, target.route, operations, lambda results: None, mutates=True)
@@ -78,7 +78,7 @@ def add_bytes(width: int, keys: Any, spec: MatrixSpec, route: Route) -> int:
     return size
 
 
-def _rows(b: Any, spec: MatrixSpec) -> Array:
+def _checked_b(b: Any, spec: MatrixSpec) -> Array:
     shape = np.shape(b)
     if len(shape) != 2 or not shape[1]:
         raise ShapeError(f"addFactors: b: expected shape (samples, width), width at least 1, got {shape}")
@@ -89,21 +89,21 @@ def _split(spec: MatrixSpec, route: Route, keys: Any, width: int) -> SplitKeys:
     """Return the first column of each key, grouped by partition."""
     if spec.kind == "sparse":
         raise UsageError(
-            "addFactors needs a dense vector: on a sparse one, the columns of a key lie on different servers; use add"
+            "addFactors needs a dense vector: on a sparse one, a key's columns are on different servers; use add"
         )
     if spec.align % width:
         raise UsageError(
-            f"addFactors: align of the vector must be a multiple of width {width}, so that a key's columns lie on one "
-            f"server, got align={spec.align}; make it with DCV.dense(..., align={width})"
+            f"addFactors: align of the vector must be a multiple of width {width}, so that a key's columns are on one "
+            f"server, got align={spec.align}; create it with DCV.dense(..., align={width})"
         )
-    numbers, count = as_indices(keys), spec.dim // width
-    if numbers.size and (numbers.min() < 0 or numbers.max() >= count):
-        bad = numbers.min() if numbers.min() < 0 else numbers.max()
+    ids, count = as_indices(keys), spec.dim // width
+    if ids.size and (ids.min() < 0 or ids.max() >= count):
+        bad = ids.min() if ids.min() < 0 else ids.max()
         raise OutOfRangeError(
-            f"addFactors: key {bad} (at position {int(np.argmax(numbers == bad))}) is outside [0, {count}): "
+            f"addFactors: key {bad} (at position {int(np.argmax(ids == bad))}) is outside [0, {count}): "
             f"the vector has {spec.dim} columns, {width} per key"
         )
-    return SPLITS.split(spec, route, numbers * width)
+    return SPLITS.split(spec, route, ids * width)
 
 
 def _is_sparse(x: Any) -> bool:
@@ -111,30 +111,30 @@ def _is_sparse(x: Any) -> bool:
     return hasattr(x, "tocsc")
 
 
-def _factor(x: Any, rows: Array, split: SplitKeys, samples: slice) -> tuple[str, dict[str, Array]]:
-    """Return the operation that adds samples of x, and its arrays in the split's order, with duplicates merged."""
+def _factor_operation(x: Any, b: Array, split: SplitKeys, samples: slice) -> tuple[str, dict[str, Array]]:
+    """Return the name and arrays of the operation that adds samples of x, for distinct keys in the split's order."""
     count = split.columns.size if split.order is None else split.order.size
-    if np.shape(x) != (len(rows), count):
-        raise ShapeError(f"addFactors: x: expected shape {(len(rows), count)}, got {np.shape(x)}")
-    dtype = rows.dtype
+    if np.shape(x) != (len(b), count):
+        raise ShapeError(f"addFactors: x: expected shape {(len(b), count)}, got {np.shape(x)}")
+    dtype = b.dtype
     if not _is_sparse(x):
         values = as_array("addFactors: x", x)[samples]
-        _check_numbers(values)
-        values = values if split.order is None else split.summed(values.astype(dtype, copy=False))
+        _check_numeric(values)
+        values = values if split.order is None else split.sum_duplicates(values.astype(dtype, copy=False))
         return "add_dense_factors", {"x": np.ascontiguousarray(values.T, dtype=dtype)}
-    _check_numbers(x.data)
-    # scipy would write outside its arrays if x had indices of rows or columns beyond its shape.
+    _check_numeric(x.data)
+    # If x had row or column indices beyond its shape, scipy would write outside its arrays.
     if samples.start == 0 and x.format in ("csr", "csc"):
         try:
             x.check_format(full_check=True)
         except ValueError as error:
             raise ShapeError(f"addFactors: x: got a malformed sparse matrix: {error}") from error
-    by_feature = (x if (samples.start, samples.stop) == (0, len(rows)) else x.tocsr()[samples]).tocsc()
+    by_feature = (x if (samples.start, samples.stop) == (0, len(b)) else x.tocsr()[samples]).tocsc()
     if split.order is not None:
         by_feature = by_feature[:, split.order]
     indptr = by_feature.indptr.astype(np.int64)
-    if split.firsts is not None:
-        indptr = indptr[np.append(split.firsts, count)]
+    if split.starts is not None:
+        indptr = indptr[np.append(split.starts, count)]
     counts = np.diff(indptr)
     return "add_factors", {
         "counts": counts.astype(_unsigned(int(counts.max(initial=0)) + 1)),
@@ -143,7 +143,7 @@ def _factor(x: Any, rows: Array, split: SplitKeys, samples: slice) -> tuple[str,
     }
 
 
-def _check_numbers(values: Array) -> None:
+def _check_numeric(values: Array) -> None:
     if values.dtype.kind not in "biuf":
         raise DTypeError(f"addFactors: x: expected numbers, got {values.dtype}")
 

@@ -1,8 +1,8 @@
-"""The identity of a fleet, the secrets that a task needs for it, and the rows to free with a garbage-collected handle.
+"""The identity of a fleet, the secrets that a task needs for it, and the rows that are freed with their handle.
 
-Garbage collection may run anywhere in the user's code. Python ignores exceptions raised in a weakref callback, also
-those of a signal handler that runs there: Ctrl-C would have no effect, and the rows would leak. The callback here is
-therefore a C function, in which no signal handler runs.
+Garbage collection may run anywhere in the user's code. Python ignores exceptions that are raised in a weakref
+callback, including those of a signal handler that runs there: Ctrl-C would have no effect, and the rows would leak.
+The callback is therefore a C function (``deque.append``), in which no signal handler runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FleetRef:
         id: a random id from the coordinator; also the first part of mutation ids in tasks.
         master: ``host:port`` of the coordinator's master.
         strict: True if operations on vectors that are not co-located are an error instead of a warning.
-        retry_timeout_s: the seconds for which calls wait until a lost server is recovered.
+        retry_timeout_s: how long calls wait for the recovery of a lost server, in seconds.
         ops: modules that declare operations.
         token_id: the id of the fleet's token, made with the driver's secret (``token_id``).
     """
@@ -50,7 +50,7 @@ def fleet_text(ref: FleetRef) -> str:
     return json.dumps(asdict(ref))
 
 
-def fleet_of(text: str) -> FleetRef:
+def parse_fleet(text: str) -> FleetRef:
     """Return the fleet that ``fleet_text`` wrote."""
     content = json.loads(text)
     return FleetRef(**(content | {"ops": tuple(content["ops"])}))
@@ -62,7 +62,8 @@ class Access:
 
     Attributes:
         secret: the secret of the driver's process. The tokens of the fleets that it starts are derived from it.
-        application: the id of the Spark application. Each application counts its stages from 0; a fleet may outlive it.
+        application: the id of the Spark application. Mutation ids need it, because each application counts its stages
+            from 0, and a fleet can serve several applications.
         token: the token of the attached fleet; None if no fleet is attached, or its servers have none.
         tls: the certificates for connections to the fleet; None if the fleet has no TLS.
     """
@@ -72,36 +73,36 @@ class Access:
     token: str | None = field(default=None, repr=False)
     tls: Pems | None = None
 
-    def token_of(self, fleet: FleetRef) -> str | None:
+    def fleet_token(self, fleet: FleetRef) -> str | None:
         """Return a fleet's token; None if its servers have none."""
         for token in (derived_token(self.secret, fleet.id), self.token, None):
             if hmac.compare_digest(token_id(self.secret, token), fleet.token_id):
                 return token
         raise UsageError(
-            f"this task does not have the token of this vector's fleet {fleet.id}: the vector is of another driver's "
-            "context, or of one that was stopped"
+            f"this task does not have the token of this vector's fleet {fleet.id}: the vector belongs to the context "
+            "of another driver, or to a stopped context"
         )
 
-    def run_token_of(self, fleet: FleetRef) -> str:
-        """Return the token that a worker and its run prove to each other. Runs always need one."""
-        return self.token_of(fleet) or derived_token(self.secret, fleet.id)
+    def run_token(self, fleet: FleetRef) -> str:
+        """Return the token that a worker and its run use to authenticate each other. Runs always need a token."""
+        return self.fleet_token(fleet) or derived_token(self.secret, fleet.id)
 
 
 def derived_token(secret: str, fleet_id: str) -> str:
     """Return the token of a fleet that a driver starts."""
-    return urlsafe_b64encode(_mac(secret, f"token of fleet {fleet_id}")).decode().rstrip("=")
+    return urlsafe_b64encode(_hmac_sha256(secret, f"token of fleet {fleet_id}")).decode().rstrip("=")
 
 
 def token_id(secret: str, token: str | None) -> str:
-    """Return an id of a fleet's token; without the secret, it reveals nothing about the token."""
-    return _mac(secret, "no token" if token is None else f"id of token {token}").hex()[:16]
+    """Return an id of a fleet's token. It reveals nothing about the token to processes that do not know the secret."""
+    return _hmac_sha256(secret, "no token" if token is None else f"id of token {token}").hex()[:16]
 
 
-def _mac(secret: str, text: str) -> bytes:
+def _hmac_sha256(secret: str, text: str) -> bytes:
     return hmac.digest(secret.encode(), text.encode(), hashlib.sha256)
 
 
-def series_of(fleet_id: str, application: str) -> str:
+def mutation_id_prefix(fleet_id: str, application: str) -> str:
     """Return the common prefix of mutation ids of an application's tasks."""
     return f"{fleet_id}/{application}"
 
@@ -118,38 +119,38 @@ def unseal(text: str) -> Access:
 
 
 class Owner(weakref.ref[Any]):
-    """A weak reference to a handle, with the rows to free when the handle is gone."""
+    """A weak reference to a handle, with the rows to free when the handle is garbage-collected."""
 
     __slots__ = ("_owners", "holder", "matrix", "rows")
 
     matrix: int
     rows: Sequence[int]
-    holder: str
+    holder: str  # the task attempt or session to which the master has allocated the rows
     _owners: dict[int, Owner]
 
     def detach(self) -> None:
-        """Keep the rows when the handle is gone."""
+        """Keep the rows when the handle is garbage-collected."""
         self._owners.pop(id(self), None)
 
 
 class Owners:
-    """The owners of one session. Thread-safe."""
+    """The rows of one session's handles. Thread-safe."""
 
     def __init__(self) -> None:
         self._owners: dict[int, Owner] = {}
-        self._gone: deque[Owner] = deque()
+        self._collected: deque[Owner] = deque()
 
     def add(self, handle: object, matrix: int, rows: Sequence[int], holder: str) -> Owner:
-        """Free ``rows``, a list that may still grow, when the handle is gone."""
-        owner = Owner(handle, self._gone.append)
+        """Free ``rows``, a list that may still grow, when the handle is garbage-collected."""
+        owner = Owner(handle, self._collected.append)
         owner.matrix, owner.rows, owner.holder, owner._owners = matrix, rows, holder, self._owners
         self._owners[id(owner)] = owner
         return owner
 
-    def take_gone(self) -> Iterator[Owner]:
-        """Yield each owner whose handle is gone, once."""
+    def pop_collected(self) -> Iterator[Owner]:
+        """Yield each owner of a garbage-collected handle, once."""
         with contextlib.suppress(IndexError):  # the queue is empty, or another thread has just emptied it
             while True:
-                owner = self._gone.popleft()
+                owner = self._collected.popleft()
                 owner.detach()
                 yield owner

@@ -1,4 +1,4 @@
-"""The handle of one row: ids, route, ownership of the row, and pickling; and calls on managed keys."""
+"""The handle of one row: its ids, route, ownership of the row and pickling; and calls on managed keys."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ps2.client.batch import STATE, hold, submit, submit_later
+from ps2.client.batch import STATE, keep_alive, submit, submit_later
 from ps2.client.fleet import FleetRef, Owner
 from ps2.client.managed_matrix import KeyStatus, ManagedMatrix
 from ps2.client.plans import Plan, Target
 from ps2.client.session import Session
 from ps2.client.sessions import current_session, session_of
-from ps2.client.task import note_unpickled, note_used
+from ps2.client.task import record_unpickled, record_use
 from ps2.errors import ConfigError, NotFoundError, UsageError
 from ps2.formats import size
 from ps2.interrupts import shielded
@@ -37,8 +37,8 @@ class KeyCalls:
 
         Args:
             nowS: the time in seconds, from 0 to 1e15.
-            touched: True: keys that were touched since the last ``advance`` count as touched at this time. For a
-                program that learns a batch of events and only then knows their newest time.
+            touched: True: keys that were touched since the last ``advance`` count as touched at this time. This is for
+                programs that know the newest time of a batch of events only after they have learned it.
 
         Raises:
             OutOfRangeError: the time is before the current one.
@@ -56,7 +56,7 @@ class KeyCalls:
             olderThanS: seconds; default: the matrix's ``expireAfterS``.
 
         Raises:
-            ConfigError: neither is given, or ``olderThanS`` is not a number of seconds.
+            ConfigError: ``olderThanS`` is not a number of seconds, or neither it nor ``expireAfterS`` is set.
             UsageError: see ``advance``.
         """
         return self._keys("expire").expire(olderThanS)
@@ -92,7 +92,7 @@ class KeyCalls:
         return self._keys("keyStatus").status()
 
     def _keys(self, call: str) -> ManagedMatrix:
-        """Return the calls on the matrix's keys, for ``call``; raise UsageError if it has no ``KeyPolicy``."""
+        """Return the matrix's managed keys; raise UsageError, which names ``call``, if it has no ``KeyPolicy``."""
         raise NotImplementedError
 
     @property
@@ -111,7 +111,7 @@ class KeyCalls:
         return self
 
     def _disown(self) -> None:
-        """Keep the rows when this handle is gone."""
+        """Keep the rows when this handle is garbage-collected."""
         if self._owner is not None:
             self._owner.detach()
             self._owner = None
@@ -137,7 +137,7 @@ class Handle(KeyCalls):
         self._route = route
         self._freed = False
         self._name = ""
-        self._copy = ""
+        self._copy = ""  # the id of the pickled copy; "": this handle was not unpickled
         self._owner: Owner | None = None
         self._as_target: Target | None = None
 
@@ -147,7 +147,7 @@ class Handle(KeyCalls):
         """Return the vector of that name, in the driver or in a task.
 
         Raises:
-            NotFoundError: there is none; lists the names.
+            NotFoundError: there is no such vector; the message lists the names.
         """
         session = current_session()
         row, info = session.find_vector(_checked_name(name))
@@ -166,7 +166,7 @@ class Handle(KeyCalls):
         Raises:
             ConfigError: another vector has this name.
             LimitError: the matrix must grow, and the servers' memory limit does not allow it.
-            UsageError: the matrix must grow, but has layout "column"; or the next row of it begins with random values
+            UsageError: the matrix must grow, but has layout "column"; or its next row begins with random values
                 (``DCV.sparse(..., init=, initEnd=)``).
         """
         vector = self._sibling(_take_rows(self, 1, _checked_name(name))[0])
@@ -218,20 +218,20 @@ class Handle(KeyCalls):
         return matrix_html(repr(self), self._spec, self._route, 1)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy may live in tasks or on disk, so this process can no longer tell when the row's last handle is gone.
+        # A copy may exist in tasks or on disk, so this process no longer knows when the row has no handle.
         self._check_usable()
         self._disown()
         session_of(self._fleet)  # a stopped context raises here instead of in every task
         return {**self.__dict__, "_owner": None, "_as_target": None, "_copy": uuid.uuid4().hex[:12]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        note_unpickled(state["_copy"], state["_fleet"])
+        record_unpickled(state["_copy"], state["_fleet"])
         self.__dict__.update(state)
 
     @property
     def _session(self) -> Session:
         if self._copy:
-            note_used(self._copy, self._fleet)
+            record_use(self._copy, self._fleet)
         return session_of(self._fleet)
 
     def _target(self, *others: Handle) -> Target:
@@ -239,7 +239,7 @@ class Handle(KeyCalls):
             if vector._freed:
                 vector._check_usable()
         if STATE.newest is not None:
-            hold(self, *others)
+            keep_alive(self, *others)
         if not others:
             if self._as_target is None:
                 self._as_target = Target(self._matrix, self._spec, self._route, (self._row,))
@@ -248,7 +248,7 @@ class Handle(KeyCalls):
         return Target(self._matrix, self._spec, self._route, rows, self._others(others))
 
     def _others(self, others: Sequence[Handle]) -> tuple[tuple[int, str], ...]:
-        """Return matrix and dtype of each vector; an empty tuple if all belong to this vector's matrix."""
+        """Return the matrix and dtype of each vector; an empty tuple if all belong to this vector's matrix."""
         if all(map(self._is_sibling, others)):
             return ()
         return tuple((other._matrix, other._spec.dtype) for other in others)
@@ -268,7 +268,7 @@ class Handle(KeyCalls):
         return replace(target, spec=replace(target.spec, wire=None))
 
     def _keys(self, call: str) -> ManagedMatrix:
-        """Return the calls on the matrix's keys; raise UsageError if it has no ``KeyPolicy``."""
+        """Return the matrix's managed keys; raise UsageError, which names ``call``, if it has no ``KeyPolicy``."""
         return ManagedMatrix.of(call, self._session, self._target())
 
     def _sibling(self: H, row: int) -> H:
@@ -281,15 +281,15 @@ class Handle(KeyCalls):
 
 @shielded
 def create(kind: type[H], spec: MatrixSpec, name: str | None = None, reuse: bool = False) -> H:
-    """Create a vector of zeros, as the first row of a new matrix. With ``reuse``, return an existing one of this name.
+    """Create a vector of zeros, as the first row of a new matrix. With ``reuse``, return a vector that has this name.
 
-    ConfigError: a vector has this name, and it differs from ``spec`` or ``reuse`` is false.
+    Raises ConfigError if a vector has this name, and its spec differs or ``reuse`` is false.
     """
     session = current_session()
     checked = _checked_name(name)
     if reuse:
         if not checked:
-            raise ConfigError("reuse: expected a name, by which to find the vector, got name=None")
+            raise ConfigError("reuse: expected the name of the vector, got name=None")
         row, info = session.find_or_create(spec, checked)
         _check_same(checked, info.spec, spec)
     else:
@@ -300,7 +300,7 @@ def create(kind: type[H], spec: MatrixSpec, name: str | None = None, reuse: bool
 
 
 def _check_same(name: str, existing: MatrixSpec, requested: MatrixSpec) -> None:
-    """Raise ConfigError if an existing vector is not what a caller asks for. Its matrix may have any number of rows."""
+    """Raise ConfigError if the two specs differ in more than the number of rows."""
     differing = [
         (setting.name, getattr(existing, setting.name), getattr(requested, setting.name))
         for setting in fields(MatrixSpec)
@@ -314,7 +314,7 @@ def _check_same(name: str, existing: MatrixSpec, requested: MatrixSpec) -> None:
 
 @shielded
 def existing_handle(kind: type[H], matrix: int) -> H:
-    """Return a handle, which frees nothing, to the first row of the matrix with this number; NotFoundError: none."""
+    """Return a handle, which frees nothing, to the first row of a matrix; raise NotFoundError if it does not exist."""
     session = current_session()
     info = session.matrix(matrix)
     return kind(session.fleet, info.id, 0, info.spec, info.route)
@@ -329,21 +329,21 @@ def derive_all(vector: H, count: int) -> list[H]:
 
 
 def _take_rows(vector: Handle, count: int, name: str = "") -> list[int]:
-    """Take rows of zeros of the vector's matrix for new vectors; return their numbers."""
+    """Allocate rows of zeros in the vector's matrix for new vectors; return the row ids."""
     vector._check_usable()
     rows, policy = vector._session.take_rows(vector._matrix, count, name), vector._spec.key_policy
-    if policy is not None and (random := [row for row in rows if policy.initial.draws(row)]):
+    if policy is not None and (random_rows := [row for row in rows if policy.initial.is_random(row)]):
         vector._session.free_rows(vector._matrix, rows)
         raise UsageError(
-            f"derive: a new vector begins as zeros, but row {random[0]} of this matrix begins as "
-            f"{policy.initial.kind}: make the matrix with initEnd=1, or use its rows by matrix()"
+            f"derive: a new vector begins as zeros, but row {random_rows[0]} of this matrix begins as "
+            f"{policy.initial.kind}: create the matrix with initEnd=1, or use its rows by matrix()"
         )
     return rows
 
 
 @shielded
 def free_all(vectors: Iterable[Handle]) -> None:
-    """Free vectors of one fleet, with one call per matrix."""
+    """Free vectors of one fleet, with one call to the master per matrix."""
     by_matrix: dict[int, list[Handle]] = {}
     for vector in vectors:
         vector._check_usable()
@@ -356,7 +356,7 @@ def free_all(vectors: Iterable[Handle]) -> None:
 
 
 def _owned(session: Session, vector: H) -> H:
-    """Return the vector; its row is freed when this handle is garbage-collected."""
+    """Free the vector's row when this handle is garbage-collected; return the vector."""
     vector._owner = session.owners.add(vector, vector._matrix, [vector._row], session.holder)
     return vector
 
@@ -365,11 +365,12 @@ def _checked_name(name: str | None) -> str:
     if name is None:
         return ""
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
-        text = f"{len(name):,} characters" if isinstance(name, str) and len(name) > MAX_NAME else repr(name)
-        raise ConfigError(f"name: expected a text of 1 to {MAX_NAME} printable characters, got {text}")
+        actual = f"{len(name):,} characters" if isinstance(name, str) and len(name) > MAX_NAME else repr(name)
+        raise ConfigError(f"name: expected a string of 1 to {MAX_NAME} printable characters, got {actual}")
     return name
 
 
+# The columns of the HTML tables of dense and of sparse matrices.
 COLUMNS = Column("partition", right=True), Column("columns", right=True), Column("server")
 BUCKETS = COLUMNS[0], Column("buckets of keys", right=True), COLUMNS[2]
 

@@ -21,34 +21,34 @@ from ps2.ops.packing import is_ascending, narrowest
 from ps2.ops.table import Array
 from ps2.protocol.messages import Keys, Operation, Request, key_digest
 
-# Keys per operation; together with their values, about one block. Managed keys take more time each: a server admits
-# keys, gives them slots, and evicts other keys.
+# Keys per operation; with their values, they take about one block. A managed key takes the server more time, because it
+# admits keys, gives them slots, and evicts other keys.
 GROUP_KEYS, GROUP_MANAGED_KEYS = 1 << 18, 1 << 16
 # Bytes of column blocks per operation. At this size, the fixed cost of a request is negligible.
 GROUP_BYTES = 16 << 20
-# Smaller key sets are not cached.
-MIN_NAMED_KEYS = 1024
-# Groups of blocks below this size are sent with their keys: the values are far larger than the keys, and the server's
-# compiled loop answers requests with keys.
-NAMED_BLOCK_BYTES = WireConfig.block_bytes
-# Key sets up to this size are always sent: servers answer requests with keys faster than requests with a digest.
-MAX_SENT_BYTES = 20_000
+# Smaller key sets are not cached and get no digest.
+MIN_DIGEST_KEYS = 1024
+# Groups of column blocks with fewer bytes are sent with their keys: the values are far larger than the keys, and the
+# server's compiled loop answers only requests with keys.
+MIN_DIGEST_BLOCK_BYTES = WireConfig.block_bytes
+# Key sets up to this encoded size get no digest: servers answer requests with keys faster than requests with a digest.
+MAX_INLINE_BYTES = 20_000
 # Memory limit of the cached splits in this process.
-REMEMBERED_BYTES = 128 << 20
-# The number of key sets that are known to have occurred; only their digests are stored.
-SEEN_SETS = 4096
-# The number of (matrix, partition, digest) that are remembered as cached by a server.
-KNOWN_SETS = 4096
+CACHE_BYTES = 128 << 20
+# Limit of the digests of earlier key sets. The second occurrence of a digest puts the key set into the cache.
+MAX_SEEN_SETS = 4096
+# Limit of the (matrix, partition, digest) that this process records as cached by a server.
+MAX_KNOWN_SETS = 4096
 
 
 @dataclass(frozen=True)
 class Group:
-    """Columns ``[begin, end)`` of a split: all columns of one partition, or some of them."""
+    """Columns ``[begin, end)`` of a split, all in one partition. A large partition has several groups."""
 
     partition: int
     begin: int
     end: int
-    digest: bytes | None = None
+    digest: bytes | None = None  # the hash under which servers cache the columns; None: they are always sent
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,18 @@ class SplitKeys:
     Attributes:
         order: the caller's position of each column, with duplicates adjacent and in the caller's order; None if the
             columns are in the caller's order.
-        firsts: the index in ``order`` at which each distinct column begins; None if duplicates were kept, or there are
-            none.
+        starts: the index in ``order`` at which each distinct column begins; None if duplicates were kept, or the caller
+            had none.
     """
 
     columns: Int64s
     groups: tuple[Group, ...]
     order: Int64s | None = None
-    firsts: Int64s | None = None
+    starts: Int64s | None = None
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in (self.columns, self.order, self.firsts) if array is not None)
+        return sum(array.nbytes for array in (self.columns, self.order, self.starts) if array is not None)
 
     def key_sets(self) -> Iterator[tuple[int, slice, Keys]]:
         """Yield (partition, slice of ``columns``, keys) of each group."""
@@ -77,38 +77,39 @@ class SplitKeys:
             window = slice(group.begin, group.end)
             yield group.partition, window, Keys(group.end - group.begin, self.columns[window], group.digest)
 
-    def spread(self, values: Array, out: Array | None = None) -> Array:
-        """Return values of the columns, shape (..., m), in the caller's order; in ``out`` if it is not None."""
+    def to_caller_order(self, values: Array, out: Array | None = None) -> Array:
+        """Return the values of the caller's columns, in the caller's order. ``out``: an array for the result."""
         if self.order is None:
             return values
         if out is None:
             out = np.empty((*values.shape[:-1], self.order.size), values.dtype)
-        out[..., self.order] = values if self.firsts is None else np.repeat(values, self._counts(), axis=-1)
+        out[..., self.order] = values if self.starts is None else np.repeat(values, self._counts(), axis=-1)
         return out
 
-    def summed(self, values: Array) -> Array:
-        """Return the caller's values in the order of the columns, with values of equal columns added up."""
+    def sum_duplicates(self, values: Array) -> Array:
+        """Return the caller's values in the order of ``columns``; values of duplicates are added up."""
         if self.order is None:
             return values
         values = values[..., self.order]
-        if self.firsts is None:
+        if self.starts is None:
             return values
         sum_dtype = np.float64 if values.dtype.kind == "f" else values.dtype
         with np.errstate(over="ignore"):
-            return np.add.reduceat(values, self.firsts, axis=-1, dtype=sum_dtype).astype(values.dtype)
+            return np.add.reduceat(values, self.starts, axis=-1, dtype=sum_dtype).astype(values.dtype)
 
-    def last(self, values: Array) -> Array:
-        """Return the caller's values in the order of the columns, with the last value of each column."""
+    def last_duplicates(self, values: Array) -> Array:
+        """Return the caller's values in the order of ``columns``; of duplicates, the last value."""
         if self.order is None:
             return values
-        if self.firsts is None:
+        if self.starts is None:
             return values[..., self.order]
-        return values[..., self.order[self.firsts + self._counts() - 1]]
+        return values[..., self.order[self.starts + self._counts() - 1]]
 
     def _counts(self) -> Int64s:
+        """Return how often each distinct column occurs."""
         assert self.order is not None
-        assert self.firsts is not None
-        return np.diff(self.firsts, append=self.order.size)
+        assert self.starts is not None
+        return np.diff(self.starts, append=self.order.size)
 
     def with_digests(self, min_keys: int) -> SplitKeys:
         """Return a copy that owns its columns, with a digest for each large group of at least ``min_keys`` columns."""
@@ -116,7 +117,7 @@ class SplitKeys:
         groups = []
         for group in self.groups:
             keys = columns[group.begin : group.end]
-            is_large = keys.size >= min_keys and keys_bytes(keys) > MAX_SENT_BYTES
+            is_large = keys.size >= min_keys and keys_bytes(keys) > MAX_INLINE_BYTES
             groups.append(replace(group, digest=key_digest(keys)) if is_large else group)
         return replace(self, columns=columns, groups=tuple(groups))
 
@@ -130,19 +131,19 @@ def keys_bytes(keys: Int64s) -> int:
 
 
 def split_blocks(spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
-    """Group columns by partition for block operations. Columns keep the caller's order, with their duplicates.
+    """Group columns by partition for block operations. Within a group, they keep the caller's order and duplicates.
 
     Servers accept blocks in any order, and sorting blocks would take as long as sending them.
     """
     check_columns(spec, columns)
     count = len(route.addresses)
+    order: Int64s | None = None
     if count == 1:
         return SplitKeys(columns, _groups([0, columns.size], _blocks_in_group(spec)))
     if spec.kind == "sparse" and columns.size > FEW:
-        columns, sorting, begins = group_by_partition(columns, np.asarray(route.bounds, np.int64))
-        return SplitKeys(columns, _groups(begins.tolist(), _blocks_in_group(spec)), sorting)
+        columns, order, begins = group_by_partition(columns, np.asarray(route.bounds, np.int64))
+        return SplitKeys(columns, _groups(begins.tolist(), _blocks_in_group(spec)), order)
     owners = partition_of(spec, route.bounds, columns)
-    order: Int64s | None = None
     if (owners[1:] < owners[:-1]).any():
         order = np.argsort(owners.astype(np.uint16 if count <= 1 << 16 else np.int64), kind="stable")
         columns, owners = columns[order], owners[order]
@@ -163,14 +164,14 @@ def split(spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
     check_columns(spec, columns)
     count = len(route.addresses)
     order: Int64s | None = None
-    firsts: Int64s | None = None
+    starts: Int64s | None = None
     if not is_ascending(columns):
         columns, order = sort_keys(columns)
         is_first = np.ones(columns.size, np.bool_)
         np.not_equal(columns[1:], columns[:-1], out=is_first[1:])
         if not is_first.all():
-            firsts = np.flatnonzero(is_first)
-            columns = columns[firsts]
+            starts = np.flatnonzero(is_first)
+            columns = columns[starts]
     if count == 1:
         cuts: Any = [0, columns.size]
     elif spec.kind == "dense":
@@ -180,30 +181,30 @@ def split(spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
         by_owner = np.argsort(owners, kind="stable")
         cuts = np.searchsorted(owners[by_owner], np.arange(count + 1))
         columns = columns[by_owner]
-        order, firsts = _reordered(by_owner, order, firsts)
-    return SplitKeys(columns, _groups(cuts, _keys_in_group(spec)), order, firsts)
+        order, starts = _permute(by_owner, order, starts)
+    return SplitKeys(columns, _groups(cuts, _keys_in_group(spec)), order, starts)
 
 
-def _groups(cuts: Sequence[int] | Int64s, size: int) -> tuple[Group, ...]:
-    """Cut each partition's columns, whose bounds are ``cuts``, into groups of at most ``size``."""
+def _groups(cuts: Sequence[int] | Int64s, max_columns: int) -> tuple[Group, ...]:
+    """Cut columns into groups of at most ``max_columns``. Partition i has columns ``[cuts[i], cuts[i + 1])``."""
     return tuple(
-        Group(partition, begin, min(begin + size, int(end)))
+        Group(partition, begin, min(begin + max_columns, int(end)))
         for partition, (start, end) in enumerate(pairwise(cuts))
-        for begin in range(int(start), int(end), size)
+        for begin in range(int(start), int(end), max_columns)
     )
 
 
-def _reordered(by_owner: Int64s, order: Int64s | None, firsts: Int64s | None) -> tuple[Int64s, Int64s | None]:
-    """Return ``order`` and ``firsts`` of columns that were then permuted by ``by_owner``."""
+def _permute(by_owner: Int64s, order: Int64s | None, starts: Int64s | None) -> tuple[Int64s, Int64s | None]:
+    """Return ``order`` and ``starts`` of a split after its columns are permuted by ``by_owner``."""
     if order is None:
         return by_owner, None
-    if firsts is None:
+    if starts is None:
         return order[by_owner], None
-    counts = np.diff(firsts, append=order.size)[by_owner]
-    starts = np.cumsum(counts) - counts
+    counts = np.diff(starts, append=order.size)[by_owner]
+    new_starts = np.cumsum(counts) - counts
     # The duplicates of each column stay adjacent and in order.
-    offsets = np.arange(order.size) - np.repeat(starts, counts)
-    return order[np.repeat(firsts[by_owner], counts) + offsets], starts
+    offsets = np.arange(order.size) - np.repeat(new_starts, counts)
+    return order[np.repeat(starts[by_owner], counts) + offsets], new_starts
 
 
 Splitter = Callable[[MatrixSpec, Route, Int64s], SplitKeys]
@@ -212,7 +213,7 @@ Splitter = Callable[[MatrixSpec, Route, Int64s], SplitKeys]
 class SplitCache:
     """Caches the results of ``split`` and ``split_blocks`` for repeated columns. Thread-safe."""
 
-    def __init__(self, limit_bytes: int = REMEMBERED_BYTES) -> None:
+    def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._seen: OrderedDict[Any, None] = OrderedDict()
@@ -220,17 +221,17 @@ class SplitCache:
         self._bytes = 0
 
     def split(self, spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
-        return self._split(split, _keys_in_group(spec), MIN_NAMED_KEYS, spec, route, columns)
+        return self._split(split, _keys_in_group(spec), MIN_DIGEST_KEYS, spec, route, columns)
 
     def split_blocks(self, spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
-        min_keys = max(MIN_NAMED_KEYS, NAMED_BLOCK_BYTES // spec.block_bytes)
+        min_keys = max(MIN_DIGEST_KEYS, MIN_DIGEST_BLOCK_BYTES // spec.block_bytes)
         return self._split(split_blocks, _blocks_in_group(spec), min_keys, spec, route, columns)
 
     def _split(
         self, splitter: Splitter, max_keys: int, min_keys: int, spec: MatrixSpec, route: Route, columns: Int64s
     ) -> SplitKeys:
         """Cut columns into groups of at most ``max_keys``; large groups of at least ``min_keys`` get a digest."""
-        if columns.size < MIN_NAMED_KEYS:
+        if columns.size < MIN_DIGEST_KEYS:
             return splitter(spec, route, columns)
         key = (splitter, max_keys, min_keys, key_digest(columns), spec.kind, spec.dim, route.bounds)
         with self._lock:
@@ -241,7 +242,7 @@ class SplitCache:
             is_repeated = key in self._seen
             self._seen[key] = None
             self._seen.move_to_end(key)
-            if len(self._seen) > SEEN_SETS:
+            if len(self._seen) > MAX_SEEN_SETS:
                 self._seen.popitem(last=False)
         result = splitter(spec, route, columns)
         if not is_repeated:
@@ -269,7 +270,7 @@ class ServerKeySets:
         self._known: OrderedDict[tuple[int, int, bytes], None] = OrderedDict()
 
     def shorten(self, request: Request) -> Request:
-        """Return the request, with only the digest of each key set that the server has probably cached."""
+        """Return the request without the key sets that the server has probably cached, except for their digests."""
         operations: list[Operation] = []
         for operation in request.operations:
             if operation.keys is not None and operation.keys.columns is not None and self._knows(operation):
@@ -283,7 +284,7 @@ class ServerKeySets:
             for key_set in _key_sets(request):
                 self._known[key_set] = None
                 self._known.move_to_end(key_set)
-                if len(self._known) > KNOWN_SETS:
+                if len(self._known) > MAX_KNOWN_SETS:
                     self._known.popitem(last=False)
 
     def forget(self, request: Request) -> None:

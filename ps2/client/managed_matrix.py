@@ -1,4 +1,4 @@
-"""Calls on the keys of a matrix that has a ``KeyPolicy``: its time, expiry, eviction, counts, changes since a mark."""
+"""Calls on the keys of a matrix that has a ``KeyPolicy``: time, expiry, eviction, counts, and changes since a mark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ps2.protocol.messages import Operation, Result
 Params = Mapping[str, int | float]
 Merge = Callable[[list[Result]], Any]
 
-# An operation in slices scans the slots from the last one down. This number stands for the last slot.
+# Operations on slices of slots scan from the last slot to the first. As a start, this value means the last slot.
 LAST_SLOT = -1
 INT64_MASK = 2**63 - 1
 
@@ -37,7 +37,7 @@ class KeyStatus:
 
     Attributes:
         active: number of keys with a slot.
-        waiting: number of keys that were touched fewer than ``admitAfter`` times. A large number is an estimate.
+        waiting: number of keys that were touched fewer than ``admitAfter`` times; an estimate if it is large.
         admitted: number of times that a key got its slot.
         expired: number of times that a key was removed because of its age.
         evicted: number of times that a key was removed because of ``maxKeys``, or by ``evict`` or ``remove``.
@@ -57,8 +57,9 @@ class Mark:
     """A point in the history of a matrix's keys, for ``changed`` and ``removed``.
 
     Attributes:
-        lineage: a hash of the partitions' lineages. It changes when the matrix is loaded or rolled back.
-        tick: the tick of the first changes after the mark.
+        lineage: a hash of the lineage ids of all partitions. It changes when the matrix is loaded or rolled back.
+        tick: the number of the tick that began with the mark. Each ``mark`` and ``advance`` begins a tick, and the
+            servers store with each key the tick of its last change.
     """
 
     lineage: int
@@ -74,18 +75,18 @@ class Mark:
 
 @dataclass(frozen=True)
 class ManagedMatrix:
-    """The calls on the keys of one matrix. ``DCV`` and ``DCVMatrix`` describe their arguments and errors."""
+    """Calls on the managed keys of one matrix. ``DCV`` and ``DCVMatrix`` describe the arguments and errors."""
 
     session: Session
     target: Target
 
     @classmethod
     def of(cls, call: str, session: Session, target: Target) -> ManagedMatrix:
-        """Return the calls; raise UsageError for ``call`` if the matrix has no ``KeyPolicy``, or a batch is open."""
+        """Raise UsageError, which names ``call``, if the target has no ``KeyPolicy`` or a batch is open."""
         if target.spec.key_policy is None:
             raise UsageError(
                 f"{call}: expected a sparse matrix whose keys are managed (DCV.sparse(..., admitAfter=, expireAfterS=, "
-                "maxKeys= or init=)), got one without"
+                "maxKeys= or init=)), got a matrix without these settings"
             )
         if in_batch():
             raise UsageError(f"{call} cannot be part of a batch: call it before or after")
@@ -111,14 +112,17 @@ class ManagedMatrix:
                 f"advance: the time of a matrix never goes back: expected at least {current_s:g}, got {now_s:g}"
             )
         params = {"now_s": now_s, "tick": _next_tick(states), "touched": int(bool(touched))}
-        self._on_partitions("keys_advance", params, mutates=True)
+        self._run_on_partitions("keys_advance", params, mutates=True)
 
-    def expire(self, older_s: float | None) -> int:
+    def expire(self, min_age_s: float | None) -> int:
         """Remove old keys; see ``DCV.expire``."""
-        older_s = self.policy.expire_after_s if older_s is None else _seconds("expire: olderThanS", older_s, minimum=0)
-        if older_s is None:
-            raise ConfigError("expire: olderThanS: expected an age in seconds, as this matrix has no expireAfterS")
-        return self._in_slices("keys_expire", lambda slot: {"older_s": older_s, "begin": slot})
+        if min_age_s is None:
+            min_age_s = self.policy.expire_after_s
+        else:
+            min_age_s = _seconds("expire: olderThanS", min_age_s, minimum=0)
+        if min_age_s is None:
+            raise ConfigError("expire: olderThanS: expected an age in seconds, because this matrix has no expireAfterS")
+        return self._run_in_slices("keys_expire", lambda slot: {"older_s": min_age_s, "begin": slot})
 
     def evict(self, keep: int) -> int:
         """Remove the least recently touched keys; see ``DCV.evict``."""
@@ -126,7 +130,7 @@ class ManagedMatrix:
             raise ConfigError(f"evict: keep: expected a number of keys, got {keep!r}")
         # Keys are spread evenly over the partitions by their hash.
         keep_each = -(-int(keep) // len(self.target.partitions))
-        return self._in_slices("keys_evict", lambda _: {"keep": keep_each})
+        return self._run_in_slices("keys_evict", lambda _: {"keep": keep_each})
 
     def remove(self, keys: Any) -> int:
         """Remove keys; see ``DCV.remove``."""
@@ -134,19 +138,19 @@ class ManagedMatrix:
         operations = tuple(
             Operation("keys_remove", self.target.matrix, index, keys=key_set) for index, _, key_set in split.key_sets()
         )
-        return sum(int(removed[0]) for (removed,) in self._submit(operations, _arrays, mutates=True))
+        return sum(int(removed[0]) for (removed,) in self._submit(operations, _result_arrays, mutates=True))
 
     def mark(self) -> Mark:
         """Begin a tick in all partitions; see ``DCVMatrix.mark``."""
         states, _ = self._states()
         tick = _next_tick(states)
-        self._on_partitions("keys_mark", {"tick": tick}, mutates=True)
+        self._run_on_partitions("keys_mark", {"tick": tick}, mutates=True)
         return Mark(_lineage(states), tick)
 
     def removed(self, since: Mark) -> Int64s:
         """Return removed keys; see ``DCVMatrix.removed``."""
         self._check_lineage(since.lineage)
-        pieces = self._on_partitions("keys_removed", {"since": since.tick})
+        pieces = self._run_on_partitions("keys_removed", {"since": since.tick})
         self._check_lineage(since.lineage)
         return np.concatenate([np.empty(0, np.int64), *(piece[0] for piece in pieces)])
 
@@ -160,12 +164,14 @@ class ManagedMatrix:
         while next_slots:
             operations = tuple(
                 Operation(
-                    *("keys_changed", self.target.matrix, index),
+                    "keys_changed",
+                    self.target.matrix,
+                    index,
                     params={"since": tick, "positions": rows, "begin": slot},
                 )
                 for index, slot in next_slots.items()
             )
-            pieces = self._submit(operations, _arrays)
+            pieces = self._submit(operations, _result_arrays)
             for index, (next_slot, keys, values) in zip(tuple(next_slots), pieces, strict=True):
                 next_slots[index] = int(next_slot[0])
                 if not next_slots[index]:
@@ -175,8 +181,8 @@ class ManagedMatrix:
         self._check_lineage(lineage)
 
     def _states(self) -> tuple[Int64s, float]:
-        """Return int64 of shape (partitions, 8), described in ``ps2.server.key_operations``, and the matrix's time."""
-        replies = self._on_partitions("keys_state", {})
+        """Return the answers of "keys_state" (``ps2.server``), shape (partitions, 8), and the matrix's time."""
+        replies = self._run_on_partitions("keys_state", {})
         return np.stack([state for state, _ in replies]), max(float(now_s[0]) for _, now_s in replies)
 
     def _check_lineage(self, expected: int) -> None:
@@ -185,33 +191,34 @@ class ManagedMatrix:
                 "the matrix was loaded or rolled back to a checkpoint after the mark was made: read all keys instead"
             )
 
-    def _in_slices(self, name: str, params: Callable[[int], Params]) -> int:
-        """Repeat an operation on slices of slots, and return the number of removed keys.
+    def _run_in_slices(self, name: str, params: Callable[[int], Params]) -> int:
+        """Repeat an operation on slices of slots in all partitions; return the number of removed keys.
 
-        Each answer is (next slot, number of removed keys); next slot 0: the partition is done.
+        An answer is (next, number of removed keys). ``next`` is 0 if the partition is done; else it is the next slot,
+        or the number of keys that still have to be removed.
         """
         next_slots, total = {partition.index: LAST_SLOT for partition in self.target.partitions}, 0
         while next_slots:
             operations = tuple(
                 Operation(name, self.target.matrix, index, params=params(slot)) for index, slot in next_slots.items()
             )
-            answers = [answer for (answer,) in self._submit(operations, _arrays, mutates=True)]
+            answers = [answer for (answer,) in self._submit(operations, _result_arrays, mutates=True)]
             total += sum(int(answer[1]) for answer in answers)
-            next_slots = {index: int(a[0]) for index, a in zip(next_slots, answers, strict=True) if a[0]}
+            next_slots = {index: int(rest) for index, (rest, _) in zip(next_slots, answers, strict=True) if rest}
         return total
 
-    def _on_partitions(self, name: str, params: Params, mutates: bool = False) -> list[tuple[Array, ...]]:
-        """Run an operation on all partitions; return the arrays of each answer."""
+    def _run_on_partitions(self, name: str, params: Params, mutates: bool = False) -> list[tuple[Array, ...]]:
+        """Run an operation once on each partition; return the arrays of each answer."""
         operations = tuple(
             Operation(name, self.target.matrix, partition.index, params=params) for partition in self.target.partitions
         )
-        return self._submit(operations, _arrays, mutates)
+        return self._submit(operations, _result_arrays, mutates)
 
     def _submit(self, operations: tuple[Operation, ...], merge: Merge, mutates: bool = False) -> Any:
         return submit(self.session, Plan(self.target.matrix, self.target.route, operations, merge, mutates))
 
 
-def _arrays(results: Sequence[Result]) -> list[tuple[Array, ...]]:
+def _result_arrays(results: Sequence[Result]) -> list[tuple[Array, ...]]:
     return [result.arrays for result in results]
 
 

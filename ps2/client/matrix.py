@@ -10,7 +10,7 @@ import numpy as np
 
 from ps2.client import blocks, pairs, plans, storage
 from ps2.client.arguments import Distribution, random_params
-from ps2.client.batch import hold
+from ps2.client.batch import keep_alive
 from ps2.client.declared import declared
 from ps2.client.fleet import Owner
 from ps2.client.handle import Handle, KeyCalls, derive_all, existing_handle, matrix_html
@@ -28,24 +28,24 @@ from ps2.ops.kernels import Int64s
 class DCVMatrix(KeyCalls):
     """All rows of a matrix, made by ``DCV.matrix()``. Each call is one request per server, however many rows it names.
 
-    Rows are int64 numbers in ``[0, rows)``, any order, duplicates allowed. Like a DCV, the matrix works in the driver
+    Rows are int64 ids in ``[0, rows)``, any order, duplicates allowed. Like a DCV, the matrix works in the driver
     and in tasks. Inside ``ps.batch()``, methods that read return a ``Deferred``.
 
     Methods that change rows return the matrix. With ``wait=False`` they queue a copy of the values and return at once.
-    If 64 MB are in flight already, they block until some are applied. The next call that waits, on any vector or
-    matrix, runs after all queued changes and raises their first error. ``flush()`` does only that. A task must end with
-    a call that waits. Additions may overtake each other, but nothing overtakes a ``push``.
+    If 64 MiB are in flight already, they block until some are applied. The next call that waits, on any vector or
+    matrix, runs after all queued changes and raises their first error. ``flush()`` is such a call. A task must end with
+    a call that waits. Additions may be applied in any order, but a ``push`` keeps its place in the order of the calls.
 
-    The rows that the matrix took over are freed with it. If it was made from a named vector, only ``free()`` frees
+    The rows that the handle took over are freed with it. If it was created from a named vector, only ``free()`` frees
     them, and ``ps.vector(name).matrix()`` finds them again in a later driver.
     """
 
     def __init__(self, first: Handle, rows: int, owned: list[int]) -> None:
         """Not for users: ``DCV.matrix()`` creates it."""
-        self._first = first
+        self._first = first  # the handle to the vector, or to row 0
         self._rows = rows
-        self._owned = owned
-        self._spare: list[Handle] = []
+        self._owned = owned  # ids of the rows that are freed with this handle
+        self._spare: list[Handle] = []  # rows for intermediate results of ``pairUpdate``
         self._owner: Owner | None = None
         if not first._name:
             session = session_of(first._fleet)
@@ -99,7 +99,7 @@ class DCVMatrix(KeyCalls):
 
         Raises:
             LimitError: the servers' memory limit does not allow it.
-            UsageError: the matrix has layout "column", or other callers have taken rows of it.
+            UsageError: the matrix has layout "column", or other callers have allocated rows of it.
         """
         self._first._check_usable()
         if rows <= self._rows:
@@ -108,7 +108,7 @@ class DCVMatrix(KeyCalls):
         new_rows = session.take_rows(number, rows - self._rows)
         if new_rows != list(range(self._rows, rows)):
             session.free_rows(number, new_rows)
-            raise UsageError(f"{self!r} cannot grow: other callers have taken rows of it")
+            raise UsageError(f"{self!r} cannot grow: other callers have allocated rows of this matrix")
         self._owned += new_rows
         self._rows = rows
         return self
@@ -122,10 +122,10 @@ class DCVMatrix(KeyCalls):
         return matrix_html(repr(self), self._first._spec, self._first._route, self._rows)
 
     def pull(self, rows: Any = None, columns: Any = None, out: Any = None) -> Any:
-        """Read rows: shape (len(rows), dim) or (len(rows), len(columns)), in the requested order, into ``out`` if set.
+        """Read rows: shape (len(rows), dim) or (len(rows), len(columns)), in the requested order.
 
         Without arguments, read all rows: shape ``self.shape``. In layout "column", ``columns`` alone reads blocks:
-        shape (len(columns), rows of the matrix).
+        shape (len(columns), rows of the matrix). ``out``: an array to read into, which is returned.
         """
         return self._submit(self._pull(rows, columns, out))
 
@@ -169,7 +169,7 @@ class DCVMatrix(KeyCalls):
         return self
 
     def fill(self, value: float, rows: Any = None) -> DCVMatrix:
-        """Set every element of the given rows, or of all, to a number; on a sparse matrix, the active keys only."""
+        """Set every element of the given rows, or of all rows, to a number; on a sparse matrix, only of active keys."""
         target = self._target()
         plan = blocks.fill if target.spec.layout == "column" else plans.rows_fill
         return self._change(plan(target, rows, value))
@@ -182,9 +182,9 @@ class DCVMatrix(KeyCalls):
         """Run an operation that is declared for whole matrices (``ps2 ops``; docs/kernels.md) on the servers.
 
         Args:
-            name: such as "gram" or "rows_dot", or an operation of your own.
+            name: the operation, such as "gram", "rows_dot" or an operation of your own.
             wait: False works as for ``add``, and needs an operation that changes data and returns nothing. Such
-                operations may overtake each other.
+                operations may be applied in any order.
             given: the operation's arrays, scalars, vectors and matrices, by name. The declared axis of an array decides
                 which slice each server gets. Vectors and matrices are the operands after this matrix: a DCV for a row,
                 a DCVMatrix for a block. They must be co-located with this matrix, and have its dtype unless the
@@ -194,9 +194,9 @@ class DCVMatrix(KeyCalls):
             The declared answer, merged over all partitions; None if the operation returns nothing.
 
         Raises:
-            NotFoundError, ConfigError, DTypeError, ShapeError: there is no such operation, or its arguments are wrong.
+            NotFoundError, ConfigError, DTypeError, ShapeError: there is no such operation, or an argument is invalid.
             NotColocatedError: a vector or matrix argument is not co-located with this matrix.
-            UsageError: ``wait=False`` for an operation that returns something.
+            UsageError: ``wait=False`` for an operation that returns an answer.
         """
         op = lookup(name)
         if set(op.operands) == {"row"}:
@@ -207,12 +207,12 @@ class DCVMatrix(KeyCalls):
             )
         if not wait and (has_answer(name) or not op.writes):
             raise UsageError(
-                f"operation {name!r} returns something: wait=False is only for operations that return nothing"
+                f"operation {name!r} returns an answer: wait=False is only for operations that return nothing"
             )
         # The vectors and matrices after this matrix. Operations whose first operand is a vector are called on vectors.
         operands = op.shard_operands[1:] if op.row_names[:1] != op.reads[:1] else ()
         if missing := [operand for operand, _ in operands if operand not in given]:
-            raise ConfigError(f"operation {name!r}: {missing[0]}: required, but not given")
+            raise ConfigError(f"operation {name!r}: {missing[0]}: this argument is required")
         others = [self._colocated(f"operation {name!r}: {key}", kind, given.pop(key)) for key, kind in operands]
         rows = tuple(other._row for other, (_, kind) in zip(others, operands, strict=True) if kind == "row")
         target = replace(self._target(), rows=rows, others=self._first._others(others))
@@ -227,12 +227,12 @@ class DCVMatrix(KeyCalls):
 
         Raises:
             NotColocatedError: a matrix is not co-located with this one. Sparse matrices never are.
-            ShapeError, ConfigError: a matrix has another shape, or comes twice.
+            ShapeError, ConfigError: a matrix has another shape, or occurs twice.
         """
         return ZippedMatrix((self, *others))
 
     def dot(self, rows_a: Any, rows_b: Any) -> Any:
-        """Return the inner product of each pair of rows: float64 of shape (n,). Only scalars travel."""
+        """Return the inner product of each pair of rows: float64 of shape (n,). Only scalars are sent."""
         return self.apply("rows_dot", rows_a=rows_a, rows_b=rows_b)
 
     def fillRandom(  # noqa: PLR0913 - most of them are keywords
@@ -246,9 +246,9 @@ class DCVMatrix(KeyCalls):
         mean: float | None = None,
         std: float | None = None,
     ) -> DCVMatrix:
-        """Overwrite the given rows, or all rows, with random numbers that the servers draw; no values travel.
+        """Overwrite the given rows, or all rows, with random numbers. The servers generate them.
 
-        A number depends only on the seed, its row and its column, so it is the same on any number of servers.
+        A number depends only on the seed, the row and the column, so it is the same on any number of servers.
 
         Args:
             distribution: "uniform" on [low, high), by default [0, 1), where rounding may yield ``high``; or "normal"
@@ -285,8 +285,8 @@ class DCVMatrix(KeyCalls):
         Args:
             rows_a, rows_b: the rows of n pairs.
             coefficients: called once in this process with the dots, float64 of shape (n,); returns n numbers.
-            via: "servers" computes on the servers, and only scalars travel. "rows" pulls the rows, computes here and
-                adds the differences. "auto" takes the one that should be faster, by measured costs
+            via: "servers" computes on the servers, and only scalars are sent. "rows" pulls the rows, computes here and
+                adds the differences. "auto" chooses the faster one by measured costs
                 (docs/decisions/0007). The results are equal up to rounding. Concurrent changes of other workers between
                 the two requests are kept: "servers" then adds multiples of the changed rows, "rows" multiples of the
                 rows that it pulled. For more than 2,796,202 pairs, "servers" needs one spare row per distinct row of
@@ -306,7 +306,7 @@ class DCVMatrix(KeyCalls):
 
     @property
     def keyPolicy(self) -> KeyPolicy | None:
-        """When the matrix's keys get their slots and lose them; None if its keys are not managed."""
+        """The rules for when keys get and lose their slots; None if the matrix's keys are not managed."""
         return self._first._target().spec.key_policy
 
     def mark(self) -> Mark:
@@ -317,10 +317,10 @@ class DCVMatrix(KeyCalls):
         return self._keys("mark").mark()
 
     def changed(self, since: Mark | None = None, rows: int | None = None) -> Iterator[tuple[Any, Any]]:
-        """Yield the keys that were touched since a mark, with their present values, piece by piece.
+        """Yield the keys that were touched since a mark, with their current values, in several pieces.
 
-        Other workers may change the matrix during the iteration. Each piece is consistent. To miss no change, make the
-        next mark before this call. A key may occur twice; its last values are the newest.
+        Other workers may change the matrix during the iteration. Each piece is consistent. To miss no change, get
+        the mark for the next call before this call. A key may occur twice; its last values are the newest.
 
         Args:
             since: a mark of this matrix; None: yield all keys.
@@ -330,8 +330,8 @@ class DCVMatrix(KeyCalls):
             int64 keys of shape (n,), in any order, and values of shape (n, rows).
 
         Raises:
-            StaleMarkError: the servers cannot tell what changed, because the matrix was loaded or rolled back to a
-                checkpoint since the mark: read all keys instead.
+            StaleMarkError: the servers do not know what changed, because the matrix was loaded or rolled back to a
+                checkpoint after the mark: read all keys instead.
         """
         return self._keys("changed").changed(since, rows)
 
@@ -339,7 +339,7 @@ class DCVMatrix(KeyCalls):
         """Return the keys that were removed since a mark: int64 of shape (n,). Some can be active again.
 
         Raises:
-            StaleMarkError: see ``changed``; or more keys were removed than the servers remember.
+            StaleMarkError: see ``changed``; or more keys were removed than the servers store.
         """
         return self._keys("removed").removed(since)
 
@@ -349,8 +349,8 @@ class DCVMatrix(KeyCalls):
         Each server writes its own values. The save is atomic per partition, not across partitions.
 
         Args:
-            url: a path or any fsspec URL that the servers and this process can write to; it must be the same place for
-                all of them. An earlier save there stays complete until the new save is complete.
+            url: a path or any fsspec URL that the servers and this process can write to; it must be the same folder
+                for all of them. An earlier save in it stays complete until the new save is complete.
 
         Raises:
             RecoveryError: the save cannot be written; its partial files are removed.
@@ -397,25 +397,25 @@ class DCVMatrix(KeyCalls):
     def _target(self) -> plans.Target:
         first = self._first
         first._check_usable()
-        hold(self)
+        keep_alive(self)
         return plans.Target(first._matrix, replace(first._spec, rows=self._rows), first._route)
 
-    def _colocated(self, where: str, kind: str, operand: Any) -> Handle:
+    def _colocated(self, label: str, kind: str, operand: Any) -> Handle:
         """Return the handle of an operand after this matrix; raise an error if it is not co-located with it."""
         handle_type = Handle if kind == "row" else DCVMatrix
         if not isinstance(operand, handle_type):
             expected = "DCV" if handle_type is Handle else "DCVMatrix"
-            raise DTypeError(f"{where}: expected a {expected}, got {type(operand).__name__}")
+            raise DTypeError(f"{label}: expected a {expected}, got {type(operand).__name__}")
         other = operand._first if isinstance(operand, DCVMatrix) else operand
         other._check_usable()
         if other._fleet.id != self._first._fleet.id:
-            raise UsageError(f"{where}: {operand!r} belongs to another PS2Context than {self!r}")
+            raise UsageError(f"{label}: {operand!r} belongs to another PS2Context than {self!r}")
         if fault := self._first._colocation_fault(other):
-            raise NotColocatedError(f"{where}: {operand!r} and {self!r} are not co-located: {fault}")
-        hold(operand)
+            raise NotColocatedError(f"{label}: {operand!r} and {self!r} are not co-located: {fault}")
+        keep_alive(operand)
         return other
 
     def _spare_rows(self, count: int) -> Int64s:
-        """Return the numbers of ``count`` rows that only this handle uses. They are freed with the handle."""
+        """Return the ids of ``count`` rows that only this handle uses. They are freed with the handle."""
         self._spare += derive_all(self._first, max(count - len(self._spare), 0))
         return np.array([vector._row for vector in self._spare[:count]])

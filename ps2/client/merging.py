@@ -1,4 +1,4 @@
-"""Merges the answers of a call's parts, as its operation declares. Pure."""
+"""Merges the answers of a call's parts in the way that its operation declares. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ps2.ops.operands import COLUMNS, SLOTS, Axis
 from ps2.ops.table import Array, Op
 from ps2.protocol.messages import Keys, Result
 
-ALL = slice(None)
+ALL = slice(None)  # the slice of an axis along which the call is not cut
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Part:
     keys: Keys | None
 
     def slice(self, axis: Axis, blocks: str | None) -> slice:
-        """Return this part's range of an axis."""
+        """Return this part's range of an axis. ``blocks``: the operation's block axis; None if it has none."""
         if axis == SLOTS and self.slots is not None:
             return self.slots
         if axis == COLUMNS:
@@ -50,6 +50,7 @@ class Part:
         return lengths.get(axis, 0) if window is ALL else window.stop - window.start
 
 
+# The parts of a call with their results.
 Answers = Sequence[tuple[Part, Result]]
 
 
@@ -61,22 +62,22 @@ def merged(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], split: Spli
     if not op.answers:
         return reduced(op, [result for _, result in parts])
     assembled = {
-        number: _in_caller_order(op, number, dtype, lengths, split, parts)
-        for number, answer in enumerate(op.answers)
+        index: _in_caller_order(op, index, dtype, lengths, split, parts)
+        for index, answer in enumerate(op.answers)
         if SLOTS in answer.axes or COLUMNS in answer.axes
     }
     if len(assembled) == len(op.answers):
-        merged = [assembled[number] for number in range(len(op.answers))]
+        merged = [assembled[index] for index in range(len(op.answers))]
     else:
         if op.reduce == "list":
             return [result.arrays[0] if len(op.answers) == 1 else result.arrays for _, result in parts]
         reduced_answers = _merged_blocks(op, dtype, lengths, parts)
-        merged = [assembled.get(number, reduced_answers[number]) for number in range(len(op.answers))]
+        merged = [assembled.get(index, reduced_answers[index]) for index in range(len(op.answers))]
     return merged[0] if len(merged) == 1 else tuple(merged)
 
 
 def reduced(op: Op, results: Sequence[Result]) -> Any:
-    """Merge the numbers that the parts of a call returned."""
+    """Merge the scalar answers of a call's parts."""
     if op.reduce is None:
         return None
     values = [result.scalar for result in results if result.scalar is not None]
@@ -86,23 +87,23 @@ def reduced(op: Op, results: Sequence[Result]) -> Any:
         return np.array(values)
     if not values and op.reduce != "sum":
         raise _nothing_to_reduce(op)
-    # The "best" of plain numbers is the largest.
+    # For scalars, "best" means the largest.
     return float(np.sum(values) if op.reduce == "sum" else np.min(values) if op.reduce == "min" else np.max(values))
 
 
 def _in_caller_order(
-    op: Op, number: int, dtype: np.dtype[Any], lengths: Mapping[str, int], split: SplitKeys | None, parts: Answers
+    op: Op, index: int, dtype: np.dtype[Any], lengths: Mapping[str, int], split: SplitKeys | None, parts: Answers
 ) -> Array:
-    """Assemble an answer that runs along the columns, in the caller's order."""
-    axes = op.answers[number].axes
-    empty = np.empty([0] * len(axes), op.answers[number].dtype or dtype)
-    first = next((result.arrays[number] for _, result in parts), empty)
-    first_lengths = {axis: length for axis, length in zip(axes, first.shape, strict=True) if isinstance(axis, str)}
+    """Assemble an answer that has an axis of columns, in the caller's order."""
+    axes = op.answers[index].axes
+    empty = np.empty([0] * len(axes), op.answers[index].dtype or dtype)
+    sample = next((result.arrays[index] for _, result in parts), empty)
+    sample_lengths = {axis: length for axis, length in zip(axes, sample.shape, strict=True) if isinstance(axis, str)}
     out = np.empty(
-        [axis if isinstance(axis, int) else {**first_lengths, **lengths}[axis] for axis in axes], first.dtype
+        [axis if isinstance(axis, int) else {**sample_lengths, **lengths}[axis] for axis in axes], sample.dtype
     )
     for part, result in parts:
-        out[tuple(part.slice(axis, op.blocks) for axis in axes)] = result.arrays[number]
+        out[tuple(part.slice(axis, op.blocks) for axis in axes)] = result.arrays[index]
     if SLOTS not in axes or split is None or split.order is None:
         return out
     positions = np.empty_like(split.order)
@@ -113,14 +114,14 @@ def _in_caller_order(
 def _merged_blocks(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], parts: Answers) -> list[Array]:
     """Reduce the answers of each block over the partitions, then join the blocks."""
     if not parts:
-        return [_empty_answer(op, number, dtype, lengths) for number in range(len(op.answers))]
+        return [_empty_answer(op, index, dtype, lengths) for index in range(len(op.answers))]
     by_block: dict[int, list[tuple[Array, ...]]] = {}
     for part, result in parts:
         by_block.setdefault(0 if part.block is None else part.block.start, []).append(result.arrays)
     blocks = [_reduced(op, answers) for _, answers in sorted(by_block.items())]
     merged = []
-    for number, answer in enumerate(op.answers):
-        pieces = [block[number] for block in blocks]
+    for index, answer in enumerate(op.answers):
+        pieces = [block[index] for block in blocks]
         if len(pieces) == 1:
             merged.append(pieces[0])
         elif op.blocks in answer.axes:
@@ -140,19 +141,22 @@ def _reduced(op: Op, answers: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
 
 
 def _better(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Choose rows by the larger value in the first column (or first array); ``a`` wins ties and against NaN."""
-    first, second = a[0], b[0]
+    """Choose the row of ``a`` or ``b`` with the larger first value; ``a`` wins if both are equal or b's is NaN.
+
+    The first value is that of the first array; with one array, its element 0 along the last axis.
+    """
+    score_a, score_b = a[0], b[0]
     if len(a) == 1:
-        first, second = first[..., 0], second[..., 0]
-    wins = (second > first) | (np.isnan(first) & ~np.isnan(second))
+        score_a, score_b = score_a[..., 0], score_b[..., 0]
+    b_wins = (score_b > score_a) | (np.isnan(score_a) & ~np.isnan(score_b))
     return tuple(
-        np.where(wins.reshape(wins.shape + (1,) * (x.ndim - wins.ndim)), y, x) for x, y in zip(a, b, strict=True)
+        np.where(b_wins.reshape(b_wins.shape + (1,) * (x.ndim - b_wins.ndim)), y, x) for x, y in zip(a, b, strict=True)
     )
 
 
-def _empty_answer(op: Op, number: int, dtype: np.dtype[Any], lengths: Mapping[str, int]) -> Array:
+def _empty_answer(op: Op, index: int, dtype: np.dtype[Any], lengths: Mapping[str, int]) -> Array:
     """Return the answer of a call without parts."""
-    answer = op.answers[number]
+    answer = op.answers[index]
     shape = [axis if isinstance(axis, int) else lengths.get(axis, 0) for axis in answer.axes]
     if op.reduce in ("sum", "concat", None) or 0 in shape:
         return np.zeros(shape, answer.dtype or dtype)

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="Message")
 
-# A request that was sent directly and whose reply is outstanding: connection, request, and prepared header if any.
-Sent = tuple[PlainSocket, Request, "PreparedHeader | None"]
+# Requests on the fast path without a reply yet: the connection, the request, and its prepared header (None: not sent).
+# By server address.
+Outstanding = dict[str, tuple[PlainSocket, Request, "PreparedHeader | None"]]
+Outcomes = dict[str, list[Outcome]]
 
 
 class FleetNetwork:
@@ -39,7 +41,7 @@ class FleetNetwork:
     def __init__(self, token: str | Tokens | None, wire: WireConfig | None = None, sure: bool = False) -> None:
         """Create the network; it connects on demand.
 
-        ``sure``: the token is certainly the fleet's, so a server that does not know it is not of the fleet.
+        ``sure``: True if the token is certainly the fleet's: a server that does not know it belongs to another fleet.
         """
         self._token = Tokens.from_text(token)
         self._wire = wire or WireConfig()
@@ -48,85 +50,86 @@ class FleetNetwork:
         self._lock = threading.Lock()
         self._channels: dict[str, Channel] = {}
 
-    def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
-        outcomes: dict[str, list[Outcome]] = {}
-        sent: dict[str, Sent] = {}
+    def exchange(self, requests: Mapping[str, Sequence[Request]]) -> Outcomes:
+        outcomes: Outcomes = {}
+        outstanding: Outstanding = {}
         try:
             pending = [
-                name for name, own_requests in requests.items() if not self._send(name, own_requests, sent, outcomes)
+                address
+                for address, server_requests in requests.items()
+                if not self._send(address, server_requests, outstanding, outcomes)
             ]
             if not pending:
-                pending = [address for address in list(sent) if not self._receive(address, sent, outcomes)]
+                addresses = list(outstanding)
+                pending = [address for address in addresses if not self._receive(address, outstanding, outcomes)]
             if pending:
-                unsent = {address: requests[address] for address in pending if address not in sent}
-                outcomes |= self._poll(unsent, sent)
+                unsent = {address: requests[address] for address in pending if address not in outstanding}
+                outcomes |= self._poll(unsent, outstanding)
         except Exception as error:
             if self._pool.is_closed:
                 raise StoppedError(CLOSED) from error
             raise
         finally:
-            for address in list(sent):  # after an interrupt, replies are still outstanding
-                self._discard(address, sent)
+            for address in list(outstanding):  # an interrupt ended the call before their replies
+                self._discard(address, outstanding)
         if self._pool.is_closed:
             raise StoppedError(CLOSED)
         return outcomes
 
-    def _send(
-        self, address: str, requests: Sequence[Request], sent: dict[str, Sent], outcomes: dict[str, list[Outcome]]
-    ) -> bool:
-        """Send a server's only request on an idle connection; return False if that is not possible."""
+    def _send(self, address: str, requests: Sequence[Request], outstanding: Outstanding, outcomes: Outcomes) -> bool:
+        """Send a server's only request on an idle connection; return False if the fast path cannot be used."""
         connection = self._pool.take(address) if len(requests) == 1 and self._wire.fast_path else None
         if connection is None:
             return False
-        sent[address] = (connection, requests[0], None)
+        outstanding[address] = (connection, requests[0], None)
         try:
             header, parts, size = direct.prepare(connection, requests[0], self._wire.request_limit_bytes)
         except PS2Error as error:  # nothing was sent
             outcomes[address] = [error]
-            del sent[address]
+            del outstanding[address]
             self._pool.release(address, connection)
             return True
-        sent[address] = (connection, requests[0], header)
+        outstanding[address] = (connection, requests[0], header)
         try:
             direct.send(connection, parts, size, self._wire.keepalive_s)
         except OSError:
-            self._discard(address, sent)
+            self._discard(address, outstanding)
             return False
         return True
 
-    def _receive(self, address: str, sent: dict[str, Sent], outcomes: dict[str, list[Outcome]]) -> bool:
-        """Receive the reply to a request; return False if it fails or is late. A late one stays in ``sent``."""
-        connection, request, header = sent[address]
+    def _receive(self, address: str, outstanding: Outstanding, outcomes: Outcomes) -> bool:
+        """Receive a reply; return False if this fails or the reply is late. A late request stays in ``outstanding``."""
+        connection, request, header = outstanding[address]
         try:
             outcome = direct.receive(connection, request, header)
         except OSError:
-            self._discard(address, sent)
+            self._discard(address, outstanding)
             return False
         except ProtocolError as error:
-            self._discard(address, sent)
+            self._discard(address, outstanding)
             outcomes[address] = [error]
             return True
         if outcome is None:
             return False
         outcomes[address] = [outcome]
-        del sent[address]
+        del outstanding[address]
         self._pool.release(address, connection)
         return True
 
-    def _discard(self, address: str, sent: dict[str, Sent]) -> None:
-        connection, *_ = sent.pop(address)
+    def _discard(self, address: str, outstanding: Outstanding) -> None:
+        connection, *_ = outstanding.pop(address)
         self._pool.forget(address)
         self._pool.discard(connection)
 
     @shielded
-    def _poll(self, requests: Mapping[str, Sequence[Request]], sent: dict[str, Sent]) -> dict[str, list[Outcome]]:
-        """Send the requests, and wait for their replies and for those outstanding in ``sent``, all concurrently."""
-        outcomes: dict[str, list[Outcome]] = {}
+    def _poll(self, requests: Mapping[str, Sequence[Request]], outstanding: Outstanding) -> Outcomes:
+        """Send requests, and wait concurrently for their replies and for the replies to outstanding requests."""
+        outcomes: Outcomes = {}
         in_flight: list[InFlightRequests] = []
         limit_bytes = self._wire.request_limit_bytes
         try:
-            for address in list(sent):
-                connection, request, _ = sent.pop(address)
+            for address in list(outstanding):
+                connection, request, _ = outstanding.pop(address)
                 in_flight.append(InFlightRequests(address, connection, [request], limit_bytes, unsent=[]))
             for address, server_requests in requests.items():
                 try:
@@ -142,7 +145,7 @@ class FleetNetwork:
         return outcomes | {flight.address: flight.outcomes for flight in in_flight}
 
     def _give_back(self, flight: InFlightRequests) -> None:
-        """Return a connection to the pool if it has no outstanding replies, which the next call would receive."""
+        """Return a connection to the pool, unless a reply is outstanding: the next call would receive this reply."""
         if flight.is_patient and flight.reusable:
             with suppress(OSError):  # the connection has been closed
                 give_up_unanswered(flight.connection, self._wire.keepalive_s)
@@ -159,8 +162,8 @@ class FleetNetwork:
 
         encoded = message.SerializeToString()
         with SHIELD, self._stopped_if_closed():
-            # gRPC waits while it holds locks, which a KeyboardInterrupt would leave locked. So where one is possible,
-            # another thread makes the call.
+            # gRPC waits while it holds locks, and a KeyboardInterrupt would leave them locked. If a KeyboardInterrupt
+            # is possible, another thread makes the call.
             return reply.FromString(call_concurrently([encoded], ask)[0] if SHIELD.is_up else ask(encoded))
 
     @shielded
@@ -173,7 +176,7 @@ class FleetNetwork:
 
     @contextmanager
     def _stopped_if_closed(self) -> Iterator[None]:
-        """If the network was closed during a call, raise StoppedError in place of the call's result or error."""
+        """If the network was closed during a call, raise StoppedError instead of the call's result or error."""
         try:
             yield
         except Exception as error:

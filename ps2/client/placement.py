@@ -1,8 +1,8 @@
 """Chooses where an update of pairs of rows runs, on the servers or in this process, by a cost model. Pure.
 
-Dots on the servers move a few scalars per pair to and from every server. Pulled rows move whole, but only to one
-process. Which is cheaper depends on the machine, the network and the batch (paper, section 6.2.2, leaves the choice
-open); docs/decisions/0007-where-embedding-updates-run.md derives the formulas.
+If the servers compute, a few scalars per pair are sent to and from every server. If this process computes, the rows are
+sent to it and their changes are sent back. Which is faster depends on the machine, the network and the batch (paper,
+section 6.2.2, leaves the choice open); docs/decisions/0007-where-embedding-updates-run.md derives the formulas.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PairStrategy = Literal["servers", "rows"]
 # Passes over the vectors of a pair: one for the dot, and one for the change of each row.
 PASSES = 3
 
-# The largest sample: pairs, multiply-adds, and bytes of rows.
+# Limits of a sample: pairs (and rows), multiply-adds, and bytes of rows.
 MAX_PAIRS = 1 << 14
 MAX_MADDS = 1 << 22
 MAX_BYTES = 4 << 20
@@ -29,29 +29,29 @@ MAX_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Workload:
-    """A batch of pairs; ``columns`` are the elements of a row (the paper's K), ``servers`` the column partitions."""
+    """The size of a batch of pairs."""
 
     pairs: int
     distinct_rows: int
-    columns: int
-    servers: int
-    itemsize: int
+    columns: int  # elements of a row (the paper's K)
+    servers: int  # column partitions of the matrix
+    itemsize: int  # bytes of an element
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Checked pairs of rows, and the position of each row in ``distinct``, which has every row once."""
+    """Pairs of row ids in the range of the matrix."""
 
     a: Int64s
     b: Int64s
-    distinct: Int64s
-    index_a: Int64s
+    distinct: Int64s  # the row ids without duplicates
+    index_a: Int64s  # the index of each ``a`` in ``distinct``
     index_b: Int64s
 
     @classmethod
-    def of(cls, rows_a: Any, rows_b: Any, count: int) -> Pairs:
-        """Check pairs of rows in ``[0, count)``."""
-        a, b = as_rows("rows_a", rows_a, count), as_rows("rows_b", rows_b, count)
+    def of(cls, rows_a: Any, rows_b: Any, num_rows: int) -> Pairs:
+        """Return pairs of row ids; raise an error if an id is not in ``[0, num_rows)``."""
+        a, b = as_rows("rows_a", rows_a, num_rows), as_rows("rows_b", rows_b, num_rows)
         if a.size != b.size:
             raise ShapeError(f"rows_b: expected {a.size} rows, as many as rows_a, got {b.size}")
         return cls(a, b, *number_pairs(a, b))
@@ -67,8 +67,8 @@ class Costs:
 
     Attributes:
         latency_s: time of one minimal request to all servers in parallel.
-        scalar_s: time to send one row number, coefficient or partial dot between this process and one server.
-        byte_s: time to send one byte of rows between this process and all servers together.
+        scalar_s: time to send one row id, coefficient or partial dot between this process and one server.
+        byte_s: time to send one byte of row values between this process and the servers.
         server_madd_s: time of one multiply-add, with all servers working in parallel.
         local_madd_s: time of one multiply-add in this process.
     """
@@ -85,14 +85,14 @@ class Times:
     """The duration of each probe of ``calibration``: four reads, and the update of the same pairs in this process.
 
     Attributes:
-        one_s: to read the dot of one pair.
-        scalars_s: to read one column of each server, for as many rows as the workload has pairs.
-        rows_s: to read the workload's distinct rows.
-        dots_s: to read the dots of the workload's pairs.
-        local_s: to compute the dots and changes of these pairs in this process.
+        one_pair_s: time to read the dot of one pair.
+        scalars_s: time to read one column of each server, for as many rows as the workload has pairs.
+        rows_s: time to read the workload's distinct rows.
+        dots_s: time to read the dots of the workload's pairs.
+        local_s: time to compute the dots and changes of these pairs in this process.
     """
 
-    one_s: float
+    one_pair_s: float
     scalars_s: float
     rows_s: float
     dots_s: float
@@ -102,18 +102,18 @@ class Times:
 def server_seconds(costs: Costs, work: Workload) -> float:
     """Return the time of the update if the servers compute: one request for the dots, one that changes the rows.
 
-    The first request moves two row numbers and a partial dot per pair and server; the second moves two row numbers and
-    a coefficient.
+    Per pair and server, the first request sends two row ids and receives a partial dot; the second sends two row ids
+    and a coefficient.
     """
-    moved_s = 6 * work.pairs * work.servers * costs.scalar_s
-    return 2 * costs.latency_s + moved_s + PASSES * work.pairs * work.columns * costs.server_madd_s
+    transfer_s = 6 * work.pairs * work.servers * costs.scalar_s
+    return 2 * costs.latency_s + transfer_s + PASSES * work.pairs * work.columns * costs.server_madd_s
 
 
 def row_seconds(costs: Costs, work: Workload) -> float:
     """Return the time of the update if this process computes: one request pulls the rows, one adds to them."""
-    numbers_s = 2 * work.distinct_rows * work.servers * costs.scalar_s
-    moved_s = 2 * work.distinct_rows * work.columns * work.itemsize * costs.byte_s
-    return 2 * costs.latency_s + numbers_s + moved_s + PASSES * work.pairs * work.columns * costs.local_madd_s
+    ids_s = 2 * work.distinct_rows * work.servers * costs.scalar_s
+    values_s = 2 * work.distinct_rows * work.columns * work.itemsize * costs.byte_s
+    return 2 * costs.latency_s + ids_s + values_s + PASSES * work.pairs * work.columns * costs.local_madd_s
 
 
 def choose(costs: Costs, work: Workload) -> PairStrategy:
@@ -122,7 +122,7 @@ def choose(costs: Costs, work: Workload) -> PairStrategy:
 
 
 def sample(work: Workload) -> Workload:
-    """Return the part of a workload that is measured: at most as much as takes a few milliseconds."""
+    """Return the size of the part of a workload that is measured; it takes at most a few milliseconds."""
     pairs = min(work.pairs, MAX_PAIRS, max(MAX_MADDS // work.columns, 1))
     rows = min(work.distinct_rows, MAX_PAIRS, max(MAX_BYTES // (work.columns * work.itemsize), 1))
     return replace(work, pairs=pairs, distinct_rows=rows)
@@ -131,19 +131,19 @@ def sample(work: Workload) -> Workload:
 def solve(times: Times, work: Workload) -> Costs:
     """Return the costs that explain the times of a sample.
 
-    The costs always reproduce the times of the dots and of the rows. An error in another time only makes one cost too
-    high and another one too low.
+    With these costs, the model always reproduces the measured times of the dots and of the rows. If another time is
+    wrong, one cost becomes too high and another cost too low.
     """
     scalars = work.pairs * work.servers
-    numbers = work.distinct_rows * work.servers
+    ids = work.distinct_rows * work.servers
     elements = work.distinct_rows * work.columns
-    dots_s, rows_s = max(times.dots_s - times.one_s, 0.0), max(times.rows_s - times.one_s, 0.0)
-    scalars_s = max(times.scalars_s - times.one_s, 0.0)
-    scalar_s = min(scalars_s / (2 * scalars), dots_s / (3 * scalars), rows_s / numbers)
+    dots_s, rows_s = max(times.dots_s - times.one_pair_s, 0.0), max(times.rows_s - times.one_pair_s, 0.0)
+    scalars_s = max(times.scalars_s - times.one_pair_s, 0.0)
+    scalar_s = min(scalars_s / (2 * scalars), dots_s / (3 * scalars), rows_s / ids)
     return Costs(
-        latency_s=times.one_s,
+        latency_s=times.one_pair_s,
         scalar_s=scalar_s,
-        byte_s=max(rows_s - numbers * scalar_s, 0.0) / (elements * work.itemsize),
+        byte_s=max(rows_s - ids * scalar_s, 0.0) / (elements * work.itemsize),
         server_madd_s=max(dots_s - 3 * scalars * scalar_s, 0.0) / (work.pairs * work.columns),
         local_madd_s=times.local_s / (PASSES * work.pairs * work.columns),
     )

@@ -1,4 +1,4 @@
-"""Copies vectors that are not co-located through this process to other servers, window by window, and warns."""
+"""Copies vectors that are not co-located to other servers, in windows and through this process, with a warning."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ps2.client.session import Session
 from ps2.errors import DTypeError, NotColocatedError, NotColocatedWarning, PrecisionWarning, ShapeError, UsageError
 from ps2.ops.table import Array
 
-# The bytes of a dense vector, and the keys of a sparse one, that this process has in memory at a time.
+# The bytes of a dense vector, and the keys of a sparse vector, that this process has in memory at the same time.
 WINDOW_BYTES = 64 << 20
 WINDOW_KEYS = 8 << 20
-# Float64 represents every integer below this number exactly.
-EXACT_BELOW = 2.0**53
+# float64 represents all integers of smaller magnitude exactly.
+EXACT_LIMIT = 2.0**53
 
 
 def colocated_copy(base: H, other: H, dtype: str | None = None) -> H:
@@ -55,7 +55,7 @@ def _check_usable(base: Handle, other: Handle) -> None:
 
 
 def _realigned_copy(base: H, other: H, dtype: str, fault: str) -> H:
-    """Copy ``other`` into a new row of base's matrix, or of one with equal partitioning for another dtype, and warn."""
+    """Copy ``other`` into a new row of base's matrix (of a new, co-located matrix if ``dtype`` differs), and warn."""
     if base._fleet.id != other._fleet.id:
         raise UsageError(f"{other!r} belongs to another PS2Context than {base!r}")
     if in_batch():
@@ -65,27 +65,28 @@ def _realigned_copy(base: H, other: H, dtype: str, fault: str) -> H:
     if not np.can_cast(other.dtype, np.dtype(dtype), "same_kind"):
         raise DTypeError(f"{other!r} does not fit {dtype}, the dtype that this operation needs with {base!r}")
     if base._spec.key_policy is not None:
-        # Each push would be a touch: its key could be refused, or could evict other keys.
+        # Each pushed key would count as touched, so it might not be admitted, or might evict other keys.
         raise NotColocatedError(
-            f"{base!r} and {other!r} are not co-located ({fault}), and the keys of the first are managed: pull the "
-            "second and push it"
+            f"{base!r} and {other!r} are not co-located ({fault}), and the keys of the first vector are managed: pull "
+            "the second vector and push its values"
         )
-    needs_matrix = dtype != base._spec.dtype
-    if base._fleet.strict or (needs_matrix and base.isSparse):
-        raise NotColocatedError(f"{base!r} and {other!r} are not co-located ({fault}); make one of them with derive")
-    copy = create(type(base), replace(base._spec, rows=1, dtype=dtype, wire=None)) if needs_matrix else base.derive()
-    moved = transfer(base._session, other._stored(), copy._stored())
+    needs_new_matrix = dtype != base._spec.dtype
+    if base._fleet.strict or (needs_new_matrix and base.isSparse):
+        raise NotColocatedError(f"{base!r} and {other!r} are not co-located ({fault}); create one of them with derive")
+    spec = replace(base._spec, rows=1, dtype=dtype, wire=None)
+    copy = create(type(base), spec) if needs_new_matrix else base.derive()
+    num_bytes = transfer(base._session, other._stored(), copy._stored())
     warnings.warn(
-        f"{base!r} and {other!r} are not co-located ({fault}): {moved:,} bytes went through this process; "
-        "make one of them with derive",
+        f"{base!r} and {other!r} are not co-located ({fault}): {num_bytes:,} bytes were copied through this process; "
+        "create one of them with derive",
         NotColocatedWarning,
         stacklevel=caller_depth(),
     )
     return copy
 
 
-def moved_alone(vector: H) -> H:
-    """Move a vector into a matrix of its own with the same partitioning, free the original, and return the new one.
+def move_to_own_matrix(vector: H) -> H:
+    """Move a vector into a new matrix with the same partitioning, free the original, and return the new vector.
 
     If the servers lack memory for both, LimitError is raised and the vector stays as it is.
     """
@@ -100,7 +101,7 @@ def moved_alone(vector: H) -> H:
 
 
 def transfer(session: Session, source: Target, into: Target) -> int:
-    """Overwrite a row with another; return the bytes that went through this process."""
+    """Overwrite row ``into`` with row ``source``; return the number of bytes that this process received and sent."""
     if "sparse" in (source.spec.kind, into.spec.kind):
         return _transfer_keys(session, source, into)
     dim, itemsize = source.spec.dim, source.spec.np_dtype.itemsize
@@ -114,13 +115,13 @@ def transfer(session: Session, source: Target, into: Target) -> int:
 
 def _transfer_keys(session: Session, source: Target, into: Target) -> int:
     session.dispatch.run([declared(into, "fill", {"value": 0})])
-    moved = 0
+    num_bytes = 0
     for keys, values in _windows(session, source):
         for start in range(0, keys.size, WINDOW_KEYS):
             window = slice(start, start + WINDOW_KEYS)
             session.dispatch.run([plans.push_columns(into, "scatter", values[window], keys[window])])
-        moved += 2 * (keys.nbytes + values.nbytes)
-    return int(moved)
+        num_bytes += 2 * (keys.nbytes + values.nbytes)
+    return int(num_bytes)
 
 
 def _windows(session: Session, source: Target) -> Iterator[tuple[Array, Array]]:
@@ -136,13 +137,13 @@ def _windows(session: Session, source: Target) -> Iterator[tuple[Array, Array]]:
     counts = session.dispatch.run([plans.count_active(source)])[0]
     step = max(1, WINDOW_KEYS // len(counts))
     for begin in range(0, max(counts, default=0), step):
-        # A partition numbers new keys after its existing ones.
+        # Keys have positions in the order in which they became active, so new keys do not move the existing keys.
         ends = [min(count, begin + step) for count in counts]
         yield session.dispatch.run([plans.pull_active(source, ends, [begin] * len(counts))])[0]
 
 
 def caller_depth() -> int:
-    """Return the ``stacklevel`` of the first caller outside this package, as seen by the function that warns."""
+    """Return the ``stacklevel`` with which a warning of the calling function names the first caller outside PS2."""
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ps2."):
         depth, frame = depth + 1, frame.f_back
@@ -150,15 +151,15 @@ def caller_depth() -> int:
 
 
 def warn_if_rounded(name: str, plan: Plan[float], target: Target) -> Plan[float]:
-    """Return the plan; for an integer vector it warns if the scalar is too large for float64 to be exact."""
+    """Return the plan; for an integer vector, it warns if float64 does not represent the scalar exactly."""
     if target.spec.np_dtype.kind != "i":
         return plan
 
     def check(value: float) -> float:
-        if abs(value) >= EXACT_BELOW:
+        if abs(value) >= EXACT_LIMIT:
             warnings.warn(
-                f"{name} of a vector of {target.spec.dtype}: {value:.17g} is rounded, as float64 holds whole numbers "
-                "below 2**53 exactly; pull the vector for more digits",
+                f"{name} of a vector of {target.spec.dtype}: {value:.17g} is rounded, because float64 represents only "
+                "integers below 2**53 exactly; pull the vector for more digits",
                 PrecisionWarning,
                 stacklevel=caller_depth(),
             )

@@ -1,4 +1,4 @@
-"""Groups operations into requests, and numbers the requests as parts of one id. Pure."""
+"""Groups operations into requests, and numbers the requests that share one mutation id. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps2.matrix.route import Route
 from ps2.ops.all import writes
 from ps2.protocol.messages import Keys, Operation, Request, RequestId, ShardId
 
-# Header bytes of an ordinary operation, at most.
+# An upper limit of the bytes of an ordinary operation's header.
 HEADER_BYTES = 256
 
 
@@ -21,15 +21,15 @@ class Piece(NamedTuple):
     """An operation to send.
 
     Attributes:
-        plan: number of the operation's plan.
-        position: position of the operation in this plan.
-        home: the shard (matrix, partition) whose server gets the operation. If an operation uses several shards,
-            these have the same home. Operations with the same home are cut into parts together, because all shards of
-            a home record the same parts.
-        part: number of the operation's request, among the requests of its server or partition. It is the same in all
+        plan: the index of the operation's plan.
+        position: the index of the operation in this plan.
+        home: the shard (matrix, partition) to whose server the operation is sent. All shards of an operation have the
+            same home. Operations with the same home are cut into parts together, because all shards with this home
+            record the same parts.
+        part: the index of the operation's request among the requests of its server or partition. It is the same in all
             attempts, even if the partition moves to another server.
-        parts: 1 if all operations on the partition are sent in one request; else the number of requests for the
-            partition that change data, and at least 2.
+        parts: 1 if all operations on the partition are sent in one request. If not, the number of requests for the
+            partition that change data, but at least 2.
     """
 
     plan: int
@@ -46,33 +46,33 @@ def cut(
     routes: Mapping[int, Route],
     block_bytes: int,
     id: RequestId | None = None,
-    first: int = 0,
+    first_plan: int = 0,
 ) -> list[Piece]:
-    """Return the operations of plans in order, each with its part; ``first`` is the number of the first plan.
+    """Return the operations of plans in order, each with its part; ``first_plan`` is the index of the first plan.
 
     All operations for one server are sent as one request if its payload in both directions fits ``block_bytes``. If
     not, each partition gets its own requests, of about ``block_bytes`` each.
     """
     homes = _homes(operation for plan in plans for operation in plan.operations)
     pieces = [
-        Piece(number, position, operation, homes.get(shard := operation.shard_ids[0], shard), id)
-        for number, plan in enumerate(plans, first)
+        Piece(index, position, operation, homes.get(shard := operation.shard_ids[0], shard), id)
+        for index, plan in enumerate(plans, first_plan)
         for position, operation in enumerate(plan.operations)
     ]
     by_server: dict[str, list[Piece]] = {}
     for piece in pieces:
         by_server.setdefault(_address(piece, routes), []).append(piece)
-    return [piece for server_pieces in by_server.values() for piece in _in_parts(server_pieces, block_bytes)]
+    return [piece for server_pieces in by_server.values() for piece in _number_parts(server_pieces, block_bytes)]
 
 
-# A request, and the position of each operation's result: (number of the plan, position in it, ...).
+# A request, with a tuple for each of its operations: the index of the plan, the index in the plan, and other fields.
 PositionedRequest = tuple[Sequence[tuple[Any, ...]], Request]
 
 
 def group(
     pieces: Sequence[Piece], routes: Mapping[int, Route], route_version: int = 0
 ) -> dict[str, list[tuple[list[Piece], Request]]]:
-    """Return the requests that the pieces form, by address and in order."""
+    """Return requests made of pieces, by address, in the order of their parts."""
     by_address: dict[str, dict[tuple[Any, ...], list[Piece]]] = {}
     for piece in pieces:
         home_key = piece.home if piece.parts > 1 else ()
@@ -98,7 +98,7 @@ def _address(piece: Piece, routes: Mapping[int, Route]) -> str:
 
 
 def _homes(operations: Iterable[Operation]) -> dict[ShardId, ShardId]:
-    """Return the home of each shard that operations use together with others: the shard of the first operand."""
+    """Return the home of each shard that occurs in an operation on several shards: that of the first operand."""
     homes: dict[ShardId, ShardId] = {}
     for operation in operations:
         if operation.others:
@@ -110,35 +110,34 @@ def _homes(operations: Iterable[Operation]) -> dict[ShardId, ShardId]:
     return homes
 
 
-def _sharing_keys(pieces: Sequence[Piece]) -> list[Piece]:
-    """Remove the keys of operations whose keys equal those of the operation before them, so that keys are sent once."""
+def _share_keys(pieces: Sequence[Piece]) -> list[Piece]:
+    """Remove the keys of an operation if the previous operation has the same keys, so that keys are sent once."""
     result: list[Piece] = []
-    source: Operation | None = None
+    keys_owner: Operation | None = None
     for piece in pieces:
         operation = piece.operation
         if operation.keys is None:
-            source = None
-        elif source is not None and _same_keys(source, operation):
+            keys_owner = None
+        elif keys_owner is not None and _same_keys(keys_owner, operation):
             piece = piece._replace(operation=replace(operation, keys=Keys(operation.keys.count)))
         elif operation.keys.columns is not None:
-            source = operation
+            keys_owner = operation
         result.append(piece)
     return result
 
 
-def _same_keys(source: Operation, operation: Operation) -> bool:
-    old, new = source.keys, operation.keys
-    if old is None or new is None or old.columns is None or new.columns is None:
+def _same_keys(a: Operation, b: Operation) -> bool:
+    if a.keys is None or b.keys is None or a.keys.columns is None or b.keys.columns is None:
         return False
-    if (source.matrix, source.partition, old.count) != (operation.matrix, operation.partition, new.count):
+    if (a.matrix, a.partition, a.keys.count) != (b.matrix, b.partition, b.keys.count):
         return False
-    return old.columns is new.columns or np.array_equal(old.columns, new.columns)
+    return a.keys.columns is b.keys.columns or np.array_equal(a.keys.columns, b.keys.columns)
 
 
-def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
-    """Cut the pieces for one server into requests, partition by partition."""
+def _number_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
+    """Cut the pieces for one server into requests, separately for each partition; set their ``part`` and ``parts``."""
     if sum(map(_size, pieces)) <= block_bytes:
-        return _sharing_keys(pieces)
+        return _share_keys(pieces)
     by_home: dict[ShardId, list[Piece]] = {}
     for piece in pieces:
         by_home.setdefault(piece.home, []).append(piece)
@@ -155,9 +154,7 @@ def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
         num_writing = sum(any(writes(piece.operation.name) for piece in part) for part in parts)
         count = 1 if len(parts) == 1 else max(num_writing, 2)
         numbered += [
-            piece._replace(part=number, parts=count)
-            for number, part in enumerate(parts)
-            for piece in _sharing_keys(part)
+            piece._replace(part=index, parts=count) for index, part in enumerate(parts) for piece in _share_keys(part)
         ]
     return numbered
 

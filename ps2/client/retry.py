@@ -1,4 +1,4 @@
-"""Retries of transient errors, and the rollbacks to a checkpoint that the caller knows of."""
+"""Retries of transient errors, and the fleet's rollbacks to a checkpoint that this process knows of."""
 
 from __future__ import annotations
 
@@ -13,42 +13,44 @@ from ps2.interrupts import sleep
 
 
 class RetryPolicy:
-    """Paces the attempts of one call, and decides when the call gives up."""
+    """Pauses between the attempts of one call, and decides when the call fails."""
 
     def __init__(self, retry: RetryConfig) -> None:
         self._retry = retry
         self._pause_s = retry.first_pause_s
         self._failing_since_s: float | None = None
-        self._stalled_since_s = 0.0  # the last sign of progress, or the first failure
+        self._stalled_since_s = 0.0  # time of the last progress, or of the first failure if there was none
         self._master_error: TransientError | None = None
 
     def wait(self, error: TransientError) -> None:
-        """Pause before the next attempt; raise the error instead if the time limit has passed."""
+        """Pause before the next attempt; raise the error if the time limit has passed."""
         now_s = time.monotonic()
         if self._failing_since_s is None:
             self._failing_since_s = self._stalled_since_s = now_s
         failing_s, stalled_s = now_s - self._failing_since_s, now_s + self._pause_s - self._stalled_since_s
-        master = self._master_error if isinstance(self._master_error, UnreachableError) else None
-        total_s = min(self._retry.total_s, self._retry.first_contact_s) if master is not None else self._retry.total_s
+        unreachable = self._master_error if isinstance(self._master_error, UnreachableError) else None
+        total_s = self._retry.total_s
+        if unreachable is not None:
+            total_s = min(total_s, self._retry.first_contact_s)
         if isinstance(error, UnreachableError) and self._master_error is None:
             total_s = min(total_s, self._retry.unreached_s)
         if failing_s > self._retry.recovery_s or stalled_s > total_s:
             if self._master_error is None:
                 raise error
-            if master is not None:
-                raise master from error
+            if unreachable is not None:
+                raise unreachable from error
             raise UnavailableError(f"{error}; the master does not answer either: {self._master_error}") from error
         sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, self._retry.longest_pause_s)
 
-    def note_progress(self) -> None:
-        """Restart the time limit: there was progress, or a recovery is under way."""
+    def record_progress(self) -> None:
+        """Restart the time limit, because servers made progress or are being recovered."""
         self._stalled_since_s = time.monotonic()
 
-    def note_master(self, error: TransientError | None) -> None:
-        """Record the error of the last call to the master; None: it answered.
+    def record_master_error(self, error: TransientError | None) -> None:
+        """Record the error of the last call to the master; None: the master answered.
 
-        Raises the error if the master was never reached, and the time limit for a first contact has passed.
+        Raises the error if the master was unreachable and the time limit for a first contact has passed.
         """
         self._master_error = error
         stalled_s = 0.0 if self._failing_since_s is None else time.monotonic() - self._stalled_since_s
@@ -58,16 +60,16 @@ class RetryPolicy:
 
 @dataclass(eq=False)
 class RollbackTracker:
-    """The rollbacks known to one session.
+    """The fleet's rollbacks to a checkpoint that one session knows of.
 
-    In the driver, each rollback raises RolledBack once. In a task every call raises it, because the task may belong to
-    a stage before the rollback. A worker of a run learns of a rollback from its run; until then its changes are
-    discarded (``discard_changes``).
+    In the driver, each rollback raises RolledBack once. In a task, every call raises RolledBack, because the task may
+    belong to a stage before the rollback. In ``ps.run``, the run tells its workers to resume at an earlier clock; until
+    then their changes are discarded (``discard_changes``).
 
     Attributes:
         on_rollback: called in the driver with epoch and step, before RolledBack is raised.
         epoch: the epoch of the last rollback that raised RolledBack in the driver.
-        newest: the newest epoch known to this process, and the step that the fleet rolled back to.
+        newest: the newest epoch (number of rollbacks) known to this process, and the step of its checkpoint.
     """
 
     ids: MutationIds
@@ -75,11 +77,12 @@ class RollbackTracker:
     epoch: int = 0
     newest: tuple[int, int | None] = (0, None)
 
-    def note(self, epoch: int, step: int | None) -> None:
+    def record(self, epoch: int, step: int | None) -> None:
+        """Record that the fleet has rolled back ``epoch`` times, the last time to the checkpoint of ``step``."""
         self.newest = max(self.newest, (epoch, step), key=lambda pair: pair[0])
 
     def check(self) -> None:
-        """Raise RolledBack if the fleet rolled back and the caller does not know. Does nothing in a run."""
+        """Raise RolledBack if the fleet rolled back and the caller has not been told. No effect in ``ps.run``."""
         epoch, step = self.newest
         if self.ids.run is not None or not epoch:
             return
@@ -92,7 +95,7 @@ class RollbackTracker:
         raise self.rolled_back()
 
     def is_current(self, changes: bool) -> bool:
-        """Return True if the caller has no rollback to handle."""
+        """Return True if no rollback prevents the caller from reading or, with ``changes``, from writing."""
         epoch, run = self.newest[0], self.ids.run
         if run is not None:
             return epoch <= run.seen and not (changes and run.seen > run.epoch)
@@ -102,7 +105,7 @@ class RollbackTracker:
         return epoch <= (self.epoch if epoch_of_task is None else epoch_of_task)
 
     def check_run(self, changes: bool) -> None:
-        """Raise RolledBack if a worker of a run must handle a rollback before it reads, or before it writes."""
+        """Raise RolledBack if a worker must handle a rollback before it reads or, with ``changes``, writes."""
         run = self.ids.run
         if run is None:
             self.check()
@@ -111,12 +114,12 @@ class RollbackTracker:
 
     @property
     def discards_changes(self) -> bool:
-        """True if a run's worker is in a clock that will be redone, so that its changes are discarded."""
+        """True if a worker is in a clock that will be repeated, so its changes are discarded."""
         run = self.ids.run
         return run is not None and run.seen > run.epoch
 
     def discard_changes(self) -> bool:
-        """Let a run's worker continue in a clock that will be redone. Return False outside a run."""
+        """Let a worker continue in a clock that will be repeated. Return False outside ``ps.run``."""
         run = self.ids.run
         if run is not None:
             run.seen = self.newest[0]

@@ -28,10 +28,11 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Session:
-    """A process's connection to one fleet. Thread-safe. ``close`` it when done; a closed session raises StoppedError.
+    """A process's connection to one fleet. Thread-safe. After ``close``, calls raise StoppedError.
 
     Attributes:
-        master_address: the address of the master for this process; "": the address that other processes use.
+        on_rollback: called in the driver with epoch and step of a rollback, before RolledBack is raised.
+        master_address: the master's address for this process; "": the address that other processes use.
     """
 
     fleet: FleetRef
@@ -48,42 +49,42 @@ class Session:
         self._master = MasterControl(self.network, self.master_address or self.fleet.master)
         self.ids = MutationIds(self.fleet.id)
         self.rollbacks = RollbackTracker(self.ids, self.on_rollback)
-        locator = Locator(once=self.matrix, retrying=lambda matrix: self.ask(lambda: self.matrix(matrix)))
+        locator = Locator(ask_once=self.matrix, ask_with_retries=lambda matrix: self.ask(lambda: self.matrix(matrix)))
         self.dispatch = Dispatch(self.network, self.retry, self.wire, self.rollbacks, locator)
         self.stopwatch = self.dispatch.stopwatch
         self.routes = self.dispatch.routes
         self.owners = Owners()
-        # Matrix, row and holder of handles that were garbage-collected.
+        # Matrix id, row id and holder of garbage-collected handles.
         self._dropped: deque[tuple[int, int, str]] = deque()
-        # Calls that tell the master about dropped rows and have not succeeded yet.
+        # Calls that tell the master about dropped rows and have not succeeded yet, with their ids (None: no id).
         self._unsent_drops: deque[tuple[Callable[[], None], RequestId | None]] = deque()
 
     @property
     def async_writer(self) -> AsyncWriter:
-        """The writer of mutations that were given to ``dispatch.run_later``."""
+        """The writer of the mutations of ``dispatch.run_later``."""
         self.dispatch.check_process()
         return self.dispatch.writer
 
     @property
     def epoch(self) -> int:
-        """The number of rollbacks of the fleet to a checkpoint that the driver's loop knows of."""
+        """The number of the fleet's rollbacks to a checkpoint that the driver's loop has been told about."""
         return self.rollbacks.epoch
 
     @shielded
     def check_epoch(self, newest: tuple[int, int | None]) -> None:
-        """Raise RolledBack if the fleet rolled back to a checkpoint since the caller's loop began; see ``retry``.
+        """Raise RolledBack if the fleet rolled back to a checkpoint since the caller's loop began.
 
         ``newest``: epoch and step of the newest rollback that the caller knows of.
         """
-        self.rollbacks.note(*newest)
+        self.rollbacks.record(*newest)
         self.rollbacks.check()
 
     @contextlib.contextmanager
     def in_run(self, ids: RunIds) -> Iterator[None]:
-        """Within the ``with`` statement, number mutations as a worker of a run.
+        """Within the ``with`` statement, number mutations as a worker of ``ps.run``.
 
-        At its end, unsent additions are dropped: a worker that returned has flushed, and the next attempt of a failed
-        worker sends them again.
+        At the end of the statement, unsent additions are dropped. A worker that returned has none, and the next attempt
+        of a failed worker sends them again.
         """
         self.ids.run = ids
         try:
@@ -94,29 +95,29 @@ class Session:
 
     @shielded
     def resume(self, epoch: int) -> None:
-        """Continue a run's worker at the position that its run sent after the fleet's ``epoch``-th rollback."""
+        """Prepare a worker of ``ps.run`` to resume at an earlier clock after the fleet's ``epoch``-th rollback."""
         run = self.ids.run
         if run is not None and epoch > run.epoch:
-            self.rollbacks.note(epoch, None)
+            self.rollbacks.record(epoch, None)
             run.seen = max(run.seen, epoch)
-            self.dispatch.writer.discard()  # changes still in flight belong to a clock that is redone
+            self.dispatch.writer.discard()  # queued changes belong to a clock that is repeated
             run.epoch = epoch
 
     @property
     def holder(self) -> str:
-        """The holder under which the master hands out rows now, for ``drop``."""
+        """The holder to which the master allocates rows now: this attempt of a task, or this session; see ``drop``."""
         return self.ids.holder
 
     @shielded
     def new_matrix(self, spec: MatrixSpec, name: str = "") -> MatrixInfo:
-        """Create a matrix; its row 0 is handed out, under ``name`` if given."""
+        """Create a matrix, and allocate its row 0 under ``name`` ("": without a name)."""
         self._release_dropped()
         with self._new_id() as id:
             return self._remember(self.ask(lambda: self._master.new_matrix(spec, id, self.holder, name)))
 
     @shielded
     def find_or_create(self, spec: MatrixSpec, name: str) -> tuple[int, MatrixInfo]:
-        """Return row and matrix of a named vector; if there is none, create a matrix, and name its row 0."""
+        """Return the row id and matrix of a named vector; if there is none, create a matrix and name its row 0."""
         self._release_dropped()
         with self._new_id() as id:
             row, info = self.ask(lambda: self._master.find_or_create(spec, id, self.holder, name))
@@ -128,22 +129,22 @@ class Session:
 
     @shielded
     def find_vector(self, name: str) -> tuple[int, MatrixInfo]:
-        """Return row and matrix of a named vector."""
+        """Return the row id and matrix of a named vector."""
         matrix, row = self.ask(lambda: self._master.find_vector(name))
         return row, self.matrix(matrix)
 
     @shielded
     def take_rows(self, matrix: int, count: int = 0, name: str = "") -> list[int]:
-        """Get rows of zeros: ``count`` rows, the only one under ``name``; 0: all reserved rows that are not in use."""
+        """Allocate ``count`` rows of zeros (0: all reserved rows that are not in use). ``name`` is for one row."""
         self._release_dropped()
         with self._new_id() as id:
             return self.ask(lambda: self._master.take_rows(matrix, id, self.holder, count, name))
 
     @shielded
     def free_rows(self, matrix: int, rows: Sequence[int]) -> None:
-        """Free rows: at once, or, in a task, when its stage is over."""
+        """Free rows: in a task when its stage is over, elsewhere at once."""
         self.dispatch.writer.drain()  # queued additions may still use these rows
-        request_id = self.ids.unnumbered()
+        request_id = self.ids.unnumbered_id()
         if request_id is not None:
             self.ask(lambda: self._master.free_rows(matrix, rows, request_id))
             return
@@ -151,28 +152,28 @@ class Session:
             self.ask(lambda: self._master.free_rows(matrix, rows, id))
 
     def drop(self, matrix: int, rows: Sequence[int], holder: str) -> None:
-        """Record that a holder's last handle to rows is gone. The next call for rows tells the master."""
+        """Record that a holder has no handle to these rows any more. The next call for rows tells the master."""
         self._dropped.extend((matrix, row, holder) for row in rows)
 
     @shielded
-    def at_one_version(self, matrix: int, attempt: Callable[[Route, int, RequestId], T]) -> T:
-        """Send requests to several servers of a matrix at one route version; return the result of ``attempt``.
+    def with_stable_route(self, matrix: int, attempt: Callable[[Route, int, RequestId], T]) -> T:
+        """Call ``attempt(route, route version, mutation id)`` until the route stays the same; return its result.
 
-        The whole attempt is repeated, with the same mutation id, if a server could not answer or the route version
-        changed during the attempt.
+        The attempt sends requests to several servers of a matrix. It is repeated, with the same mutation id, if a
+        server could not answer or the route version changed during the attempt.
         """
         self.dispatch.flush()
-        attempts = RetryPolicy(self.retry)
+        retries = RetryPolicy(self.retry)
         with self._new_id() as id:
             while True:
                 self.ask(lambda: self.matrix(matrix))
                 self.rollbacks.check_run(changes=True)
                 version = self.routes.version
                 try:
-                    result = attempt(self.dispatch.routes_of({matrix})[matrix], version, id)
+                    result = attempt(self.dispatch.current_routes({matrix})[matrix], version, id)
                 except TransientError as error:
-                    attempts.wait(error)
-                    self.dispatch.refresh({matrix}, error, attempts)
+                    retries.wait(error)
+                    self.dispatch.refresh({matrix}, error, retries)
                     continue
                 self.ask(lambda: self.matrix(matrix))
                 self.rollbacks.check_run(changes=True)
@@ -184,13 +185,13 @@ class Session:
         self.network.close()
 
     def _remember(self, info: MatrixInfo) -> MatrixInfo:
-        # The rollback comes first: a thread that sees the new route must also see the rollback (``dispatch``).
-        self.rollbacks.note(info.epoch, info.step)
+        # Record the rollback first: a thread that sees the new route must also see the rollback (``Dispatch._send``).
+        self.rollbacks.record(info.epoch, info.step)
         self.routes.store(info.id, info.route)
         return info
 
     def _release_dropped(self) -> None:
-        for owner in self.owners.take_gone():
+        for owner in self.owners.pop_collected():
             self.drop(owner.matrix, owner.rows, owner.holder)
         if self._dropped:
             self.dispatch.writer.drain()  # queued additions may still use these rows
@@ -200,8 +201,8 @@ class Session:
                 matrix, row, holder = self._dropped.popleft()
                 dropped_rows.setdefault((matrix, holder), []).append(row)
         for (matrix, holder), rows in dropped_rows.items():
-            # In a task the call gets no id. Garbage collection runs at arbitrary times, and a number taken here would
-            # shift the numbers of the task's mutations.
+            # In a task the call gets no id. Garbage collection runs at arbitrary times, so using an id here would
+            # change the ids of the task's later mutations.
             id = None if holder != self.ids.session else self._take_id()
             self._unsent_drops.append((functools.partial(self._master.drop_rows, matrix, rows, holder, id), id))
         with contextlib.suppress(IndexError):
@@ -210,10 +211,10 @@ class Session:
                 try:
                     self.ask(drop_rows)
                 except TransientError:
-                    self._unsent_drops.append((drop_rows, id))  # the next call for rows sends it again with this id
+                    self._unsent_drops.append((drop_rows, id))  # the next call for rows sends it again with the same id
                     raise
                 if id is not None:
-                    self.ids.done(id)
+                    self.ids.retire(id)
 
     @contextlib.contextmanager
     def _new_id(self) -> Iterator[RequestId]:
@@ -222,17 +223,17 @@ class Session:
         try:
             yield id
         finally:
-            self.ids.done(id)
+            self.ids.retire(id)
 
     def _take_id(self) -> RequestId:
-        # A worker's next attempt asks again for the rows that this attempt got before its first clock, so these ids
-        # must not expire.
+        # Before its first clock, a worker's next attempt asks again for the rows that this attempt got. With settled=0,
+        # the master keeps the answers to these ids.
         return replace(self.ids.next(), settled=0) if self.ids.run is not None else self.ids.next()
 
     @shielded
     def ask(self, call: Callable[[], T]) -> T:
-        """Call the master or servers, and retry transient errors."""
-        attempts = RetryPolicy(self.retry)
+        """Return the result of a call to the master or servers; retry transient errors."""
+        retries = RetryPolicy(self.retry)
         while True:
             try:
                 return call()
@@ -240,7 +241,7 @@ class Session:
                 raise
             except TransientError as error:
                 if isinstance(error, UnreachableError):
-                    attempts.note_master(error)
-                attempts.wait(error)
+                    retries.record_master_error(error)
+                retries.wait(error)
                 if isinstance(error, RecoveringError):
-                    attempts.note_progress()
+                    retries.record_progress()

@@ -1,7 +1,7 @@
 """The sessions of this process, one per fleet: created at a task's first use, or installed by the coordinator.
 
-A child process that a task started has no session. Its updates would need mutation ids of their own, which another
-attempt of the task could not repeat, because it might start other processes.
+A child process of a task has no session. Its updates would need their own mutation ids, and another attempt of the task
+could not repeat these ids, because it might start other processes.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from ps2.ops.modules import load_modules
 
 NO_CONTEXT = (
     "there is no PS2Context here: call PS2Context.getOrCreate(spark, ...) in the driver first; vectors work in the "
-    "driver and in the tasks of its jobs. A task that creates vectors finds the context by the first vector that came "
-    "with its closure, or by the driver's thread that submitted it: call PS2Context.getOrCreate(spark) in that thread"
+    "driver and in the tasks of its jobs. A task that creates vectors finds the context by the first vector in its "
+    "closure, or by the driver's thread that submitted it: call PS2Context.getOrCreate(spark) in that thread"
 )
 
 _lock = threading.Lock()
-_sessions: dict[tuple[int, str], Session] = {}  # keyed by process: workers fork, and a channel does not survive a fork
+_sessions: dict[tuple[int, str], Session] = {}  # by process id and fleet id: channels do not survive a fork
 _stopped: set[str] = set()
 _current: str | None = None
-# The parent process whose sessions this process inherited by fork; 0: this process may open its own sessions.
+# The process id of the parent whose sessions this process inherited by fork; 0: this process may open sessions.
 _forked_from = 0
 
 
 @shielded
 def install(session: Session) -> None:
-    """Make a session this process's current one. The coordinator calls this in the driver."""
+    """Make a session the current session of this process. The coordinator calls this in the driver."""
     global _current
     with _lock:
         _sessions[os.getpid(), session.fleet.id] = session
@@ -55,7 +55,7 @@ def install(session: Session) -> None:
 
 @shielded
 def uninstall(fleet_id: str) -> None:
-    """Close a session for good: handles of its fleet raise StoppedError from now on."""
+    """Close a session. Afterwards, handles of its fleet raise StoppedError."""
     global _current
     with _lock:
         session = _sessions.pop((os.getpid(), fleet_id), None)
@@ -82,7 +82,8 @@ def current_session() -> Session:
     with _lock:
         if _current is not None and (session := _sessions.get((os.getpid(), _current))) is not None:
             return session
-        in_run = next((one for (pid, _), one in _sessions.items() if pid == os.getpid() and one.ids.run), None)
+        own_sessions = [session for (pid, _), session in _sessions.items() if pid == os.getpid()]
+        in_run = next((session for session in own_sessions if session.ids.run), None)
         if in_run is not None:
             return in_run
         access, fleet = _access(), task_fleet()
@@ -108,12 +109,12 @@ def _access() -> Access:
 
 
 def _open(fleet: FleetRef, access: Access) -> Session:
-    """Open a task's session. A driver has one context at a time: sessions of this worker's earlier tasks end."""
-    token = access.token_of(fleet)
+    """Open a task's session. Close sessions of earlier tasks, because a driver has one context at a time."""
+    token = access.fleet_token(fleet)
     load_modules(fleet.ops)
     for key in [key for key in _sessions if key[0] == os.getpid()]:
         _sessions.pop(key).close()
-    # The token came from the driver, whose servers have proven that they know it.
+    # The token is the fleet's (``sure``): the driver's servers have proven that they know it.
     wire = WireConfig(tls=access.tls)
     if is_later_attempt():
         wire = replace(wire, connect_s=RetryConfig.later_connect_s)
@@ -122,19 +123,19 @@ def _open(fleet: FleetRef, access: Access) -> Session:
     return session
 
 
-def _note_fork() -> None:
-    """In a forked child, note whether the parent is a task or driver. pyspark's daemon, which forks workers, is not."""
+def _record_fork() -> None:
+    """In a forked child, record a parent that is a task or driver. pyspark's daemon, which forks workers, is not."""
     global _forked_from, _lock
     _lock = threading.Lock()  # another thread of the parent may have held it
     if _sessions or task_context() is not None:
         _forked_from = _forked_from or os.getppid()
-        # gRPC objects inherited by fork must not be collected: gRPC aborts without its threads, which do not exist
-        # here.
+        # Garbage collection must not free gRPC objects of the parent: gRPC would abort, because its threads do not
+        # exist in the child.
         gc.freeze()
 
 
-def _began_as_child() -> bool:
-    """Return True if a running task forked this process before this module was imported."""
+def _is_child_of_task() -> bool:
+    """Return True if a running task started this process before the process imported this module."""
     if task_context() is None:
         return False
     main = getattr(sys.modules["__main__"], "__spec__", None)
@@ -143,6 +144,6 @@ def _began_as_child() -> bool:
     return multiprocessing.parent_process() is not None or not forked_by_daemon
 
 
-if _began_as_child():
+if _is_child_of_task():
     _forked_from = os.getppid()
-os.register_at_fork(after_in_child=_note_fork)
+os.register_at_fork(after_in_child=_record_fork)

@@ -1,4 +1,4 @@
-"""Measures how a worker's time is split between kinds of calls."""
+"""Measures how much of a worker's time each kind of call takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
 
-# Named as the fields of ``ClockTimes``.
+# The names are the fields of ``ClockTimes``, which describes the kinds.
 Kind = Literal["pull", "push", "kernels", "wait", "on_clock", "checkpoint", "coordinator", "imports"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -18,27 +18,28 @@ class BusyTime:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._inside = 0
+        self._inside = 0  # number of threads inside the ``with`` statement
         self._since_s = self._seconds = 0.0
 
     def __enter__(self) -> None:
         with self._lock:
-            self._count()
+            self._update()
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._count()
+            self._update()
             self._inside -= 1
 
     def take(self) -> float:
-        """Return the seconds since the last call."""
+        """Return the busy seconds since the last call."""
         with self._lock:
-            self._count()
+            self._update()
             seconds, self._seconds = self._seconds, 0.0
             return seconds
 
-    def _count(self) -> None:
+    def _update(self) -> None:
+        """Add the time since the last update if a thread is inside."""
         now_s = time.monotonic()
         if self._inside:
             self._seconds += now_s - self._since_s
@@ -48,16 +49,18 @@ class BusyTime:
 class Stopwatch:
     """Measures the seconds that one thread spends in calls, by kind.
 
-    Time in a nested call counts for its kind alone: while a pull waits for queued additions, the kind is "push".
+    Time in a nested call counts only for the kind of the nested call: while a pull waits for queued additions, the kind
+    is "push".
 
     Attributes:
-        is_on: True from the first ``reset`` on.
+        is_on: True after the first ``reset``.
+        seconds: the measured seconds by kind.
     """
 
     def __init__(self) -> None:
         self.is_on = False
         self._thread: int | None = None
-        self._running: list[Kind] = []
+        self._running: list[Kind] = []  # kinds of the calls that the thread is in; the last one is the innermost
         self._since_s = 0.0
         self.seconds: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
 
@@ -80,25 +83,25 @@ class Stopwatch:
             self.stop()
 
     def start(self, kind: Kind) -> None:
-        """Count the time until ``stop`` as time of a kind, if this thread is measured."""
+        """Count the time until ``stop`` for a kind, if the calling thread is the measured thread."""
         if self._thread == threading.get_ident():
-            self._count()
+            self._update()
             self._running.append(kind)
 
     def stop(self) -> None:
-        """End the call of the last ``start``; no effect if that was before the measurement."""
+        """End the interval of the last ``start``; no effect if it began before the measurement."""
         if self._thread == threading.get_ident() and self._running:
-            self._count()
+            self._update()
             self._running.pop()
 
     def move(self, seconds: float, kind: Kind, to: Kind) -> None:
-        """Move seconds from one kind to another: for some time, the kind is known only afterwards."""
+        """Move seconds from one kind to another, when the kind of an interval is known only after it."""
         moved = min(seconds, self.seconds[kind])
         self.seconds[kind] -= moved
         self.seconds[to] += moved
 
-    def _count(self) -> None:
-        """Add the time since the last count to the kind that is running."""
+    def _update(self) -> None:
+        """Add the time since the last update to the innermost kind."""
         now_s = time.monotonic()
         if self._running:
             self.seconds[self._running[-1]] += now_s - self._since_s

@@ -1,4 +1,4 @@
-"""Saves and loads rows of a matrix as a small checkpoint. Servers move the values; this process writes the manifest."""
+"""Saves and loads rows of a matrix. Servers write and read the values; this process writes the manifest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 def save(vector: Handle, rows: Sequence[int], url: str) -> None:
     """Let the servers write the given rows (ascending) of a vector's matrix, as rows 0, 1, ... of the saved matrix.
 
-    A reader sees either the earlier save or this one, never a mixture. The save is atomic per partition.
+    A reader sees either the earlier save or the new save, never a mixture. The save is atomic per partition.
     """
     _check_no_batch("save")
     vector._check_usable()
@@ -47,13 +47,13 @@ def save(vector: Handle, rows: Sequence[int], url: str) -> None:
     earlier_save = folders.read_manifest(url) if folders.is_complete(url) else None
     if earlier_save is not None and earlier_save.number:
         raise UsageError(f"{url}: expected a folder for saved rows, but it has checkpoint {earlier_save.number}")
-    began_s, created_s = time.monotonic(), time.time()
+    start_s, created_s = time.monotonic(), time.time()
     spec = replace(session.matrix(matrix).spec, rows=len(rows))
     save_id, attempts = uuid.uuid4().hex[:12], itertools.count()
     file_names: list[str] = []
 
     def attempt(route: Route, version: int, id: RequestId) -> SavedMatrix:
-        # Each attempt uses new file names: a server that was presumed dead may still be writing.
+        # Each attempt uses new file names, because a server that was presumed dead may still be writing.
         stem = f"{save_id}-{next(attempts)}-"
         file_names.extend(file_name(stem, matrix, p, kind) for p in route.partitions for kind in array_kinds(spec))
         control, folder = _control(session, version), shared_url(url)
@@ -62,13 +62,13 @@ def save(vector: Handle, rows: Sequence[int], url: str) -> None:
             indices = tuple(partition.index for partition in partitions)
             return control.save(address, SaveMatrix(matrix, tuple(rows), indices, folder, stem))
 
-        shards = sorted(itertools.chain(*_on_all(write, route)), key=lambda shard: shard.partition.index)
+        shards = sorted(itertools.chain(*_call_servers(write, route)), key=lambda shard: shard.partition.index)
         generations = dict.fromkeys(range(len(rows)), 0)
         return SavedMatrix(matrix, spec, route.bounds, generations, {}, len(rows), (), tuple(shards))
 
     try:
-        saved = session.at_one_version(matrix, attempt)
-        manifest = Manifest(0, None, created_s, 0.0, time.monotonic() - began_s, __version__, (saved,))
+        saved = session.with_stable_route(matrix, attempt)
+        manifest = Manifest(0, None, created_s, 0.0, time.monotonic() - start_s, __version__, (saved,))
         folders.check_present(url, manifest)
         folders.write_manifest(url, manifest)
     except BaseException:
@@ -84,7 +84,7 @@ def load(kind: type[H], url: str, rows: int) -> H:
     saved = saved_matrix(url)
     if saved.rows != (0,):
         raise UsageError(f"{url}: expected a save of one vector, but this save has {len(saved.rows)} rows")
-    return _loaded(kind, saved, rows, url)
+    return _create_from_save(kind, saved, rows, url)
 
 
 def load_rows(kind: type[H], url: str, name: str | None = None) -> H:
@@ -93,11 +93,11 @@ def load_rows(kind: type[H], url: str, name: str | None = None) -> H:
     After any error nothing stays allocated.
     """
     saved = saved_matrix(url)
-    return _loaded(kind, saved, saved.spec.rows, url, name)
+    return _create_from_save(kind, saved, saved.spec.rows, url, name)
 
 
-def _loaded(kind: type[H], saved: SavedMatrix, rows: int, url: str, name: str | None = None) -> H:
-    # Without ``wire``, so that saved values can be read back exactly, including values too large for 16 bits.
+def _create_from_save(kind: type[H], saved: SavedMatrix, rows: int, url: str, name: str | None = None) -> H:
+    # Without ``wire``, because clients must be able to read saved values exactly, even those too large for 16 bits.
     vector = create(kind, replace(saved.spec, rows=rows, wire=None), name)
     try:
         _fill(vector, saved, url)
@@ -109,7 +109,7 @@ def _loaded(kind: type[H], saved: SavedMatrix, rows: int, url: str, name: str | 
 
 
 def saved_matrix(url: str) -> SavedMatrix:
-    """Return the saved matrix that the manifest describes; raises as ``load_rows`` does."""
+    """Return the description of the saved matrix from the manifest; raise UsageError if it has several matrices."""
     _check_no_batch("load")
     matrices = folders.read_manifest(url).matrices
     if len(matrices) != 1:
@@ -121,7 +121,7 @@ def saved_matrix(url: str) -> SavedMatrix:
 
 
 def _fill(vector: Handle, saved: SavedMatrix, url: str) -> None:
-    """Let the servers read rows into a new matrix. After an error the matrix is unusable."""
+    """Let the servers read saved rows into a new matrix. After an error, the matrix is unusable."""
     session, matrix = vector._session, vector._matrix
 
     def attempt(route: Route, version: int, id: RequestId) -> None:
@@ -132,9 +132,9 @@ def _fill(vector: Handle, saved: SavedMatrix, url: str) -> None:
             load = LoadMatrix(matrix, spec, tuple(partitions), saved.spec, saved.sources(partitions), saved.rows)
             control.fill(address, folder, load, id)
 
-        _on_all(read, route)
+        _call_servers(read, route)
 
-    session.at_one_version(matrix, attempt)
+    session.with_stable_route(matrix, attempt)
 
 
 def _check_no_batch(name: str) -> None:
@@ -153,8 +153,8 @@ def _control(session: Session, version: int) -> ServerControl:
     return control
 
 
-def _on_all(call: Callable[[str, Sequence[Partition]], T], route: Route) -> list[T]:
-    """Call all servers in parallel, each with its partitions."""
+def _call_servers(call: Callable[[str, Sequence[Partition]], T], route: Route) -> list[T]:
+    """Call ``call(address, partitions)`` for all servers in parallel."""
     by_server: dict[str, list[Partition]] = {}
     for partition, address in zip(route.partitions, route.addresses, strict=True):
         by_server.setdefault(address, []).append(partition)

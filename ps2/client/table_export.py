@@ -34,13 +34,14 @@ class _KeysToExport:
     """The ascending keys of one export.
 
     Attributes:
-        after: the export that this one is a delta to; None: the export has all keys of the table.
-        reason: why it has all keys although the caller asked for a delta.
+        removed: keys that were removed since the export ``base``.
+        base: the earlier export to which this export is a delta; None: this export has all keys of the table.
+        reason: why the export has all keys although the caller asked for a delta; None if it has what was asked for.
     """
 
     keys: Int64s
     removed: Int64s
-    after: ExportManifest | None = None
+    base: ExportManifest | None = None
     reason: str | None = None
 
 
@@ -58,35 +59,35 @@ def export(
     policy = matrix._first._spec.key_policy
     initial = None if policy is None or policy.initial.is_zero else asdict(policy.initial)
     description = Description(model.kind, k, model.config, model.hasher, initial)
-    after = None if since is None else continued(path, since)
+    base = None if since is None else continued(path, since)
     matrix.flush()
     source: dict[str, Any] = {"fleet": matrix._first._fleet.id, "matrix": f"{matrix.number:x}"}
     if policy is not None:
-        # The mark comes first: keys that change during this export are also part of the next delta.
+        # Set the mark before reading: keys that change during this export are also part of the next delta.
         source["mark"] = matrix.mark().to_json()
-    selection = _keys_to_export(matrix, after, source)
+    selection = _keys_to_export(matrix, base, source)
     content = Content(selection.keys, pull, selection.removed, model.dense, source)
-    return write_export(path, description, content, selection.after, selection.reason)
+    return write_export(path, description, content, selection.base, selection.reason)
 
 
-def _keys_to_export(matrix: DCVMatrix, after: ExportManifest | None, source: Mapping[str, Any]) -> _KeysToExport:
-    none = np.empty(0, np.int64)
-    if after is None:
-        return _KeysToExport(_all_keys(matrix), none)
-    previous = after.newest.source
+def _keys_to_export(matrix: DCVMatrix, base: ExportManifest | None, source: Mapping[str, Any]) -> _KeysToExport:
+    no_keys = np.empty(0, np.int64)
+    if base is None:
+        return _KeysToExport(_all_keys(matrix), no_keys)
+    previous = base.newest.source
     if previous.get("fleet") == source["fleet"] and previous.get("matrix") != source["matrix"]:
         raise UsageError(
-            f"since: export {after.number} is of another table of this fleet; leave out since= for this one"
+            f"since: export {base.number} is of another table of this fleet; omit since= to export all keys"
         )
     if "mark" not in previous or "mark" not in source:
-        return _KeysToExport(_all_keys(matrix), none, None, "the table does not know when its keys changed")
+        return _KeysToExport(_all_keys(matrix), no_keys, None, "the table does not know when its keys changed")
     try:
         mark = Mark.from_json(previous["mark"])
-        # Removed keys are read first: a key that is created again after this is then among the changed keys.
+        # Read removed keys first: a key that is created again after this read is then one of the changed keys.
         removed = _distinct(matrix.removed(mark))
-        return _KeysToExport(_changed_keys(matrix, mark), removed, after)
+        return _KeysToExport(_changed_keys(matrix, mark), removed, base)
     except StaleMarkError as error:
-        return _KeysToExport(_all_keys(matrix), none, None, str(error))
+        return _KeysToExport(_all_keys(matrix), no_keys, None, str(error))
 
 
 def _changed_keys(matrix: DCVMatrix, since: Mark | None) -> Int64s:

@@ -1,4 +1,4 @@
-"""Mutation ids, by which servers apply each change once: of a Spark task, a worker of a run, or this process."""
+"""Mutation ids, by which servers apply each change once, in Spark tasks, workers of ``ps.run`` and other processes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ps2.client.fleet import FleetRef, fleet_of, series_of, unseal
+from ps2.client.fleet import FleetRef, mutation_id_prefix, parse_fleet, unseal
 from ps2.errors import UsageError
 from ps2.protocol.messages import RequestId
 
-# Spark passes the environment of a Python function to the workers that run it, whichever thread submits the job. A
-# local property would belong to one thread, and Spark writes local properties into its event log. Spark has a daemon of
-# Python workers for each environment, so this variable is the same for all contexts.
+# Environment variable: the secrets of a task (``Access``). Spark passes the environment of a Python function to the
+# workers that run it, whichever thread submits the job. A local property would belong to one thread, and Spark writes
+# local properties into its event log. The value is the same for all contexts of a driver, because Spark starts a daemon
+# of Python workers for each different environment.
 ACCESS_VARIABLE = "PS2_TASK_ACCESS"
-# Local property: the fleet of the active context, without secrets, for tasks whose closure has no handle.
+# Local property: the fleet of the active context, without secrets. Tasks without a handle in their closure need it.
 FLEET_PROPERTY = "ps2.fleet"
-# Local property: ids of the fleets whose contexts were stopped, so that a task of an older closure fails at once.
+# Local property: ids of the fleets of stopped contexts. A task with a handle of such a fleet fails at once.
 STOPPED_PROPERTY = "ps2.stopped"
 # Local property: the number of the fleet's rollbacks to a checkpoint when the job was submitted.
 EPOCH_PROPERTY = "ps2.epoch"
-# A client of Spark Connect can set neither environment nor local properties. Files of its session have the same
-# content; the file whose name sorts last is used. The epoch, which belongs to a job, is in a tag of the job.
+# A client of Spark Connect can set neither the environment nor local properties. It adds files with the same content to
+# its session; tasks read the file whose name sorts last. The epoch belongs to a job, so it is in a tag of the job.
 TASK_FILES = "ps2-given-*.json"
 EPOCH_TAG = "ps2-epoch-"
 TAGS_PROPERTY = "spark.job.tags"
@@ -48,22 +49,22 @@ def task_context() -> Any | None:
 
 
 def is_later_attempt() -> bool:
-    """Return True in a task that Spark has attempted before."""
+    """Return True in a task attempt after the first."""
     context = task_context()
     return context is not None and context.attemptNumber() > 0
 
 
 def task_access() -> str | None:
-    """Return the access to fleets that the driver passed to this task; None outside a task."""
+    """Return the secrets that the driver passed to this task, for ``unseal``; None outside a task."""
     if task_context() is None:
         return None
     return os.environ.get(ACCESS_VARIABLE) or _task_file().access
 
 
 def task_fleet() -> FleetRef | None:
-    """Return the fleet of the first handle in this task's closure, or else of the thread that submitted the task.
+    """Return the fleet of the first handle in this task's closure. Without a handle, that of the submitting thread.
 
-    None outside a task, and if that thread has no fleet.
+    Returns None outside a task, and if the submitting thread has no fleet.
     """
     context = task_context()
     if context is None:
@@ -71,7 +72,7 @@ def task_fleet() -> FleetRef | None:
     if _function.attempt == context.taskAttemptId() and _function.fleet is not None:
         return _function.fleet
     text = context.getLocalProperty(FLEET_PROPERTY) or _task_file().fleet
-    return fleet_of(text) if text else None
+    return parse_fleet(text) if text else None
 
 
 def stopped_fleets() -> list[str]:
@@ -96,7 +97,7 @@ def task_epoch() -> int | None:
 
 @dataclass(frozen=True)
 class _TaskFile:
-    """The values that a client of Spark Connect passes to its tasks: those of ``ACCESS_VARIABLE`` and properties."""
+    """What a client of Spark Connect passes to its tasks in a file: the access, the fleet and the stopped fleets."""
 
     attempt: int | None = None
     access: str | None = field(default=None, repr=False)
@@ -105,7 +106,7 @@ class _TaskFile:
 
 
 def write_task_file(folder: Path, access: str, fleet: str | None, stopped: Sequence[str]) -> Path:
-    """Write the values for tasks of a session to a new file in a folder. Its name sorts after those of older files."""
+    """Write the values for the tasks of a Spark session to a new file in a folder. Its name sorts after older names."""
     file = folder / TASK_FILES.replace("*", f"{time.time_ns():020}")
     file.touch(mode=0o600)
     file.write_text(json.dumps({"access": access, "fleet": fleet, "stopped": list(stopped)}))
@@ -116,7 +117,7 @@ _newest_task_file = _TaskFile()
 
 
 def _task_file() -> _TaskFile:
-    """Return the driver's settings for this task from a file; empty unless the driver is a client of Spark Connect."""
+    """Return the values for this task from the newest file; no values if the driver is not a Spark Connect client."""
     global _newest_task_file
     context = task_context()
     if context is None or ACCESS_VARIABLE in os.environ:
@@ -130,7 +131,7 @@ def _task_file() -> _TaskFile:
 
 
 def shipped_folder() -> str | None:
-    """Return the folder on this host where Spark puts the files that it ships; None outside a task."""
+    """Return the folder on this host of the files that Spark sends to tasks (``SparkFiles``); None outside a task."""
     if task_context() is None:
         return None
     from pyspark import SparkFiles
@@ -140,10 +141,14 @@ def shipped_folder() -> str | None:
 
 @dataclass
 class _Function:
-    """The function that this worker runs for a task. Its name is that of the first handle in its closure, or in use.
+    """The user's function that this Python worker runs for a task.
 
-    Two Python workers may run in one task (a DataFrame's function, then an RDD's), and must not share mutation ids. A
-    pickled copy of a handle has its own name, which is the same in all attempts.
+    One task may run two Python workers (a DataFrame's function, then an RDD's), and these must not share mutation ids.
+    So ids contain the function's name: the id of the first pickled handle that its closure contains, or that it uses.
+    This id is the same in all attempts.
+
+    Attributes:
+        attempt: the id of the task attempt that the name belongs to.
     """
 
     attempt: int | None = None
@@ -154,17 +159,17 @@ class _Function:
 _function = _Function()
 
 
-def note_unpickled(copy: str, fleet: FleetRef | None = None) -> None:
-    """Record that a copy of a handle was unpickled in this process.
+def record_unpickled(copy: str, fleet: FleetRef | None = None) -> None:
+    """Record that a copy of a handle was unpickled in this process. ``copy``: its id.
 
-    Only handles of the closure name the function: a reused worker can have a broadcast handle of an earlier task.
+    Only handles in the closure can name the function, because a reused worker may also unpickle broadcast handles.
     """
     if task_context() is not None and _is_reading_closure():
-        note_used(copy, fleet)
+        record_use(copy, fleet)
 
 
-def note_used(copy: str, fleet: FleetRef | None = None) -> None:
-    """Record that a copy of a handle is used in this process; "": the handle was never pickled."""
+def record_use(copy: str, fleet: FleetRef | None = None) -> None:
+    """Record that a pickled copy of a handle is used in this process. ``copy``: its id; "": it was never pickled."""
     context = task_context()
     if copy and context is not None and context.taskAttemptId() != _function.attempt:
         _function.attempt, _function.name, _function.fleet = context.taskAttemptId(), copy, fleet
@@ -180,21 +185,23 @@ def _is_reading_closure() -> bool:
     return False
 
 
-# Bits of a mutation's number within one phase.
+# A mutation's number is its phase, followed by this number of bits for its index in the phase.
 PHASE_BITS = 20
 
 
 @dataclass
 class RunIds:
-    """Numbers the mutations of one worker of a run, by phase and then in order, so that a retry repeats the ids.
+    """Numbers the mutations of one worker of a run: first by phase, then in order. A retry repeats the ids.
 
     Attributes:
-        series: the fleet's series of runs.
-        phase: 2 * t before clock t, and 2 * t + 1 in clock t.
+        series: the common prefix of the mutation ids of the fleet's runs.
+        run: the number of the run.
+        rank: the worker's rank.
+        phase: 2 * t between clock t - 1 and clock t, and 2 * t + 1 in clock t.
         settled: mutations of phases below this phase are never repeated.
-        epoch: the fleet's rollback count when the worker was last told its position.
-        seen: the rollback count that the worker's reads reflect. If it exceeds ``epoch``, the current clock will be
-            redone, and its changes are discarded.
+        epoch: the fleet's rollback count when the run last told the worker its clock.
+        seen: the fleet's rollback count at the worker's last read. If it exceeds ``epoch``, the worker will repeat the
+            current clock, and its changes are discarded.
         number: the number of the next mutation in this phase.
     """
 
@@ -219,7 +226,7 @@ class RunIds:
     def next(self) -> RequestId:
         number, self.number = self.number, self.number + 1
         if number >> PHASE_BITS:
-            raise UsageError(f"a worker may change vectors at most {1 << PHASE_BITS} times per clock")
+            raise UsageError(f"a worker's clock: expected at most {1 << PHASE_BITS} changes of vectors, got more")
         return RequestId(
             f"{self.series}/{self.run}/{self.rank}",
             (self.phase << PHASE_BITS) + number,
@@ -231,10 +238,10 @@ class RunIds:
 
 @dataclass
 class MutationIds:
-    """Hands out mutation ids.
+    """Creates mutation ids.
 
-    In a run: see ``RunIds``. In another task, an id is (fleet, Spark application, stage, rdd_partition, function) and
-    the index of the mutation in this attempt, so that a retried or speculative attempt of the task or its stage repeats
+    In ``ps.run``, see ``RunIds``. In another task, an id is (fleet, Spark application, stage, RDD partition, function)
+    and the index of the mutation in this attempt. A retried or speculative attempt of the task or of its stage repeats
     the ids. In other processes, an id is the session and a counter.
     """
 
@@ -264,8 +271,8 @@ class MutationIds:
             scope = f"{series}/{stage}/{context.partitionId()}/{function}"
             return RequestId(scope, next(self._attempt_numbers), series=series, stage=stage)
 
-    def unnumbered(self) -> RequestId | None:
-        """Return an id that names this task's stage or run but is not one of its mutations; None outside a task."""
+    def unnumbered_id(self) -> RequestId | None:
+        """Return an id that identifies this task's stage or run, but no mutation of it; None outside a task."""
         context = task_context()
         if context is None:
             return None
@@ -276,18 +283,18 @@ class MutationIds:
 
     @property
     def holder(self) -> str:
-        """The holder of handles created now: this attempt of a task, or this session."""
+        """The holder of the rows of new handles: this attempt of a task or, outside tasks, this session."""
         context = task_context()
         return self.session if context is None else f"{_series(self.fleet)}/attempt/{context.taskAttemptId()}"
 
-    def done(self, id: RequestId) -> None:
-        """Record that a mutation was answered or abandoned. Ids of tasks stay: the next attempt may repeat them."""
+    def retire(self, id: RequestId) -> None:
+        """Record that a mutation was answered or given up. No effect in tasks: another attempt may repeat it."""
         if id.scope == self.session:
             with self._lock:
                 self._in_flight.discard(id.number)
 
 
 def _series(fleet: str) -> str:
-    """Return the id prefix of the current task's stages, which differs between Spark applications."""
+    """Return the common prefix of the mutation ids of this task's Spark application."""
     text = task_access()
-    return fleet if text is None else series_of(fleet, unseal(text).application)
+    return fleet if text is None else mutation_id_prefix(fleet, unseal(text).application)

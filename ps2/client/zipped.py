@@ -39,11 +39,11 @@ class PartitionResults:
         return self.reduce(lambda a, b: a + b)
 
     def max(self, key: Callable[[Any], Any] | None = None) -> Any:
-        """Return the largest result, or the one whose ``key`` is largest."""
+        """Return the largest result; with ``key``, the result with the largest ``key(result)``."""
         return max(self._results, key=key) if key is not None else max(self._results)
 
     def min(self, key: Callable[[Any], Any] | None = None) -> Any:
-        """Return the smallest result, or the one whose ``key`` is smallest."""
+        """Return the smallest result; with ``key``, the result with the smallest ``key(result)``."""
         return min(self._results, key=key) if key is not None else min(self._results)
 
     def reduce(self, f: Callable[[Any, Any], Any]) -> Any:
@@ -67,8 +67,8 @@ def map_partitions(
     if not callable(fn):
         raise UsageError(f"mapPartitions: expected a function, got {fn!r}")
     try:
-        code = np.frombuffer(cloudpickle.dumps(fn), np.uint8)
-    except Exception as error:  # a closure may hold anything, and pickling may fail with any exception
+        pickled_fn = np.frombuffer(cloudpickle.dumps(fn), np.uint8)
+    except Exception as error:  # a closure may contain any object, and pickling may raise any exception
         raise UsageError(f"mapPartitions: {fn!r} cannot be pickled: {error}") from error
     operations = tuple(
         Operation(
@@ -77,7 +77,7 @@ def map_partitions(
             p.index,
             target.rows,
             {"with_index": int(with_index)},
-            (code,),
+            (pickled_fn,),
             others=target.other_matrices,
         )
         for p in target.partitions
@@ -90,10 +90,10 @@ def map_partitions(
 
 
 class ZippedDCV(Generic[H]):
-    """The result of ``u.zip(v, ...)``: several vectors for one operation.
+    """The result of ``u.zip(v, ...)``: several vectors for operations on the same columns of all of them.
 
-    Vectors that are not co-located with the first are copied to it for each call, and copied back if the call may have
-    changed them.
+    For each call, vectors that are not co-located with the first vector are copied to its servers. If the call may
+    change them, they are copied back.
     """
 
     def __init__(self, vectors: tuple[H, ...]) -> None:
@@ -106,9 +106,9 @@ class ZippedDCV(Generic[H]):
         """Call ``fn(u, v, ...)`` once per partition, on the servers, immediately.
 
         Args:
-            fn: receives one array per vector, of its dtype, shape (columns of the partition,), writable: its changes to
-                these arrays are written to the vectors. ``fn`` is pickled, and runs with all rows of the partition
-                locked.
+            fn: receives one array per vector, of the vector's dtype and shape (columns of the partition,). The arrays
+                are writable, and changes to them change the vectors. ``fn`` is pickled, and runs while all rows of the
+                partition are locked.
             readOnly: True if ``fn`` only reads. Its arrays are then not writable, the server keeps no undo copy, and
                 nothing is sent to replicas.
 
@@ -116,22 +116,22 @@ class ZippedDCV(Generic[H]):
             The return values of the calls, in the order of the partitions.
 
         Raises:
-            OpError: ``fn`` raised, or returned something that cannot be pickled; its changes to that partition are
-                undone.
+            OpError: ``fn`` raised an error or returned an object that cannot be pickled; its changes to that partition
+                are undone.
         """
         return self._map(fn, False, readOnly)
 
     def mapPartitionsWithIndex(self, fn: Callable[..., Any], readOnly: bool = False) -> PartitionResults:
-        """Call ``fn(partition, u, v, ...)``: like ``mapPartitions``, with the ``Partition`` first."""
+        """Call ``fn(partition, u, v, ...)``: like ``mapPartitions``, with the ``Partition`` as first argument."""
         return self._map(fn, True, readOnly)
 
     def apply(self, name: str, indices: Any = None, **given: Any) -> Any:
         """Run an operation (``ps2 ops`` lists them; docs/kernels.md) on the servers, atomically on each partition.
 
         Args:
-            name: such as "adam", "sgd", "momentum", "adagrad", "rmsprop" or "ftrl", or an operation of your own.
-            indices: int64 of shape (n,), any order, duplicates count once. Runs the operation at these columns only, if
-                it supports that ("ftrl_weights"). Absent keys of a sparse vector stay absent.
+            name: the operation: "adam", "sgd", "momentum", "adagrad", "rmsprop", "ftrl" or an operation of your own.
+            indices: int64 of shape (n,), any order, duplicates count once. Runs the operation only at these columns, if
+                it supports indices ("ftrl_weights"). Absent keys of a sparse vector stay absent.
             given: the operation's scalars and arrays. The declared axis of an array decides which slice each server
                 gets.
 
@@ -139,7 +139,7 @@ class ZippedDCV(Generic[H]):
             The declared answer, merged over all partitions; the first vector if the operation returns nothing.
 
         Raises:
-            NotFoundError, ConfigError, DTypeError, ShapeError: there is no such operation, or its arguments are wrong.
+            NotFoundError, ConfigError, DTypeError, ShapeError: there is no such operation, or an argument is invalid.
         """
         op = lookup(name)
         if indices is not None:
@@ -172,10 +172,10 @@ class ZippedDCV(Generic[H]):
         return results
 
     def _write_back(self, colocated: list[H], written: tuple[str, ...], names: tuple[str, ...]) -> None:
-        """Copy the vectors named in ``written`` back to their originals."""
-        for name, original, used in zip(names, self._vectors, colocated, strict=True):
-            if used is not original and name in written:
-                source = colocated_copy(original, used)  # a copy is freed when the name goes out of scope
+        """Copy the vectors with a name in ``written`` back to their originals."""
+        for name, original, copy in zip(names, self._vectors, colocated, strict=True):
+            if copy is not original and name in written:
+                source = colocated_copy(original, copy)  # a copy is freed when the variable goes out of scope
                 submit(original._session, declared(original._target(source), "copy", {}))
 
 
@@ -191,14 +191,14 @@ class Matrix(Protocol):
     @property
     def _session(self) -> Session: ...
     def _target(self) -> Target: ...
-    def _colocated(self, where: str, kind: str, operand: Any) -> Handle: ...
+    def _colocated(self, label: str, kind: str, operand: Any) -> Handle: ...
 
 
 M = TypeVar("M", bound=Matrix)
 
 
 class ZippedMatrix(Generic[M]):
-    """The result of ``m.zip(other, ...)``: matrices of equal shape for operations on vectors, row by row."""
+    """The result of ``m.zip(other, ...)``: matrices of equal shape, for operations on the vectors of each row."""
 
     def __init__(self, matrices: tuple[M, ...]) -> None:
         first, *others = matrices
@@ -211,7 +211,7 @@ class ZippedMatrix(Generic[M]):
         self._matrices = matrices
 
     def apply(self, name: str, **scalars: Any) -> Any:
-        """Run an operation on vectors, such as "adagrad", on each row of the matrices, in one request per server.
+        """Run an operation on vectors, such as "adagrad", on each row of the matrices, with one request per server.
 
         Args:
             scalars: the operation's scalars.
@@ -221,11 +221,11 @@ class ZippedMatrix(Generic[M]):
 
         Raises:
             UsageError: the operation takes other operands than vectors and scalars.
-            NotFoundError, ConfigError, DTypeError, ShapeError: there is no such operation, or its arguments are wrong.
+            NotFoundError, ConfigError, DTypeError, ShapeError: there is no such operation, or an argument is invalid.
         """
         op = lookup(name)
         if set(op.operands) != {"row"}:
-            raise UsageError(f"operation {name!r}: expected only vectors and scalars as operands; use m.apply for it")
+            raise UsageError(f"operation {name!r}: expected only vectors and scalars as operands; use m.apply instead")
         first = self._matrices[0]
         others = [matrix._first for matrix in self._matrices[1:]]
         target = replace(first._target(), others=first._first._others(others))

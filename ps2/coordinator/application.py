@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from ps2.certificates import Tls
-from ps2.client.fleet import Access, FleetRef, fleet_text, seal, series_of
+from ps2.client.fleet import Access, FleetRef, fleet_text, mutation_id_prefix, seal
 from ps2.config import Binding, host_of, is_loopback, is_wildcard, new_token, split_address
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.master import Master
@@ -137,7 +137,7 @@ class Application:
             return
         if (tracker := spark.status_tracker()) is not None:
             # Watches of earlier applications end by themselves.
-            series = series_of(self._fleet.id, spark.application_id)
+            series = mutation_id_prefix(self._fleet.id, spark.application_id)
             self.stages.append(StageWatch(spark, tracker, series, self._master, self._control))
 
     def renew(self) -> None:

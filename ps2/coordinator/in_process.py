@@ -22,7 +22,7 @@ from ps2.coordinator.master import Master
 from ps2.coordinator.servicer import MasterServicer
 from ps2.errors import PS2Error
 from ps2.matrix.partition import Wire
-from ps2.protocol.arrays import delivered, plain_spec, receive_array, stored, to_send
+from ps2.protocol.arrays import decode_array, deliver, plain_spec, receive_array, to_send
 from ps2.protocol.messages import Array, Operation, Reply, Request, Result
 from ps2.rpc.control import ServerControl
 from ps2.server.engine import Engine
@@ -91,7 +91,8 @@ def _received_operation(operation: Operation) -> Operation:
     """Return an operation with copied arrays, as after a network transfer: neither side sees the other's arrays."""
     wire, keys = operation.wire, operation.keys
     arrays = tuple(
-        np.array(array if wire is None else stored(*to_send(array, wire)), order="C") for array in operation.arrays
+        np.array(array if wire is None else decode_array(*to_send(array, wire)), order="C")
+        for array in operation.arrays
     )
     if keys is not None and keys.columns is not None:
         keys = replace(keys, columns=keys.columns.copy())
@@ -100,7 +101,7 @@ def _received_operation(operation: Operation) -> Operation:
 
 def _received_result(operation: Operation, result: Result) -> Result:
     """Return a result with copied arrays; the first array is in the operation's ``into``, if that is set."""
-    arrays = result.arrays if result.streamed is None else (result.streamed.whole(),)
+    arrays = result.arrays if result.streamed is None else (result.streamed.to_array(),)
     targets = (operation.into, *(None for _ in arrays[1:]))
     return Result(
         result.scalar,
@@ -112,4 +113,4 @@ def _received_array(array: Array, wire: Wire | None, into: Array | None) -> Arra
     values, spec = (array, plain_spec(array)) if wire is None else to_send(array, wire)
     target = receive_array(spec, into)
     target.reshape(-1)[:] = values.reshape(-1)
-    return delivered(target, spec, into)
+    return deliver(target, spec, into)

@@ -1,6 +1,6 @@
 """An unnamed file of blocks of arrays: blocks are appended, and one block at a time is mapped into memory.
 
-The system frees the file when the process ends, even if the process crashes.
+The operating system deletes the file when the process ends, even if the process crashes.
 """
 
 from __future__ import annotations
@@ -48,19 +48,22 @@ class BlockSlice:
 
 
 class BlockFile:
-    """Blocks of named 1-D arrays in a file; the system frees the file with the last reference to this object."""
+    """Blocks of named 1-D arrays in a file. The file is deleted with the last reference to this object.
+
+    Attributes:
+        size: the size of the file in bytes.
+    """
 
     def __init__(self, folder: str) -> None:
-        """Make an empty file that only this user can read; raise SpillError if the folder is missing, read-only or
-        full."""
+        """Create an empty file that only this user can read; raise SpillError if that fails."""
         self.folder = folder
         self.size = 0
         try:
-            # The file has no name if the file system supports that (O_TMPFILE), else it is unlinked immediately.
+            # If the file system supports O_TMPFILE, the file has no name; if not, its name is removed immediately.
             with tempfile.TemporaryFile(dir=folder, prefix="ps2-rows-", buffering=0) as file:
                 self._fd = os.dup(file.fileno())
         except OSError as error:
-            raise SpillError(f"rows cannot be kept in a file in {folder}: {error.strerror}") from error
+            raise SpillError(f"rows cannot be stored in a file in {folder}: {error.strerror}") from error
         weakref.finalize(self, os.close, self._fd)
 
     def __reduce__(self) -> NoReturn:
@@ -69,16 +72,16 @@ class BlockFile:
         )
 
     def append(self, arrays: Mapping[str, Array]) -> BlockSlice:
-        """Append a block; raise SpillError, which names the needed and free bytes, if the disk is full or fails."""
+        """Append a block; raise SpillError, with the needed and the free bytes, if the disk is full or fails."""
         slices, size = {}, 0
         for name, array in arrays.items():
-            size = _rounded(size, ALIGNMENT)
+            size = _round_up(size, ALIGNMENT)
             slices[name] = ArraySlice(size, array.dtype, len(array))
             size += array.nbytes
         block = BlockSlice(self.size, size, slices)
         for name, array in arrays.items():
             self._write(array, block.offset + slices[name].offset, size)
-        self.size = _rounded(block.offset + size, PAGE_BYTES)
+        self.size = _round_up(block.offset + size, PAGE_BYTES)
         return block
 
     def overwrite(self, block: BlockSlice, name: str, array: Array) -> None:
@@ -88,7 +91,7 @@ class BlockFile:
         self._write(array, block.offset + old.offset, array.nbytes)
 
     def arrays(self, block: BlockSlice) -> dict[str, Array]:
-        """Map a block, as long as one of its arrays exists. Changes to the arrays do not change the file."""
+        """Map a block into memory until its last array is freed. Changes to the arrays do not change the file."""
         if not block.size:
             return {name: np.empty(0, part.dtype) for name, part in block.arrays.items()}
         protection = mmap.PROT_READ | mmap.PROT_WRITE
@@ -98,7 +101,7 @@ class BlockFile:
             name: np.frombuffer(mapped, part.dtype, part.length, part.offset) for name, part in block.arrays.items()
         }
 
-    def _write(self, array: Array, offset: int, needed: int) -> None:
+    def _write(self, array: Array, offset: int, needed_bytes: int) -> None:
         if not len(array):
             return
         data = memoryview(np.ascontiguousarray(array).view(np.uint8))  # type: ignore[arg-type]
@@ -107,33 +110,33 @@ class BlockFile:
                 written = os.pwrite(self._fd, data, offset)
                 data, offset = data[written:], offset + written
         except OSError as error:
-            os.ftruncate(self._fd, self.size)  # drop the part of the block that was written
-            raise SpillError(self._why(error, needed)) from error
+            os.ftruncate(self._fd, self.size)  # remove the written part of the block
+            raise SpillError(self._error_text(error, needed_bytes)) from error
 
-    def _why(self, error: OSError, needed: int) -> str:
+    def _error_text(self, error: OSError, needed_bytes: int) -> str:
         system = os.statvfs(self.folder)
-        free = system.f_bavail * system.f_frsize
+        free_bytes = system.f_bavail * system.f_frsize
         rows = f"{self.size:,} bytes of rows are in a file in {self.folder}"
         if error.errno in FULL:
             return (
-                f"{rows}, and {needed:,} more bytes do not fit: {error.strerror}, {free:,} bytes are free there. Give "
-                "Spark larger local disks (spark.local.dir), or its workers more memory, or use more workers"
+                f"{rows}, and {needed_bytes:,} more bytes do not fit: {error.strerror}, {free_bytes:,} bytes are free "
+                "there. Give Spark larger local disks (spark.local.dir) or its workers more memory, or use more workers"
             )
-        return f"{rows}, and {needed:,} more bytes cannot be written: {error.strerror}"
+        return f"{rows}, and {needed_bytes:,} more bytes cannot be written: {error.strerror}"
 
 
-def load(array: Array) -> None:
-    """Read a mapped array's pages into memory, without the GIL."""
+def read_pages(array: Array) -> None:
+    """Read the pages of a mapped array into memory, without the GIL."""
     _touch(array.view(np.uint8))
 
 
-def _rounded(size: int, unit: int) -> int:
+def _round_up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
 @kernel
 def _touch(data: npt.NDArray[np.uint8]) -> int:
     total = 0
-    for position in range(0, len(data), 4096):
+    for position in range(0, len(data), 4096):  # one byte of each page, of at least 4 KiB
         total += data[position]
     return total

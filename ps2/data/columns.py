@@ -1,4 +1,4 @@
-"""Reads columns of Arrow batches (vectors, arrays and numbers of a DataFrame's rows) as checked NumPy arrays."""
+"""Reads columns of Arrow batches (vectors, arrays and numbers of a DataFrame's rows) as valid NumPy arrays."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Array = npt.NDArray[Any]
 
 # The fields of a pyspark.ml (or mllib) vector in Arrow. Type 0 is sparse; type 1 is dense, with null size and indices.
 VECTOR = {"type", "size", "indices", "values"}
-# The maximum number of names in a message.
+# Messages list at most this many names.
 MAX_LISTED = 20
-# The advice in errors for null and NaN where missing values are not allowed.
+# The advice in errors about null and NaN in data that must not have missing values.
 IMPUTE = "impute null and NaN, or drop these rows"
 VECTORS = "a vector of pyspark.ml, an array of numbers, or the names of number columns"
 
 
 def as_arrow(values: Any, kind: pa.DataType | None = None, from_pandas: bool | None = None) -> Any:
-    """Return an array or pandas column as an Arrow array, or chunked array; raises like ``pyarrow.array``.
+    """Return an array or pandas column as an Arrow array or chunked array; raise errors like ``pyarrow.array``.
 
-    The values can be sparse, or have another byte order. Categories become their values.
+    The values may be a sparse pandas column or have another byte order. Categories become their values.
     """
     if hasattr(values, "sparse"):
         values = values.sparse.to_dense()
@@ -41,14 +41,14 @@ def as_arrow(values: Any, kind: pa.DataType | None = None, from_pandas: bool | N
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """The features of rows, row after row.
+    """The features of rows, in the order of the rows.
 
     Attributes:
         lengths: the number of entries of each row, int64, shape (n,).
         columns: the columns of the entries, int32 or int64, shape (nnz,), strictly ascending in each row.
-        values: the values of the entries, float32 or float64, shape (nnz,), finite, or NaN for a missing value. Values
-            of a repeated index of a vector are added up.
-        size: the number of columns; None if there is no row.
+        values: the values of the entries, float32 or float64, shape (nnz,); finite, or NaN for a missing value. If a
+            vector repeats an index, its values are added up.
+        size: the number of columns; None if there are no rows.
     """
 
     lengths: Int64s
@@ -71,7 +71,7 @@ def read_features(
         names: a column of vectors or arrays, or several columns of numbers.
         before: the number of rows before this batch, for messages.
         size: the expected size of vectors and arrays; None: the size of the first row.
-        missing: whether NaN and null numbers are missing values; else they are errors.
+        missing: True if NaN and null numbers are missing values; False if they are errors.
     """
     if not isinstance(names, str):
         return _from_numbers(batch, names, dtype, before, missing)
@@ -128,26 +128,26 @@ def number_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def named_column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """Return a column; raise InputError unless there is exactly one of that name."""
-    # All names are listed only for an error: with many columns, a list for each column would take quadratic time.
+    """Return a column; raise InputError unless exactly one column has this name."""
+    # Only an error reads ``schema.names``: with many columns, a list for each look-up would take quadratic time.
     index = batch.schema.get_field_index(name)
     if index < 0:
         names = batch.schema.names
         if name in names:
-            raise InputError(f"column {name!r}: expected one column of that name, got {names.count(name)}")
-        raise InputError(f"there is no column {name!r}; there are: {listed(names)}")
+            raise InputError(f"column {name!r}: expected one column with this name, got {names.count(name)}")
+        raise InputError(f"there is no column {name!r}; there are: {join_names(names)}")
     return batch.column(index)
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names for a message; if there are many, the first names and the number of all."""
+def join_names(names: Sequence[str]) -> str:
+    """Return names for a message; of more than ``MAX_LISTED``, the first names and the number of all names."""
     if len(names) <= MAX_LISTED:
         return ", ".join(names)
     return f"{', '.join(names[:MAX_LISTED])}, ... ({len(names):,} in all)"
 
 
 class _Checks:
-    """Checks of a column's rows; errors name the column and the row."""
+    """Checks of a column's rows; errors name the column and the row. Arguments are those of ``read_features``."""
 
     def __init__(self, name: str, before: int, size: int | None = None, missing: bool = False) -> None:
         self._name = name
@@ -156,10 +156,11 @@ class _Checks:
         self._missing = missing
 
     def fail(self, row: int, got: str, expected: str, more: int = 0) -> NoReturn:
-        others = f" (and {more} more of these rows)" if more else ""
+        """Raise InputError for a row; ``more``: the number of further invalid rows."""
+        others = f" (and {more} more rows)" if more else ""
         advice = f": {IMPUTE}" if got.startswith(("nan", "null")) else ""
-        where = f"column {self._name!r}, row {self._before + row}"
-        raise InputError(f"{where}: expected {expected}, got {got}{others}{advice}")
+        label = f"column {self._name!r}, row {self._before + row}"
+        raise InputError(f"{label}: expected {expected}, got {got}{others}{advice}")
 
     def check_rows(self, is_invalid: Array, values: Array, expected: str) -> None:
         """Raise InputError for the first invalid row; the message shows its value."""
@@ -172,8 +173,8 @@ class _Checks:
             rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
             self.fail(int(rows[0]), "null", expected, len(rows) - 1)
 
-    def entries(self, flat: pa.Array, lengths: Int64s, dtype: np.dtype[Any]) -> Array:
-        """Return the values of all rows; raise for infinities, and for NaN and null unless they are missing values."""
+    def read_entries(self, flat: pa.Array, lengths: Int64s, dtype: np.dtype[Any]) -> Array:
+        """Return the values of all rows; raise InputError for infinity, and for NaN and null if these are errors."""
         expected = f"finite features that fit {dtype}"
         if flat.null_count and not self._missing:
             entry = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False)))
@@ -187,8 +188,8 @@ class _Checks:
             self.fail(find_row(entry, lengths), f"{numbers[entry]:g} in it", expected)
         return values
 
-    def one_size(self, sizes: Array) -> int | None:
-        """Return the size of all rows, which must be equal."""
+    def common_size(self, sizes: Array) -> int | None:
+        """Return the size of all rows; None if there are no rows. Raise InputError if the sizes differ."""
         is_known = self._size is not None
         differs = sizes != (self._size if is_known else sizes[:1])
         if differs.any():
@@ -218,24 +219,23 @@ def _from_numbers(
 
 def _from_arrays(column: pa.Array, dtype: np.dtype[Any], checks: _Checks) -> Features:
     lengths = list_lengths(column)
-    return Features(
-        lengths, dense_columns(lengths), checks.entries(column.flatten(), lengths, dtype), checks.one_size(lengths)
-    )
+    entries = checks.read_entries(column.flatten(), lengths, dtype)
+    return Features(lengths, dense_columns(lengths), entries, checks.common_size(lengths))
 
 
 def _from_vectors(column: pa.StructArray, dtype: np.dtype[Any], checks: _Checks) -> Features:
     # ``field`` respects the slice of a struct, and ``flatten`` the slice of a list.
-    kinds, sizes, indices, values = (column.field(name) for name in ("type", "size", "indices", "values"))
+    types, sizes, indices, values = (column.field(name) for name in ("type", "size", "indices", "values"))
     lengths = list_lengths(values)
-    entries = checks.entries(values.flatten(), lengths, dtype)
-    is_dense = kinds.to_numpy(zero_copy_only=False) == 1
+    entries = checks.read_entries(values.flatten(), lengths, dtype)
+    is_dense = types.to_numpy(zero_copy_only=False) == 1
     if is_dense.all():
-        return Features(lengths, dense_columns(lengths), entries, checks.one_size(lengths))
+        return Features(lengths, dense_columns(lengths), entries, checks.common_size(lengths))
     sparse_columns = indices.flatten().to_numpy(zero_copy_only=False)
     is_malformed = np.where(is_dense, 0, lengths) != list_lengths(indices)
     checks.check_rows(is_malformed, lengths, "as many indices as values")
     sizes = np.where(is_dense, lengths, sizes.fill_null(-1).to_numpy(zero_copy_only=False))
-    size = checks.one_size(sizes)
+    size = checks.common_size(sizes)
     if not is_dense.any():
         columns = sparse_columns
     else:
@@ -271,7 +271,7 @@ def list_lengths(lists: pa.Array) -> Int64s:
 
 
 def dense_columns(lengths: Int64s) -> Array:
-    """Return the columns of the entries of dense rows: 0, 1, ... in each row."""
+    """Return the columns of the entries of dense rows with these lengths: 0, 1, ... in each row."""
     if len(lengths) and (lengths == lengths[0]).all():
         return np.tile(np.arange(lengths[0], dtype=np.int32), len(lengths))
     ends = np.cumsum(lengths)

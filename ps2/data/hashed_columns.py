@@ -27,14 +27,14 @@ CATEGORIES = "strings, integers or booleans, or arrays of them"
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """The pairs of one field, row after row. ``values`` None: all values are 1; ``lengths`` None: one pair per row."""
+    """The (key, value) pairs of one field, in the order of the rows."""
 
     keys: Int64s
-    values: Float32s | None = None
-    lengths: Int64s | None = None
+    values: Float32s | None = None  # None: all values are 1
+    lengths: Int64s | None = None  # the number of pairs of each row; None: one pair per row
 
-    def present(self, mask: Mask | None) -> _Pairs:
-        """Drop the pairs of rows where the mask is False; each row has one pair before. None: drop nothing."""
+    def keep_rows(self, mask: Mask | None) -> _Pairs:
+        """Drop the pairs of rows where the mask is False; None: drop no pair. Each row must have one pair."""
         if mask is None:
             return self
         values = None if self.values is None else self.values[mask]
@@ -43,7 +43,7 @@ class _Pairs:
 
 def hash_batch(hasher: KeyFields, batch: pa.RecordBatch, before: int) -> KeyRows:
     """Return the pairs of a batch's rows; see ``FieldHasher.rows``."""
-    return _joined(_Batch(hasher, batch, before), hasher)
+    return _join_fields(_Batch(hasher, batch, before), hasher)
 
 
 def name_keys(hasher: KeyFields, batch: pa.RecordBatch) -> dict[int, tuple[str, str | None]]:
@@ -55,9 +55,9 @@ def name_keys(hasher: KeyFields, batch: pa.RecordBatch) -> dict[int, tuple[str, 
             continue
         pairs = reader.pairs(field)
         distinct, inverse = find_distinct(pairs.keys)
-        first = np.zeros(len(distinct), np.int64)
-        first[inverse[::-1]] = np.arange(len(inverse))[::-1]
-        for key, text in zip(distinct.tolist(), reader.texts(field, pairs, first), strict=True):
+        first_positions = np.zeros(len(distinct), np.int64)
+        first_positions[inverse[::-1]] = np.arange(len(inverse))[::-1]
+        for key, text in zip(distinct.tolist(), reader.texts(field, pairs, first_positions), strict=True):
             named[key] = field.name, text
     return named
 
@@ -71,7 +71,7 @@ class _Batch:
         self._hasher = hasher
         self.batch = batch
         self._before = before
-        self._singles: dict[str, tuple[Int64s, Mask | None]] = {}
+        self._one_per_row: dict[str, tuple[Int64s, Mask | None]] = {}  # the results of ``_keys_per_row``
 
     def pairs(self, field: Field) -> _Pairs:
         """Return the pairs of a field."""
@@ -80,17 +80,17 @@ class _Batch:
         if field.kind == "numeric":
             numbers, mask = self._numbers(field.columns[0])
             keys = np.full(len(numbers), self._hasher.numeric_keys[field.columns[0]], np.int64)
-            return _Pairs(keys, numbers.astype(np.float32)).present(mask)
+            return _Pairs(keys, numbers.astype(np.float32)).keep_rows(mask)
         if field.kind == "cross":
-            return self._crossed(field)
+            return self._hash_crosses(field)
         column = named_column(self.batch, field.columns[0])
         if field.kind == "categorical" and is_list(column.type):
-            return self._listed(field, column)
-        keys, mask = self._single(field)
-        return _Pairs(keys).present(mask)
+            return self._hash_lists(field, column)
+        keys, mask = self._keys_per_row(field)
+        return _Pairs(keys).keep_rows(mask)
 
     def texts(self, field: Field, pairs: _Pairs, positions: Int64s) -> list[str | None]:
-        """Return the values of some of a field's pairs as texts, given their positions; None for a numeric field."""
+        """Return the values of a field's pairs at some positions as texts; None for a numeric field."""
         if field.kind == "numeric":
             return [None] * len(positions)
         rows = positions
@@ -111,20 +111,21 @@ class _Batch:
             return [buckets.text(int(index)) for index in np.searchsorted(buckets.edges, numbers, "right")]
         return _as_texts(self.batch.column(field.columns[0]).take(pa.array(rows)))
 
-    def _single(self, field: Field) -> tuple[Int64s, Mask | None]:
-        """Return each row's key of a field with one value per row, and a mask of rows with a value; None: all rows."""
+    def _keys_per_row(self, field: Field) -> tuple[Int64s, Mask | None]:
+        """Return the key of each row for a field with one value per row, and a mask of rows with a value; None: all."""
         name = field.hashed_name
-        if name not in self._singles:
-            self._singles[name] = self._bucketed(field) if field.kind == "buckets" else self._categories(field)
-        return self._singles[name]
+        if name not in self._one_per_row:
+            read = self._hash_buckets if field.kind == "buckets" else self._hash_categories
+            self._one_per_row[name] = read(field)
+        return self._one_per_row[name]
 
-    def _bucketed(self, field: Field) -> tuple[Int64s, Mask | None]:
+    def _hash_buckets(self, field: Field) -> tuple[Int64s, Mask | None]:
         numbers, mask = self._numbers(field.columns[0])
         buckets = self._hasher.buckets[field.columns[0]]
         return np.array(buckets.keys, np.int64)[np.searchsorted(buckets.edges, numbers, "right")], mask
 
-    def _categories(self, field: Field) -> tuple[Int64s, Mask | None]:
-        column = _decoded(named_column(self.batch, field.columns[0]))
+    def _hash_categories(self, field: Field) -> tuple[Int64s, Mask | None]:
+        column = _decode_nulls(named_column(self.batch, field.columns[0]))
         mask = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
         return self._hash_values(field.columns[0], column), mask
 
@@ -158,20 +159,20 @@ class _Batch:
             self._fail(name, row, "a finite number that fits float32", f"{numbers[row]:g}{hint}")
         return numbers, mask
 
-    def _crossed(self, field: Field) -> _Pairs:
+    def _hash_crosses(self, field: Field) -> _Pairs:
         for column in field.columns:
             if is_list(named_column(self.batch, column).type):
                 raise InputError(
                     f"column {column!r}: expected one value per row, for the cross {field.name!r}, got lists"
                 )
-        singles = [self._single(self._hasher.parts[column]) for column in field.columns]
-        masks = [mask for _, mask in singles if mask is not None]
-        table = np.stack([keys for keys, _ in singles], axis=1)
+        columns = [self._keys_per_row(self._hasher.parts[column]) for column in field.columns]
+        masks = [mask for _, mask in columns if mask is not None]
+        table = np.stack([keys for keys, _ in columns], axis=1)
         keys = keys_of_crosses(table, np.uint64(self._hasher.seeds[field.hashed_name]))
-        return _Pairs(keys).present(np.logical_and.reduce(masks) if masks else None)
+        return _Pairs(keys).keep_rows(np.logical_and.reduce(masks) if masks else None)
 
-    def _listed(self, field: Field, column: pa.Array) -> _Pairs:
-        lengths, elements = list_lengths(column), _decoded(column.flatten())
+    def _hash_lists(self, field: Field, column: pa.Array) -> _Pairs:
+        lengths, elements = list_lengths(column), _decode_nulls(column.flatten())
         if elements.null_count:
             rows = np.repeat(np.arange(len(lengths)), lengths)
             is_valid = elements.is_valid().to_numpy(zero_copy_only=False)
@@ -191,11 +192,11 @@ class _Batch:
             self._fail(name, row, f"{field.width} keys", str(lengths[row]))
         if len(field.columns) == 1:
             return _Pairs(keys, lengths=lengths)
-        sizes, elements_of_values = self._arrays(field.columns[1], "an array of numbers", _is_number)
-        if (sizes != lengths).any():
-            row = int(np.argmax(sizes != lengths))
-            self._fail(field.columns[1], row, f"{lengths[row]} values, one for each key", str(sizes[row]))
-        numbers = elements_of_values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        num_values, value_elements = self._arrays(field.columns[1], "an array of numbers", _is_number)
+        if (num_values != lengths).any():
+            row = int(np.argmax(num_values != lengths))
+            self._fail(field.columns[1], row, f"{lengths[row]} values, one for each key", str(num_values[row]))
+        numbers = value_elements.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
             values = numbers.astype(np.float32)
         if not np.isfinite(values).all():
@@ -206,7 +207,7 @@ class _Batch:
         return _Pairs(keys, values, lengths)
 
     def _arrays(self, name: str, expected: str, is_expected: Any) -> tuple[Int64s, pa.Array]:
-        """Return the lengths of a column's arrays and all their elements; null is an error."""
+        """Return the lengths of a column's arrays, and the elements of all arrays; null is an error."""
         column = named_column(self.batch, name)
         if not (is_list(column.type) and is_expected(column.type.value_type)):
             raise InputError(f"column {name!r}: expected {expected} in each row, got {column.type}")
@@ -223,12 +224,12 @@ class _Batch:
         raise InputError(f"column {name!r}, row {self._before + row}: expected {expected}, got {got}")
 
 
-def _joined(reader: _Batch, hasher: KeyFields) -> KeyRows:
+def _join_fields(reader: _Batch, hasher: KeyFields) -> KeyRows:
     """Return the rows with the pairs of all fields."""
     n = reader.batch.num_rows
     all_pairs = [reader.pairs(field) for field in hasher.fields]
     if all(pairs.lengths is None for pairs in all_pairs):
-        return _aligned(all_pairs, n)
+        return _join_aligned_fields(all_pairs, n)
     lengths = [np.ones(n, np.int64) if pairs.lengths is None else pairs.lengths for pairs in all_pairs]
     indptr = np.concatenate([[0], np.cumsum(np.sum(lengths, axis=0))]).astype(np.int64)
     keys, values = np.empty(indptr[-1], np.int64), np.empty(indptr[-1], np.float32)
@@ -244,7 +245,7 @@ def _joined(reader: _Batch, hasher: KeyFields) -> KeyRows:
 
 
 def _number_positions(fields: Array, indptr: Int64s, lengths: list[Int64s], hasher: KeyFields) -> None:
-    """Add each key's position in its array to its field number, for fields with a width."""
+    """For fields with a width, add each key's position in its array to its field number."""
     begins = indptr[:-1].copy()
     for field, field_lengths in zip(hasher.fields, lengths, strict=True):
         if field.width is not None and len(begins):
@@ -252,8 +253,8 @@ def _number_positions(fields: Array, indptr: Int64s, lengths: list[Int64s], hash
         begins += field_lengths
 
 
-def _aligned(all_pairs: list[_Pairs], n: int) -> KeyRows:
-    """Return rows with one pair for each field."""
+def _join_aligned_fields(all_pairs: list[_Pairs], n: int) -> KeyRows:
+    """Return the rows of fields that all have one pair per row."""
     width = len(all_pairs)
     keys, values = np.empty((n, width), np.int64), np.ones((n, width), np.float32)
     for number, pairs in enumerate(all_pairs):
@@ -265,7 +266,7 @@ def _aligned(all_pairs: list[_Pairs], n: int) -> KeyRows:
 
 
 def _text_buffers(name: str, column: pa.Array) -> tuple[Array, Array]:
-    """Return the bytes of all n texts, and their n + 1 bounds."""
+    """Return the bytes of all n texts of a column, and the n + 1 bounds of the texts."""
     kind = column.type
     if pa.types.is_uint64(kind) or pa.types.is_string_view(kind):
         column = column.cast(pa.large_string())
@@ -287,8 +288,8 @@ def _text_buffers(name: str, column: pa.Array) -> tuple[Array, Array]:
     return readable(np.empty(0, np.uint8) if text is None else np.frombuffer(text, np.uint8)), readable(bounds)
 
 
-def _decoded(column: pa.Array) -> pa.Array:
-    """Return a column whose validity bitmap marks all null values, also nulls within a dictionary."""
+def _decode_nulls(column: pa.Array) -> pa.Array:
+    """Return a column with a validity bitmap of all null values, including nulls in the dictionary."""
     if pa.types.is_dictionary(column.type) and column.dictionary.null_count:
         return column.dictionary_decode()
     return column

@@ -1,4 +1,4 @@
-"""Hashes rows that are mappings to keys, for scorers of single rows. It imports neither pyarrow nor numba."""
+"""Hashes rows that are Python mappings, for scorers of single rows. This module imports neither pyarrow nor numba."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ps2.data.key_fields import Field, KeyFields
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 
-# The smallest number that float32 rounds to infinity. Smaller numbers round to the largest float32 or below.
-TOO_LARGE = 2.0**128 - 2.0**103
+# The smallest number that rounds to infinity in float32.
+FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 
 
 def hash_dicts(hasher: KeyFields, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
@@ -31,7 +31,7 @@ def hash_dicts(hasher: KeyFields, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
         reader = _Row(hasher, row, index)
         for field, number, column, seed in hasher.numbered:
             try:
-                # The fast path for most fields of most models: one key of a string.
+                # The fast path for the most common field: a categorical column with a string.
                 if seed is not None and type(text := row.get(column)) is str:
                     keys.append(xxh3(text.encode(), seed) >> 1)
                     values.append(1.0)
@@ -40,7 +40,8 @@ def hash_dicts(hasher: KeyFields, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
                 row_keys, row_values = reader.pairs(field)
             except UnicodeEncodeError as error:
                 raise InputError(
-                    f"column {column!r}, row {index}: expected a text, got {error.object!r:.100} with a lone surrogate"
+                    f"column {column!r}, row {index}: expected a valid Unicode string, got a lone surrogate in "
+                    f"{error.object!r:.100}"
                 ) from error
             except OverflowError as error:
                 raise InputError(
@@ -57,7 +58,7 @@ def hash_dicts(hasher: KeyFields, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
 
 
 def is_missing(value: Any) -> bool:
-    """Return True for None and for pandas' missing values: NaN, also of Decimal, NaT and NA."""
+    """Return True for None and for pandas' missing values: NaN (also as Decimal), NaT and NA."""
     if isinstance(value, (float, np.floating)):
         return math.isnan(value)
     if isinstance(value, Decimal):
@@ -86,7 +87,7 @@ class _Row:
     def categories(self, field: Field) -> list[int]:
         """Return the keys of a categorical field, of buckets or of a cross; an empty list if the value is missing."""
         if field.kind == "cross":
-            return self._crossed(field)
+            return self._cross(field)
         column = field.columns[0]
         if field.kind == "buckets":
             number = self.number(column)
@@ -110,7 +111,7 @@ class _Row:
         if type(value) is not float and not isinstance(value, (int, numbers.Real, np.bool_, Decimal)):
             self._fail(column, "a number", value)
         number = float(value)
-        if not abs(number) < TOO_LARGE:
+        if not abs(number) < FLOAT32_OVERFLOW:
             self._fail(column, "a finite number that fits float32", value)
         return number
 
@@ -124,20 +125,20 @@ class _Row:
             return [int(key) for key in keys], [1.0] * len(keys)
         values = self._list(field.columns[1], len(keys))
         for value in values:
-            if not (isinstance(value, (numbers.Real, Decimal)) and abs(float(value)) < TOO_LARGE):
+            if not (isinstance(value, (numbers.Real, Decimal)) and abs(float(value)) < FLOAT32_OVERFLOW):
                 self._fail(field.columns[1], "finite numbers that fit float32", value)
         return [int(key) for key in keys], [float(value) for value in values]
 
-    def _crossed(self, cross: Field) -> list[int]:
-        parts = []
+    def _cross(self, cross: Field) -> list[int]:
+        part_keys = []
         for column in cross.columns:
             if isinstance(self._value(column), (list, tuple, np.ndarray)):
                 self._fail(column, f"one value, for the cross {cross.name!r}", self._row[column])
             keys = self.categories(self._hasher.parts[column])
             if not keys:
                 return []
-            parts.append(keys[0])
-        text = np.array(parts, "<i8").tobytes()
+            part_keys.append(keys[0])
+        text = np.array(part_keys, "<i8").tobytes()
         return [xxh3(text, self._hasher.seeds[cross.hashed_name]) >> 1]
 
     def _value(self, column: str) -> Any:
@@ -157,7 +158,7 @@ class _Row:
         self._fail(column, "a list" if length is None else f"a list of {length}", value)
 
     def _plain(self, column: str, value: Any) -> list[Any]:
-        """Return the values of a list or an array."""
+        """Return the values of a list or an array as a list."""
         if isinstance(value, np.ndarray) and (value.ndim != 1 or isinstance(value, np.ma.MaskedArray)):
             self._fail(column, "a list, or an array of one dimension without a mask", value)
         return list(value)

@@ -1,8 +1,8 @@
 """Hashes columns to rows of keys. A key is a hash of a field's name and a value, so no vocabulary is needed.
 
 The key of a text in a field is ``xxh3_64(text, seed=xxh3_64(field, seed)) >> 1``, which has 63 bits. With a probability
-of n**2 / 2**64, two of n distinct values share a key: 5% for a billion values. The text of an integer is decimal, and
-that of a boolean is "true" or "false": a column of strings and one of integers give equal keys.
+of n**2 / 2**64, two of n distinct values have the same key: 5% for a billion values. The text of an integer is decimal,
+and that of a boolean is "true" or "false", so the integer 3 and the string "3" have the same key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FieldHasher(KeyFields):
     A row has no pair for a field whose value is null.
 
     Attributes:
-        fields: at least one field, all different.
+        fields: one or more different fields.
         seed: the seed of the hash, in [0, 2**64).
 
     Raises:
@@ -36,7 +36,7 @@ class FieldHasher(KeyFields):
     """
 
     def rows(self, batch: pa.RecordBatch, before: int = 0) -> KeyRows:
-        """Return the pairs of each row of a batch, field after field.
+        """Return the pairs of each row of a batch, in the order of the fields.
 
         Args:
             before: the number of rows before this batch, for messages.
@@ -45,15 +45,15 @@ class FieldHasher(KeyFields):
             InputError: a column is missing or has another type; a number is NaN, infinite or too large for float32; a
                 key is negative. The message names the column and the row.
         """
-        # Imported here, as scorers of single rows need neither pyarrow nor numba.
+        # Imported here, because scorers of single rows need neither pyarrow nor numba.
         from ps2.data.hashed_columns import hash_batch
 
         return hash_batch(self, batch, before)
 
     def rows_of_dicts(self, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
-        """Return the pairs of rows that are mappings from column to value; they equal those of ``rows`` for a batch.
+        """Return the pairs of rows that are mappings from column to value. ``rows`` returns the same pairs.
 
-        It takes about 1 µs for each field of a row; ``rows`` is many times faster.
+        This takes about 1 µs for each field of a row; ``rows`` is many times faster.
 
         Args:
             rows: mappings with all columns of the fields. None, NaN, NaT and NA stand for a missing value, as in the
@@ -69,7 +69,7 @@ class FieldHasher(KeyFields):
     def inverse(self, batch: pa.RecordBatch) -> dict[int, tuple[str, str | None]]:
         """Return the name of the field and the value of each key of a batch.
 
-        The value is a text; None for a numeric field. Fields of keys are left out.
+        The value is a text; None for a numeric field. Fields of kind "keys" are not included.
 
         Raises:
             InputError: see ``rows``.
@@ -79,7 +79,7 @@ class FieldHasher(KeyFields):
         return name_keys(self, batch)
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON data from which ``from_json`` makes this hasher; exports have it for their scorers."""
+        """Return JSON data from which ``from_json`` makes an equal hasher. Exports of models contain these data."""
         return {"seed": self.seed, "fields": [field.to_json() for field in self.fields]}
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Kernels of hashing: XXH3, the 64-bit hash of bytes, and with it the keys of texts, integers and crosses.
+"""Kernels of hashing: XXH3, a 64-bit hash of bytes, and the keys of texts, integers and crosses.
 
 The hashes equal those of the ``xxhash`` package for all lengths. The names of constants and steps are those of the
 specification (https://github.com/Cyan4973/xxHash).
@@ -39,14 +39,16 @@ PRIME64_5 = np.uint64(0x27D4EB2F165667C5)
 PRIME_MX1, PRIME_MX2 = np.uint64(0x165667919E3779F9), np.uint64(0x9FB21C651E98DF25)
 LOW_HALF = np.uint64(0xFFFFFFFF)
 STRIPE, BLOCK = 64, 1024
-# The maximum length of a text that is hashed without stripes.
+# Texts up to this number of bytes are hashed without stripes.
 MAX_SHORT = 240
 ONE = np.uint64(1)
-# The maximum number of digits of an int64, and its sign.
+# The maximum number of characters of an int64: 19 digits and the sign.
 MAX_CHARS = 20
 
 
 def _reader(bits: int) -> Any:
+    """Return the implementation of an intrinsic that reads ``bits`` bits at an offset of a text."""
+
     def read(_: Any, text: Any, offset: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -100,7 +102,7 @@ def xxh3(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
         return _up_to_128(text, begin, length, seed)
     if length <= MAX_SHORT:
         return _up_to_240(text, begin, length, seed)
-    return _long(text, begin, length, seed)
+    return _over_240(text, begin, length, seed)
 
 
 @inline
@@ -153,7 +155,7 @@ def _up_to_240(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint
 
 
 @inline
-def _long(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
+def _over_240(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
     words = np.empty(24, np.uint64)
     for pair in range(12):
         words[2 * pair] = read64(SECRET, 16 * pair) + seed
@@ -209,39 +211,39 @@ def _avalanche_64(word: np.uint64) -> np.uint64:
 
 
 @kernel
-def keys_of_texts(text: Bytes, ends: Any, seed: np.uint64) -> Int64s:
-    """Return the key of each text; ``ends`` are the n + 1 bounds of the texts, int32 or int64."""
-    keys = np.empty(ends.size - 1, np.int64)
+def keys_of_texts(text: Bytes, bounds: Any, seed: np.uint64) -> Int64s:
+    """Return the key of each text; ``bounds``: the n + 1 bounds of the texts, int32 or int64."""
+    keys = np.empty(bounds.size - 1, np.int64)
     for i in range(keys.size):
-        keys[i] = np.int64(xxh3(text, int(ends[i]), int(ends[i + 1] - ends[i]), seed) >> ONE)
+        keys[i] = np.int64(xxh3(text, int(bounds[i]), int(bounds[i + 1] - bounds[i]), seed) >> ONE)
     return keys
 
 
 @kernel
 def keys_of_integers(numbers: Int64s, seed: np.uint64) -> Int64s:
-    """Return the key of each number's decimal text."""
+    """Return the key of each integer's decimal text, in ASCII."""
     keys = np.empty(numbers.size, np.int64)
     text = np.empty(MAX_CHARS, np.uint8)
     for i in range(keys.size):
-        rest = np.uint64(-numbers[i]) if numbers[i] < 0 else np.uint64(numbers[i])
+        remaining = np.uint64(-numbers[i]) if numbers[i] < 0 else np.uint64(numbers[i])
         begin = MAX_CHARS
         while True:
             begin -= 1
-            tenth = rest // np.uint64(10)
-            text[begin] = 48 + (rest - tenth * np.uint64(10))
-            rest = tenth
-            if rest == 0:
+            tenth = remaining // np.uint64(10)
+            text[begin] = 48 + (remaining - tenth * np.uint64(10))  # 48: "0"
+            remaining = tenth
+            if remaining == 0:
                 break
         if numbers[i] < 0:
             begin -= 1
-            text[begin] = 45
+            text[begin] = 45  # "-"
         keys[i] = np.int64(xxh3(text, begin, MAX_CHARS - begin, seed) >> ONE)
     return keys
 
 
 @kernel
 def keys_of_crosses(parts: Int64s, seed: np.uint64) -> Int64s:
-    """Return the key of each cross: of each row of an array of keys, shape (n, parts)."""
+    """Return the key of each cross. ``parts``: the keys of the crossed fields, shape (n, fields)."""
     keys = np.empty(parts.shape[0], np.int64)
     text = parts.view(np.uint8).reshape(-1)
     length = 8 * parts.shape[1]

@@ -20,11 +20,11 @@ from ps2.number_checks import is_whole
 
 Array = npt.NDArray[Any]
 
-UNKNOWN = -1
+UNKNOWN = -1  # the number of an unknown id
 CHANGED_IDS = "rows have ids that were missing at the first reading: persist the DataFrame"
-# The maximum number of names in a message.
+# Messages list at most this many names.
 MAX_SHOWN = 3
-# Arrow's look-ups are faster than pandas', but each call builds a hash table of all names. This pays off if the number
+# Arrow's look-ups are faster than pandas', but each call builds a hash table of all names. Arrow is used if the number
 # of names is at most this many times the number of look-ups.
 MAX_NAMES_PER_LOOKUP = 8
 
@@ -37,7 +37,7 @@ class Ids:
 
     @staticmethod
     def from_values(values: pa.Array) -> Ids:
-        """Number distinct ids, given in any order: integers by value, strings by their UTF-8 bytes."""
+        """Sort distinct ids and number them: integers by value, strings by their UTF-8 bytes."""
         if pa.types.is_integer(values.type):
             return Ids(pa.array(np.sort(values.cast(pa.int64()).to_numpy())))
         return Ids(values.take(pc.sort_indices(values)))
@@ -47,34 +47,34 @@ class Ids:
 
     @property
     def are_integers(self) -> bool:
-        """True if the ids are integers; otherwise they are strings."""
+        """True if the ids are integers, False if they are strings."""
         return bool(pa.types.is_integer(self.values.type))
 
     def find(self, ids: pa.Array) -> Int64s:
-        """Return the numbers of ids, which have the type of ``values`` and no nulls; ``UNKNOWN`` for other ids."""
+        """Return the numbers of ids, ``UNKNOWN`` for unknown ids. ``ids`` has the type of ``values`` and no nulls."""
         if not self.are_integers:
             numbers = pc.fill_null(pc.index_in(ids, value_set=self.values), UNKNOWN)
             return numbers.to_numpy(zero_copy_only=False).astype(np.int64)
         values = ids.cast(pa.int64()).to_numpy()
         if not len(self):
             return np.full(len(values), UNKNOWN)
-        known = self._integers
-        if self._without_gaps:
-            inside = (values >= known[0]) & (values <= known[-1])
-            return np.where(inside, values - np.where(inside, known[0], values), UNKNOWN)
-        numbers = np.minimum(np.searchsorted(known, values), len(known) - 1)
-        return np.where(known[numbers] == values, numbers, UNKNOWN)
+        sorted_ids = self._integers
+        if self._are_consecutive:
+            is_known = (values >= sorted_ids[0]) & (values <= sorted_ids[-1])
+            return np.where(is_known, values - np.where(is_known, sorted_ids[0], values), UNKNOWN)
+        numbers = np.minimum(np.searchsorted(sorted_ids, values), len(sorted_ids) - 1)
+        return np.where(sorted_ids[numbers] == values, numbers, UNKNOWN)
 
     def numbers(self, ids: pa.Array) -> Int64s:
-        """Return the numbers of ids; raise InputError if one is unknown."""
+        """Return the numbers of ids; raise InputError if an id is unknown."""
         numbers = self.find(ids)
         if len(numbers) and numbers.min() == UNKNOWN:
             raise InputError(CHANGED_IDS)
         return numbers
 
     def named(self, numbers: Array) -> pa.Array:
-        """Return the ids of numbers."""
-        if self.are_integers and self._without_gaps:
+        """Return the ids with these numbers."""
+        if self.are_integers and self._are_consecutive:
             return pa.array(numbers + self._integers[0])
         return self.values.take(pa.array(numbers))
 
@@ -83,16 +83,18 @@ class Ids:
         return self.values.to_numpy()
 
     @cached_property
-    def _without_gaps(self) -> bool:
+    def _are_consecutive(self) -> bool:
         return int(self._integers[-1]) - int(self._integers[0]) == len(self) - 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Names(Sequence[Any]):
-    """A sequence of distinct names, int64 or strings; a name's position is the row of its vector.
+    """A sequence of distinct names, int64 or strings; a name's position is the row of its vector in a model.
 
-    ``numpy.asarray`` converts names to int64, or to string objects. ``what`` is the word for a name in errors: "word",
-    "vertex", "user" or "item".
+    ``numpy.asarray`` converts names to int64, or to string objects.
+
+    Attributes:
+        what: what a name is, for errors: "word", "vertex", "user" or "item".
     """
 
     values: pa.Array
@@ -103,7 +105,7 @@ class Names(Sequence[Any]):
         """Make names of integers or strings.
 
         Raises:
-            InputError: the values are neither, one is null, or one is repeated.
+            InputError: the values are neither integers nor strings, or a value is null or repeated.
         """
         array = _as_array("names", values)
         if _are_integers(array.type):
@@ -113,7 +115,7 @@ class Names(Sequence[Any]):
         if not (pa.types.is_int64(array.type) or pa.types.is_string(array.type)) or array.null_count:
             raise InputError(f"names: expected integers or strings without null, got {array.type}")
         if pc.count_distinct(array).as_py() != len(array):
-            raise InputError("names: expected distinct names, got repeated ones")
+            raise InputError("names: expected distinct names, got duplicates")
         return Names(array, what)
 
     def __len__(self) -> int:
@@ -126,7 +128,7 @@ class Names(Sequence[Any]):
     def __getitem__(self, index: slice) -> list[Any]: ...
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the name at a position, or a list of those in a slice."""
+        """Return the name at a position, or the list of names in a slice."""
         if isinstance(index, slice):
             return self.named(range(*index.indices(len(self))))
         # Arrow accepts negative indices only within bounds.
@@ -139,14 +141,14 @@ class Names(Sequence[Any]):
         return iter(self.values.to_pylist())
 
     def index(self, name: Any, start: int = 0, stop: int | None = None) -> int:
-        """Return the position of a name; raise ValueError if it is unknown, or outside of ``[start, stop)``."""
+        """Return the position of a name; raise ValueError if the name is unknown or not in ``[start, stop)``."""
         position = self._find(name)
         if position is None or position not in range(len(self))[start:stop]:
             raise ValueError(f"{name!r:.100} is not among the {self.what} names")
         return position
 
     def count(self, name: Any) -> int:
-        """Return 1 for a known name, else 0."""
+        """Return 1 if the name is in the sequence, else 0."""
         return int(name in self)
 
     def __contains__(self, name: object) -> bool:
@@ -155,27 +157,27 @@ class Names(Sequence[Any]):
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         shared = self.values.to_numpy(zero_copy_only=False)
         array = shared if dtype is None else shared.astype(dtype, copy=False)
-        # Arrow's memory is read-only, so a caller who asks for a copy gets a writable one.
+        # Arrow's memory is read-only, so ``copy`` makes a writable array.
         return array.copy() if copy and array is shared else array
 
     def __repr__(self) -> str:
-        first = ", ".join(map(repr, self[:MAX_SHOWN]))
-        return f"Names([{first}{', ...' if len(self) > MAX_SHOWN else ''}], {len(self):,} of {self.values.type})"
+        shown = ", ".join(map(repr, self[:MAX_SHOWN]))
+        return f"Names([{shown}{', ...' if len(self) > MAX_SHOWN else ''}], {len(self):,} of {self.values.type})"
 
     @property
     def are_integers(self) -> bool:
         return pa.types.is_int64(self.values.type)
 
     def positions(self, names: Any) -> Int64s:
-        """Return the positions of names, an Arrow array or values for one; -1 for null and unknown names.
+        """Return the positions of names (an Arrow array, or values for one); -1 for null and unknown names.
 
-        Raise InputError for other types, also for floats, to which large integers may have been rounded.
+        Raise InputError for other types, including floats, which may be rounded integers.
         """
         array = _as_array(self.what, names)
         is_valid = _are_integers if self.are_integers else are_strings
         if not (is_valid(array.type) or pa.types.is_null(array.type)):
             kind = "integers" if self.are_integers else "strings"
-            raise InputError(f"{self.what}: expected {kind}, as the names of vectors are, got {array.type}")
+            raise InputError(f"{self.what}: expected {kind}, the type of the vectors' names, got {array.type}")
         typed = _cast(self.what, array, self.values.type)
         if len(typed) * MAX_NAMES_PER_LOOKUP >= len(self):
             positions = pc.fill_null(pc.index_in(typed, value_set=self.values), -1)
@@ -185,21 +187,21 @@ class Names(Sequence[Any]):
         return np.where(is_null, -1, self._index.get_indexer(values))
 
     def position(self, name: Any) -> int:
-        """Return the position of a name; raise InputError if it is unknown."""
+        """Return the position of a name; raise InputError if the name is unknown."""
         position = self._find(name)
         if position is None:
             raise InputError(f"{self.what}: expected one of the {len(self):,} that have a vector, got {name!r:.100}")
         return position
 
     def known(self, names: Any) -> Int64s:
-        """Return the positions of names; raise InputError, which lists some, for unknown names and other types."""
+        """Return the positions of names; raise InputError if some are unknown, or have another type."""
         positions = self.positions(names)
         missing = np.flatnonzero(positions < 0)
         if len(missing):
             unknown = [_as_array(self.what, names)[int(index)].as_py() for index in missing[:MAX_SHOWN]]
             more = ", ..." if len(missing) > MAX_SHOWN else ""
             raise InputError(
-                f"{self.what}: expected those of the {len(self):,} that have a vector, got {len(missing):,} others: "
+                f"{self.what}: expected some of the {len(self):,} that have a vector, got {len(missing):,} others: "
                 f"{', '.join(map(repr, unknown))}{more}"
             )
         return positions

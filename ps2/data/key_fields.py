@@ -1,4 +1,4 @@
-"""The fields of ``KeyRows``: the columns that keys and values come from, and the seed of each field's hash."""
+"""The fields of ``KeyRows``: the columns from which keys and values are made, and the seed of each field's hash."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ps2.number_checks import is_whole
 
 Kind = Literal["categorical", "numeric", "buckets", "cross", "keys"]
 KINDS = ("categorical", "numeric", "buckets", "cross", "keys")
-# The separator in a field's hashed name. Names of columns must not contain it.
+# The separator of column names in a field's hashed name. Names of columns must not contain it.
 SEPARATOR = "\x1f"
-# The maximum bound of logarithmic buckets.
+# Logarithmic buckets have no bounds above this number.
 MAX_BOUND = 1e18
 
 
@@ -33,14 +33,14 @@ def suggested_cross(text: str) -> str:
 
 @dataclass(frozen=True)
 class Field:
-    """One field of ``KeyRows``: the source of some of a row's keys and values. The static methods make each kind.
+    """One field of ``KeyRows``: a source of keys and values of each row. There is a static method for each kind.
 
     Attributes:
         kind: one of ``KINDS``.
-        columns: the field's column; for a cross, all its columns; for keys, the column of keys, and optionally that of
-            their values.
+        columns: the field's column; for a cross, all its columns; for keys, the column of keys and, optionally, the
+            column of their values.
         bounds: the bounds of buckets: bucket i has the numbers in [bounds[i - 1], bounds[i]).
-        base: the base of logarithmic buckets; else None.
+        base: the base of logarithmic buckets; None for other fields.
         width: for keys, the number of keys in each row; None: any number.
     """
 
@@ -52,12 +52,12 @@ class Field:
 
     @staticmethod
     def categorical(column: str) -> Field:
-        """Make a key, with value 1, of each string, integer or boolean; of each element, if the column has lists."""
+        """Make a key, with value 1, of each string, integer or boolean; of each element if the column has lists."""
         return Field("categorical", (column,))
 
     @staticmethod
     def numeric(column: str) -> Field:
-        """Make one key of the column; its numbers are the values."""
+        """Make one key of the column's name; the values of the key are the column's numbers."""
         return Field("numeric", (column,))
 
     @staticmethod
@@ -78,7 +78,7 @@ class Field:
 
     @staticmethod
     def cross(*columns: str) -> Field:
-        """Make a key, with value 1, of each combination of the columns' values, or buckets if they have any."""
+        """Make a key, with value 1, of each combination of the columns' values (of their buckets, if they have any)."""
         return Field("cross", columns)
 
     @staticmethod
@@ -89,7 +89,7 @@ class Field:
             column: the column of keys.
             values: a column with arrays of the keys' values; None: each value is 1.
             width: the number of keys in each row; each position in the array then has its own field number. None: any
-                number of keys, and one field number for all.
+                number of keys, all with one field number.
         """
         return Field("keys", (column,) if values is None else (column, values), width=width)
 
@@ -120,7 +120,7 @@ class Field:
 
     @property
     def name(self) -> str:
-        """The displayed name of the field, in errors and in ``KeyHasher.names``."""
+        """The name of the field in errors and in ``KeyHasher.names``."""
         if self.kind == "cross":
             return " x ".join(self.columns)
         return f"{self.columns[0]} (buckets)" if self.kind == "buckets" else self.columns[0]
@@ -133,7 +133,7 @@ class Field:
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """The bounds of buckets, also of logarithmic ones."""
+        """The bounds of buckets; computed for logarithmic buckets."""
         if self.base is None:
             return self.bounds
         positive: list[float] = []
@@ -144,7 +144,7 @@ class Field:
         return (*(-bound for bound in reversed(positive)), 0.0, *positive)
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON data from which ``from_json`` makes this field."""
+        """Return JSON data from which ``from_json`` makes an equal field."""
         optional = {"bounds": list(self.bounds), "base": self.base, "width": self.width}
         return {"kind": self.kind, "columns": list(self.columns)} | {k: v for k, v in optional.items() if v}
 
@@ -160,7 +160,7 @@ class Field:
 
 @dataclass(frozen=True)
 class KeyFields:
-    """Fields, all different, and the seed of their keys, in [0, 2**64), with what hashing derives from them."""
+    """Different fields, the seed of their keys in [0, 2**64), and the values that hashing derives from them."""
 
     fields: tuple[Field, ...]
     seed: int = 0
@@ -173,7 +173,7 @@ class KeyFields:
                     f"fields: expected Field.categorical({field!r:.100}) or another Field, got {field!r:.100}"
                 )
         if not self.fields:
-            raise ConfigError("fields: expected at least one, got none")
+            raise ConfigError("fields: expected at least one field, got none")
         names = [field.hashed_name for field in self.fields]
         if len(set(names)) < len(names):
             repeated = next(field for field in self.fields if names.count(field.hashed_name) > 1)
@@ -195,36 +195,36 @@ class KeyFields:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that rows must have, each once."""
+        """The columns that rows must have, without duplicates."""
         return tuple(dict.fromkeys(column for field in self.fields for column in field.columns))
 
     @property
     def field_count(self) -> int:
-        """The number of field numbers: one for each field, but ``width`` for a field of keys with a width."""
+        """The number of field numbers: ``width`` for a field of keys with a width, and one for each other field."""
         return sum(field.width or 1 for field in self.fields)
 
     @property
     def first_numbers(self) -> tuple[int, ...]:
-        """The field number of each field; for keys with a width, the number of the first position."""
+        """The field number of each field; for keys with a width, the field number of the first position."""
         ends = np.cumsum([0, *(field.width or 1 for field in self.fields)])
         return tuple(map(int, ends[:-1]))
 
     @cached_property
     def seeds(self) -> dict[str, int]:
-        """The seed of each hashed name, also for columns that only crosses use."""
+        """The seed of each hashed name, including columns that only crosses use."""
         names = {field.hashed_name for field in self.fields} | {Field.categorical(c).hashed_name for c in self.columns}
         return {name: xxhash.xxh3_64_intdigest(name.encode(), self.seed) for name in names}
 
     @cached_property
     def parts(self) -> dict[str, Field]:
-        """For each column of a cross, the field that makes its keys: buckets if the column has any, else categories."""
+        """The field that makes the keys of each column of a cross: buckets if the column has any, else categories."""
         buckets = {field.columns[0]: field for field in self.fields if field.kind == "buckets"}
         crossed = {column for field in self.fields if field.kind == "cross" for column in field.columns}
         return {column: buckets.get(column, Field.categorical(column)) for column in crossed}
 
     @cached_property
     def buckets(self) -> dict[str, Buckets]:
-        """The buckets of each column that has them."""
+        """The buckets of each column that has buckets."""
         return {
             field.columns[0]: Buckets(field.edges, tuple(self.key(field, str(i)) for i in range(len(field.edges) + 1)))
             for field in self.fields
@@ -233,7 +233,7 @@ class KeyFields:
 
     @cached_property
     def numbered(self) -> list[tuple[Field, int, str, int | None]]:
-        """Each field with its number, its first column, and the seed of its keys if it is categorical, else None."""
+        """Each field with its field number, its first column and, if it is categorical, its seed (else None)."""
         return [
             (field, number, field.columns[0], self.seeds[field.hashed_name] if field.kind == "categorical" else None)
             for field, number in zip(self.fields, self.first_numbers, strict=True)
@@ -245,7 +245,7 @@ class KeyFields:
         return {field.columns[0]: self.key(field, "") for field in self.fields if field.kind == "numeric"}
 
     def key(self, field: Field, text: str) -> int:
-        """Return the key of a text in a field; for a numeric field the text is empty."""
+        """Return the key of a text in a field; the text of a numeric field is empty."""
         return int(xxhash.xxh3_64_intdigest(text.encode(), self.seeds[field.hashed_name])) >> 1
 
     def __getstate__(self) -> dict[str, Any]:
@@ -257,7 +257,7 @@ class KeyFields:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Intervals of numbers: their n ascending bounds, and the n + 1 keys of the intervals."""
+    """The intervals of a column's numbers: n ascending bounds, and the keys of the n + 1 intervals."""
 
     edges: tuple[float, ...]
     keys: tuple[int, ...]

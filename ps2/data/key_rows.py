@@ -1,4 +1,4 @@
-"""Rows of (key, value) pairs. Hashing makes them from columns; models with a table of keys learn from them."""
+"""Rows of (key, value) pairs. Hashing makes them from columns; models with a table of keys are trained on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ps2.errors import DTypeError, InputError, OutOfRangeError, ShapeError
 
 
 def check_margins(margins: Float32s | Float64s) -> None:
-    """Raise InputError if the margin of a row is not finite: products of its values and the weights overflow."""
+    """Raise InputError if the margin of a row (its values times the weights) is not finite."""
     is_finite = np.isfinite(margins)
     if not is_finite.all():
         raise InputError(
@@ -31,9 +31,9 @@ class KeyRows:
         indptr: the bounds of the n rows, int64, shape (n + 1,): row i has the pairs ``indptr[i]:indptr[i + 1]``.
         keys: the key of each pair, in [0, 2**63), int64, shape (pairs,).
         values: the value of each pair, float32, shape (pairs,).
-        fields: the number of each pair's field, int32, shape (pairs,).
-        width: the number of pairs of each row, if it is the same for all rows, so that ``keys.reshape(n, width)`` is
-            valid; else None.
+        fields: the field number of each pair, int32, shape (pairs,).
+        width: the number of pairs of each row if all rows have the same number, else None. With a width,
+            ``keys.reshape(n, width)`` is valid.
     """
 
     indptr: Int64s
@@ -66,7 +66,7 @@ class KeyRows:
         return KeyRows(np.arange(n + 1) * width, flat, np.ones(n * width, np.float32), fields, width)
 
     @staticmethod
-    def joined(parts: Sequence[KeyRows]) -> KeyRows:
+    def concatenate(parts: Sequence[KeyRows]) -> KeyRows:
         """Return the rows of all parts, in order."""
         parts = [part for part in parts if len(part)]
         if len(parts) == 1:
@@ -90,11 +90,11 @@ class KeyRows:
         return len(self.indptr) - 1
 
     def check(self) -> None:
-        """Raise unless the arrays describe rows; the kernels that read them do not check indices.
+        """Raise an error if the arrays are not valid rows, because kernels do not check indices.
 
         Raises:
             DTypeError: an array has another dtype.
-            ShapeError: lengths contradict each other, or ``indptr`` does not ascend from 0 to the number of pairs.
+            ShapeError: the arrays' lengths do not match, or ``indptr`` does not ascend from 0 to the number of pairs.
             OutOfRangeError: a key is negative, or a value is not finite.
         """
         for name, dtype in (("indptr", np.int64), ("keys", np.int64), ("values", np.float32), ("fields", np.int32)):
@@ -111,7 +111,7 @@ class KeyRows:
                 f"{len(self.fields)} fields"
             )
         if not len(indptr) or indptr[0] != 0 or indptr[-1] != pairs or (indptr[1:] < indptr[:-1]).any():
-            raise ShapeError(f"rows: indptr: expected numbers that ascend from 0 to {pairs}, the number of pairs")
+            raise ShapeError(f"rows: indptr: expected integers that ascend from 0 to {pairs}, the number of pairs")
         if pairs and self.keys.min() < 0:
             raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {self.keys.min()}")
         if not np.isfinite(self.values).all():
@@ -125,20 +125,20 @@ class KeyRows:
         """
         if not 0 <= begin <= end <= len(self):
             raise OutOfRangeError(f"rows: expected an interval of [0, {len(self)}), got [{begin}, {end})")
-        first, last = int(self.indptr[begin]), int(self.indptr[end])
-        pairs = slice(first, last)
-        indptr = self.indptr[begin : end + 1] - first
+        first_pair, end_pair = int(self.indptr[begin]), int(self.indptr[end])
+        pairs = slice(first_pair, end_pair)
+        indptr = self.indptr[begin : end + 1] - first_pair
         return KeyRows(indptr, self.keys[pairs], self.values[pairs], self.fields[pairs], self.width)
 
     def distinct(self) -> tuple[Int64s, Int64s]:
-        """Return the distinct keys, ascending, and the inverse: the position among them of each pair's key."""
-        # Imported here: numba takes a quarter of a second, and scorers of single rows need no kernel.
+        """Return the distinct keys, ascending, and the inverse: the index of each pair's key in the distinct keys."""
+        # Imported here: importing numba takes 0.25 s, and scorers of single rows need no kernel.
         from ps2.ops.distinct import find_distinct
 
         return find_distinct(self.keys)
 
     def numbered(self) -> tuple[Int64s, Int64s]:
-        """Like ``distinct``, but with the keys in the order of their first appearance, which is twice as fast."""
+        """Return the same as ``distinct``, but with the keys in the order of their first occurrence; twice as fast."""
         from ps2.ops.distinct import number_distinct
 
         return number_distinct(self.keys)

@@ -13,16 +13,16 @@ from ps2.errors import ShapeError, UsageError
 
 
 def as_array(name: str, value: Any) -> npt.NDArray[Any]:
-    """Return a value as a numpy array; UsageError: it is a masked array, whose hidden values would be read as data."""
+    """Return a value as a numpy array; raise UsageError for a masked array, because its mask would be lost."""
     if is_masked(value):
         raise UsageError(
-            f"{name}: expected a plain array, got a masked one: replace the masked elements with "
+            f"{name}: expected a plain array, got a masked array: replace the masked elements with "
             ".filled(value), or drop them with .compressed()"
         )
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise ShapeError(f"{name}: expected an array, but numpy cannot make one of this value: {error}") from error
+        raise ShapeError(f"{name}: expected an array, but numpy cannot convert this value: {error}") from error
 
 
 def as_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -34,13 +34,13 @@ def as_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if values.dtype.kind not in "biuf":
             raise TypeError(str(values.dtype))
         return values
-    kinds = set(map(type, values.reshape(-1).tolist()))
-    nulls = {kind for kind in kinds if kind is type(None) or kind.__name__ == "NAType"}
-    invalid = {kind for kind in kinds - nulls if not issubclass(kind, (numbers.Real, Decimal, np.bool_))}
+    types = set(map(type, values.reshape(-1).tolist()))
+    null_types = {kind for kind in types if kind is type(None) or kind.__name__ == "NAType"}
+    invalid = {kind for kind in types - null_types if not issubclass(kind, (numbers.Real, Decimal, np.bool_))}
     if invalid:
         raise TypeError(repr(next(value for value in values.reshape(-1).tolist() if type(value) in invalid))[:100])
-    if nulls:
-        is_null = np.frompyfunc(lambda value: type(value) in nulls, 1, 1)(values).astype(bool)
+    if null_types:
+        is_null = np.frompyfunc(lambda value: type(value) in null_types, 1, 1)(values).astype(bool)
         values = np.where(is_null, np.nan, values)
     try:
         return values.astype(np.float64)
@@ -49,10 +49,10 @@ def as_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def is_masked(value: Any) -> bool:
-    """Return True for a masked array, or a list that contains one."""
+    """Return True for a masked array, or a list that contains a masked array."""
     if not isinstance(value, (list, tuple)):
         return isinstance(value, np.ma.MaskedArray)
-    kinds = set(map(type, value))  # a long list has few distinct types
-    if not any(issubclass(kind, (list, tuple, np.ma.MaskedArray)) for kind in kinds):
+    types = set(map(type, value))  # a long list has few distinct types
+    if not any(issubclass(kind, (list, tuple, np.ma.MaskedArray)) for kind in types):
         return False
     return any(map(is_masked, value))

@@ -1,4 +1,4 @@
-"""Writes the rows that a worker reads to a file when they exceed a limit, so that memory use stays below the limit."""
+"""Writes the rows that a worker reads to a file when they exceed a limit of memory."""
 
 from __future__ import annotations
 
@@ -25,64 +25,64 @@ log = logging.getLogger(__name__)
 Mask = npt.NDArray[np.bool_]
 
 MAX_COLUMNS = 2**31 - 1
-# The maximum number of folders in the message.
+# A message lists at most this many folders.
 MAX_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Spilled:
-    """A worker's rows in a file: the size in bytes, and the folder of the file."""
+    """A worker's rows in a file: their size in bytes, and the folder of the file."""
 
     bytes: int
     folder: str
 
 
 def spill_message(spilled: Sequence[Spilled]) -> str:
-    """Return a sentence about the files of all workers."""
+    """Return a message about the files of all workers."""
     folders = sorted({rows.folder for rows in spilled})
     more = f" and {len(folders) - MAX_SHOWN} more folders" if len(folders) > MAX_SHOWN else ""
     return (
-        f"{len(spilled)} workers keep rows in files, {sum(rows.bytes for rows in spilled):,} bytes in all, in "
-        f"{', '.join(folders[:MAX_SHOWN])}{more}: they read these in each pass over their rows"
+        f"{len(spilled)} workers store rows in files, {sum(rows.bytes for rows in spilled):,} bytes in total, in "
+        f"{', '.join(folders[:MAX_SHOWN])}{more}: they read the files in each pass over their rows"
     )
 
 
 class RowSpill:
-    """Decides when a worker's rows are written to a file, and writes them; ``is_begun``: the file is in use."""
+    """Decides when a worker's rows are written to a file, and writes them."""
 
     def __init__(self, spill: Spill, rank: int, workers: int) -> None:
         self.spill = spill
-        self.limit_bytes = spill.worker_limit_bytes(workers)
-        self.is_begun = spill.mode == "always"
+        self.limit_bytes = spill.worker_limit_bytes(workers)  # the maximum size of the rows in memory
+        self.uses_file = spill.mode == "always"  # True if rows are written to a file
         self._rank = rank
         self._file: BlockFile | None = None
         self._used: UsedColumns | None = None
         self._is_any_dense = False
-        # The blocks of rows to train on, and those of held-out rows.
+        # For training rows and for held-out rows: the blocks in the file, and the number of rows.
         self._blocks: tuple[list[RowBlock], list[RowBlock]] = ([], [])
         self._rows = [0, 0]
 
-    def is_due(self, waiting_bytes: int) -> bool:
-        """Return True if the rows in memory, of ``waiting_bytes``, must be written now."""
+    def is_due(self, memory_bytes: int) -> bool:
+        """Return True if the rows in memory, which take ``memory_bytes``, must be written now."""
         if self.spill.mode == "never":
             return False
-        return waiting_bytes > (min(self.spill.block_bytes, self.limit_bytes) if self.is_begun else self.limit_bytes)
+        return memory_bytes > (min(self.spill.block_bytes, self.limit_bytes) if self.uses_file else self.limit_bytes)
 
     def append(self, rows: Rows, held_out: Mask | None = None) -> None:
-        """Write rows; ``held_out``, shape (n,), marks the held-out rows; None: there are none.
+        """Write rows. ``held_out``: the mask of held-out rows, shape (n,); None: there are none.
 
-        Raise SpillError if the disk is full or fails, and LimitError if int32 cannot number the columns.
+        Raise SpillError if the disk is full or fails, and LimitError if there are more columns than int32 values.
         """
-        self.is_begun = True
+        self.uses_file = True
         if held_out is None:
             self._append(rows, 0)
             return
         for part, mask in enumerate((~held_out, held_out)):
-            self._append(_selected(rows, np.flatnonzero(mask)), part)
+            self._append(_select(rows, np.flatnonzero(mask)), part)
 
-    def finished(self) -> tuple[SpilledRows, SpilledRows]:
-        """Number the used columns from 0; return the rows to train on and the held-out rows, with the same keys."""
-        file = self._begun_file()
+    def finish(self) -> tuple[SpilledRows, SpilledRows]:
+        """Number the used columns from 0; return the training rows and the held-out rows, with the same keys."""
+        file = self._open_file()
         size = 0 if self._used is None else self._used.size
         keys = np.arange(size)
         if self._used is not None and not self._is_any_dense:
@@ -101,15 +101,15 @@ class RowSpill:
         """The rows in the file; None: all rows are in memory."""
         return None if self._file is None else Spilled(self._file.size, self._file.folder)
 
-    def _begun_file(self) -> BlockFile:
+    def _open_file(self) -> BlockFile:
         if self._file is None:
             self._file = BlockFile(worker_folder(self._rank, local_folders()))
         return self._file
 
     def _append(self, rows: Rows, part: int) -> None:
-        file, size = self._begun_file(), rows.x.shape[1]
+        file, size = self._open_file(), rows.x.shape[1]
         if size > MAX_COLUMNS:
-            raise LimitError(f"rows in a file have at most {MAX_COLUMNS:,} columns, got {size:,}; use spill='never'")
+            raise LimitError(f"spilled rows: expected at most {MAX_COLUMNS:,} columns, got {size:,}; use spill='never'")
         if self._used is None:
             self._used = UsedColumns(size)
         for block in self._cut(rows):
@@ -134,23 +134,23 @@ class RowSpill:
         if not len(rows):
             return
         x = rows.x
-        per_entry, per_row = x.data.itemsize + x.indices.itemsize, x.indptr.itemsize + 16
-        sizes = per_entry * x.indptr.astype(np.int64) + per_row * np.arange(len(rows) + 1)
-        count = max(1, round(int(sizes[-1]) / self.spill.block_bytes))
-        cuts = np.searchsorted(sizes, sizes[-1] * np.arange(1, count) // count)
+        entry_bytes, row_bytes = x.data.itemsize + x.indices.itemsize, x.indptr.itemsize + 16  # 16: label and weight
+        offsets = entry_bytes * x.indptr.astype(np.int64) + row_bytes * np.arange(len(rows) + 1)
+        count = max(1, round(int(offsets[-1]) / self.spill.block_bytes))
+        cuts = np.searchsorted(offsets, offsets[-1] * np.arange(1, count) // count)
         for begin, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
             if end > begin:
-                yield _selected(rows, slice(begin, end))
+                yield _select(rows, slice(begin, end))
 
     def _renumber(self, file: BlockFile, used: UsedColumns) -> None:
-        numbers = used.numbers()
+        column_numbers = used.numbers()
         for block in (*self._blocks[0], *self._blocks[1]):
-            columns = numbers.number(file.arrays(block.location)["columns"])
+            columns = column_numbers.number(file.arrays(block.location)["columns"])
             file.overwrite(block.location, "columns", columns)
 
 
-def _selected(rows: Rows, numbers: npt.NDArray[np.int64] | slice) -> Rows:
-    """Return some rows, with all columns."""
+def _select(rows: Rows, numbers: npt.NDArray[np.int64] | slice) -> Rows:
+    """Return the rows with these row numbers, with all columns."""
     return replace(
         rows,
         x=rows.x[numbers],
@@ -174,15 +174,15 @@ def keep_batches(
     has_y, has_weights = label is not None, weight is not None
 
     def write() -> None:
-        for rows in parts.drained(has_y, has_weights, spill.spill.block_bytes):
+        for rows in parts.drain(has_y, has_weights, spill.spill.block_bytes):
             spill.append(rows)
 
     for batch in batches:
         parts.read(batch, features, label, weight)
         if spill.is_due(parts.nbytes):
             write()
-    if not spill.is_begun:
-        return parts.joined(has_y, has_weights).localize()
+    if not spill.uses_file:
+        return parts.to_rows(has_y, has_weights).localize()
     write()
-    training, _ = spill.finished()
+    training, _ = spill.finish()
     return training

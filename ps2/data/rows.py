@@ -10,7 +10,7 @@ Example::
             gradient.add(part.x.T @ slope(part.x @ w, part.y), part.keys)
 
 ``localize`` numbers the columns of a worker's rows from 0. A step then takes some rows, and renumbers only the columns
-that they use. So no step sorts anything, and a step's gradient is as long as its set of keys.
+that they use. So no step sorts columns, and the gradient of a step has one element for each of its keys.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Float = Literal["float32", "float64"]
 
-# With at most this many possible columns per entry, a bitmap of the columns is faster than sorting the entries.
+# If the range of the columns is at most this many times the number of entries, a bitmap of the columns is faster than
+# sorting the entries.
 SPAN_PER_ENTRY = 256
-# The number of rows that ``are_dense`` compares at a time.
+# ``are_dense`` compares this many rows at a time.
 DENSE_BLOCK = 1 << 14
 
 
@@ -74,30 +75,30 @@ class Rows:
             features: a column of ``pyspark.ml`` vectors (sparse, dense or mixed) or of arrays of numbers; or the names
                 of columns of numbers, which become columns 0, 1, ... of the matrix. Indices of sparse vectors can be in
                 any order; values of the same index are added up.
-            label: a column of numbers or booleans; None: there is none.
-            weight: a column of non-negative numbers; None: there is none.
+            label: a column of numbers or booleans; None: no labels.
+            weight: a column of non-negative numbers; None: no weights.
             dtype: the dtype of the features.
 
         Raises:
             InputError: a column is missing or has another type; a value is null, NaN, infinite or too large for the
-                dtype; vectors differ in size; a weight is negative. Names the column and the row, counted from 0.
+                dtype; vectors differ in size; a weight is negative. The message names the column and the row (from 0).
         """
         parts = RowParts(checked_dtype(dtype))
         for batch in batches:
             parts.read(batch, features, label, weight)
         if not isinstance(features, str):
             parts.add(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, parts.dtype), len(features))
-        return parts.joined(label is not None, weight is not None)
+        return parts.to_rows(label is not None, weight is not None)
 
     @staticmethod
     def fromRecords(records: Iterable[Any], dtype: Float = "float64") -> Rows:
         """Read records of an RDD: each ``(label, vector)``, ``(label, vector, weight)`` or a ``LabeledPoint``.
 
         A vector is a ``pyspark.ml`` or ``pyspark.mllib`` vector, sparse or dense, or a 1-D array (or list) of numbers.
-        It takes some microseconds per record; the batches of a DataFrame are many times faster.
+        This takes some microseconds per record; the batches of a DataFrame are many times faster.
 
         Raises:
-            InputError: a record has another form, or a value that ``fromBatches`` refuses.
+            InputError: a record has another form, or a value that is an error in ``fromBatches``.
         """
         parts = RowParts(checked_dtype(dtype))
         indices: list[Array] = []
@@ -106,7 +107,7 @@ class Rows:
         numbers: list[tuple[float, ...]] = []
         for record in records:
             try:
-                vector, *label_and_weight = _unpacked(record)
+                vector, *label_and_weight = _unpack(record)
                 columns, entries, size = _entries(vector)
                 numbers.append(tuple(map(float, label_and_weight)))
             except (TypeError, ValueError, AttributeError) as error:
@@ -118,27 +119,27 @@ class Rows:
             values.append(entries)
             sizes.append(size)
         if not sizes:
-            return parts.joined(has_y=True, has_weights=False)
+            return parts.to_rows(has_y=True, has_weights=False)
         lengths = np.fromiter(map(len, values), np.int64, len(values))
         entries = np.concatenate(values)
         with np.errstate(over="ignore"):
             parts.add(lengths, np.concatenate(indices), entries.astype(parts.dtype), sizes[0])
         _check_records(parts, sizes, numbers)
-        columns_of_numbers = np.array(numbers).T
-        parts.y.append(columns_of_numbers[0])
-        parts.weights += list(columns_of_numbers[1:])
-        rows = parts.joined(has_y=True, has_weights=bool(parts.weights))
+        labels, *weights = np.array(numbers).T
+        parts.y.append(labels)
+        parts.weights += weights
+        rows = parts.to_rows(has_y=True, has_weights=bool(parts.weights))
         return replace(rows, x=canonical(rows.x))
 
     def localize(self) -> LocalRows:
-        """Number the columns that these rows use from 0; the used columns are the keys to pull.
+        """Number the columns that these rows use from 0. These columns are the keys to pull.
 
         Raises:
             OutOfRangeError: a column is outside the matrix.
         """
         columns = self.x.indices
         if are_dense(columns, *self.x.shape):
-            # As in most tables of numbers, all columns are used, so each keeps its number.
+            # All columns are used, as in most tables of numbers, so each column keeps its number.
             return LocalRows(np.arange(self.x.shape[1]), self.x, self.y, self.weights)
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.x.shape[1]:
             raise OutOfRangeError(
@@ -155,11 +156,11 @@ class LocalRows:
 
     Attributes:
         keys: the used columns, int64, shape (k,), sorted, unique: the keys to pull and to add to.
-        x: scipy csr_array of float32 or float64, shape (n, k): its columns are positions in ``keys``.
+        x: scipy csr_array of float32 or float64, shape (n, k); column j belongs to ``keys[j]``.
         y: labels, float64, shape (n,); None if there are none.
         weights: float64, shape (n,); None: all weights are equal.
         margins: the initial predictions of the rows, float64, shape (n,); None: all rows have the same prediction.
-        groups: the group of each row, int64, shape (n,); None: there are none.
+        groups: the group of each row, int64, shape (n,); None: there are no groups.
     """
 
     keys: Int64s
@@ -176,7 +177,7 @@ class LocalRows:
         """Return some rows, in the requested order, with only the keys that they use.
 
         Args:
-            numbers: the numbers of the rows, integers, shape (m,); a row can occur several times.
+            numbers: row numbers, integers, shape (m,); a row can occur several times.
 
         Raises:
             DTypeError: the numbers are not integers.
@@ -189,17 +190,17 @@ class LocalRows:
         return LocalRows(self.keys[used], x, *self._row_fields(rows))
 
     def gathered(self, rows: Int64s) -> LocalRows:
-        """Return some rows, in the requested order, with all keys; the numbers are not checked."""
+        """Return some rows, in the requested order, with all keys. The row numbers are not checked."""
         indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
         return LocalRows(self.keys, sparse_matrix(values, columns, indptr, len(self.keys)), *self._row_fields(rows))
 
     def chosen(self, numbers: npt.ArrayLike) -> LocalRows:
-        """Return some rows, in the requested order, with all keys; raises like ``take``."""
+        """Return some rows, in the requested order, with all keys; raises the errors of ``take``."""
         rows = row_numbers(numbers, len(self))
         return LocalRows(self.keys, self.x[rows], *self._row_fields(rows))
 
     def _row_fields(self, rows: Int64s) -> tuple[Any, ...]:
-        """Return labels, weights, margins and groups of some rows."""
+        """Return the labels, weights, margins and groups of some rows."""
         arrays = (self.y, self.weights, self.margins, self.groups)
         return tuple(None if array is None else array[rows] for array in arrays)
 
@@ -208,7 +209,7 @@ class LocalRows:
 
         Args:
             fraction: the probability of each row, in (0, 1]; 1.0 takes all rows.
-            rng: ``worker.rng()`` draws the same rows in every attempt of a clock.
+            rng: with ``worker.rng()``, every attempt of a clock has the same minibatch.
 
         Raises:
             ConfigError: ``fraction`` is outside (0, 1].
@@ -226,23 +227,23 @@ class LocalRows:
         yield self
 
     def mapped(self, change: Callable[[LocalRows], LocalRows]) -> LocalRows:
-        """Return the rows with a change."""
+        """Return ``change(self)``; see ``SpilledRows.mapped``."""
         return change(self)
 
 
 def sample_rows(rows: int, fraction: float, rng: np.random.Generator) -> Int64s | None:
-    """Draw the numbers of a minibatch's rows, ascending; None: all rows. ConfigError: fraction is outside (0, 1]."""
+    """Return the row numbers of a random minibatch, ascending; None: all rows. See ``LocalRows.sample``."""
     if not 0.0 < fraction <= 1.0:
         raise ConfigError(f"fraction: expected a number in (0, 1], got {fraction}")
     if fraction == 1.0:
         return None
-    # The number of rows is drawn first, then the rows: a small fraction needs few draws instead of one per row.
+    # Draw the number of rows first, then the rows: with a small fraction, this takes fewer draws than one per row.
     count = rng.binomial(rows, fraction)
     return np.sort(rng.choice(rows, count, replace=False, shuffle=False))
 
 
 def number_columns(columns: Array) -> tuple[Int64s, Int32s]:
-    """Return the sorted unique columns (int64), and the position of each entry's column among them (int32)."""
+    """Return the sorted unique columns (int64), and each entry's index in them (int32)."""
     span = int(columns.max()) + 1 if len(columns) else 0
     if span > SPAN_PER_ENTRY * len(columns):
         keys, positions = np.unique(columns, return_inverse=True)
@@ -253,7 +254,7 @@ def number_columns(columns: Array) -> tuple[Int64s, Int32s]:
 
 
 def columns_of(keys: Int64s, width: int) -> Int64s:
-    """Return the columns of features that have ``width`` adjacent columns each, feature by feature."""
+    """Return the columns of features, in their order; each feature has ``width`` adjacent columns."""
     return keys if width == 1 else (keys[:, None] * width + np.arange(width)).reshape(-1)
 
 
@@ -267,13 +268,13 @@ def are_dense(columns: Array, rows: int, size: int) -> bool:
 
 
 def row_numbers(numbers: npt.ArrayLike, count: int) -> Int64s:
-    """Return row numbers as int64; raise DTypeError unless they are integers, OutOfRangeError unless in [0, count)."""
+    """Return row numbers as int64; raise DTypeError or OutOfRangeError if they are not integers in [0, count)."""
     array = np.asarray(numbers)
     if array.size and array.dtype.kind not in "iu":
-        raise DTypeError(f"rows: expected row numbers, integers, got {array.dtype}; a mask has np.flatnonzero(mask)")
+        raise DTypeError(f"rows: expected integer row numbers, got {array.dtype}; for a mask, use np.flatnonzero(mask)")
     rows = array.astype(np.int64)
     if len(rows) and not 0 <= rows.min() <= rows.max() < count:
-        raise OutOfRangeError(f"rows: expected numbers in [0, {count}), got {rows.min()} to {rows.max()}")
+        raise OutOfRangeError(f"rows: expected row numbers in [0, {count}), got {rows.min()} to {rows.max()}")
     return rows
 
 
@@ -294,7 +295,8 @@ def take_rows(indptr: Array, columns: Array, values: Array, rows: Int64s) -> tup
 class RowParts:
     """Collects the arrays of rows that are read in several parts.
 
-    ``size`` is the number of columns, None until it is known. The caller appends to ``y`` and ``weights``.
+    The caller appends to ``y`` and ``weights``. For ``lengths``, ``columns`` and ``values``, see
+    ``ps2.data.columns.Features``. ``size``: the number of columns; None until it is known.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -309,12 +311,12 @@ class RowParts:
 
     def read(self, batch: pa.RecordBatch, features: str | Sequence[str], label: str | None, weight: str | None) -> None:
         """Append the rows of a batch; see ``Rows.fromBatches``."""
-        # Imported here: pyarrow takes half a second, and records do not need it.
+        # Imported here: importing pyarrow takes 0.5 s, and records do not need it.
         from ps2.data.columns import read_features, read_numbers, read_weights
 
         if not hasattr(batch, "schema"):
             raise InputError(
-                "expected batches (pyarrow.RecordBatch), as a DataFrame's workers get them, got "
+                "expected batches (pyarrow.RecordBatch), which workers of a DataFrame receive, got "
                 f"{type(batch).__name__}; Rows.fromRecords reads records of an RDD"
             )
         before = self.rows
@@ -326,7 +328,7 @@ class RowParts:
             self.weights.append(read_weights(batch, weight, before))
 
     def add(self, lengths: Int64s, columns: Array, values: Array, size: int | None) -> None:
-        """Append the entries of rows, in the form of ``ps2.data.columns.Features``."""
+        """Append the entries of rows; arguments are the fields of ``ps2.data.columns.Features``."""
         if None not in (size, self.size) and size != self.size:
             raise InputError(f"features, row {self.rows}: expected size {self.size} as in the rows before, got {size}")
         self.size = size if self.size is None else self.size
@@ -337,34 +339,34 @@ class RowParts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all parts."""
+        """The bytes of all parts."""
         kinds: tuple[list[Array], ...] = (self.y, self.weights, self.lengths, self.columns, self.values)
         return sum(part.nbytes for parts in kinds for part in parts)
 
-    def drained(self, has_y: bool, has_weights: bool, piece_bytes: int) -> Iterator[Rows]:
-        """Yield the rows in pieces of about ``piece_bytes``, and drop them; ``rows`` and ``size`` do not change."""
+    def drain(self, has_y: bool, has_weights: bool, piece_bytes: int) -> Iterator[Rows]:
+        """Yield the rows in pieces of about ``piece_bytes``, and remove them; ``rows`` and ``size`` stay the same."""
         while self.lengths:
             piece = RowParts(self.dtype)
             piece.size = self.size
             while self.lengths and piece.nbytes < piece_bytes:
                 for name in ("lengths", "columns", "values", *["y"] * has_y, *["weights"] * has_weights):
                     getattr(piece, name).append(getattr(self, name).pop(0))
-            yield piece.joined(has_y, has_weights)
+            yield piece.to_rows(has_y, has_weights)
 
-    def joined(self, has_y: bool, has_weights: bool) -> Rows:
+    def to_rows(self, has_y: bool, has_weights: bool) -> Rows:
         """Return all parts as one ``Rows``."""
-        indptr = np.concatenate([[0], np.cumsum(_joined(self.lengths, np.int64))])
-        columns = _joined(self.columns, np.int32)
-        values = _joined(self.values, self.dtype)
+        indptr = np.concatenate([[0], np.cumsum(_concatenate(self.lengths, np.int64))])
+        columns = _concatenate(self.columns, np.int32)
+        values = _concatenate(self.values, self.dtype)
         x = sparse_matrix(values, columns, indptr, self.size or 0)
         return Rows(
             x,
-            _joined(self.y, np.float64) if has_y else None,
-            _joined(self.weights, np.float64) if has_weights else None,
+            _concatenate(self.y, np.float64) if has_y else None,
+            _concatenate(self.weights, np.float64) if has_weights else None,
         )
 
 
-def _joined(parts: list[Array], dtype: npt.DTypeLike) -> Array:
+def _concatenate(parts: list[Array], dtype: npt.DTypeLike) -> Array:
     return np.concatenate(parts) if parts else np.empty(0, dtype)
 
 
@@ -374,8 +376,8 @@ def checked_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype(dtype)
 
 
-def _unpacked(record: Any) -> tuple[Any, ...]:
-    """Return a record's vector, label and, if present, weight."""
+def _unpack(record: Any) -> tuple[Any, ...]:
+    """Return a record's vector, label and, if it has one, weight."""
     if hasattr(record, "features") and hasattr(record, "label"):
         return record.features, record.label
     label, vector, *weight = record
@@ -397,7 +399,7 @@ def _entries(vector: Any) -> tuple[Array, Array, int]:
 
 
 def _check_records(parts: RowParts, sizes: list[int], numbers: list[tuple[float, ...]]) -> None:
-    """Raise InputError for the first record that differs from the others in form, or has an invalid number."""
+    """Raise InputError for the first record that differs from the first one in form, or has an invalid number."""
     (columns,), (values,), (lengths,) = parts.columns, parts.values, parts.lengths
     ends = np.cumsum(lengths)
 

@@ -12,14 +12,14 @@ Array = npt.NDArray[Any]
 
 
 def sparse_matrix(values: Array, columns: Array, indptr: Array, size: int) -> sp.csr_array:
-    """Return a sparse matrix with 32-bit indices if they fit; with one 64-bit array, scipy would widen the other."""
-    narrow = columns.dtype == np.int32 and indptr[-1] <= np.iinfo(np.int32).max
-    indptr = indptr.astype(np.int32, copy=False) if narrow else indptr
+    """Return a sparse matrix with 32-bit indices if they fit: scipy converts both index arrays to the wider dtype."""
+    fits_int32 = columns.dtype == np.int32 and indptr[-1] <= np.iinfo(np.int32).max
+    indptr = indptr.astype(np.int32, copy=False) if fits_int32 else indptr
     return sp.csr_array((values, columns, indptr), shape=(len(indptr) - 1, size))
 
 
 def canonical(x: sp.csr_array) -> sp.csr_array:
-    """Return the rows with ascending columns without duplicates; values of the same entry are added up, in a copy."""
+    """Return a matrix with ascending columns in each row; values of duplicate entries are added up, in a copy."""
     if not x.has_canonical_format:
         x = x.copy()
         x.sum_duplicates()

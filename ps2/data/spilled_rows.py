@@ -1,4 +1,4 @@
-"""Rows in a file, which are read in order: while a block is in use, the next block is read."""
+"""Rows in a file, which are read in blocks: while the caller uses a block, a thread reads the next block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.array_types import Int32s, Int64s
-from ps2.data.block_file import BlockFile, BlockSlice, load
+from ps2.data.block_file import BlockFile, BlockSlice, read_pages
 from ps2.data.rows import LocalRows, row_numbers, sample_rows
 from ps2.data.sparse_rows import sparse_matrix
 from ps2.data.used_columns import ColumnNumbers, UsedColumns
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """Some rows of a file, from row ``begin`` on. A dense block stores only values, as its rows have all columns."""
+    """Rows ``[begin, begin + rows)`` of a file. A dense block stores only values, because its rows have all columns."""
 
     begin: int
     rows: int
@@ -33,9 +33,12 @@ class RowBlock:
 
 @dataclass(frozen=True, eq=False)
 class RowFile:
-    """The rows of a file, and the columns ``keys`` that they use. Selections up to ``limit_bytes`` are kept in memory.
+    """The rows of a file.
 
-    All dense blocks use a part of ``dense_indptr`` and ``dense_columns``.
+    Attributes:
+        keys: the columns that the rows use.
+        limit_bytes: selections of rows up to this size are copied into memory.
+        dense_indptr, dense_columns: CSR arrays of the largest dense block. Smaller dense blocks use the first elements.
     """
 
     keys: Int64s
@@ -59,8 +62,8 @@ class RowFile:
     def nbytes(self) -> int:
         return sum(block.location.size for block in self.blocks)
 
-    def read(self, block: RowBlock, chosen: Int64s | None) -> LocalRows:
-        """Return a block's rows; ``chosen`` has the numbers of some rows within the block, None: all rows."""
+    def read(self, block: RowBlock, positions: Int64s | None) -> LocalRows:
+        """Return the rows at positions in a block; None: all its rows."""
         arrays, columns = self.file.arrays(block.location), len(self.keys)
         if block.is_dense:
             indptr, indices = self.dense_indptr[: block.rows + 1], self.dense_columns[: block.rows * columns]
@@ -68,10 +71,10 @@ class RowFile:
             indptr, indices = arrays["indptr"], arrays["columns"]
         x = sp.csr_array((arrays["values"], indices, indptr), shape=(block.rows, columns))
         rows = LocalRows(self.keys, x, arrays.get("y"), arrays.get("weights"))
-        if chosen is not None:
-            return rows.gathered(chosen)
+        if positions is not None:
+            return rows.gathered(positions)
         for array in arrays.values():
-            load(array)
+            read_pages(array)
         return rows
 
 
@@ -83,8 +86,8 @@ class SpilledRows:
 
     Attributes:
         stored: all rows of the file.
-        changes: functions that are applied to each block when it is read, in order.
-        numbers: the numbers of the selected rows, ascending; None: all rows.
+        changes: functions that are applied in order to each block after it is read.
+        numbers: the row numbers of the selected rows, ascending; None: all rows.
     """
 
     keys: Int64s
@@ -106,38 +109,40 @@ class SpilledRows:
         return sum(block.weight for block in self.blocks())
 
     def blocks(self) -> Iterator[LocalRows]:
-        """Yield all rows in order, in blocks of some megabytes with all keys; the next block is read in a thread."""
-        parts = [(block, chosen) for block, chosen in self._selected() if chosen is None or len(chosen)]
+        """Yield all rows in order, in blocks of some megabytes with all keys; a thread reads the next block."""
+        parts = [(block, positions) for block, positions in self._selection() if positions is None or len(positions)]
         if not parts:
             return
         with ThreadPoolExecutor(1, "ps2-rows") as reader:
             future = reader.submit(self._read, *parts[0])
-            for block, chosen in parts[1:]:
-                rows, future = future.result(), reader.submit(self._read, block, chosen)
+            for block, positions in parts[1:]:
+                rows, future = future.result(), reader.submit(self._read, block, positions)
                 yield rows
-                del rows
+                del rows  # free the block before the next one is returned
             yield future.result()
 
     def mapped(self, change: Callable[[LocalRows], LocalRows]) -> SpilledRows:
-        """Return the same rows with a change that is applied to each block when it is read."""
+        """Return the same rows, with a function that is applied to each block after it is read."""
         return replace(self, changes=(*self.changes, change))
 
     def chosen(self, numbers: npt.ArrayLike) -> LocalRows | SpilledRows:
-        """Return rows by ascending numbers, with all keys: in memory if they fit, else by reference.
+        """Return the rows with these ascending row numbers, with all keys: a copy in memory if it fits ``limit_bytes``.
 
-        Raise DTypeError unless the numbers are integers, OutOfRangeError unless they ascend in ``[0, n)``.
+        Raises:
+            DTypeError: the numbers are not integers.
+            OutOfRangeError: the numbers do not ascend, or are not in ``[0, n)``.
         """
         rows = row_numbers(numbers, len(self))
         if not_ascending := np.flatnonzero(np.diff(rows) <= 0).tolist():
             before, after = rows[not_ascending[0] : not_ascending[0] + 2]
             raise OutOfRangeError(
-                f"rows in a file: expected ascending numbers without repeats, got {after} after {before}"
+                f"rows in a file: expected ascending row numbers without duplicates, got {after} after {before}"
             )
         selected = replace(self, numbers=rows if self.numbers is None else self.numbers[rows])
         return selected if selected.nbytes > self.stored.limit_bytes else selected._in_memory()
 
     def take(self, numbers: npt.ArrayLike) -> LocalRows | SpilledRows:
-        """Return some rows like ``chosen``, with only the keys that they use."""
+        """Return rows like ``chosen``, with only the keys that they use."""
         selected = self.chosen(numbers)
         return (
             selected.take(np.arange(len(selected))) if isinstance(selected, LocalRows) else selected._with_used_keys()
@@ -148,8 +153,8 @@ class SpilledRows:
         rows = sample_rows(len(self), fraction, rng)
         return self if rows is None else self.take(rows)
 
-    def _selected(self) -> Iterator[tuple[RowBlock, Int64s | None]]:
-        """Yield each block with the numbers of its selected rows, counted within the block; None: all rows."""
+    def _selection(self) -> Iterator[tuple[RowBlock, Int64s | None]]:
+        """Yield each block with the positions of its selected rows in the block; None: all rows."""
         for block in self.stored.blocks:
             if self.numbers is None:
                 yield block, None
@@ -157,8 +162,8 @@ class SpilledRows:
             begin, end = np.searchsorted(self.numbers, [block.begin, block.begin + block.rows])
             yield block, self.numbers[begin:end] - block.begin
 
-    def _read(self, block: RowBlock, chosen: Int64s | None) -> LocalRows:
-        rows = self.stored.read(block, chosen)
+    def _read(self, block: RowBlock, positions: Int64s | None) -> LocalRows:
+        rows = self.stored.read(block, positions)
         for change in self.changes:
             rows = change(rows)
         return rows
@@ -170,12 +175,12 @@ class SpilledRows:
             if self.stored.blocks:
                 return self._read(self.stored.blocks[0], np.empty(0, np.int64))
             return LocalRows(self.keys, sp.csr_array((0, len(self.keys))), np.empty(0))
-        x = [block.x for block in blocks]
-        lengths = np.concatenate([np.diff(part.indptr) for part in x])
+        matrices = [block.x for block in blocks]
+        lengths = np.concatenate([np.diff(x.indptr) for x in matrices])
         indptr = np.concatenate([[0], np.cumsum(lengths)])
-        values, columns = (np.concatenate([getattr(part, name) for part in x]) for name in ("data", "indices"))
+        values, columns = (np.concatenate([getattr(x, name) for x in matrices]) for name in ("data", "indices"))
         matrix = sparse_matrix(values, columns, indptr, len(self.keys))
-        fields = (_joined([getattr(block, name) for block in blocks]) for name in ROW_FIELDS)
+        fields = (_concatenate([getattr(block, name) for block in blocks]) for name in ROW_FIELDS)
         return LocalRows(self.keys, matrix, *fields)
 
     def _with_used_keys(self) -> SpilledRows:
@@ -193,7 +198,7 @@ ROW_FIELDS = ("y", "weights")
 
 @dataclass(frozen=True, eq=False)
 class _Renumbering:
-    """Numbers the columns that a selection of rows uses from 0."""
+    """The change of a block after which the columns that a selection of rows uses are numbered from 0."""
 
     keys: Int64s
     numbers: ColumnNumbers
@@ -206,6 +211,6 @@ class _Renumbering:
         )
 
 
-def _joined(parts: list[Array | None]) -> Array | None:
-    arrays = [part for part in parts if part is not None]
-    return np.concatenate(arrays) if arrays else None
+def _concatenate(arrays: list[Array | None]) -> Array | None:
+    present = [array for array in arrays if array is not None]
+    return np.concatenate(present) if present else None

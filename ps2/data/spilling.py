@@ -17,12 +17,13 @@ from ps2.errors import ConfigError
 SpillName = Literal["auto", "always", "never"]
 SPILL: tuple[SpillName, ...] = get_args(SpillName)
 
-# The share of a worker's memory for rows. Reading and the first clocks of a training need memory for two copies of the
-# rows, and models need memory, too.
-SHARE = 0.25
-# The size of a block of rows. A worker has up to three in memory: one is read, one is written, and one is in use.
+# The fraction of a worker's memory for rows. Reading and the first clocks of a training need memory for two copies of
+# the rows, and models also need memory.
+ROWS_FRACTION = 0.25
+# The bytes of a block of rows. A worker has up to three blocks in memory: one that is read from the file, one that is
+# written, and one that is in use.
 BLOCK_BYTES = 8 << 20
-# The variable in which Spark passes its Python workers the block manager's folders, one on each local disk.
+# The environment variable that has the block manager's folders in Spark's Python workers, one on each local disk.
 LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 
 
@@ -41,11 +42,11 @@ class Memory:
     group: int | None
     machine: int
 
-    def worker_share(self, tasks: int) -> int:
-        """Return one worker's share if ``tasks`` workers run on this machine."""
-        shared = self.machine if self.group is None else min(self.machine, self.group)
-        share = shared // max(1, tasks)
-        return share if self.process is None else min(share, self.process)
+    def worker_bytes(self, tasks: int) -> int:
+        """Return the memory of one worker if ``tasks`` workers run on this machine."""
+        total = self.machine if self.group is None else min(self.machine, self.group)
+        worker_bytes = total // max(1, tasks)
+        return worker_bytes if self.process is None else min(worker_bytes, self.process)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Spill:
 
     Attributes:
         mode: "auto": in a file if they exceed ``limit_bytes``; "always": in a file; "never": in memory.
-        limit_bytes: the maximum size of rows in memory; None: ``SHARE`` of the worker's memory when it begins to read.
+        limit_bytes: the maximum size of rows in memory; None: ``ROWS_FRACTION`` of the worker's memory when it begins
+            to read.
         block_bytes: the approximate size of a block of the file.
     """
 
@@ -70,14 +72,14 @@ class Spill:
         """Return the maximum size in memory of the rows of one worker, in a run of ``workers`` workers."""
         if self.limit_bytes is not None:
             return self.limit_bytes
-        return int(memory_left().worker_share(max_tasks(workers, cgroups.usable_cores())) * SHARE)
+        return int(free_memory().worker_bytes(max_tasks(workers, cgroups.usable_cores())) * ROWS_FRACTION)
 
 
-def memory_left() -> Memory:
+def free_memory() -> Memory:
     """Measure the free memory."""
-    used_by_process = psutil.Process().memory_info()
+    process_memory = psutil.Process().memory_info()
     process_limits = []
-    for limit, used in ((resource.RLIMIT_AS, used_by_process.vms), (resource.RLIMIT_DATA, used_by_process.data)):
+    for limit, used in ((resource.RLIMIT_AS, process_memory.vms), (resource.RLIMIT_DATA, process_memory.data)):
         soft, _ = resource.getrlimit(limit)
         if soft != resource.RLIM_INFINITY:
             process_limits.append(max(0, soft - used))
@@ -96,6 +98,6 @@ def local_folders(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def worker_folder(rank: int, folders: Sequence[str]) -> str:
-    """Return a worker's folder: ranks use the disks in turn, except those that have failed."""
+    """Return a worker's folder: the ranks are spread evenly over the disks that have not failed."""
     usable = [folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)] or list(folders)
     return usable[rank % len(usable)]

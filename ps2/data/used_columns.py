@@ -1,4 +1,4 @@
-"""Bitmaps of the columns that rows use, for one array or for several blocks."""
+"""Bitmaps of the columns that rows use, for rows in one array or in several blocks."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class UsedColumns:
         return np.flatnonzero(bits)
 
     def numbers(self) -> ColumnNumbers:
-        """Return the numbering of the columns from 0."""
+        """Return the numbers of the columns: 0, 1, ... in ascending order."""
         return ColumnNumbers(self._words)
 
 
 class ColumnNumbers:
-    """Numbers the columns of a set from 0, in order; picklable."""
+    """The numbers of the columns in a set: 0, 1, ... in ascending order. Picklable."""
 
     def __init__(self, words: Words) -> None:
         self._words = words
@@ -46,7 +46,7 @@ class ColumnNumbers:
         _sum_before(words, self._before)
 
     def number(self, columns: Int32s) -> Int32s:
-        """Return the number of each column; all must be in the set."""
+        """Return the number of each column. All columns must be in the set."""
         numbers = np.empty(len(columns), np.int32)
         _look_up(columns, self._words, self._before, numbers)
         return numbers
@@ -54,9 +54,9 @@ class ColumnNumbers:
 
 @kernel
 def renumber(ids: Array, inverse: Int32s, size: int) -> Int64s:
-    """Return the sorted unique ids in [0, size), and write each entry's position among them to ``inverse``.
+    """Return the sorted unique ids in [0, size), and write each entry's index in them to ``inverse``.
 
-    ``inverse`` can be ``ids``. With a bitmap and the number of bits before each word, nothing is sorted.
+    ``inverse`` can be ``ids``. A bitmap and the number of set bits before each word replace the sorting.
     """
     words = np.zeros(size // WORD_BITS + 1, np.uint64)
     _mark(ids, words)
@@ -78,7 +78,7 @@ def _mark(columns: Array, words: Words) -> None:
 
 @kernel
 def _sum_before(words: Words, before: Int32s) -> np.int64:
-    """Compute the number of columns before each word; return the number of all columns."""
+    """Write the number of set bits before each word to ``before``; return the number of all set bits."""
     count = np.int64(0)
     for word in range(len(words)):
         before[word] = count

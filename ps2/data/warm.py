@@ -8,7 +8,7 @@ from ps2.data.hashing import Field, FieldHasher
 
 
 def warm() -> None:
-    """Hash one row of each type that has its own kernel."""
+    """Compile by hashing one row of each type that has its own kernel."""
     texts = {"short": pa.array(["a"]), "large": pa.array(["a"], pa.large_string())}
     batch = pa.RecordBatch.from_pydict(texts | {"number": pa.array([1]), "list": pa.array([["a"]])})
     fields = map(Field.categorical, batch.schema.names)

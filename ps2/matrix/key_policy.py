@@ -1,4 +1,4 @@
-"""``KeyPolicy``: when a managed key gets its slot, with which values, and when it loses the slot. Pure."""
+"""``KeyPolicy``: when a managed key gets its slot, its initial values, and when it loses the slot. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ps2.number_checks import is_number, is_whole
 InitialKind = Literal["zeros", "normal", "uniform"]
 Clock = Literal["wall", "event"]
 
-# The maximum of ``admit_after``: the count of a waiting key's touches has one byte.
+# The maximum of ``admit_after``: a waiting key's touches are counted in one byte.
 MAX_TOUCHES = 255
-# ``Initial.end`` for "all rows".
+# The value of ``Initial.end`` that means all rows.
 ALL_ROWS = 2**31 - 1
 
-# The maximum scale: normal numbers of this standard deviation fit float32.
+# The maximum of ``scale``: normal random numbers with this standard deviation fit float32.
 MAX_SCALE = 1e37
 
 
@@ -25,7 +25,7 @@ MAX_SCALE = 1e37
 class Initial:
     """The initial values of a key: reads return them while the key has no slot, and its slot begins with them.
 
-    A value depends only on the seed, the key and the row of the matrix. So every fleet computes the same values.
+    A value depends only on the seed, the key and the row of the matrix, so every fleet computes the same values.
 
     Attributes:
         kind: "zeros"; "normal" with mean 0 and standard deviation ``scale``; or "uniform" on ``[-scale, scale)``.
@@ -59,21 +59,21 @@ class Initial:
     def is_zero(self) -> bool:
         return self.kind == "zeros" or self.scale == 0 or self.begin == self.end
 
-    def draws(self, row: int) -> bool:
-        """Return True if the values of a row are random."""
+    def is_random(self, row: int) -> bool:
+        """Return True if the initial values of a row are random."""
         return not self.is_zero and self.begin <= row < self.end
 
 
 @dataclass(frozen=True)
 class KeyPolicy:
-    """Which keys a sparse matrix admits, keeps and removes, and their initial values: its keys are managed.
+    """The rules by which a sparse matrix admits and removes its managed keys, and their initial values.
 
     Attributes:
-        admit_after: the number of the touch at which a key gets its slot. A touch is a change that names the key and
-            would create it. Earlier changes are dropped, and reads return the initial values.
+        admit_after: a key gets its slot at its ``admit_after``-th touch. A touch is a change that names the key and
+            would create it. The values of earlier touches are dropped, and reads return the initial values.
         expire_after_s: a key is removed this many seconds after its last touch, by the matrix's time; None: never.
         max_keys: the maximum number of keys; the least recently touched keys are removed first; None: no limit.
-        initial: the values of keys without a slot.
+        initial: the initial values of keys.
         clock: "wall": the driver advances the matrix's time; "event": the program does.
     """
 
@@ -99,7 +99,7 @@ class KeyPolicy:
 def make_policy(
     admit_after: int, expire_after_s: float | None, max_keys: int | None, initial: Initial, clock: Clock
 ) -> KeyPolicy | None:
-    """Return the ``KeyPolicy`` of a new matrix; None if its keys stay forever and begin at 0."""
+    """Return the ``KeyPolicy`` of a new matrix; None if its keys are never removed and begin at 0."""
     policy = KeyPolicy(admit_after, expire_after_s, max_keys, initial, clock)
     return None if policy == KeyPolicy(initial=initial, clock=clock) and initial.kind == "zeros" else policy
 

@@ -1,18 +1,19 @@
 """The time of a matrix with managed keys: ticks, and the times in seconds at which they began. Pure.
 
-Each change of a key is stamped with the current tick. Servers never read a clock: the driver or the program advances
-the time by a mutation, so that checkpoints and replicas have the same time.
+Servers store the current tick with each key that changes. They never read a clock: the driver or the program advances
+the time by a mutation, so checkpoints and replicas have the same time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 
-# With more than MAX_TIMES ticks, some times are dropped. An age is then overestimated by at most 1 / ACCURACY of it.
+# With more than MAX_TIMES ticks, some times are dropped. The age of a key is then overestimated, by at most a fraction
+# 1 / ACCURACY of the age.
 MAX_TIMES = 1 << 14
 ACCURACY = 1000
 FIRST_TICK = 1
-# The latest possible time of a matrix, at which float64 still distinguishes seconds.
+# The limit of a matrix's time: float64 still distinguishes seconds at this time.
 LATEST_S = 1e15
 
 
@@ -21,7 +22,7 @@ class MatrixTime:
 
     Attributes:
         tick: the current tick.
-        ticks, times_s: some ticks, and the times at which they began; both ascend.
+        ticks, times_s: ticks at which the time advanced, and their times; both ascend. Old ones may be dropped.
     """
 
     def __init__(self, ticks: list[int] | None = None, times_s: list[float] | None = None, tick: int = FIRST_TICK):
@@ -33,12 +34,12 @@ class MatrixTime:
         return self.times_s[-1]
 
     def advance(self, now_s: float, tick: int, touched: bool = False) -> None:
-        """Begin a tick at a new time. A time before the current one changes nothing.
+        """Begin a tick at a new time. No effect if the time is before the current time.
 
         Args:
             now_s: the new time.
-            tick: the minimum number of the new tick.
-            touched: whether keys that were touched since the last advance count as touched at the new time.
+            tick: the new tick's minimum number.
+            touched: True if keys that were touched since the last advance count as touched at the new time.
         """
         if now_s < self.now_s or (now_s == self.now_s and not touched):
             return
@@ -48,29 +49,29 @@ class MatrixTime:
         self.mark(tick)
         self.ticks.append(self.tick)
         self.times_s.append(now_s)
-        # Only at certain ticks, so that all replicas of a shard drop the same times.
+        # Times are dropped only at certain ticks, so all replicas of a shard drop the same times.
         quarter = MAX_TIMES // 4
         if len(self.ticks) > MAX_TIMES and old_tick // quarter < self.tick // quarter:
-            self._forget()
+            self._drop_times()
 
     def mark(self, tick: int) -> None:
         """Begin a tick at the current time; its number is at least ``tick``."""
         self.tick = max(self.tick + 1, tick)
 
-    def lower(self, by: int) -> None:
-        """Lower the numbers of all ticks by ``by``, but not below FIRST_TICK."""
-        self.ticks = [max(tick - by, FIRST_TICK) for tick in self.ticks]
-        self.tick = max(self.tick - by, FIRST_TICK)
+    def lower(self, offset: int) -> None:
+        """Subtract ``offset`` from the numbers of all ticks, but not below FIRST_TICK."""
+        self.ticks = [max(tick - offset, FIRST_TICK) for tick in self.ticks]
+        self.tick = max(self.tick - offset, FIRST_TICK)
 
     def first_after(self, time_s: float) -> int:
-        """Return the first tick that began after a time; the current tick plus 1 if none did."""
+        """Return the first tick that began after a time; the current tick plus 1 if there is none."""
         index = bisect_right(self.times_s, time_s)
         return self.ticks[index] if index < len(self.ticks) else self.tick + 1
 
-    def _forget(self) -> None:
+    def _drop_times(self) -> None:
         indexes = [0]
         for index in range(1, len(self.times_s) - 1):
-            # If this time is dropped, touches before the following time count as touches at the last kept time.
+            # If this time is dropped, touches before the following time count as touches at the last stored time.
             following_s = self.times_s[index + 1]
             if following_s - self.times_s[indexes[-1]] > (self.now_s - following_s) / ACCURACY:
                 indexes.append(index)

@@ -1,7 +1,7 @@
 """Partitioning of a matrix: pure functions of its ``MatrixSpec`` (paper, section 4.3).
 
 A dense matrix is partitioned by columns: each partition is a half-open interval ``[begin, end)``. A sparse matrix is
-partitioned by the hash of the key, so that any set of keys is spread evenly.
+partitioned by the hash of the key, which spreads any set of keys evenly.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ WIRES = get_args(Wire)
 MAX_SPARSE_DIM = 2**63
 MAX_DENSE_DIM = 2**40
 MAX_ROWS = 2**31 - 1
-# A column's block is sent in one message.
+# Limit of a column's block (its values in all rows), because a block is sent in one message.
 MAX_BLOCK_BYTES = 4 << 20
-# Sparse keys are hashed to this many buckets, and the buckets are divided into intervals.
+# Keys of sparse matrices are hashed to this many buckets, and each partition has an interval of buckets.
 HASH_SPACE = 2**32
 
 
@@ -42,12 +42,12 @@ class MatrixSpec:
         dtype: "float32", "float64", "int32" or "int64".
         kind: "dense", or "sparse" (hashed keys).
         align: for dense matrices: partitions begin at multiples of this number of columns.
-        partitions_per_server: with more than 1, partitions can later be moved between servers.
+        partitions_per_server: with more than 1, single partitions can later be moved to other servers.
         wire: the dtype of values in messages, "float16" or "bfloat16"; None: ``dtype``.
         layout: the contiguous unit in memory: "row": a row of a partition; "column": a block, the values of a column in
             all rows.
-        key_policy: for sparse matrices: when managed keys get and lose their slots, and their initial values. None: a
-            key gets its slot at its first touch, with zeros, and keeps it.
+        key_policy: for sparse matrices: the rules by which keys get and lose their slots, and their initial values.
+            None: a key gets its slot at its first touch, with zeros, and never loses it.
     """
 
     dim: int
@@ -98,7 +98,7 @@ class MatrixSpec:
             raise ConfigError(f"key_policy: only a sparse matrix has managed keys, got kind={self.kind!r}")
         if self.np_dtype.kind != "f" and not policy.initial.is_zero:
             raise ConfigError(f"init: expected 'zeros' for a matrix of {self.dtype}, got {policy.initial.kind!r}")
-        # A row that is added later is 0 at the active keys, so it must be 0 at all others.
+        # A row that is added later is 0 at the active keys, so its initial values must be 0, too.
         if self.layout == "row" and not policy.initial.is_zero and policy.initial.end > self.rows:
             raise ConfigError(f"initEnd: expected at most the matrix's {self.rows} rows, got {policy.initial.end}")
 
@@ -108,7 +108,7 @@ class MatrixSpec:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a column's values in all rows."""
+        """The bytes of a column's values in all rows."""
         return self.rows * self.np_dtype.itemsize
 
     @property
@@ -133,12 +133,12 @@ class Partition:
 def partition_bounds(spec: MatrixSpec, servers: int) -> tuple[int, ...]:
     """Return the ``n + 1`` ascending bounds of the matrix's ``n`` partitions.
 
-    Sizes of partitions differ by at most one block of ``align`` columns. A vector with fewer blocks than servers gets
-    one partition for each block, so no partition is empty.
+    The sizes of partitions differ by at most ``align`` columns. If there are fewer groups of ``align`` columns than
+    servers, each group is a partition, so no partition is empty.
     """
-    blocks = -(-spec.space // spec.align)
-    count = min(servers * spec.partitions_per_server, blocks)
-    return tuple(min(blocks * i // count * spec.align, spec.space) for i in range(count + 1))
+    groups = -(-spec.space // spec.align)
+    count = min(servers * spec.partitions_per_server, groups)
+    return tuple(min(groups * i // count * spec.align, spec.space) for i in range(count + 1))
 
 
 def partitions(bounds: tuple[int, ...]) -> tuple[Partition, ...]:
@@ -146,9 +146,9 @@ def partitions(bounds: tuple[int, ...]) -> tuple[Partition, ...]:
 
 
 def assign_owners(count: int, servers: int) -> tuple[int, ...]:
-    """Return the server of each of ``count`` partitions: contiguous runs, as even as possible."""
-    used = min(count, servers)
-    return tuple(i * used // count for i in range(count))
+    """Return the server index of each of ``count`` partitions: contiguous runs of partitions, as even as possible."""
+    used_servers = min(count, servers)
+    return tuple(i * used_servers // count for i in range(count))
 
 
 def hash_bucket(keys: Int64s) -> Int64s:
@@ -159,12 +159,12 @@ def hash_bucket(keys: Int64s) -> Int64s:
 
 def partition_of(spec: MatrixSpec, bounds: tuple[int, ...], columns: Int64s) -> Int64s:
     """Return the partition index of each column or key."""
-    points = hash_bucket(columns) if spec.kind == "sparse" else columns
-    return np.searchsorted(np.asarray(bounds[1:], dtype=np.int64), points, side="right").astype(np.int64)
+    positions = hash_bucket(columns) if spec.kind == "sparse" else columns
+    return np.searchsorted(np.asarray(bounds[1:], dtype=np.int64), positions, side="right").astype(np.int64)
 
 
 def check_columns(spec: MatrixSpec, columns: Int64s) -> None:
-    """Raise OutOfRangeError unless every column is in ``[0, dim)``."""
+    """Raise OutOfRangeError if a column is not in ``[0, dim)``."""
     if columns.size == 0:
         return
     low, high = int(columns.min()), int(columns.max())

@@ -13,7 +13,7 @@ class Route:
 
     Attributes:
         version: the route's version, which grows with every change.
-        bounds: the ``n + 1`` ascending column bounds of ``n`` partitions.
+        bounds: the ``n + 1`` ascending column bounds of the ``n`` partitions; bounds of hash buckets if sparse.
         addresses: ``host:port`` of each partition's server.
     """
 
@@ -34,16 +34,16 @@ class Route:
 def why_not_colocated(spec: MatrixSpec, route: Route, other_spec: MatrixSpec, other_route: Route) -> str:
     """Return why two matrices of a fleet are not co-located (equal columns on the same servers); "" if they are."""
     if spec.kind != other_spec.kind:
-        return f"one is {spec.kind}, the other {other_spec.kind}"
+        return f"the first is {spec.kind}, the second {other_spec.kind}"
     if spec.kind == "sparse":
         return "the rows belong to two sparse matrices, and each assigns its own slots to keys"
     if spec.dim != other_spec.dim:
         return f"{spec.dim:,} and {other_spec.dim:,} columns"
     if route.bounds != other_route.bounds:
-        one, other = (f"align={s.align}, partitionsPerServer={s.partitions_per_server}" for s in (spec, other_spec))
-        return f"their columns are cut differently, {one} and {other}"
-    # ``assign_owners`` assigns equal partitions to the same servers. Addresses of different route versions are not
-    # comparable.
+        left, right = (f"align={s.align}, partitionsPerServer={s.partitions_per_server}" for s in (spec, other_spec))
+        return f"their columns are partitioned differently, {left} and {right}"
+    # ``assign_owners`` assigns equal partitions to the same servers, so the addresses can differ only after a partition
+    # was moved. Addresses of different route versions cannot be compared.
     if route.version == other_route.version and route.addresses != other_route.addresses:
         return "their partitions are on different servers"
     return ""

@@ -30,7 +30,7 @@ from ps2.algorithms.frame.scoring import (
     from_json,
     to_json,
 )
-from ps2.data.columns import VECTOR, VECTORS, as_arrow, listed, read_features, read_numbers
+from ps2.data.columns import VECTOR, VECTORS, as_arrow, join_names, read_features, read_numbers
 from ps2.data.ids import are_strings
 from ps2.data.plain_arrays import as_array, as_numbers
 from ps2.errors import CheckpointCorruptError, InputError, LimitError, UsageError
@@ -50,11 +50,11 @@ DENSE = 1
 def check_columns(frame: Any, names: Sequence[str]) -> None:
     """Raise InputError unless ``frame`` is a pandas DataFrame with these columns, each once."""
     if not isinstance(frame, pd.DataFrame):
-        raise InputError(f"expected a pandas DataFrame with columns {listed(names)}, got {type(frame).__name__}")
+        raise InputError(f"expected a pandas DataFrame with columns {join_names(names)}, got {type(frame).__name__}")
     counts = Counter(map(str, frame.columns))
     for name in names:
         if name not in counts:
-            raise InputError(f"there is no column {name!r}; there are: {listed(list(map(str, frame.columns)))}")
+            raise InputError(f"there is no column {name!r}; there are: {join_names(list(map(str, frame.columns)))}")
         if counts[name] > 1:
             raise InputError(f"column {name!r}: expected one column of that name, got {counts[name]}")
 

@@ -1,4 +1,4 @@
-"""Encodings of arrays in messages: optional 16-bit floats, and integers in the narrowest dtype that holds them."""
+"""Encodings of arrays in messages: optional 16-bit floats, and integers in the narrowest dtype that fits them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps2.matrix.partition import Wire
 from ps2.ops.packing import BFLOAT16, narrow, narrow_integers, widen
 from ps2.protocol.messages import Array, StreamedArray
 
-# Numbers of dtypes, as in the contract's ``DType``; 0 means none.
+# The numbers of dtypes in ``DType`` of the .proto files; 0 means no dtype.
 DTYPE_NUMBERS: dict[np.dtype[Any], int] = {
     np.dtype("<f4"): 1,
     np.dtype("<f8"): 2,
@@ -29,28 +29,28 @@ DTYPE_NUMBERS: dict[np.dtype[Any], int] = {
     np.dtype("i1"): 12,
 }
 DTYPES_BY_NUMBER = {number: dtype for dtype, number in DTYPE_NUMBERS.items()}
-WIRE_NUMBER: dict[Wire | None, int] = {None: 0, "float16": 8, "bfloat16": 9}
-WIRES_BY_NUMBER = {number: wire for wire, number in WIRE_NUMBER.items()}
+WIRE_NUMBERS: dict[Wire | None, int] = {None: 0, "float16": 8, "bfloat16": 9}
+WIRES_BY_NUMBER = {number: wire for wire, number in WIRE_NUMBERS.items()}
 MAX_DIMENSIONS = 4  # of one array
-HALVES = (np.dtype(np.float16), BFLOAT16)
+FLOAT16_DTYPES = (np.dtype(np.float16), BFLOAT16)
 
 
 class Spec(NamedTuple):
-    """An array in a message: ``dtype`` and number of elements there, and ``stored`` dtype and ``shape`` on arrival."""
+    """The description of an array in a message."""
 
-    dtype: np.dtype[Any]
-    size: int
-    stored: np.dtype[Any]
-    shape: tuple[int, ...]
+    dtype: np.dtype[Any]  # in the message
+    size: int  # number of elements
+    stored: np.dtype[Any]  # the dtype after decoding
+    shape: tuple[int, ...]  # the shape after decoding
 
     @property
-    def becomes(self) -> int:
-        """The number of the wider integer dtype on arrival; 0 for floats, and if the dtype does not change."""
+    def stored_number(self) -> int:
+        """The number of ``stored`` if it is a wider integer dtype than ``dtype``, else 0."""
         return DTYPE_NUMBERS[self.stored] if self.stored != self.dtype and self.stored.kind == "i" else 0
 
 
 def to_send(array: Array, wire: Wire | None) -> tuple[Array, Spec]:
-    """Return an array in its encoding for a message, and its description for the header."""
+    """Return an array as it is sent in a message, and its description."""
     sent = np.ascontiguousarray(array)
     if wire is not None and array.dtype.kind == "f":
         sent = narrow(sent.reshape(-1), wire)
@@ -66,9 +66,9 @@ def plain_spec(array: Array | StreamedArray) -> Spec:
 
 
 def declared_spec(dtype_number: int, stored_number: int, count: int, shape: tuple[int, ...]) -> Spec:
-    """Return an array's description from the fields of a header; raises ProtocolError if they are invalid.
+    """Return an array's description from the fields of a header; raise ProtocolError if they are invalid.
 
-    ``stored_number``: see ``Spec.becomes``. ``shape``: empty for an array of one dimension.
+    ``stored_number``: see ``Spec.stored_number``. ``shape``: empty for an array of one dimension.
     """
     dtype = DTYPES_BY_NUMBER.get(dtype_number)
     if dtype is None:
@@ -77,20 +77,20 @@ def declared_spec(dtype_number: int, stored_number: int, count: int, shape: tupl
         raise ProtocolError(f"an array of {count} elements cannot have shape {shape}")
     shape = shape or (count,)
     if not stored_number:
-        return Spec(dtype, count, np.dtype(np.float32) if dtype in HALVES else dtype, shape)
+        return Spec(dtype, count, np.dtype(np.float32) if dtype in FLOAT16_DTYPES else dtype, shape)
     stored = DTYPES_BY_NUMBER.get(stored_number)
     if stored is None or stored.kind != "i" or dtype.kind != "i" or stored.itemsize <= dtype.itemsize:
-        raise ProtocolError(f"an array of {dtype} cannot become one of dtype {stored_number}")
+        raise ProtocolError(f"an array of {dtype} cannot be converted to dtype {stored_number}")
     return Spec(dtype, count, stored, shape)
 
 
-def total(specs: Sequence[Spec]) -> int:
-    """Return the size in bytes of arrays in a message."""
+def total_bytes(specs: Sequence[Spec]) -> int:
+    """Return the size of arrays in a message, in bytes."""
     return sum(spec.dtype.itemsize * spec.size for spec in specs)
 
 
-def cut(specs: Sequence[Spec], data: memoryview) -> list[Array]:
-    """Return views of arrays that are stored end to end in ``data``."""
+def split_arrays(specs: Sequence[Spec], data: memoryview) -> list[Array]:
+    """Return views of arrays that are stored one after the other in ``data``."""
     arrays, offset = [], 0
     for dtype, size, *_ in specs:
         arrays.append(np.frombuffer(data, dtype, size, offset) if size else np.empty(0, dtype))
@@ -98,16 +98,16 @@ def cut(specs: Sequence[Spec], data: memoryview) -> list[Array]:
     return arrays
 
 
-def stored(array: Array, spec: Spec) -> Array:
-    """Return a received array in its final dtype and shape."""
-    converted = widen(array, spec.stored) if array.dtype in HALVES else array.astype(spec.stored, copy=False)
+def decode_array(array: Array, spec: Spec) -> Array:
+    """Return a received array in its stored dtype and shape."""
+    converted = widen(array, spec.stored) if array.dtype in FLOAT16_DTYPES else array.astype(spec.stored, copy=False)
     return converted.reshape(spec.shape)
 
 
 def receive_array(spec: Spec, into: Array | None) -> Array:
-    """Return the array to read into: the caller's ``into``, or a new array if values must be converted or scattered."""
+    """Return the array to receive into: the caller's ``into``, or a new array if ``into`` does not fit."""
     if into is not None:
-        fits = into.dtype == spec.stored or (spec.dtype in HALVES and into.dtype.kind == "f")
+        fits = into.dtype == spec.stored or (spec.dtype in FLOAT16_DTYPES and into.dtype.kind == "f")
         if into.size != spec.size or not fits:
             raise ProtocolError(
                 f"expected {into.size} elements of {into.dtype} in the reply, got {spec.size} of {spec.stored}"
@@ -117,12 +117,12 @@ def receive_array(spec: Spec, into: Array | None) -> Array:
     return allocate(spec.dtype, spec.size)
 
 
-def delivered(array: Array, spec: Spec, into: Array | None) -> Array:
-    """Return a received array: copied to the caller's ``into`` if it is not None, else in its final form."""
+def deliver(array: Array, spec: Spec, into: Array | None) -> Array:
+    """Copy a received array into the caller's ``into``, and return it. None: return the decoded array."""
     if into is None:
-        return stored(array, spec)
+        return decode_array(array, spec)
     if array is not into:
-        into[...] = (widen(array, into.dtype) if array.dtype in HALVES else array).reshape(into.shape)
+        into[...] = (widen(array, into.dtype) if array.dtype in FLOAT16_DTYPES else array).reshape(into.shape)
     return into
 
 

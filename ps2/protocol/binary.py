@@ -1,12 +1,12 @@
-"""The binary form of requests and replies on data connections: a header of fixed records, then the arrays' own memory.
+"""The binary form of requests and replies on data connections: a header of fixed-size records, then the arrays.
 
-A request's header begins with one ``REQUEST`` and one ``OPERATION`` per operation. For each operation follow its row
-numbers (uint32, padded to whole words), other matrices (uint64), scalars (float64 or int64), and an ``ARRAY`` for each
-array. Names are at the end: the signature of each operation, then the id's scope and series. All numbers are
-little-endian and aligned to their size, so that compiled code can read them in place (``ps2.server.fast_path_loop``).
+A request's header begins with one ``REQUEST`` and one ``OPERATION`` per operation. Then it has, for each operation, the
+row ids (uint32, padded to 8 bytes), other matrices (uint64), scalars (float64 or int64), and an ``ARRAY`` per array. At
+the end are the signature of each operation, the id's scope and the id's series. All numbers are little-endian and
+aligned to their size, so compiled code can read them in place (``ps2.server.fast_path_loop``).
 
-A reply's header is one ``REPLY``, a ``RESULT`` per operation and an ``ARRAY`` per array; or, for an error, one
-``REPLY`` and the contract's ErrorDetail. See docs/decisions/0046.
+A reply's header is one ``REPLY``, a ``RESULT`` per operation and an ``ARRAY`` per array. For an error, it is one
+``REPLY`` and a protobuf ``ErrorDetail``. See docs/decisions/0046.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ps2.matrix.partition import Wire
 from ps2.ops.packing import pack_keys
 from ps2.protocol.arrays import (
     DTYPE_NUMBERS,
-    WIRE_NUMBER,
+    WIRE_NUMBERS,
     WIRES_BY_NUMBER,
     Spec,
     declared_spec,
@@ -35,21 +35,22 @@ from ps2.protocol.error_details import from_detail, to_detail
 from ps2.protocol.messages import Array, Keys, Operation, Reply, Request, RequestId, StreamedArray, nbytes
 from ps2.protocol.pb import server_pb2 as pb
 
-# Clients cut requests into blocks of 4 MiB. They count 256 header bytes for an operation, which takes about 150.
+# The limit of a header. Clients send requests of at most 4 MiB, for which they count 256 header bytes per operation;
+# an operation takes about 150.
 MAX_HEADER_BYTES = 4 << 20
 
-# Kind of message, flags, bytes of scope, bytes of series; number of operations, number of operations that were already
-# applied (``begun``), the id's part and parts; route version, and the id's number, settled number and stage.
+# Kind of message, flags, bytes of scope, bytes of series; number of operations, ``Request.begun``, the id's part and
+# parts; route version, and the id's number, settled number and stage.
 REQUEST = struct.Struct("<BBHHxxIIIIQQQQ")
-# Handle, partition, matrix; numbers of rows, of other matrices and of arrays, bytes of the signature, number of
-# scalars; dtype of floats in messages; dtype of the keys' differences, flags of keys, dtype of the differences on
-# arrival; number of keys, first key, digest.
+# Handle, partition, matrix; number of rows, of other matrices and of arrays; bytes of the signature, number of scalars,
+# wire dtype; dtype of the differences between keys, flags of keys, decoded dtype of the differences; number of keys,
+# first key, digest.
 OPERATION = struct.Struct("<IIQIHHHBBBBBxQq16s")
 # The two halves of an OPERATION: the operation itself, and its keys.
-BEFORE_KEYS, KEYS = struct.Struct("<IIQIHHHBB"), struct.Struct("<BBBxQq16s")
+OPERATION_HEAD, KEYS = struct.Struct("<IIQIHHHBB"), struct.Struct("<BBBxQq16s")
 NO_KEYS = bytes(KEYS.size)
-# Dtype in the message, dtype on arrival, number of dimensions if more than one; number of elements. The shape follows,
-# one uint64 per dimension.
+# Dtype in the message, decoded dtype (0: the same), number of dimensions (0: one); number of elements. With several
+# dimensions, the shape follows: one uint64 per dimension.
 ARRAY = struct.Struct("<BBBxxxxxQ")
 # Kind of message, flags, handle, number of results.
 REPLY = struct.Struct("<BBxxIIxxxx")
@@ -58,18 +59,19 @@ RESULT = struct.Struct("<BxHxxxxd")
 WORD = struct.Struct("<Q")
 
 # Kinds of messages.
-A_REQUEST, A_REPLY, AN_ERROR = 1, 2, 3
+REQUEST_KIND, REPLY_KIND, ERROR_KIND = 1, 2, 3
 # Flags of requests, of keys, of replies and of results.
 HAS_ID, FORWARDED = 1, 2
 HAS_KEYS, HAS_DIGEST = 1, 2
 REPLAYED = 1
 HAS_SCALAR = 1
 
-# Byte offsets of the fields that differ between requests of one shape.
+# Byte offsets of the fields that differ between requests of the same ``Shape``.
 VERSION_OFFSET, NUMBER_OFFSET, SETTLED_OFFSET, STAGE_OFFSET = 24, 32, 40, 48
 STEPS_OFFSET, KEY_COUNT_OFFSET, FIRST_OFFSET, DIGEST_OFFSET = (REQUEST.size + offset for offset in (28, 32, 40, 48))
-TAIL_OFFSET = REQUEST.size + OPERATION.size  # of a request of one operation
+TAIL_OFFSET = REQUEST.size + OPERATION.size  # the bytes before the tail of a request of one operation
 
+# Limits of this module's cache of signatures, and of a connection's handles.
 MAX_SIGNATURES = 4096
 MAX_HANDLES = 1024
 
@@ -77,8 +79,8 @@ Parts = tuple[bytes, list[Array]]
 ReplyParts = tuple[bytes, list[Array | StreamedArray]]
 
 # The common fields of requests of one shape: the signature, matrix, partition and row (NO_ROW if none) of their only
-# operation, and the id's scope ("" without an id). A server that knows the shape assigns it a handle, a number that is
-# valid for the connection. A handle is only a hint.
+# operation, and the id's scope ("" without an id). A server assigns a shape a handle, a number that is valid for
+# the connection. In later requests the handle only speeds up the look-up of the shape.
 Shape = tuple[bytes, int, int, int, str]
 Handles = dict[Shape, int]
 NO_ROW = -1
@@ -105,7 +107,7 @@ _BY_BYTES: dict[bytes, Signature] = {}
 
 
 def call_signature(name: str, params: Mapping[str, int | float]) -> Signature:
-    """Return the signature of an operation with these scalars."""
+    """Return the signature of an operation with these scalars. ``params``: their values by name."""
     key = (name, *[(scalar, isinstance(value, float)) for scalar, value in params.items()]) if params else name
     signature = _BY_CALL.get(key)
     if signature is None:
@@ -119,7 +121,7 @@ def call_signature(name: str, params: Mapping[str, int | float]) -> Signature:
 
 
 def request_shape(request: Request) -> Shape | None:
-    """Return the shape of a request; None if the request cannot have a handle."""
+    """Return the shape of a request; None if its server cannot assign a handle."""
     if len(request.operations) != 1 or request.forwarded:
         return None
     operation = request.operations[0]
@@ -142,39 +144,39 @@ def remember_handle(handles: Handles, shape: Shape, handle: int) -> None:
 
 
 def request_parts(request: Request, handles: Handles | None = None) -> Parts:
-    """Return a request's header and the arrays that follow it. ``handles``: the handles of the connection."""
+    """Return a request's header and the arrays that follow it. ``handles``: the handles of this connection."""
     handle = 0
     if handles and (shape := request_shape(request)) is not None:
         handle = handles.get(shape, 0)
     arrays: list[Array] = []
-    records, tails, names = [], [], []
+    records, tails, signatures = [], [], []
     for operation in request.operations:
         signature = call_signature(operation.name, operation.params)
-        sent = [to_send(array, operation.wire) for array in operation.arrays]
+        encoded = [to_send(array, operation.wire) for array in operation.arrays]
         records.append(_operation_record(operation, signature, handle, arrays))
-        tails.append(_tail(operation, signature, [spec for _, spec in sent]))
-        names.append(signature.encoded)
-        arrays += [array for array, _ in sent]
+        tails.append(_operation_tail(operation, signature, [spec for _, spec in encoded]))
+        signatures.append(signature.encoded)
+        arrays += [array for array, _ in encoded]
     id = request.id
     scope, series = (b"", b"") if id is None else (id.scope.encode(), id.series.encode())
     part, parts, *numbers = (0, 0, 0, 0, 0) if id is None else (id.part, id.parts, id.number, id.settled, id.stage)
     flags = (0 if id is None else HAS_ID) | (FORWARDED if request.forwarded else 0)
     head = REQUEST.pack(
-        *(A_REQUEST, flags, len(scope), len(series)),
+        *(REQUEST_KIND, flags, len(scope), len(series)),
         *(len(request.operations), request.begun, part, parts),
         *(request.route_version, *numbers),
     )
-    return b"".join((head, *records, *tails, *names, scope, series)), arrays
+    return b"".join((head, *records, *tails, *signatures, scope, series)), arrays
 
 
 def check_sendable(parts: Parts, limit_bytes: int) -> None:
     """Raise LimitError if the request is larger than a server accepts."""
     header, arrays = parts
     if nbytes(arrays) > limit_bytes:
-        raise LimitError(f"the arrays of one request take at most {limit_bytes:,} bytes, got {nbytes(arrays):,}")
+        raise LimitError(f"request: expected arrays of at most {limit_bytes:,} bytes, got {nbytes(arrays):,}")
     if len(header) > MAX_HEADER_BYTES:
         raise LimitError(
-            f"the operations of one request take at most {MAX_HEADER_BYTES:,} bytes without their arrays, got "
+            f"request: expected operations of at most {MAX_HEADER_BYTES:,} bytes without their arrays, got "
             f"{len(header):,}: send smaller batches"
         )
 
@@ -187,38 +189,38 @@ def reply_parts(reply: Reply, request: Request, handle: int = 0) -> ReplyParts:
     records, tails = [], []
     arrays: list[Array | StreamedArray] = []
     for result, operation in zip(reply.results, request.operations, strict=True):
-        sent = _result(result.arrays, operation.wire)
+        encoded = _encode_result(result.arrays, operation.wire)
         if result.streamed is not None:
-            sent.append((result.streamed, plain_spec(result.streamed)))
+            encoded.append((result.streamed, plain_spec(result.streamed)))
         scalar = result.scalar
-        records.append(RESULT.pack(0 if scalar is None else HAS_SCALAR, len(sent), scalar or 0.0))
-        tails += [array_record(spec) for _, spec in sent]
-        arrays += [array for array, _ in sent]
-    head = REPLY.pack(A_REPLY, REPLAYED if reply.replayed else 0, handle, len(reply.results))
+        records.append(RESULT.pack(0 if scalar is None else HAS_SCALAR, len(encoded), scalar or 0.0))
+        tails += [array_record(spec) for _, spec in encoded]
+        arrays += [array for array, _ in encoded]
+    head = REPLY.pack(REPLY_KIND, REPLAYED if reply.replayed else 0, handle, len(reply.results))
     return b"".join((head, *records, *tails)), arrays
 
 
 def error_parts(error: PS2Error) -> ReplyParts:
-    return REPLY.pack(AN_ERROR, 0, 0, 0) + to_detail(error).SerializeToString(), []
+    return REPLY.pack(ERROR_KIND, 0, 0, 0) + to_detail(error).SerializeToString(), []
 
 
 def _operation_record(operation: Operation, signature: Signature, handle: int, arrays: list[Array]) -> bytes:
-    """Return an operation's record; append the differences between its keys to the arrays."""
-    keys, steps = keys_record(operation.keys)
-    if steps is not None:
-        arrays.append(steps)
+    """Return an operation's record; append the differences between its keys to ``arrays``."""
+    keys, differences = keys_record(operation.keys)
+    if differences is not None:
+        arrays.append(differences)
     return (
-        BEFORE_KEYS.pack(
+        OPERATION_HEAD.pack(
             *(handle, operation.partition, operation.matrix),
             *(len(operation.rows), len(operation.others), len(operation.arrays)),
-            *(len(signature.encoded), len(signature.scalars), WIRE_NUMBER[operation.wire]),
+            *(len(signature.encoded), len(signature.scalars), WIRE_NUMBERS[operation.wire]),
         )
         + keys
     )
 
 
 def keys_record(keys: Keys | None) -> tuple[bytes, Array | None]:
-    """Return the keys' half of an operation's record, and the key differences that follow the header."""
+    """Return the second half of an operation's record, and the array of the differences between the keys."""
     if keys is None:
         return NO_KEYS, None
     flags, digest = (HAS_KEYS, b"") if keys.digest is None else (HAS_KEYS | HAS_DIGEST, keys.digest)
@@ -226,32 +228,32 @@ def keys_record(keys: Keys | None) -> tuple[bytes, Array | None]:
         return KEYS.pack(0, flags, 0, keys.count, 0, digest), None
     first, differences = pack_keys(keys.columns)
     array, spec = to_send(differences, None)
-    return KEYS.pack(DTYPE_NUMBERS[spec.dtype], flags, spec.becomes, keys.count, first, digest), array
+    return KEYS.pack(DTYPE_NUMBERS[spec.dtype], flags, spec.stored_number, keys.count, first, digest), array
 
 
-def _tail(operation: Operation, signature: Signature, specs: list[Spec]) -> bytes:
+def _operation_tail(operation: Operation, signature: Signature, specs: list[Spec]) -> bytes:
     rows, others = operation.rows, operation.others
     try:
         scalars = signature.values.pack(*operation.params.values())
     except struct.error as error:
         raise OutOfRangeError(f"operation {operation.name!r}: {dict(operation.params)}: {error}") from error
-    numbers = struct.pack(f"<{len(rows)}I{len(rows) % 2 * 4}x{len(others)}Q", *rows, *others)
-    return b"".join((numbers, scalars, *map(array_record, specs)))
+    ids = struct.pack(f"<{len(rows)}I{len(rows) % 2 * 4}x{len(others)}Q", *rows, *others)
+    return b"".join((ids, scalars, *map(array_record, specs)))
 
 
 def array_record(spec: Spec) -> bytes:
     """Return an array's record in the header."""
     shape = spec.shape if len(spec.shape) > 1 else ()
-    head = ARRAY.pack(DTYPE_NUMBERS[spec.dtype], spec.becomes, len(shape), spec.size)
+    head = ARRAY.pack(DTYPE_NUMBERS[spec.dtype], spec.stored_number, len(shape), spec.size)
     return head + struct.pack(f"<{len(shape)}Q", *shape) if shape else head
 
 
-def _result(arrays: tuple[Array, ...], wire: Wire | None) -> list[tuple[Array | StreamedArray, Spec]]:
+def _encode_result(arrays: tuple[Array, ...], wire: Wire | None) -> list[tuple[Array | StreamedArray, Spec]]:
     try:
         return [to_send(array, wire) for array in arrays]
     except OutOfRangeError as error:
         raise OutOfRangeError(
-            f"{error}, so it cannot be read with wire='float16' (save() can, and so can 'bfloat16')"
+            f"{error}, so it cannot be read with wire='float16'; use wire='bfloat16', or save() and read the files"
         ) from error
 
 
@@ -259,27 +261,27 @@ def _result(arrays: tuple[Array, ...], wire: Wire | None) -> list[tuple[Array | 
 
 
 class _Tail:
-    """The part of a header after its fixed records, read from front to back."""
+    """The part of a header after its fixed-size records. Each call reads the next bytes."""
 
     def __init__(self, header: bytes, offset: int) -> None:
         self._header = header
         self.offset = offset
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes; raises ProtocolError if there are not enough."""
+        """Return the next ``size`` bytes; raise ProtocolError if there are not enough."""
         begin, self.offset = self.offset, self.offset + size
         if self.offset > len(self._header):
-            raise ProtocolError(f"a header of {len(self._header)} bytes declares a longer one")
+            raise ProtocolError(f"header: expected {self.offset} bytes or more, got {len(self._header)}")
         return self._header[begin : self.offset]
 
     def numbers(self, form: str, count: int, size: int) -> tuple[int, ...]:
-        """Return ``count`` unsigned numbers of ``size`` bytes each; skip the padding to a whole word."""
+        """Return ``count`` unsigned integers of ``size`` bytes each; skip the padding to 8 bytes."""
         data = self.take(count * size + -count * size % WORD.size)
         return struct.unpack_from(f"<{count}{form}", data)
 
     def array(self) -> Spec:
-        dtype, becomes, dimensions, count = ARRAY.unpack(self.take(ARRAY.size))
-        return declared_spec(dtype, becomes, count, self.numbers("Q", dimensions, WORD.size))
+        dtype, stored, dimensions, count = ARRAY.unpack(self.take(ARRAY.size))
+        return declared_spec(dtype, stored, count, self.numbers("Q", dimensions, WORD.size))
 
     def text(self, size: int) -> str:
         try:
@@ -289,8 +291,8 @@ class _Tail:
 
 
 def open_request(header: bytes, limit_bytes: int) -> RequestDraft:
-    """Read a request's header; LimitError: its arrays would exceed ``limit_bytes``."""
-    if len(header) < REQUEST.size or header[0] != A_REQUEST:
+    """Read a request's header; raise LimitError if its arrays exceed ``limit_bytes``."""
+    if len(header) < REQUEST.size or header[0] != REQUEST_KIND:
         raise ProtocolError(f"a header of {len(header)} bytes is not a request's")
     (_, flags, scope_size, series_size, count, begun, part, parts, version, number, settled, stage) = (
         REQUEST.unpack_from(header)
@@ -302,8 +304,8 @@ def open_request(header: bytes, limit_bytes: int) -> RequestDraft:
     tail = _Tail(header, end)
     tails = [_read_tail(record, tail) for record in records]
     operations = [
-        _operation(record, read, _read_signature(tail.take(record[6])))
-        for record, read in zip(records, tails, strict=True)
+        _operation(record, fields, _read_signature(tail.take(record[6])))  # 6: bytes of the signature
+        for record, fields in zip(records, tails, strict=True)
     ]
     scope, series = tail.text(scope_size), tail.text(series_size)
     if tail.offset != len(header):
@@ -326,9 +328,9 @@ def _read_tail(record: tuple[Any, ...], tail: _Tail) -> _TailFields:
     )
 
 
-def _operation(record: tuple[Any, ...], read: _TailFields, signature: Signature) -> OperationDraft:
+def _operation(record: tuple[Any, ...], fields: _TailFields, signature: Signature) -> OperationDraft:
     _, partition, matrix, _, _, _, _, scalars, wire, *key_record = record
-    rows, others, packed, arrays = read
+    rows, others, packed, arrays = fields
     if scalars != len(signature.scalars):
         raise ProtocolError(f"operation {signature.name!r}: expected {len(signature.scalars)} scalars, got {scalars}")
     if wire not in WIRES_BY_NUMBER:
@@ -342,12 +344,12 @@ def _operation(record: tuple[Any, ...], read: _TailFields, signature: Signature)
 
 
 def _keys(name: str, record: Sequence[Any]) -> KeysDraft | None:
-    steps, flags, becomes, count, first, digest = record
+    dtype, flags, stored, count, first, digest = record
     if flags & ~(HAS_KEYS | HAS_DIGEST):
         raise ProtocolError(f"operation {name!r}: keys with flags {flags:x}")
     if not flags & HAS_KEYS:
         return None
-    spec = declared_spec(steps, becomes, count - 1, ()) if steps and count else None
+    spec = declared_spec(dtype, stored, count - 1, ()) if dtype and count else None
     return KeysDraft(count, first, spec, digest if flags & HAS_DIGEST else None)
 
 
@@ -356,7 +358,7 @@ def _read_signature(encoded: bytes) -> Signature:
 
 
 def _signature(encoded: bytes) -> Signature:
-    """Read a signature; raises ProtocolError."""
+    """Read a signature; raise ProtocolError if it is invalid."""
     try:
         name, *scalars = encoded.decode().split("\0")
     except UnicodeDecodeError as error:
@@ -369,18 +371,18 @@ def _signature(encoded: bytes) -> Signature:
     return signature
 
 
-def _remember(known: dict[Any, Signature], key: Any, signature: Signature) -> None:
-    if len(known) >= MAX_SIGNATURES:
-        known.clear()
-    known[key] = signature
+def _remember(cache: dict[Any, Signature], key: Any, signature: Signature) -> None:
+    if len(cache) >= MAX_SIGNATURES:
+        cache.clear()
+    cache[key] = signature
 
 
 def open_reply(header: bytes, request: Request, size: int) -> ReplyDraft:
-    """Read the header of the reply to a request; ``size`` is the number of bytes after it. See ``reply_draft``."""
-    if len(header) < REPLY.size or header[0] not in (A_REPLY, AN_ERROR):
+    """Read the header of the reply to a request. ``size``: the bytes after the header. See ``reply_draft``."""
+    if len(header) < REPLY.size or header[0] not in (REPLY_KIND, ERROR_KIND):
         raise ProtocolError(f"a header of {len(header)} bytes is not a reply's")
     kind, flags, handle, count = REPLY.unpack_from(header)
-    if kind == AN_ERROR:
+    if kind == ERROR_KIND:
         if size:
             raise ProtocolError(f"an error with {size} bytes of data")
         return ReplyDraft((), (), [], error=_error(header[REPLY.size :]))
@@ -389,8 +391,8 @@ def open_reply(header: bytes, request: Request, size: int) -> ReplyDraft:
         raise ProtocolError(f"a reply's header of {len(header)} bytes, with flags {flags:x} and {count} results")
     tail = _Tail(header, end)
     results = [
-        (scalar if has & HAS_SCALAR else None, tuple(tail.array() for _ in range(arrays)))
-        for has, arrays, scalar in RESULT.iter_unpack(header[REPLY.size : end])
+        (scalar if result_flags & HAS_SCALAR else None, tuple(tail.array() for _ in range(arrays)))
+        for result_flags, arrays, scalar in RESULT.iter_unpack(header[REPLY.size : end])
     ]
     if tail.offset != len(header):
         raise ProtocolError(f"a reply's header of {len(header)} bytes declares only {tail.offset}")

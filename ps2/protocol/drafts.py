@@ -1,4 +1,4 @@
-"""Requests and replies before their arrays arrive. They are checked before memory is allocated for arrays."""
+"""Requests and replies before their arrays arrive. Drafts are checked before memory is allocated for the arrays."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 
 from ps2.errors import LimitError, ProtocolError, PS2Error
 from ps2.ops.packing import unpack_keys
-from ps2.protocol.arrays import Spec, delivered, receive_array, stored, total
+from ps2.protocol.arrays import Spec, decode_array, deliver, receive_array, total_bytes
 from ps2.protocol.messages import Array, Keys, Operation, Outline, Reply, Request, RequestId, Result
 
-MAX_OPERATIONS = 1 << 20  # of one request; also the limit of its arrays
+# The limit of the operations of a request, and of its arrays.
+MAX_OPERATIONS = 1 << 20
 DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class KeysDraft:
-    """Keys, sent as the first key and the differences between neighbours, before the differences have arrived.
+    """Keys that have not arrived yet. They are sent as the first key and the differences between neighbours.
 
     Attributes:
         steps: the description of the differences; None if the server has cached the keys, or received them with the
@@ -54,7 +55,7 @@ class KeysDraft:
 
 @dataclass(frozen=True, slots=True)
 class OperationDraft:
-    """An operation whose keys and arrays have not arrived yet, and their descriptions."""
+    """An operation without keys and arrays, which have not arrived yet, and the descriptions of the keys and arrays."""
 
     operation: Operation
     keys: KeysDraft | None
@@ -64,7 +65,8 @@ class OperationDraft:
         if self.keys is None and not self.arrays:
             return self.operation
         keys = None if self.keys is None else self.keys.build(arrays)
-        return replace(self.operation, keys=keys, arrays=tuple(stored(next(arrays), spec) for spec in self.arrays))
+        decoded = tuple(decode_array(next(arrays), spec) for spec in self.arrays)
+        return replace(self.operation, keys=keys, arrays=decoded)
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,9 @@ class RequestDraft:
     """A request whose arrays have not arrived yet.
 
     Attributes:
-        specs: descriptions of all arrays in order of arrival; each operation's key differences precede its arrays.
+        id, route_version, forwarded, begun: see ``Request``.
+        specs: descriptions of all arrays in the order of arrival; the key differences of an operation precede its
+            arrays.
     """
 
     operations: tuple[OperationDraft, ...]
@@ -84,12 +88,12 @@ class RequestDraft:
 
     @property
     def nbytes(self) -> int:
-        """Size of the arrays in the message, in bytes."""
-        return total(self.specs)
+        """The size of the arrays in the message, in bytes."""
+        return total_bytes(self.specs)
 
     @property
     def memory_bytes(self) -> int:
-        """Size of the arrays on arrival, in bytes: keys as int64, values in their final dtype."""
+        """The size of the decoded arrays in bytes: keys as int64, values in their stored dtype."""
         size = 0
         for draft in self.operations:
             if draft.keys is not None and draft.keys.steps is not None:
@@ -127,7 +131,7 @@ def new_draft(
     begun: int,
     limit_bytes: int,
 ) -> RequestDraft:
-    """Return the draft of a request; raise an error if its keys are invalid, or its arrays too many or too large."""
+    """Return the draft of a request; raise an error if its keys are invalid, or it has too many or too large arrays."""
     specs: list[Spec] = []
     for operation in operations:
         if operation.keys is not None:
@@ -136,11 +140,11 @@ def new_draft(
                 specs.append(operation.keys.steps)
         specs += operation.arrays
         if len(specs) > MAX_OPERATIONS:
-            raise ProtocolError(f"expected at most {MAX_OPERATIONS} arrays in a request")
+            raise ProtocolError(f"request: expected at most {MAX_OPERATIONS} arrays, got more")
     draft = RequestDraft(tuple(operations), id, route_version, forwarded, begun, tuple(specs))
     if draft.nbytes > limit_bytes:
         raise LimitError(
-            f"the arrays of one request take at most {limit_bytes:,} bytes, got {draft.nbytes:,}: send several requests"
+            f"request: expected arrays of at most {limit_bytes:,} bytes, got {draft.nbytes:,}: send several requests"
         )
     return draft
 
@@ -152,9 +156,9 @@ class ReplyDraft:
     Attributes:
         results: for each operation, its scalar (None if there is none) and the descriptions of its arrays.
         operations: the request's operations.
-        arrays: the arrays to read into.
-        handle: the handle that the server assigned to requests of this shape; 0 if none.
-        error: the error that the server returned instead of results.
+        arrays: the arrays to receive into.
+        handle: the handle that the server assigned to requests of this shape; 0: none.
+        error: the error that the server returned instead of results; None: no error.
     """
 
     results: tuple[tuple[float | None, tuple[Spec, ...]], ...]
@@ -165,7 +169,7 @@ class ReplyDraft:
     error: PS2Error | None = None
 
     def build(self) -> Reply | PS2Error:
-        """Return the reply, once the arrays are filled, or the error."""
+        """Return the reply or the error. The arrays must be filled before this call."""
         if self.error is not None:
             return self.error
         remaining = iter(self.arrays)
@@ -173,7 +177,7 @@ class ReplyDraft:
             Result(
                 scalar,
                 tuple(
-                    delivered(next(remaining), spec, operation.into if position == 0 else None)
+                    deliver(next(remaining), spec, operation.into if position == 0 else None)
                     for position, spec in enumerate(specs)
                 ),
             )
@@ -185,18 +189,18 @@ class ReplyDraft:
 def reply_draft(
     results: Sequence[tuple[float | None, tuple[Spec, ...]]], request: Request, size: int, replayed: bool, handle: int
 ) -> ReplyDraft:
-    """Return the draft of a reply, whose arrays go to ``Operation.into`` of the request if they fit.
+    """Return the draft of a reply, which is received into ``Operation.into`` of the request if possible.
 
-    ProtocolError: the reply does not match the request, or ``size``, the number of bytes that follow the header.
+    Raise ProtocolError if the reply does not match the request, or ``size``, the number of bytes after the header.
     """
     if len(results) != len(request.operations):
         raise ProtocolError(f"expected a reply with {len(request.operations)} results, got {len(results)}")
     targets: list[tuple[Spec, Array | None]] = []
     for (_, specs), operation in zip(results, request.operations, strict=True):
         if operation.into is not None and not specs:
-            raise ProtocolError(f"the reply to operation {operation.name!r} lacks its array")
+            raise ProtocolError(f"operation {operation.name!r}: expected a reply with an array, got none")
         targets += [(spec, operation.into if position == 0 else None) for position, spec in enumerate(specs)]
-    check_size(total([spec for spec, _ in targets]), size)
+    check_size(total_bytes([spec for spec, _ in targets]), size)
     arrays = [receive_array(spec, into) for spec, into in targets]
     return ReplyDraft(tuple(results), request.operations, arrays, replayed, handle)
 

@@ -1,4 +1,4 @@
-"""Errors in messages, as class name and text."""
+"""Errors in messages: the name of the class, and the text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ps2 import errors
 from ps2.errors import PS2Error
 from ps2.protocol.pb import server_pb2 as pb
 
-# A text must fit into one HTTP/2 header block, or one reply. A longer traceback loses its beginning.
+# An error's text must fit into one HTTP/2 header block. The beginning of a longer text is cut off.
 MAX_MESSAGE_BYTES = 12_000
 
 BY_NAME: dict[str, type[PS2Error]] = {
@@ -17,7 +17,7 @@ BY_NAME: dict[str, type[PS2Error]] = {
 
 
 def to_detail(error: PS2Error) -> pb.ErrorDetail:
-    """Return the message that carries an error."""
+    """Return the protobuf message of an error."""
     # Protobuf cannot send lone surrogates, which occur in file names that are not UTF-8.
     encoded = str(error).encode(errors="backslashreplace")
     if len(encoded) > MAX_MESSAGE_BYTES:
@@ -35,5 +35,5 @@ def known_class(error: PS2Error) -> type[PS2Error]:
 
 
 def internal_error(error: Exception) -> PS2Error:
-    """Return the error that a caller gets for a bug in the server."""
+    """Return the error that clients receive for a bug in the server."""
     return PS2Error(f"internal error in the server:\n{''.join(traceback.format_exception(error))}")

@@ -1,7 +1,7 @@
 """Framing of messages on a data connection, without I/O.
 
-A reader is a generator of memory views. Its caller, such as a thread of a server or a client that polls many
-connections, fills each view with received bytes. The generator returns the message.
+A reader is a generator that yields memory views and returns a message. Its caller, such as a thread of a server or a
+client that polls many connections, fills each view with received bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAGIC = b"PS2D"
 GREETING = struct.Struct("<4sI")
 HEAD = struct.Struct("<IQ")  # before each message: the bytes of its header, and of its arrays
 MAX_GREETING_BYTES = 4096
-# An answer may contain the text of an error.
+# The limit of the answer to a greeting, which may contain the text of an error.
 MAX_ANSWER_BYTES = 1 << 16
 
 T = TypeVar("T")
@@ -40,15 +40,15 @@ M = TypeVar("M", bound=Message)
 Reading = Generator[memoryview, None, T]
 
 
-def written(parts: Parts) -> list[memoryview]:
-    """Return the views to send for a message: head and header, then the arrays' own memory."""
+def message_views(parts: Parts) -> list[memoryview]:
+    """Return the memory to send for a message: the head and the header, then the arrays, without copies."""
     header, arrays = parts
     views = [memoryview(HEAD.pack(len(header), nbytes(arrays)) + header)]
     return views + [byte_view(array) for array in arrays if array.size]
 
 
-def written_by_pieces(parts: ReplyParts) -> Iterator[list[memoryview]]:
-    """Yield the views to send for a reply. A piece of a streamed array is computed once the previous one is sent."""
+def reply_views(parts: ReplyParts) -> Iterator[list[memoryview]]:
+    """Yield the memory to send for a reply. A piece of a streamed array is computed after the previous one is sent."""
     header, arrays = parts
     views = [memoryview(HEAD.pack(len(header), nbytes(arrays)) + header)]
     for array in arrays:
@@ -73,15 +73,15 @@ def read_reply(request: Request, handles: Handles | None = None) -> Reading[Repl
 
 
 def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Reading[Request | PS2Error]:
-    """Read a request, or return its error. After a raised ProtocolError or LimitError the connection is unusable.
+    """Read a request; return its error if it is invalid. A raised error means that the connection is unusable.
 
-    ``limit_bytes``: maximum size of the request's arrays. ``reserve``, which can raise, gets the draft before memory is
-    allocated for the arrays.
+    ``limit_bytes``: the maximum size of the request's arrays. ``reserve`` receives the draft before memory is allocated
+    for the arrays, and raises an error if there is not enough memory.
     """
     header, size = yield from _read_header()
     if size > limit_bytes:
         raise LimitError(
-            f"the arrays of one request take at most {limit_bytes:,} bytes, got {size:,}: send several requests"
+            f"request: expected arrays of at most {limit_bytes:,} bytes, got {size:,}: send several requests"
         )
     try:
         draft = open_request(header, limit_bytes)
@@ -99,7 +99,7 @@ def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> R
 
 
 def read(reader: Reading[T], parts: Iterable[memoryview]) -> T:
-    """Read a message from its consecutive parts."""
+    """Read a message whose bytes are in consecutive parts."""
     try:
         view = next(reader)
         for part in parts:
@@ -112,7 +112,7 @@ def read(reader: Reading[T], parts: Iterable[memoryview]) -> T:
     except StopIteration as stop:
         message: T = stop.value
         return message
-    raise ProtocolError("the message is incomplete")
+    raise ProtocolError("expected a complete message, got only a part of it")
 
 
 def greeting_bytes(message: Message) -> bytes:
@@ -147,7 +147,7 @@ def read_answer() -> Reading[pb.ReplyHeader]:
 def _read_header() -> Reading[tuple[bytes, int]]:
     length, size = HEAD.unpack((yield from _read(HEAD.size)))
     if length > MAX_HEADER_BYTES:
-        raise ProtocolError(f"a header takes at most {MAX_HEADER_BYTES:,} bytes, got {length:,}")
+        raise ProtocolError(f"header: expected at most {MAX_HEADER_BYTES:,} bytes, got {length:,}")
     return (yield from _read(length)), size
 
 
@@ -165,7 +165,7 @@ def _fill(arrays: list[Array]) -> Reading[None]:
 
 
 def _skip(size: int) -> Reading[None]:
-    scratch = memoryview(bytearray(min(size, 1 << 16)))
+    scratch = memoryview(bytearray(min(size, 1 << 16)))  # read in pieces of 64 KiB, and overwrite them
     while size:
         step = min(size, len(scratch))
         yield scratch[:step]

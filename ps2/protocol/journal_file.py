@@ -1,4 +1,4 @@
-"""Encodes a run's messages, and the reports that ``onClock`` has not received yet, for a checkpoint."""
+"""Encodes, for a checkpoint, a run's messages and the reports that ``onClock`` has not received yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps2.protocol.pb import run_pb2 as pb
 
 @dataclass(frozen=True)
 class PendingReports:
-    """Reports of finished clocks for which ``onClock`` had not been called yet.
+    """The reports of finished clocks for which ``onClock`` had not been called yet.
 
     Attributes:
         called: ``onClock`` had returned for all clocks below this number.
@@ -29,7 +29,10 @@ class PendingReports:
 def encode_journal(
     entries: Sequence[tuple[int, bytes]], stopped: tuple[int, int] | None, pending: PendingReports | None = None
 ) -> bytes:
-    """Encode messages, each as (clock, plain data); clock and end of STOP; and reports. b"" if there are none."""
+    """Encode a run's messages, each as (clock, plain data), and its pending reports. b"" if there are none.
+
+    ``stopped``: the clock in which STOP was sent, and the clock at which the workers end; None: no STOP.
+    """
     journal = pb.Journal(entries=[pb.Journal.Entry(clock=clock, message=message) for clock, message in entries])
     if stopped is not None:
         journal.stopped, journal.end = stopped
@@ -43,7 +46,7 @@ def encode_journal(
 def decode_journal(
     encoded: bytes, where: str
 ) -> tuple[list[tuple[int, bytes]], tuple[int, int] | None, PendingReports | None]:
-    """Return the arguments of ``encode_journal``; CheckpointCorruptError names the file ``where``."""
+    """Return the arguments of ``encode_journal``. ``where``: the file's name for CheckpointCorruptError."""
     try:
         read = pb.Journal.FromString(encoded)
     except DecodeError as error:

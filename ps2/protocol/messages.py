@@ -1,4 +1,4 @@
-"""Requests and replies of the data plane as plain data, independent of encoding and transport."""
+"""Requests and replies between clients and servers as plain data, independent of encoding and transport."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ShardId = tuple[int, int]  # matrix, partition
 
 PROTOCOL_VERSION = 11
 
-# The most frequent operations on one row or on blocks of columns. A compiled loop answers them
+# The most frequent operations, on one row or on column blocks. A compiled loop answers them
 # (``ps2.server.fast_path_loop``).
 PLAIN = (
     *("pull", "push", "push_add", "push_sub", "gather", "scatter", "scatter_add", "scatter_sub"),
@@ -30,17 +30,17 @@ PLAIN_FLOATS = (np.dtype("<f4"), np.dtype("<f8"))
 
 @dataclass(frozen=True, slots=True)
 class RequestId:
-    """The identity of a mutation, equal in all its attempts.
+    """The id of a mutation. All attempts of the mutation have the same id.
 
     Attributes:
-        scope: the sender: a driver session, or (app, stage, rdd_partition).
-        number: index of the mutation among those of its scope.
-        settled: no number below this is ever sent again, so servers may forget the ids.
-        part: index of this request, if a large mutation is sent to a shard as several requests, which are applied
-            separately.
-        parts: number of these requests.
-        series: for a task, the series that ``stage`` counts in (fleet and Spark application); "" for a session.
-        stage: number of the stage or run. Once it is over, servers drop its ids and apply nothing from it any more.
+        scope: the sender: a driver session, a task (application, stage, RDD partition), or a worker of a run.
+        number: the number of the mutation in its scope.
+        settled: smaller numbers are never sent again, so servers may drop their ids.
+        part: a large mutation is sent to a shard as several requests, which are applied separately; the index of this
+            request.
+        parts: the number of these requests.
+        series: for a task, the fleet and the Spark application, in which ``stage`` is unique; "" for a session.
+        stage: the number of the stage or run. After its end, servers drop its ids and reject its requests.
     """
 
     scope: str
@@ -54,14 +54,14 @@ class RequestId:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Columns of an operation: ascending and distinct, or in any order for an operation on blocks.
+    """The columns of an operation: ascending and distinct, or in any order for an operation on blocks.
 
     Attributes:
-        count: number of columns.
+        count: the number of columns.
         columns: int64 of shape (count,); None if the server has cached them, or received them with the previous
             operation.
-        digest: XXH3-128 of the columns' bytes, under which a server caches them; None: they are not cached. Without
-            columns and digest, the columns are those of the previous operation.
+        digest: XXH3-128 of the columns' bytes, the key of the server's cache; None: they are not cached. If columns and
+            digest are both None, the columns are those of the previous operation.
     """
 
     count: int
@@ -73,20 +73,21 @@ class Keys:
         return 0 if self.columns is None else self.columns.nbytes
 
 
-# Operation, Request, Result and Reply are treated as immutable, but are not frozen: to create a frozen instance takes
-# three times as long.
+# Operation, Request, Result and Reply are treated as immutable, but are not frozen, because creating a frozen instance
+# takes three times as long.
 @dataclass(slots=True)
 class Operation:
     """One operation on one shard, or on the same partition of several co-located matrices.
 
     Attributes:
-        name: an operation of the table, or one of the server's own ("map", "keys").
-        matrix: the matrix of the first operand, which determines dtype, keys, row numbers and the answer.
-        rows: the row numbers of the operands that are rows, in order.
-        arrays: the arrays of the request, in order; slots come from ``keys`` instead if that is set.
-        wire: dtype of floats in both directions, "float16" or "bfloat16"; None leaves them unchanged.
-        reply_bytes: approximate size of the result; decides which operations share a request.
-        into: the array in which the caller wants the result's first array; never sent.
+        name: a declared operation (``ps2.ops.all``), or an operation that the server implements ("map", "keys").
+        matrix: the id of the first operand's matrix, which determines dtype, keys, row ids and the answer.
+        rows: the row ids of the operands that are rows, in order.
+        params: the values of the scalar arguments, by name.
+        arrays: the arrays of the request, in order. If ``keys`` is set, it replaces the array of columns.
+        wire: the dtype of floats in both directions, "float16" or "bfloat16"; None: their own dtype.
+        reply_bytes: the approximate size of the result; it decides which operations share a request.
+        into: the array into which the client reads the result's first array; never sent.
         others: the matrices of the operands after the first; empty if all operands belong to ``matrix``.
     """
 
@@ -104,13 +105,13 @@ class Operation:
 
     @property
     def shard_ids(self) -> tuple[ShardId, ...]:
-        """The shards of its operands: the first operand's, and those of operands of other matrices."""
-        first = (self.matrix, self.partition)
-        return (first, *((other, self.partition) for other in self.others)) if self.others else (first,)
+        """The shards of the operands: the first operand's shard, and the shards of other matrices."""
+        shard = (self.matrix, self.partition)
+        return (shard, *((other, self.partition) for other in self.others)) if self.others else (shard,)
 
     @property
     def nbytes(self) -> int:
-        """Approximate size in bytes of its arrays and of its result."""
+        """The approximate size of the arrays and of the result, in bytes."""
         return nbytes(self.arrays) + (self.keys.nbytes if self.keys is not None else 0) + self.reply_bytes
 
 
@@ -119,11 +120,11 @@ class Request:
     """Operations that one server runs in order, atomically.
 
     Attributes:
-        id: None if the operations change nothing.
+        id: the mutation id; None if the operations change no data.
         route_version: the route version that the sender knows; 0 for servers without a coordinator.
-        forwarded: True if a server forwards the request to the server with the copies of its shards.
+        forwarded: True if a server sends the request to the server with the replicas of its shards.
         begun: for a forwarded request that failed: the number of operations that were applied before the failure. The
-            request has only these operations. 0: it did not fail.
+            request contains only these operations. 0: it did not fail.
     """
 
     operations: tuple[Operation, ...]
@@ -138,8 +139,8 @@ class Outline:
     """The description of an operation whose arrays have not arrived yet.
 
     Attributes:
-        shapes: the shapes of its arrays.
-        keys: number of its keys; None if it has none.
+        shapes: the shapes of the operation's arrays.
+        keys: the number of the operation's keys; None: it has no keys.
     """
 
     name: str
@@ -153,10 +154,10 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class StreamedArray:
-    """An array of a reply, computed piece by piece while it is sent, so that each piece is still in the CPU's cache.
+    """An array of a reply that is computed in pieces while it is sent. So each piece is sent from the CPU's cache.
 
     Attributes:
-        pieces: returns a new iterator over the pieces. A piece is valid only until the next one is computed.
+        pieces: returns a new iterator over the pieces. A piece is valid only until the next piece is computed.
     """
 
     dtype: np.dtype[Any]
@@ -171,13 +172,13 @@ class StreamedArray:
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
-    def whole(self) -> Array:
+    def to_array(self) -> Array:
         return np.concatenate([piece.copy() for piece in self.pieces()])
 
 
 @dataclass(slots=True)
 class Result:
-    """The result of an operation; ``streamed``, if set, replaces its only array."""
+    """The result of an operation. If ``streamed`` is set, it replaces the only array."""
 
     scalar: float | None = None
     arrays: tuple[Array, ...] = ()
@@ -190,7 +191,7 @@ class Result:
 
 @dataclass(slots=True)
 class Reply:
-    """One result for each operation; ``replayed`` is True if the request's id had already been applied."""
+    """One result for each operation. ``replayed``: True if the request had been applied before."""
 
     results: tuple[Result, ...]
     replayed: bool = False

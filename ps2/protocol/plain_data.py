@@ -1,7 +1,7 @@
-"""Plain data in messages between drivers and workers, encoded as the contract's ``PlainData`` without pickle.
+"""Plain data in messages between drivers and workers, encoded without pickle as ``PlainData`` of the .proto files.
 
 Plain data are None, bools, 64-bit integers, floats, strings, NumPy arrays of booleans and numbers, and lists and dicts
-(with string keys) of these. Tuples arrive as lists, and NumPy scalars as Python numbers.
+(with string keys) of these. Tuples are decoded as lists, and NumPy scalars as Python numbers.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ps2.config import WireConfig
 from ps2.errors import LimitError, ProtocolError, UsageError
 from ps2.protocol.pb import run_pb2 as pb
 
-# Size limit of one value in bytes: a message, a report, or a worker's pickled result.
+# The limit of one value in bytes: of a message, a report, or a worker's pickled result.
 LIMIT_BYTES = WireConfig().request_limit_bytes
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 DTYPES = frozenset(["bool", *INTEGERS, "float16", "float32", "float64"])
-# Nesting limit of lists and dicts. Protobuf reads 100 nested messages, and a dict takes three.
+# The limit of nested lists and dicts. Protobuf reads at most 100 nested messages, and a dict takes three messages.
 MAX_LEVELS = 24
 EXPECTED = "None, a bool, a number, a string, a NumPy array of numbers, or a list or dict of these"
 
 
 def encode(name: str, value: object) -> bytes:
-    """Encode plain data, called ``name`` in errors; UsageError names the part of the value that is not plain data."""
+    """Encode plain data; raise UsageError for a part that is not plain data. ``name``: the value's name in errors."""
     message = pb.PlainData()
     _fill(message, value, name, 0)
     if (size := message.ByteSize()) > LIMIT_BYTES:
@@ -64,8 +64,8 @@ def _fill(message: pb.PlainData, value: Any, name: str, level: int) -> None:
         _fill_array(message.array, value, name)
     elif isinstance(value, (list, tuple)):
         message.list.SetInParent()
-        for number, item in enumerate(value):
-            _fill(message.list.items.add(), item, f"{name}[{number}]", level + 1)
+        for index, item in enumerate(value):
+            _fill(message.list.items.add(), item, f"{name}[{index}]", level + 1)
     elif isinstance(value, dict):
         message.dict.SetInParent()
         for key, item in value.items():
@@ -104,7 +104,7 @@ def _value(message: pb.PlainData) -> Any:
         return [_value(item) for item in message.list.items]
     if kind == "dict":
         return {item.key: _value(item.value) for item in message.dict.items}
-    raise ProtocolError("plain data without a kind")
+    raise ProtocolError("plain data: expected a value of a known kind, got none")
 
 
 def _array(message: pb.PlainData.Array) -> np.ndarray[Any, Any]:
@@ -112,8 +112,8 @@ def _array(message: pb.PlainData.Array) -> np.ndarray[Any, Any]:
         raise ProtocolError(f"an array of dtype {message.dtype!r}: expected one of {', '.join(sorted(DTYPES))}")
     dtype, shape = np.dtype(message.dtype).newbyteorder("<"), tuple(message.shape)
     if math.prod(shape) * dtype.itemsize != len(message.data):
-        raise ProtocolError(f"an array of {message.dtype} with shape {shape} has {len(message.data)} bytes")
+        raise ProtocolError(f"an array of {message.dtype}: expected shape {shape}, got {len(message.data)} bytes")
     try:
         return np.frombuffer(message.data, dtype).reshape(shape)
-    except ValueError as error:  # more dimensions than NumPy has, or a length beyond its integers
+    except ValueError as error:  # too many dimensions, or a length that is too large for NumPy
         raise ProtocolError(f"an array of {message.dtype} with shape {shape}: {error}") from error

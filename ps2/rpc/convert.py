@@ -11,7 +11,7 @@ from ps2.errors import ProtocolError
 from ps2.matrix.key_policy import Initial, InitialKind, KeyPolicy
 from ps2.matrix.partition import DTYPES, Layout, MatrixSpec, Partition
 from ps2.matrix.route import Route
-from ps2.protocol.arrays import DTYPE_NUMBERS, DTYPES_BY_NUMBER, WIRE_NUMBER, WIRES_BY_NUMBER
+from ps2.protocol.arrays import DTYPE_NUMBERS, DTYPES_BY_NUMBER, WIRE_NUMBERS, WIRES_BY_NUMBER
 from ps2.protocol.messages import RequestId
 from ps2.protocol.pb import master_pb2, server_pb2
 from ps2.storage.manifest import LoadMatrix, SavedFile, SavedShard
@@ -44,7 +44,7 @@ def spec_to_pb(spec: MatrixSpec) -> server_pb2.MatrixSpec:
         sparse=spec.kind == "sparse",
         align=spec.align,
         partitions_per_server=spec.partitions_per_server,
-        wire=server_pb2.DType.Name(WIRE_NUMBER[spec.wire]),
+        wire=server_pb2.DType.Name(WIRE_NUMBERS[spec.wire]),
         layout=LAYOUT_TO_PB[spec.layout],
         life=None if spec.key_policy is None else _key_policy_to_pb(spec.key_policy),
     )

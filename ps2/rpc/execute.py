@@ -7,7 +7,7 @@ from collections.abc import Callable
 from google.protobuf.message import DecodeError
 
 from ps2.errors import ProtocolError
-from ps2.protocol.arrays import DTYPE_NUMBERS, WIRES_BY_NUMBER, Spec, cut, declared_spec, to_send
+from ps2.protocol.arrays import DTYPE_NUMBERS, WIRES_BY_NUMBER, Spec, declared_spec, split_arrays, to_send
 from ps2.protocol.drafts import KeysDraft, OperationDraft, RequestDraft, check_size, new_draft
 from ps2.protocol.messages import Operation, Reply, Request, byte_view
 from ps2.protocol.pb import server_pb2 as pb
@@ -39,7 +39,7 @@ def request_from(frame: bytes, limit_bytes: int, reserve: Callable[[RequestDraft
     )
     check_size(draft.nbytes, len(message.data))
     reserve(draft)
-    return draft.build(cut(draft.specs, memoryview(message.data)))
+    return draft.build(split_arrays(draft.specs, memoryview(message.data)))
 
 
 def reply_to(reply: Reply, request: Request) -> bytes:
@@ -50,7 +50,7 @@ def reply_to(reply: Reply, request: Request) -> bytes:
         message = header.results.add()
         if result.scalar is not None:
             message.scalar = result.scalar
-        arrays = result.arrays if result.streamed is None else (*result.arrays, result.streamed.whole())
+        arrays = result.arrays if result.streamed is None else (*result.arrays, result.streamed.to_array())
         for array in arrays:
             sent, spec = to_send(array, operation.wire)
             message.arrays.append(spec_to_pb(spec))
@@ -62,7 +62,7 @@ def spec_to_pb(spec: Spec) -> pb.ArraySpec:
     return pb.ArraySpec(
         dtype=pb.DType.Name(DTYPE_NUMBERS[spec.dtype]),
         count=spec.size,
-        stored=pb.DType.Name(spec.becomes),
+        stored=pb.DType.Name(spec.stored_number),
         shape=spec.shape if len(spec.shape) > 1 else (),
     )
 

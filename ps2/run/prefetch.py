@@ -120,7 +120,7 @@ class Prefetch:
         may_be_used = self._view.clock <= self.clock and self._sent == (self._view.epoch, self._view.syncs)
         if error is not None and may_be_used and not isinstance(error, RolledBack):
             raise error
-        if outcome is not None and may_be_used and not outcome[1].is_void:
+        if outcome is not None and may_be_used and not outcome[1].is_invalid:
             outcome[1].add_missing()
             return self._plan.merge(outcome[0])  # type: ignore[arg-type]
         return self._session.dispatch.run([self._make_plan()])[0]

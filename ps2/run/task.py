@@ -70,7 +70,7 @@ def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
     rank = context.partitionId()
     session = session_of(ref.fleet)
     access = unseal(str(task_access()))
-    control = RunControl(ref.address, access.run_token_of(ref.fleet), WireConfig(tls=access.tls))
+    control = RunControl(ref.address, access.run_token(ref.fleet), WireConfig(tls=access.tls))
     try:
         start = StartTimes(*ages_s, time.monotonic() - began_s)
         joined = control.join(rank, context.taskAttemptId(), socket.gethostname(), os.getpid(), start)

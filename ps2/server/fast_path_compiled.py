@@ -20,7 +20,7 @@ from ps2.ops import blocks, kernels, keyindex, packing, warm
 from ps2.ops.table import Array
 from ps2.ops.warm import compiling_alone
 from ps2.protocol import arrays, binary, framing, messages
-from ps2.protocol.framing import written
+from ps2.protocol.framing import message_views
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server import applied, fence, metrics
 from ps2.server import fast_path_line as fp
@@ -81,7 +81,7 @@ def works(loop: ModuleType) -> bool:
             shape: table.bind(request, shard) for request in requests if (shape := binary.request_shape(request))
         }
         for request in requests:
-            send_all(client_end, written(binary.request_parts(request, handles)))
+            send_all(client_end, message_views(binary.request_parts(request, handles)))
         client_end.shutdown(socket.SHUT_WR)
         generation, counts = np.zeros(1, np.int64), metrics.Meter().fast_path
         ended = loop.serve(

@@ -59,7 +59,7 @@ MAX_HEADER = 800
 # Sizes and field offsets of the binary form, in bytes.
 HEAD_BYTES, MIN_HEADER = HEAD.size, binary.TAIL_OFFSET
 REPLY_HEADER, ARRAY_BYTES = binary.REPLY.size + binary.RESULT.size, binary.ARRAY.size
-A_REPLY = binary.A_REPLY
+REPLY_KIND = binary.REPLY_KIND
 STEPS_BYTE, BECOMES_BYTE = binary.STEPS_OFFSET, binary.STEPS_OFFSET + 2
 VERSION_BYTE, STAGE_BYTE = binary.VERSION_OFFSET, binary.STAGE_OFFSET
 # Field offsets in int64 words; the offset of the handle in int32 words.

@@ -228,7 +228,7 @@ def _write_reply(line: Int64s, buffer: Any, plan: Int64s, dtype: int, repeated: 
     is_read, dimensions = not changes(line[fp.KIND]), 2 * (line[fp.KIND] == fp.COLUMNS_PULL)
     header = fp.REPLY_HEADER + (fp.ARRAY_BYTES + 8 * dimensions if is_read else 0)
     head[1], words[0] = header, plan[fp.VALUE_COUNT] * fp.ITEMS[dtype] if is_read else 0
-    words[1], words[2], words[3], words[4] = fp.A_REPLY | repeated << 8, 1, 1 << 16 if is_read else 0, 0
+    words[1], words[2], words[3], words[4] = fp.REPLY_KIND | repeated << 8, 1, 1 << 16 if is_read else 0, 0
     becomes = np.int64(0) if dtype == line[fp.DTYPE] else line[fp.DTYPE]
     words[5], words[6] = dtype | becomes << 8 | np.int64(dimensions) << 16, plan[fp.VALUE_COUNT]
     words[7], words[8] = plan[fp.KEY_COUNT], line[fp.WIDTH]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import psutil
 
 from ps2 import cgroups
-from ps2.data.spilling import memory_left
+from ps2.data.spilling import free_memory
 from ps2.errors import BusyError, LimitError
 
 # How long a request waits for memory. After that its client retries, and the retry joins the end of the queue.
@@ -214,10 +214,10 @@ def available_bytes() -> int:
     The limits are the machine's memory, the process's control groups (containers, systemd, Slurm), and the rest of its
     address space (``ulimit -v`` and ``-d``).
     """
-    limits = (psutil.virtual_memory().total, cgroups.memory_limit_bytes(), memory_left().process)
+    limits = (psutil.virtual_memory().total, cgroups.memory_limit_bytes(), free_memory().process)
     return min(limit for limit in limits if limit is not None)
 
 
 def free_bytes() -> int:
     """Return the bytes that this process could still allocate, given the memory in use by all processes."""
-    return memory_left().worker_share(1)
+    return free_memory().worker_bytes(1)

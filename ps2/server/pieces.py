@@ -10,7 +10,7 @@ import numpy as np
 from ps2.errors import ProtocolError, PS2Error, StaleRouteError
 from ps2.protocol.binary import request_parts
 from ps2.protocol.drafts import RequestDraft
-from ps2.protocol.framing import Reading, read_request, written
+from ps2.protocol.framing import Reading, message_views, read_request
 from ps2.protocol.messages import Operation, Request, byte_view
 from ps2.server.memory import MemoryAccount
 
@@ -29,7 +29,7 @@ def cut(request: Request) -> list[Request]:
     first = request.operations[0]
     pieces: list[Request] = []
     offset = 0
-    for block in _blocks(written(request_parts(request))):
+    for block in _blocks(message_views(request_parts(request))):
         piece = Operation(PIECE, first.matrix, first.partition, params={"at": offset}, arrays=(np.asarray(block),))
         pieces.append(Request((piece,), request.id, request.route_version, request.forwarded))
         offset += len(block)

@@ -315,7 +315,7 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
         return hasher.rows(rows)
     if isinstance(rows, pa.Table):
         parts = [hasher.rows(batch) for batch in rows.to_batches()]
-        return KeyRows.joined(parts) if parts else hasher.rows_of_dicts([])
+        return KeyRows.concatenate(parts) if parts else hasher.rows_of_dicts([])
     hint = "; to_dict('records') makes dicts of it" if hasattr(rows, "columns") else ""
     raise DTypeError(f"rows: expected dicts, keys, KeyRows or an Arrow batch, got {type(rows).__name__}{hint}")
 
@@ -326,11 +326,11 @@ def _list_field(hasher: FieldHasher | None, rows: int, path: str) -> Field | Non
         return None
     first, *others = hasher.fields
     if others or first.kind != "keys" or len(first.columns) > 1:
-        from ps2.data.columns import listed
+        from ps2.data.columns import join_names
 
         raise UsageError(
-            f"{path}: expected columns ({listed(hasher.columns)}), as dicts or an Arrow batch, or KeyRows of hashed "
-            "keys, got lists of keys"
+            f"{path}: expected columns ({join_names(hasher.columns)}), as dicts or an Arrow batch, or KeyRows of "
+            "hashed keys, got lists of keys"
         )
     return first
 

@@ -1,6 +1,6 @@
-"""PyTorch on servers: embeddings, dense parameters, and an estimator for modules of your own (extra ``torch``).
+"""PyTorch on servers: embeddings, dense parameters, and an estimator for your own modules (extra ``torch``).
 
-Names load on first use: they need torch, which PS2 does not install by itself.
+The classes are imported at their first use, because they need torch, which is not a dependency of PS2.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ps2.torch.estimator import TorchEstimator, TorchModel
     from ps2.torch.optimizer import RemoteOptimizer
 
-_HOME = {
+_MODULES = {
     "Bags": "ps2.torch.columns",
     "RemoteEmbedding": "ps2.torch.embedding",
     "RemoteOptimizer": "ps2.torch.optimizer",
@@ -26,4 +26,4 @@ _HOME = {
 
 __all__ = ["Bags", "RemoteEmbedding", "RemoteOptimizer", "TorchEstimator", "TorchModel"]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME, "PyTorch", partial(ImportError, name="torch"))
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, "PyTorch", partial(ImportError, name="torch"))

@@ -1,4 +1,4 @@
-"""``RemoteEmbedding``: a PyTorch module for embeddings whose table is on the servers."""
+"""``RemoteEmbedding``: a PyTorch module for embeddings in a table on the servers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class RemoteEmbedding(torch.nn.Module):
     """``nn.Embedding`` and ``nn.EmbeddingBag`` with an ``EmbeddingTable``, which is on the servers with its optimizer.
 
     ``forward`` pulls each distinct key of a batch once. ``backward`` sums the gradients of each key and pushes them,
-    and the servers take the optimizer's step in the same request. The module has no parameters of its own: neither
+    and the servers take the optimizer's step in the same request. The module has no parameters: neither
     ``parameters()`` nor ``state_dict()`` contains the table; ``table.save`` saves it.
 
     Example::
 
         table = EmbeddingTable(32, optimizer="adagrad", lr=0.05)
         bag = RemoteEmbedding(table, mode="sum")
-        vectors = bag(keys)  # keys: int64 of shape (rows, keys a row); vectors: float32 of shape (rows, 32)
+        vectors = bag(keys)  # keys: int64, shape (rows, keys per row); vectors: float32, shape (rows, 32)
         loss_fn(vectors, y).backward()
 
     Each call of the module takes one step in the backward pass: a module that is called twice before ``backward`` takes
@@ -44,13 +44,13 @@ class RemoteEmbedding(torch.nn.Module):
 
         Args:
             table: the table; its ``k`` is the size of the vectors.
-            mode: "none" returns a vector for each key; "sum" and "mean" return one for each bag of keys.
+            mode: "none" returns a vector for each key; "sum" and "mean" return a vector for each bag of keys.
             wait: False lets ``backward`` return before the servers have applied the gradients. The next call that
-                waits, on any vector or table, also waits for them and raises their errors; so does ``flush``.
+                waits, such as ``flush`` or a pull of any vector or table, waits for them and raises their errors.
 
         Raises:
             DTypeError: ``table`` is not an EmbeddingTable.
-            ConfigError: ``mode`` is not one of the three.
+            ConfigError: ``mode`` is none of these modes.
         """
         super().__init__()
         if not isinstance(table, EmbeddingTable):
@@ -66,36 +66,37 @@ class RemoteEmbedding(torch.nn.Module):
         """Return vectors of keys, or of bags of keys.
 
         Args:
-            keys: int64 tensor of keys that are not negative, or ``Bags`` of them. Mode "none" takes any shape; the
-                other modes take (bags, keys per bag), or (keys,) with offsets.
-            offsets: int64 of shape (bags,): where each bag begins, as in ``nn.EmbeddingBag``. Bags may be empty.
-            per_sample_weights: float32 of the shape of keys, or ``Bags``: weights in the sum; mode "sum" only.
+            keys: int64 tensor of non-negative keys, or ``Bags`` of keys. Mode "none" takes any shape; the other modes
+                take (bags, keys per bag), or (keys,) with offsets.
+            offsets: int64 of shape (bags,): the index in ``keys`` at which each bag begins, as in ``nn.EmbeddingBag``.
+                Bags may be empty.
+            per_sample_weights: the weights in the sum, float32 of the shape of keys, or ``Bags``; only for mode "sum".
 
         Returns:
             float32 of shape ``keys.shape + (k,)``, or (bags, k).
 
         Raises:
             DTypeError, ShapeError, OutOfRangeError, UsageError: an argument is invalid. The backward pass raises
-                OutOfRangeError if a gradient is not finite; then nothing has been pushed.
+                OutOfRangeError if a gradient is not finite, and pushes nothing.
         """
         if isinstance(keys, Bags):
             if offsets is not None:
-                raise UsageError("offsets: Bags have offsets of their own")
+                raise UsageError("offsets: expected None, because keys are Bags, which have offsets")
             keys, offsets = keys.values, keys.offsets
         if isinstance(per_sample_weights, Bags):
             per_sample_weights = per_sample_weights.values
         self._check(keys, offsets, per_sample_weights)
         batch = self._batch(keys)
-        anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())
+        requires_grad = torch.empty(0, requires_grad=torch.is_grad_enabled())
         if per_sample_weights is None:
-            return _Lookup.apply(anchor, self, batch, self.mode, offsets)
-        rows = _Lookup.apply(anchor, self, batch, None, None)
+            return _Lookup.apply(requires_grad, self, batch, self.mode, offsets)
+        rows = _Lookup.apply(requires_grad, self, batch, None, None)
         return functional.embedding_bag(batch.inverse, rows, offsets, mode="sum", per_sample_weights=per_sample_weights)
 
     def prefetch(self, keys: Any) -> None:
         """Begin to pull the keys of the next batch; ``forward`` with equal keys uses the answer.
 
-        The answer may lack steps that are taken between the two calls.
+        The answer may not contain steps that are taken between the two calls.
 
         Args:
             keys: the keys for ``forward``.
@@ -127,24 +128,24 @@ class RemoteEmbedding(torch.nn.Module):
             got = keys.dtype if isinstance(keys, torch.Tensor) else type(keys).__name__
             raise DTypeError(f"keys: expected a tensor of int64, got {got}")
         if keys.device.type != "cpu":
-            raise DTypeError(f"keys: expected a tensor on the CPU, got one on {keys.device}")
+            raise DTypeError(f"keys: expected a tensor on the CPU, got a tensor on {keys.device}")
         if is_prefetch:
             return
         if self.mode == "none" and offsets is not None:
             raise UsageError("offsets: mode 'none' has no bags; use 'sum' or 'mean'")
         if self.mode != "none" and keys.dim() != (2 if offsets is None else 1):
-            shape = "(bags, keys a bag), or one dimension with offsets"
+            shape = "(bags, keys per bag), or one dimension with offsets"
             raise ShapeError(f"keys: mode {self.mode!r} takes shape {shape}, got shape {tuple(keys.shape)}")
         if weights is not None and self.mode != "sum":
-            raise UsageError(f"per_sample_weights: only mode 'sum' takes them, and it is {self.mode!r}")
+            raise UsageError(f"per_sample_weights: expected mode 'sum', got {self.mode!r}")
 
 
 class _Batch:
     """The keys of one batch.
 
     Attributes:
-        distinct: the u distinct keys, int64 of shape (u,), in the order of their first appearance.
-        inverse: int64 tensor of the keys' shape: the position of each key in ``distinct``.
+        distinct: the u distinct keys, int64 of shape (u,), in the order of their first occurrence.
+        inverse: the index of each key in ``distinct``, int64 tensor of the keys' shape.
     """
 
     def __init__(self, keys: Any) -> None:
@@ -152,7 +153,7 @@ class _Batch:
         self.distinct, inverse = number_distinct(keys.reshape(-1).numpy())
         self.inverse = torch.from_numpy(inverse).view(keys.shape)
 
-    def sums(self, gradients: Array, mode: Mode, offsets: Any) -> Array:
+    def sum_gradients(self, gradients: Array, mode: Mode, offsets: Any) -> Array:
         """Return the summed gradient of each distinct key: float32 of shape (u, k).
 
         ``gradients``: shape ``keys.shape + (k,)`` for mode "none", else (bags, k).
@@ -174,10 +175,12 @@ class _Lookup(torch.autograd.Function):
     """The autograd function: ``forward`` pulls the vectors of the distinct keys, ``backward`` pushes gradients."""
 
     @staticmethod
-    def forward(ctx: Any, _anchor: Any, module: RemoteEmbedding, batch: _Batch, mode: Mode | None, offsets: Any) -> Any:
-        """Return the vectors of all keys or bags; with ``mode`` None, of the distinct keys.
+    def forward(
+        ctx: Any, _requires_grad: Any, module: RemoteEmbedding, batch: _Batch, mode: Mode | None, offsets: Any
+    ) -> Any:
+        """Return the vectors of all keys or bags; with ``mode`` None, the vectors of the distinct keys.
 
-        ``_anchor``: an empty tensor that requires a gradient, so that the result requires one.
+        ``_requires_grad``: an empty tensor that requires a gradient. Without it, autograd would not call ``backward``.
         """
         ctx.module, ctx.batch, ctx.mode, ctx.offsets = module, batch, mode, offsets
         rows = torch.from_numpy(module.table.pullDistinct(batch.distinct))
@@ -192,6 +195,6 @@ class _Lookup(torch.autograd.Function):
         if ctx.mode is None:
             sums = gradients.contiguous().numpy()
         else:
-            sums = ctx.batch.sums(gradients.numpy(), ctx.mode, ctx.offsets)
+            sums = ctx.batch.sum_gradients(gradients.numpy(), ctx.mode, ctx.offsets)
         ctx.module._push(ctx.batch.distinct, sums)
         return None, None, None, None, None

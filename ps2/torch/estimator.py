@@ -1,4 +1,4 @@
-"""``TorchEstimator`` and ``TorchModel``: pyspark.ml's API for PyTorch modules of the user."""
+"""``TorchEstimator`` and ``TorchModel``: pyspark.ml's API for the user's PyTorch modules."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class TorchEstimator(TorchSettings, TrainingEstimator, Estimator["TorchModel"]):
 
     The module gets one tensor for each of ``inputCols``: int64 for integers, float32 for other numbers; of shape
     (rows,), or (rows, w) for arrays and vectors of length w; ``Bags`` for ``raggedCols``. Labels have the same form.
-    Tables of ``RemoteEmbedding`` are on the servers, and so are all other parameters, in a ``RemoteOptimizer``. In each
-    clock, each worker takes one step with a minibatch of its own.
+    Tables of ``RemoteEmbedding`` are on the servers. All other parameters are there in a ``RemoteOptimizer``. In each
+    clock, each worker takes one step with a minibatch of its rows.
     """
 
     # From these fields and the settings, type checkers derive ``__init__``.
@@ -81,9 +81,9 @@ class TorchEstimator(TorchSettings, TrainingEstimator, Estimator["TorchModel"]):
                     a picklable module, whose output is a tensor of shape (rows,) or (rows, w).
                 lossFn: called with the module's output and the labels; returns the mean loss of the rows, a tensor
                     without axes.
-                outputFn: called with the module's output; returns predictions, as ``torch.sigmoid`` does. None:
-                    predictions are the output.
-                params: params of this class, by name.
+                outputFn: called with the module's output; returns the predictions, such as ``torch.sigmoid``. None: the
+                    output is the predictions.
+                params: params of this estimator, by name.
 
             Raises:
                 DTypeError: an argument is not a function.
@@ -95,7 +95,7 @@ class TorchEstimator(TorchSettings, TrainingEstimator, Estimator["TorchModel"]):
             self.modelFn, self.lossFn, self.outputFn = modelFn, lossFn, outputFn
 
     def write(self) -> Any:
-        """Raise UsageError: functions of a program are not written to files."""
+        """Raise UsageError: an estimator cannot be saved, because its functions cannot be written to files."""
         raise UsageError("TorchEstimator: modelFn and lossFn cannot be saved; the model can: model.save(path)")
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
@@ -147,7 +147,7 @@ class TorchModel(TorchSettings, ByName, Model):
 
         Args:
             module: a trained module.
-            width: w, if its output has shape (rows, w); None: its output has shape (rows,).
+            width: w if the module's output has shape (rows, w); None if it has shape (rows,).
             outputFn: see ``TorchEstimator``.
         """
         super().__init__()
@@ -161,7 +161,7 @@ class TorchModel(TorchSettings, ByName, Model):
 
     @property
     def summary(self) -> HistorySummary:
-        """The history of the training. A step is one clock, in which each worker has used one minibatch.
+        """The history of the training. A step is one clock: each worker has used one minibatch.
 
         Raises:
             RuntimeError: the model was loaded.
@@ -178,7 +178,7 @@ class TorchModel(TorchSettings, ByName, Model):
 
         Raises:
             UsageError: something exists at this path.
-            RecoveryError: the file system fails.
+            RecoveryError: the files cannot be written.
         """
         inputs = self.getInputCols() if self.isDefined(self.inputCols) else None
         save_module(
@@ -193,7 +193,7 @@ class TorchModel(TorchSettings, ByName, Model):
 
         Args:
             path: the folder, which the servers and the driver can read.
-            modelFn: returns a module with the same parameters and remote embeddings; files hold no code.
+            modelFn: returns a module with the same parameters and remote embeddings; the files contain no code.
             outputFn: see ``TorchEstimator``.
 
         Raises:
@@ -210,7 +210,8 @@ class TorchModel(TorchSettings, ByName, Model):
 
     def free(self) -> None:
         """Free the module's tables on the servers."""
-        for table in {part.table.matrix.number: part.table for _, part in remote_embeddings(self.module)}.values():
+        tables = {child.table.matrix.number: child.table for _, child in remote_embeddings(self.module)}
+        for table in tables.values():
             table.free()
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
@@ -226,7 +227,7 @@ class TorchModel(TorchSettings, ByName, Model):
 
 def _inputs(params: Any) -> tuple[str, ...]:
     if not params.isDefined(params.inputCols) or not params.getInputCols():
-        raise InputError("inputCols: expected the names of the module's input columns, but it is not set")
+        raise InputError("inputCols: expected the names of the module's input columns, got none")
     inputs = tuple(params.getInputCols())
     if unknown := [name for name in params.getRaggedCols() if name not in inputs]:
         raise InputError(f"raggedCols: expected some of inputCols, {', '.join(inputs)}, got {unknown[0]!r}")
@@ -234,7 +235,7 @@ def _inputs(params: Any) -> tuple[str, ...]:
 
 
 def _numbers(frame: DataFrame, name: str) -> Column:
-    """Return a column; one of vectors is converted to arrays, which Arrow reads faster."""
+    """Return a column. Vectors are converted to arrays, which Arrow reads faster."""
     has_vectors = isinstance(field(frame, name).dataType, VectorUDT)
     return vector_to_array(column(name), "float32") if has_vectors else column(name)
 
@@ -251,11 +252,11 @@ def _predictor(module: Any, output_fn: Function | None, columns: tuple[tuple[str
                 output = module(*tensors)
                 output_width(output, len(batch))
                 output = output if output_fn is None else output_fn(output)
-            numbers = np.asarray(output.detach().numpy(), np.float64)
-            yield pd.Series(list(numbers) if kind.startswith("array") else numbers.reshape(-1))
+            predictions = np.asarray(output.detach().numpy(), np.float64)
+            yield pd.Series(list(predictions) if kind.startswith("array") else predictions.reshape(-1))
 
-    make: Any = pandas_udf
-    return make(predict, kind)
+    udf: Any = pandas_udf
+    return udf(predict, kind)
 
 
 FORMAT = "ps2.torch-module.1"
@@ -263,7 +264,7 @@ MANIFEST, STATE = "module.json", "state_dict.pt"
 
 
 def save_module(path: str, module: Any, record: Mapping[str, Any]) -> None:
-    """Write a module, and a record for ``load_module``, to a new folder. The manifest is written last."""
+    """Write a module to a new folder. ``record``: further entries of the manifest, which is written last."""
     fs, root = resolve_url(path, "path")
     if fs.exists(root):
         raise UsageError(f"{path}: there is something already; save to a new folder")
@@ -271,11 +272,11 @@ def save_module(path: str, module: Any, record: Mapping[str, Any]) -> None:
         fs.makedirs(root, exist_ok=True)
     tables: dict[str, str] = {}
     folders: dict[int, str] = {}
-    for name, part in remote_embeddings(module):
-        number = part.table.matrix.number
+    for name, child in remote_embeddings(module):
+        number = child.table.matrix.number
         if number not in folders:
             folders[number] = f"table-{len(folders)}"
-            part.table.save(f"{str(path).rstrip('/')}/{folders[number]}")
+            child.table.save(f"{str(path).rstrip('/')}/{folders[number]}")
         tables[name] = folders[number]
     buffer = io.BytesIO()
     torch.save(module.state_dict(), buffer)
@@ -284,33 +285,31 @@ def save_module(path: str, module: Any, record: Mapping[str, Any]) -> None:
     write_json(fs, f"{root}/{MANIFEST}", manifest)
 
 
-def load_module(path: str, make: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the module that ``save_module`` wrote, with new tables on the fleet, and its record.
+def load_module(path: str, model_fn: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the module that ``save_module`` wrote, with new tables on the fleet, and its manifest.
 
-    ``make`` returns a module with the same parameters and remote embeddings; its tables are replaced.
+    ``model_fn`` returns a module with the same parameters and remote embeddings; its tables are replaced.
     """
     fs, root = resolve_url(path, "path")
     manifest = read_json(fs, f"{root}/{MANIFEST}", FORMAT)
     if manifest is None:
-        raise CheckpointMissingError(f"{path}: expected a module, and there is no {MANIFEST} in it")
+        raise CheckpointMissingError(f"{path}: expected the folder of a saved module, but it has no {MANIFEST}")
     with reported(f"{root}/{STATE}", "reading"):
         data = fs.cat_file(f"{root}/{STATE}")
     if xxhash.xxh3_128(data).hexdigest() != manifest["xxh3_128"]:
-        raise CheckpointCorruptError(f"{root}/{STATE}: its checksum is not that of the manifest: the file has changed")
-    module = make()
-    parts, tables = dict(remote_embeddings(module)), manifest["tables"]
-    if parts.keys() != tables.keys():
-        raise UsageError(
-            f"{path}: expected remote embeddings named {sorted(tables)}, and the module has {sorted(parts)}"
-        )
+        raise CheckpointCorruptError(f"{root}/{STATE}: its checksum differs from the manifest's: the file has changed")
+    module = model_fn()
+    embeddings, tables = dict(remote_embeddings(module)), manifest["tables"]
+    if embeddings.keys() != tables.keys():
+        raise UsageError(f"{path}: expected remote embeddings {sorted(tables)} in the module, got {sorted(embeddings)}")
     loaded: dict[str, EmbeddingTable] = {}
-    for name, part in parts.items():
+    for name, child in embeddings.items():
         folder = tables[name]
         if folder not in loaded:
             loaded[folder] = EmbeddingTable.load(f"{str(path).rstrip('/')}/{folder}")
-        part.table = loaded[folder]
+        child.table = loaded[folder]
     try:
         module.load_state_dict(torch.load(io.BytesIO(data), weights_only=True))
     except RuntimeError as error:  # torch raises it for other names and shapes
-        raise UsageError(f"{path}: modelFn makes another module than was saved: {error}") from error
+        raise UsageError(f"{path}: modelFn returns a module that differs from the saved module: {error}") from error
     return module, manifest

@@ -1,4 +1,4 @@
-"""``RemoteOptimizer``: a PyTorch optimizer whose parameters, state and steps are on the servers."""
+"""``RemoteOptimizer``: a PyTorch optimizer with parameters and state on the servers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ps2.torch.settings import STEPS
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 WEIGHT = "weight"
-# Key of ``state_dict`` for the parameters and states on the servers; torch's optimizers do not have it.
+# The key of ``state_dict`` for the parameters and states on the servers. torch's optimizers do not have this key.
 REMOTE = "remote"
 
 
 class RemoteOptimizer(torch.optim.Optimizer):
-    """A PyTorch optimizer whose dense parameters and state are on the servers, which take each ``step``.
+    """A PyTorch optimizer with dense parameters and state on the servers, which take each ``step``.
 
     Example::
 
@@ -29,12 +29,12 @@ class RemoteOptimizer(torch.optim.Optimizer):
         for x, y in batches:
             optimizer.zero_grad()
             loss_fn(model(x), y).backward()
-            optimizer.step()  # one request per server: gradients go, new parameters come
+            optimizer.step()  # one request per server: sends gradients, receives parameters
 
-    Pickled together with the module, such as in the closure of a worker of ``ps.run``, the optimizer works in every
-    task: call ``pull`` there first. The servers take the steps of several workers one after the other (asynchronous
-    SGD); a worker sees the steps of others in the answer to its own. Schedulers of the learning rate work as usual;
-    each process sends its own rate.
+    The optimizer can be pickled together with the module, for example in the closure of a worker of ``ps.run``. In each
+    task, call ``pull`` first. The servers take the steps of several workers one after the other (asynchronous SGD). The
+    parameters that a worker receives after its step contain the steps of other workers. Schedulers of the learning rate
+    work as usual; each process sends its own learning rate.
     """
 
     def __init__(  # noqa: PLR0913 - the scalars of four optimizers
@@ -51,16 +51,16 @@ class RemoteOptimizer(torch.optim.Optimizer):
         """Copy the parameters to the servers.
 
         Args:
-            params: parameters, or groups of them, as torch's optimizers take them. All parameters of a group have one
+            params: parameters or groups of parameters, as for torch's optimizers. All parameters of a group have one
                 dtype, float32 or float64, and are on the CPU.
             optimizer: "sgd", "momentum", "adagrad" or "adam", with the formulas of torch (``momentum``: no dampening).
-            lr: learning rate. A group may have its own, as for any other scalar.
+            lr: learning rate. Like the other scalars, it may differ between groups.
             momentum: decay rate of the velocity, for "momentum".
             beta1, beta2: decay rates of the moments, for "adam".
-            eps: number that "adagrad" and "adam" add to the root.
+            eps: the constant that "adagrad" and "adam" add to the denominator.
 
         Raises:
-            ConfigError: there is no such optimizer, or a scalar is out of its range.
+            ConfigError: there is no such optimizer, or a scalar is out of range.
             DTypeError: a parameter has another dtype, or is on another device.
             StoppedError: there is no PS2Context.
         """
@@ -77,18 +77,18 @@ class RemoteOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None, pull: bool = True) -> Any:
         """Send the gradients, let the servers take a step, and read the new parameters.
 
-        Parameters without a gradient count as having zeros.
+        A parameter without a gradient has the gradient 0.
 
         Args:
             closure: a function that evaluates the model again and returns the loss, as in torch's optimizers.
             pull: False does not read the new parameters; call ``pull`` later.
 
         Returns:
-            The result of ``closure``; None without one.
+            The result of ``closure``; None if there is no closure.
 
         Raises:
             DivergedError: a gradient is not finite. Nothing has been sent.
-            ConfigError: a scalar is out of its range.
+            ConfigError: a scalar is out of range.
         """
         loss = None
         if closure is not None:
@@ -114,20 +114,20 @@ class RemoteOptimizer(torch.optim.Optimizer):
         self._write(answers)
 
     def push(self) -> None:
-        """Overwrite the parameters on the servers with those of the module; the optimizer's state stays."""
+        """Overwrite the parameters on the servers with the module's parameters; the optimizer's state stays."""
         for index, remote in self._groups():
-            remote.weight.push(_flat(self.param_groups[index]["params"]))
+            remote.weight.push(_flatten(self.param_groups[index]["params"]))
 
     def free(self) -> None:
-        """Free parameters and state on the servers."""
+        """Free the parameters and the state on the servers."""
         for _, remote in self._groups():
             for vector in (*remote.states, remote.weight):
                 vector.free()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group. Only the constructor does so; raise UsageError later."""
+        """Add a group of parameters, in the constructor; raise UsageError later."""
         if self._remote is not None:
-            raise UsageError("add_param_group: groups cannot be added after the optimizer was made")
+            raise UsageError("add_param_group: groups of parameters can be added only in the constructor")
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
@@ -143,14 +143,14 @@ class RemoteOptimizer(torch.optim.Optimizer):
         """Write what ``state_dict`` returned to the servers and to the module.
 
         Raises:
-            UsageError: ``state_dict`` is of another optimizer, or of groups with other numbers of parameters.
+            UsageError: ``state_dict`` belongs to another optimizer, or its groups have other numbers of parameters.
         """
         state = state_dict.get("optimizer"), [len(rows.get(WEIGHT, ())) for rows in state_dict.get(REMOTE, ())]
         expected = self.optimizer, [remote.weight.dim for _, remote in self._groups()]
         if state != expected:
             raise UsageError(
-                f"load_state_dict: expected the optimizer {expected[0]!r} of groups of {expected[1]} parameters, got "
-                f"{state[0]!r} of {state[1]}"
+                f"load_state_dict: expected optimizer {expected[0]!r} with groups of {expected[1]} parameters, got "
+                f"{state[0]!r} with groups of {state[1]}"
             )
         super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
         names = (WEIGHT, *STEPS[self.optimizer][1])
@@ -177,10 +177,10 @@ class RemoteOptimizer(torch.optim.Optimizer):
 
 @dataclass(frozen=True, eq=False)
 class _RemoteGroup:
-    """One group on the servers.
+    """One group of parameters on the servers.
 
     Attributes:
-        weight: all parameters of the group, flattened, one after the other.
+        weight: all parameters of the group, flattened and concatenated.
         states: the optimizer's state vectors, co-located with ``weight``.
     """
 
@@ -190,7 +190,7 @@ class _RemoteGroup:
     @classmethod
     def of(cls, params: Sequence[Any], states: Sequence[str]) -> _RemoteGroup:
         """Copy parameters to a new vector on the servers, with a state vector of zeros for each of ``states``."""
-        flat = _flat(params)
+        flat = _flatten(params)
         weight = DCV.dense(len(flat), 1 + len(states), flat.dtype.name)
         weight.push(flat)
         return cls(weight, tuple(weight.derive() for _ in states))
@@ -200,16 +200,16 @@ class _RemoteGroup:
         return self.weight, *self.states
 
     def gradient(self, params: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """Return the gradients of all parameters, flattened, one after the other; zeros for a parameter without one."""
+        """Return the gradients of all parameters, flattened and concatenated; zeros for parameters without gradient."""
         flat, begin = np.zeros(self.weight.dim, self.weight.dtype), 0
         for number, param in enumerate(params):
             if param.grad is not None:
                 if param.grad.is_sparse:
-                    raise UsageError(f"parameter {number} has a sparse gradient: embeddings belong in RemoteEmbedding")
+                    raise UsageError(f"parameter {number}: expected a dense gradient, got a sparse gradient")
                 flat[begin : begin + param.numel()] = param.grad.detach().reshape(-1).numpy()
             begin += param.numel()
         if begin != flat.size:
-            raise ShapeError(f"expected parameters of {flat.size} numbers in all, as on the servers, got {begin}")
+            raise ShapeError(f"expected parameters with {flat.size} elements in total, as on the servers, got {begin}")
         if not np.isfinite(flat).all():
             raise DivergedError("a gradient of the dense parameters is not finite: lower lr, or clip gradients")
         return flat
@@ -225,5 +225,5 @@ def _check(number: int, params: Sequence[Any]) -> None:
         raise DTypeError(f"group {number}: expected parameters on the CPU, got {', '.join(sorted(devices))}")
 
 
-def _flat(params: Sequence[Any]) -> Any:
+def _flatten(params: Sequence[Any]) -> Any:
     return torch.cat([param.detach().reshape(-1) for param in params]).numpy()

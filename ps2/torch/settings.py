@@ -26,7 +26,7 @@ class TorchSettings(FleetSettings):
     predictionCol: Setting[str] = param("prediction", "the column of the predictions", in_model=True)
     raggedCols: Flexible[list[str], Sequence[str]] = param(
         [],
-        "the columns of inputCols whose arrays have any lengths: the module gets Bags, which RemoteEmbedding takes",
+        "the inputCols with arrays of any lengths: the module gets Bags, which RemoteEmbedding takes",
         type=list[str],
     )
     batchSize: Setting[int] = param(1024, "the maximum number of rows of a worker's minibatch", at_least=1)

@@ -19,7 +19,7 @@ from ps2.torch.columns import read_tensors
 from ps2.torch.embedding import RemoteEmbedding
 from ps2.torch.optimizer import RemoteOptimizer
 
-# More clocks than any training has: the driver ends it with STOP.
+# An upper limit of a training's clocks: the driver ends the training with STOP.
 CLOCKS = 2**40
 
 
@@ -28,13 +28,14 @@ class TorchOptions:
     """The options of a training.
 
     Attributes:
-        inputs: names of the input columns; the module gets one tensor for each.
-        ragged: names of the inputs whose arrays can have any lengths.
-        label: name of the column with the labels.
-        batch: the maximum number of rows of a minibatch.
+        inputs: the names of the input columns; the module gets one tensor for each.
+        ragged: the names of inputs with arrays of any lengths.
+        label: the name of the column of labels.
+        batch: the maximum number of rows of a worker's minibatch.
+        epochs: the number of passes over the rows.
         staleness: the number of clocks that a worker may be ahead of the slowest one.
-        seed: seed of the order of rows and of dropout, in [0, 2**63).
-        threads: torch's threads in each worker.
+        seed: the seed of the order of rows and of dropout, in [0, 2**63).
+        threads: the number of torch's threads in each worker.
     """
 
     inputs: tuple[str, ...]
@@ -58,7 +59,7 @@ class TrainedModule:
 
     Attributes:
         module: the module with the trained parameters; its tables stay on the servers.
-        width: w, if the module's output has shape (rows, w); None: its output has shape (rows,).
+        width: w if the module's output has shape (rows, w); None if it has shape (rows,).
         history: the mean loss of each clock.
     """
 
@@ -70,14 +71,20 @@ class TrainedModule:
 def train(
     ps: Any, frame: Any, workers: int | None, program: ModuleProgram, on_step: Callable[[StepReport], None]
 ) -> TrainedModule:
-    """Train a module on the servers of a context. DivergedError: the loss is not finite."""
+    """Train a module on the servers of a context; raise DivergedError if the loss is not finite."""
     options, record = program.options, Record(on_step, Words("minibatch", "loss"))
     record.completed = "all epochs are done"
     driver = _Driver(options, record)
     record.start_timer()
     try:
         results = ps.run(
-            *(frame, program, workers, options.staleness), read=program.read, onClock=driver.on_clock, seed=options.seed
+            frame,
+            program,
+            workers,
+            options.staleness,
+            read=program.read,
+            onClock=driver.on_clock,
+            seed=options.seed,
         )
         if program.optimizer is not None:
             program.optimizer.pull()
@@ -97,8 +104,8 @@ class ModuleProgram:
     """The program of a worker; picklable.
 
     Attributes:
-        optimizer: the optimizer of the module's dense parameters; None: it has no dense parameters.
-        loss: called with the module's output and the labels; returns the mean loss of the rows.
+        optimizer: the optimizer of the module's dense parameters; None: the module has no dense parameters.
+        loss: the user's ``lossFn``, which returns the mean loss of the rows.
     """
 
     module: Any
@@ -107,7 +114,7 @@ class ModuleProgram:
     options: TorchOptions
 
     def read(self, worker: Any, batches: Iterator[pa.RecordBatch]) -> list[Any]:
-        """Return a tensor for each input of a worker's rows, and at the end one of the labels."""
+        """Return a tensor for each input of a worker's rows, and then a tensor of the labels."""
         options = self.options
         return read_tensors(batches, (*options.inputs, options.label), options.ragged)
 
@@ -126,18 +133,18 @@ class ModuleProgram:
             epoch, step = divmod(clock - options.first_clock, steps)
             if epoch < options.epochs:
                 torch.manual_seed(int(worker.rng().integers(2**63)))
-                # A single worker has the servers' parameters from its last step, unless the fleet rolled back since.
+                # A single worker has the servers' parameters from its last step, unless the fleet rolled back after it.
                 if self.optimizer is not None and (worker.workers > 1 or pulled_epoch != worker.epoch):
                     self.optimizer.pull()
                     pulled_epoch = worker.epoch
-                part = order.part(epoch, step, steps)
-                loss, width = self._step([tensor[part] for tensor in tensors], worker.workers == 1)
+                row_numbers = order.minibatch(epoch, step, steps)
+                loss, width = self._step([tensor[row_numbers] for tensor in tensors], worker.workers == 1)
                 worker.report(loss)
         buffers = self.module.named_buffers() if worker.rank == 0 else ()
         return width, {name: buffer.detach().numpy() for name, buffer in buffers}
 
     def _step(self, tensors: Sequence[Any], pull: bool) -> tuple[Any, int | None]:
-        """Take one step; return (summed loss, number of rows) as one array, and the width of the output."""
+        """Take one step; return an array (sum of the rows' losses, number of rows), and the width of the output."""
         *inputs, labels = tensors
         if not len(labels):
             return np.zeros(2), None
@@ -157,7 +164,7 @@ class ModuleProgram:
 
 
 def output_width(output: Any, rows: int) -> int | None:
-    """Return w for an output of shape (rows, w), None for shape (rows,); InputError: it has another shape."""
+    """Return w for an output of shape (rows, w), None for shape (rows,); raise InputError for another shape."""
     if not isinstance(output, torch.Tensor) or output.dim() not in (1, 2) or len(output) != rows:
         got = f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
         raise InputError(f"modelFn: expected a module that returns shape ({rows},) or ({rows}, width), got {got}")
@@ -165,19 +172,19 @@ def output_width(output: Any, rows: int) -> int | None:
 
 
 def remote_embeddings(module: Any) -> list[tuple[str, RemoteEmbedding]]:
-    """Return the name and the module of each remote embedding within a module."""
-    return [(name, part) for name, part in module.named_modules() if isinstance(part, RemoteEmbedding)]
+    """Return the name and the module of each remote embedding in a module."""
+    return [(name, child) for name, child in module.named_modules() if isinstance(child, RemoteEmbedding)]
 
 
 class _Order:
-    """The random order in which a worker uses its rows: a new one in each epoch, the same in all attempts of a task."""
+    """The random order in which a worker uses its rows. It is different in each epoch, and equal in all attempts."""
 
     def __init__(self, rows: int, seed: int, rank: int) -> None:
         self._rows, self._seed = rows, (seed, rank)
         self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
 
-    def part(self, epoch: int, step: int, steps: int) -> Any:
-        """Return the row numbers of the minibatch of a step, an int64 tensor. An epoch has ``steps`` steps."""
+    def minibatch(self, epoch: int, step: int, steps: int) -> Any:
+        """Return the row numbers of a step's minibatch as an int64 tensor. An epoch has ``steps`` steps."""
         if epoch != self._epoch:
             rng = np.random.default_rng((*self._seed, epoch))
             self._epoch, self._order = epoch, torch.from_numpy(rng.permutation(self._rows))
@@ -185,7 +192,7 @@ class _Order:
 
 
 class _Driver:
-    """The driver's program: fixes the number of steps in an epoch, records losses, ends the training."""
+    """The driver's program: sets the number of steps of an epoch, records losses, and ends the training."""
 
     def __init__(self, options: TorchOptions, record: Record) -> None:
         self._options, self._record = options, record

@@ -9,9 +9,9 @@ from ps2.torch.bag_kernels import add_bag_gradients
 
 
 def warm() -> None:
-    """Call the kernels on one bag of one row."""
-    one, inverse = readable(np.ones((1, 1), np.float32)), readable(np.zeros(1, np.int64))
-    add_bag_gradients(inverse, readable(np.ones(1, np.int64)), one, inverse, False, np.zeros((1, 1), np.float32))
+    """Call the kernels on one bag of one key."""
+    gradients, zero = readable(np.ones((1, 1), np.float32)), readable(np.zeros(1, np.int64))
+    add_bag_gradients(zero, readable(np.ones(1, np.int64)), gradients, zero, False, np.zeros((1, 1), np.float32))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from ps2.logs import RateLimitedWarning
 from ps2.protocol.binary import ReplyParts, error_parts, reply_parts
 from ps2.protocol.drafts import RequestDraft
 from ps2.protocol.error_details import internal_error
-from ps2.protocol.framing import read, read_request, written_by_pieces
+from ps2.protocol.framing import read, read_request, reply_views
 from ps2.protocol.messages import Reply, Request, may_be_plain
 from ps2.transport.acceptor import BACKLOG, Acceptor, AuthenticatedPeer, listen_tcp, send_final
 from ps2.transport.connection import Carried, carried
@@ -256,7 +256,7 @@ class DataServer:
                     return False  # the token was replaced: the client reconnects with the current token
                 self._busy += 1
             try:
-                for views in written_by_pieces(self._run(request, peer)):
+                for views in reply_views(self._run(request, peer)):
                     send_all(connection, views)
             finally:
                 del request  # free the arrays before ``release`` counts their memory as free
@@ -265,7 +265,7 @@ class DataServer:
                     self._idle.notify_all()
             return True
         except PS2Error as error:  # the stream is out of sync, so no further request can be read
-            send_final(connection, b"".join(next(written_by_pieces(error_parts(error)))))
+            send_final(connection, b"".join(next(reply_views(error_parts(error)))))
             return False
         finally:
             self._service.release(reserved)

@@ -173,7 +173,7 @@ def receive(connection: PlainSocket, request: Request, header: PreparedHeader | 
         length, size, kind, flags, handle, count, has_scalar_flag, arrays, scalar = _REPLY.unpack_from(reply)
         if (
             HEAD.size + length == expected
-            and (kind, flags, count) == (binary.A_REPLY, 0, 1)
+            and (kind, flags, count) == (binary.REPLY_KIND, 0, 1)
             and (arrays, size) == ((0, 0) if into is None else (1, into.nbytes))
             and reply[REPLY_BYTES:expected] == record
         ):

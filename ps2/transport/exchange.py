@@ -13,7 +13,7 @@ from ps2.config import WireConfig
 from ps2.errors import DeadlineError, ProtocolError, PS2Error, UnavailableError
 from ps2.interrupts import POLL_S, SHIELD, check
 from ps2.protocol.binary import Handles, check_sendable, request_parts
-from ps2.protocol.framing import read_reply, written
+from ps2.protocol.framing import message_views, read_reply
 from ps2.protocol.messages import Reply, Request
 from ps2.transport.concurrent_calls import call_concurrently
 from ps2.transport.connection import Connection, ConnectionCounts, carries_nothing, is_held_back
@@ -130,7 +130,7 @@ class InFlightRequests:
                     if number == len(self.outcomes):
                         self._begin_next_reply()
                     continue
-                self._sending = written(parts)
+                self._sending = message_views(parts)
             send_some(self.connection, self._sending, socket.MSG_DONTWAIT)
             self.last_byte_s = time.monotonic()
 

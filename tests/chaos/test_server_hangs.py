@@ -78,7 +78,7 @@ def error_of(connection):
 def writing(total, number, version):
     """The bytes of a request that adds 1000 to the first columns."""
     add = Operation("add", total._matrix, 0, (total._row,), {"start": 0}, (np.full(DIM // 2, 1000),))
-    return b"".join(framing.written(binary.request_parts(Request((add,), RequestId("late", number), version))))
+    return b"".join(framing.message_views(binary.request_parts(Request((add,), RequestId("late", number), version))))
 
 
 def test_stopped_server_when_resumed_then_accepts_no_writes(ps):

@@ -90,7 +90,7 @@ def test_operation_when_not_colocated_and_strict_then_error():
         u, v = DCV.dense(3), DCV.dense(3, partitionsPerServer=2)
         for use in (lambda: u.add(v), lambda: u.dot(v), lambda: u.zip(v).apply("add"), lambda: u * v):
             with pytest.raises(
-                NotColocatedError, match=r"DCV.* and DCV.* are not co-located \(.*cut differently, .*; make one of them"
+                NotColocatedError, match=r"DCV.* and DCV.* are not co-located \(.*partitioned differently, .*; create"
             ):
                 use()
         assert u.add(u.derive()).sum() == 0

@@ -45,7 +45,7 @@ def test_operations_when_floats_and_counts_meet_then_numpy(servers):
         assert not counts.pull().any()
         weights, one = DCV.dense(CLUSTERS, 8), DCV.dense(CLUSTERS, 1)
         assert weights.fill(2).zip(one.fill(3)).apply("axpy", alpha=1).sum() == 5 * CLUSTERS
-        with pytest.raises(NotColocatedError, match="their columns are cut differently"):
+        with pytest.raises(NotColocatedError, match="their columns are partitioned differently"):
             model.apply(
                 "move", counts=DCV.dense(CLUSTERS, 1, dtype="int32", align=CLUSTERS // 2, partitionsPerServer=2)
             )

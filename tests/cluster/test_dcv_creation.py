@@ -278,7 +278,7 @@ def test_name_when_taken_then_config_error_until_freed(ps):
 
 @pytest.mark.parametrize("name", ["", 7, "a\0b", "a\nb", "\ud800", "x" * 256])
 def test_name_when_length_or_character_is_bad_then_config_error(ps, name):
-    with pytest.raises(ConfigError, match="name: expected a text of 1 to 255 printable characters, got "):
+    with pytest.raises(ConfigError, match="name: expected a string of 1 to 255 printable characters, got "):
         DCV.dense(5, name=name)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ps2 import DCV, errors
-from ps2.client.keysets import MAX_SENT_BYTES
+from ps2.client.keysets import MAX_INLINE_BYTES
 from ps2.client.network import FleetNetwork
 from ps2.transport import direct
 
@@ -241,7 +241,7 @@ def test_vectors_when_larger_than_block_then_travel_by_blocks(ps, polled):
 @pytest.mark.parametrize("make", [DCV.dense, DCV.sparse])
 def test_keys_when_repeated_then_few_are_resent_and_many_named(ps, polled, make):
     vector, expected = make(1 << 20), np.zeros(1 << 20, np.float32)
-    for count, named in ((3000, False), (len(ps.servers) * MAX_SENT_BYTES * 5 // 4, True)):
+    for count, named in ((3000, False), (len(ps.servers) * MAX_INLINE_BYTES * 5 // 4, True)):
         columns = np.random.default_rng(count).choice(1 << 20, count, replace=False)
         for turn in range(5):
             if turn == 2:  # servers have seen them twice

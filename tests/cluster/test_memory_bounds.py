@@ -22,7 +22,7 @@ from ps2.config import WireConfig
 from ps2.errors import PS2Error
 from ps2.ops.warm import warm
 from ps2.protocol.binary import request_parts
-from ps2.protocol.framing import written
+from ps2.protocol.framing import message_views
 from ps2.rpc.control import ServerControl
 from ps2.server.fast_path_compiled import load
 from ps2.transport.handshake import handshake
@@ -130,7 +130,7 @@ def _ask_and_do_not_read(context, vector, session):
     def ask():
         with suppress(OSError):  # the test has ended, and hung up, before all was asked
             for _, request in requests:
-                send_all(client, written(request_parts(request)))
+                send_all(client, message_views(request_parts(request)))
 
     thread = threading.Thread(target=ask)
     thread.start()

@@ -217,7 +217,7 @@ def test_pull_when_given_an_array_then_it_is_filled_and_returned(ps, wire):
 
 
 def test_pull_when_sparse_and_whole_then_an_array_is_refused(ps):
-    with pytest.raises(UsageError, match="out goes with indices"):
+    with pytest.raises(UsageError, match="out needs indices"):
         DCV.sparse(10).pull(out=np.zeros(10, np.float32))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ps2.errors import PS2Error
 from ps2.protocol.binary import TAIL_OFFSET, reply_parts
-from ps2.protocol.framing import HEAD, read, read_request, written_by_pieces
+from ps2.protocol.framing import HEAD, read, read_request, reply_views
 from ps2.protocol.messages import Keys, Operation, Request, RequestId
 from ps2.server import fast_path_loop
 from ps2.server.fast_path import FIRST_BYTES, CompiledFastPath
@@ -75,7 +75,7 @@ def in_python(engine, frame):
     request = read(reading, [memoryview(frame)])
     assert not isinstance(request, PS2Error)
     parts = reply_parts(engine.execute(request), request)
-    return b"".join(bytes(view) for views in written_by_pieces(parts) for view in views)
+    return b"".join(bytes(view) for views in reply_views(parts) for view in views)
 
 
 def drained(end):

@@ -156,7 +156,7 @@ def test_embedding_when_gradient_is_nan_then_pushes_nothing():
         (
             lambda bag: RemoteEmbedding(bag.table, "mean")(torch.tensor([[1]]), per_sample_weights=torch.ones(1, 1)),
             UsageError,
-            "only mode 'sum'",
+            "expected mode 'sum'",
         ),
     ],
 )

@@ -55,12 +55,12 @@ def test_fit_when_rows_are_in_files_then_same_weights(ps, frame, caplog):
     assert np.array_equal(result.coefficients.toArray(), expected.coefficients.toArray())
     (spilled,) = result.summary.spilled
     assert (spilled.bytes > 0, os.path.isdir(spilled.folder)) == (True, True)
-    assert [record for record in caplog.messages if f"1 workers keep rows in files, {spilled.bytes:,} bytes" in record]
+    assert [record for record in caplog.messages if f"1 workers store rows in files, {spilled.bytes:,} bytes" in record]
 
 
 def test_fit_when_rows_fit_memory_then_none_in_files(ps, frame):
     assert LogisticRegression(maxIter=1, via="servers").fit(frame).summary.spilled == ()
-    assert spilling.SHARE * spilling.memory_left().worker_share(2) > 1 << 20
+    assert spilling.ROWS_FRACTION * spilling.free_memory().worker_bytes(2) > 1 << 20
 
 
 def test_fit_when_factors_are_asked_then_summary_says_bytes(ps, spark):

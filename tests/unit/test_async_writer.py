@@ -59,7 +59,7 @@ def put(box, value, clock=0):
 
 @contextmanager
 def nothing_leaves(box):
-    with box.held([plans.pull(TARGET, 0, 10)]) as reading:
+    with box.hold_back([plans.pull(TARGET, 0, 10)]) as reading:
         yield
     box.forget(reading)
 
@@ -124,7 +124,7 @@ def test_read_when_additions_wait_then_they_are_laid_over_it(box):
     read = plans.pull(TARGET, 0, 10)
     with nothing_leaves(box):
         put(box, 2)
-        with box.held([read]) as reading:
+        with box.hold_back([read]) as reading:
             read.operations[0].into[:] = 1
             put(box, 3)
         box.forget(reading)
@@ -138,13 +138,13 @@ def test_read_when_an_addition_is_under_way_then_it_waits_for_it(box, sends):
     put(box, 2)
     assert sends.reached.wait(10)
     threading.Timer(0.05, sends.release.set).start()
-    with box.held([plans.pull(TARGET, 0, 10)]):
+    with box.hold_back([plans.pull(TARGET, 0, 10)]):
         assert sends.sent == [[2]]
 
 
 def test_read_when_an_addition_is_elsewhere_then_both_travel(box, sends, until):
     elsewhere = Target(2, TARGET.spec, TARGET.route, (0,))
-    with box.held([plans.pull(elsewhere, 0, 10)]):
+    with box.hold_back([plans.pull(elsewhere, 0, 10)]):
         put(box, 2)
         until(lambda: sends.sent == [[2]], "the addition leaves during the read")
 
@@ -152,7 +152,7 @@ def test_read_when_an_addition_is_elsewhere_then_both_travel(box, sends, until):
 def test_read_when_blocks_differ_then_only_its_own_waits(box, sends, until):
     spec = MatrixSpec(10, 2, "float64", layout="column")
     target = Target(1, spec, TARGET.route, (0, 1))
-    with box.held([blocks.pull(target, np.array([4, 5]))]):
+    with box.hold_back([blocks.pull(target, np.array([4, 5]))]):
         for column, value in ((5, 3.0), (6, 2.0)):
             plan = blocks.add(target, np.array([column]), np.full((1, 2), value))
             box.put(plan, lambda: RequestId("run", next(box.numbers)), 0)

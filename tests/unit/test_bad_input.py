@@ -36,7 +36,7 @@ def i(ps):
 WRONG_VALUES = [
     ([1, 2], ShapeError, r"values: expected shape \(5,\), got \(2,\)"),
     (np.ones((5, 1)), ShapeError, r"values: expected shape \(5,\), got \(5, 1\)"),
-    ([[1], [1, 2]], ShapeError, r"values: expected an array, but numpy cannot make one of"),
+    ([[1], [1, 2]], ShapeError, r"values: expected an array, but numpy cannot convert"),
     ("abcde", DTypeError, r"values: expected numbers that fit float32, got <U5"),
     (list("abcde"), DTypeError, r"values: expected numbers that fit float32, got <U1"),
     ([1, 2, 3, 4, None], DTypeError, r"values: expected numbers that fit float32, got object"),
@@ -76,7 +76,7 @@ def test_write_when_more_values_than_indices_then_shape_error(u):
 WRONG_INDICES = [
     ([0, 5], OutOfRangeError, r"index 5 \(at position 1\) is outside \[0, 5\)"),
     ([2, -1], OutOfRangeError, r"index -1 \(at position 1\) is outside \[0, 5\)"),
-    (np.array([1, 2**63], np.uint64), OutOfRangeError, r"indices: 9223372036854775808 is not below 2\*\*63"),
+    (np.array([1, 2**63], np.uint64), OutOfRangeError, r"indices: expected integers below 2\*\*63, got 92233720"),
     ([0, 2**70], DTypeError, r"indices: expected integers, got object"),
     ([0, math.nan], DTypeError, r"indices: expected integers, got NaN \(at position 1\)"),
     ([0.0, 1.0], DTypeError, r"indices: expected integers, got float64"),
@@ -117,7 +117,7 @@ def test_access_when_too_many_keys_then_limit_error(u, monkeypatch):
         (lambda u: u.add(u, [1, 2]), UsageError, r"add: pass indices with an array of values, not with a DCV"),
         (lambda u: u.zip(u.derive(), 3), DTypeError, r"zip: expected DCVs, got int"),
         (lambda u: u.dot(DCV.dense(4)), ShapeError, r"the same dim, got DCV\(dense, dim=5.*DCV\(dense, dim=4"),
-        (lambda u: u.push(u), DTypeError, r"values: expected numbers that fit float32, got a DCV: copy takes one"),
+        (lambda u: u.push(u), DTypeError, r"values: expected numbers that fit float32, got a DCV: use copy"),
     ],
 )
 def test_call_when_argument_is_of_the_wrong_kind_then_refused(u, call, error, text):

@@ -63,7 +63,7 @@ def refused(frame, errors, said=None):
 
 def bringing(dtype, count, data=b"", becomes=0):
     """A reply with one array."""
-    header = binary.REPLY.pack(binary.A_REPLY, 0, 0, 1) + binary.RESULT.pack(0, 1, 0.0)
+    header = binary.REPLY.pack(binary.REPLY_KIND, 0, 0, 1) + binary.RESULT.pack(0, 1, 0.0)
     header += binary.ARRAY.pack(dtype, becomes, 0, count)
     return framing.HEAD.pack(len(header), len(data)) + header + data
 
@@ -81,8 +81,8 @@ def bringing(dtype, count, data=b"", becomes=0):
 def test_array_when_declaration_is_invalid_then_protocol_error(dtype, stored, size):
     spec = pb.ArraySpec(dtype=dtype, count=1, stored=stored)
     header = pb.RequestHeader(operations=[pb.Operation(name="push", arrays=[spec])])
-    refused(pb.RequestFrame(header=header, data=bytes(size)), ProtocolError, "cannot become one of dtype")
-    with pytest.raises(ProtocolError, match="cannot become one of dtype"):
+    refused(pb.RequestFrame(header=header, data=bytes(size)), ProtocolError, "cannot be converted to dtype")
+    with pytest.raises(ProtocolError, match="cannot be converted to dtype"):
         reply_of(bringing(dtype, 1, bytes(size), stored), ANY)
 
 
@@ -162,7 +162,7 @@ def test_frame_when_header_is_too_long_then_refused_unparsed(monkeypatch):
 def test_header_when_it_declares_too_much_then_protocol_error(counts):
     """Nothing is made for what does not come."""
     operations, rows = counts
-    head = binary.REQUEST.pack(binary.A_REQUEST, 0, 0, 0, operations or 1, 0, 0, 0, 0, 0, 0, 0)
+    head = binary.REQUEST.pack(binary.REQUEST_KIND, 0, 0, 0, operations or 1, 0, 0, 0, 0, 0, 0, 0)
     record = binary.OPERATION.pack(0, 0, 1, rows, 2**16 - 1, 2**16 - 1, 0, 0, 0, 0, 0, 0, 0, 0, b"")
     with pytest.raises(ProtocolError):
         binary.open_request(head + record, LIMIT)
@@ -187,7 +187,7 @@ def test_parameter_when_it_has_no_value_then_error_names_it():
 @pytest.mark.parametrize("signature", [b"\xff", b"axpy\0xalpha", b"axpy\0", b"axpy\0da\0qa"])
 def test_signature_when_it_is_none_then_protocol_error(signature):
     scalars = signature.count(b"\0")
-    head = binary.REQUEST.pack(binary.A_REQUEST, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0)
+    head = binary.REQUEST.pack(binary.REQUEST_KIND, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0)
     record = binary.OPERATION.pack(0, 0, 1, 0, 0, 0, len(signature), scalars, 0, 0, 0, 0, 0, 0, b"")
     with pytest.raises(ProtocolError):
         binary.open_request(head + record + bytes(8 * scalars) + signature, LIMIT)
@@ -205,7 +205,7 @@ def test_frame_when_not_protobuf_then_protocol_error(frame):
 @settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_header_when_garbage_then_only_protocol_or_limit_error(garbage):
-    for kind in (b"", bytes([binary.A_REQUEST]), bytes([binary.A_REPLY]), bytes([binary.AN_ERROR])):
+    for kind in (b"", bytes([binary.REQUEST_KIND]), bytes([binary.REPLY_KIND]), bytes([binary.ERROR_KIND])):
         with contextlib.suppress(*REFUSED):
             binary.open_request(kind + garbage, LIMIT)
         with contextlib.suppress(ProtocolError):

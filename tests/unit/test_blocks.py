@@ -164,9 +164,9 @@ def test_fill_when_rows_are_named_then_their_active_keys_change(world, rows):
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_blocks_when_keys_come_again_then_their_hash_travels(world, fleet, order, monkeypatch):
-    monkeypatch.setattr(keysets, "MIN_NAMED_KEYS", 4)
-    monkeypatch.setattr(keysets, "NAMED_BLOCK_BYTES", 0)
-    monkeypatch.setattr(keysets, "MAX_SENT_BYTES", 0)
+    monkeypatch.setattr(keysets, "MIN_DIGEST_KEYS", 4)
+    monkeypatch.setattr(keysets, "MIN_DIGEST_BLOCK_BYTES", 0)
+    monkeypatch.setattr(keysets, "MAX_INLINE_BYTES", 0)
     target, run, model = world
     filled(*world)
     columns = np.arange(DIM)[::order]
@@ -204,7 +204,7 @@ def test_plan_when_arguments_are_wrong_then_error_says_how(fleet, call, error, s
 
 def test_plan_when_layout_is_row_then_error_says_what_it_needs(fleet):
     info = session_over(fleet).new_matrix(MatrixSpec(DIM, K))
-    with pytest.raises(UsageError, match="columns without rows need a matrix with layout='column'"):
+    with pytest.raises(UsageError, match="columns without rows: expected a matrix with layout='column'"):
         blocks.pull(plans.Target(info.id, info.spec, info.route), [1])
 
 

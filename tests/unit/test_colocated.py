@@ -99,9 +99,9 @@ def model(fleet):
         (lambda: DCV.dense(DIM, 9, "int64", layout="column"), ""),
         (lambda: DCV.dense(DIM, wire="float16"), ""),
         (lambda: DCV.dense(DIM + 1), "23 and 24 columns"),
-        (lambda: DCV.dense(DIM, align=5), "cut differently, align=1, partitionsPerServer=1 and align=5, "),
+        (lambda: DCV.dense(DIM, align=5), "partitioned differently, align=1, partitionsPerServer=1 and align=5, "),
         (lambda: DCV.dense(DIM, partitionsPerServer=2), "partitionsPerServer=1 and align=1, partitionsPerServer=2"),
-        (lambda: DCV.sparse(DIM), "one is dense, the other sparse"),
+        (lambda: DCV.sparse(DIM), "the first is dense, the second sparse"),
     ],
 )
 def test_vectors_when_matrices_are_cut_alike_then_colocated(other, why):
@@ -191,15 +191,15 @@ def test_batch_when_matrices_meet_in_it_then_in_order(model, fleet):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({}, ConfigError, "operation 'gather_blocks': counts: required, but not given"),
+        ({}, ConfigError, "operation 'gather_blocks': counts: this argument is required"),
         ({"counts": np.zeros(DIM)}, DTypeError, "counts: expected a DCV, got ndarray"),
         ({"counts": lambda: DCV.dense(DIM)}, DTypeError, "counts: expected int32, got float32"),
         (
             {"counts": lambda: DCV.dense(DIM, dtype="int32", align=5)},
             NotColocatedError,
-            r"counts: DCV\(dense, dim=23, int32, .* and DCVMatrix\(.* are not co-located: their columns are cut",
+            r"counts: DCV\(dense, dim=23, int32, .* and DCVMatrix\(.* are not co-located: their columns are part",
         ),
-        ({"counts": lambda: DCV.sparse(DIM, dtype="int32")}, NotColocatedError, "one is dense, the other sparse"),
+        ({"counts": lambda: DCV.sparse(DIM, dtype="int32")}, NotColocatedError, "is dense, the second sparse"),
     ],
 )
 def test_apply_when_operands_do_not_fit_then_error_says_why(given, error, message):
@@ -236,7 +236,7 @@ def test_zip_when_operation_takes_one_dtype_then_other_is_moved(fleet):
 
 def test_zip_when_own_dtype_is_cut_otherwise_then_moved_and_back(fleet):
     u, counts = DCV.dense(DIM).fill(1), DCV.dense(DIM, dtype="int32", partitionsPerServer=2)
-    with pytest.warns(NotColocatedWarning, match="their columns are cut differently"):
+    with pytest.warns(NotColocatedWarning, match="their columns are partitioned differently"):
         u.zip(counts).apply("count_positive")
     assert counts.pull().tolist() == [1] * DIM
 
@@ -426,7 +426,7 @@ def test_queued_adds_when_they_read_overwritten_then_take_turns():
 
 
 def test_reads_when_queued_changes_affect_them_then_are_redone():
-    for matrix, is_void in ((1, True), (2, True), (3, False)):
+    for matrix, is_invalid in ((1, True), (2, True), (3, False)):
         overlay = ReadYourWrites([plans.pull(plans.Target(matrix, MatrixSpec(8, 1), ROUTE, (0,)), 0, 8)])
-        overlay.lacks(a_plan(1, joined(1, 2, 0)))
-        assert overlay.is_void == is_void
+        overlay.add_missing_write(a_plan(1, joined(1, 2, 0)))
+        assert overlay.is_invalid == is_invalid

@@ -180,7 +180,7 @@ def test_call_when_longer_than_block_then_operations_are_split():
 @pytest.mark.parametrize(
     ("name", "given", "error", "message"),
     [
-        ("largest_of_rows", {}, ConfigError, "'largest_of_rows': rows: required, but not given"),
+        ("largest_of_rows", {}, ConfigError, "'largest_of_rows': rows: this argument is required"),
         ("largest_of_rows", {"rows": [0], "x": 1}, ConfigError, "no parameter 'x'; it has: none"),
         (
             "between",

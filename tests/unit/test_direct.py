@@ -11,7 +11,7 @@ import pytest
 
 from ps2.errors import NotFoundError, ProtocolError
 from ps2.protocol.binary import error_parts, reply_parts, request_shape
-from ps2.protocol.framing import HEAD, read, read_request, written_by_pieces
+from ps2.protocol.framing import HEAD, read, read_request, reply_views
 from ps2.protocol.messages import Keys, Operation, Reply, Request, RequestId, Result
 from ps2.transport import direct
 from ps2.transport.sockets import PlainSocket
@@ -44,7 +44,7 @@ def send(client, request):
 
 
 def bytes_of(parts):
-    return b"".join(bytes(view) for views in written_by_pieces(parts) for view in views)
+    return b"".join(bytes(view) for views in reply_views(parts) for view in views)
 
 
 def reply(*arrays, handle=0, scalar=None):

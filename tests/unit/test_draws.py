@@ -83,13 +83,13 @@ def test_fill_random_when_called_then_same_on_any_server_count(session, layout, 
     ("distribution", "how", "said"),
     [
         ("poisson", {}, "distribution: expected 'uniform' or 'normal', got 'poisson'"),
-        ("uniform", {"std": 1}, "std: 'uniform' takes low and high"),
-        ("normal", {"low": 1}, "low: 'normal' takes mean and std"),
+        ("uniform", {"std": 1}, "std: distribution 'uniform' takes only low and high"),
+        ("normal", {"low": 1}, "low: distribution 'normal' takes only mean and std"),
         ("uniform", {"low": 2}, r"high: expected low \(2\) or more, got 1.0"),
         ("normal", {"std": -1}, "std: expected 0 or more, got -1"),
         ("normal", {"mean": float("nan")}, "mean: expected a finite number, got nan"),
         ("uniform", {"high": "1"}, "high: expected a finite number, got '1'"),
-        ("normal", {"std": 1e38}, r"mean, std: not all numbers of 'normal' with 0.0, 1e\+38 fit float32"),
+        ("normal", {"std": 1e38}, r"mean, std: expected numbers of 'normal' that fit float32, got 0.0, 1e\+38"),
     ],
 )
 def test_fill_random_when_a_parameter_is_wrong_then_named(session, distribution, how, said):

@@ -127,14 +127,14 @@ def test_score_when_names_are_one_text_then_error(words):
 
 
 def test_score_when_names_are_unknown_then_error_lists_some(vertices):
-    with pytest.raises(InputError, match=r"vertex: expected those of the 3 that have a vector, got 4 others: 8, 9, 10"):
+    with pytest.raises(InputError, match=r"vertex: expected some of the 3 that have a vector, got 4 others: 8, 9, 10"):
         vertices.score([8, 9, 10, 11], [3, 3, 3, 3])
 
 
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (["a", "b"], "vertex: expected integers, as the names of vectors are, got string"),
+        (["a", "b"], "vertex: expected integers, the type of the vectors' names, got string"),
         ([2.0**40, 3.0], "got double"),
         (np.array([2.0**40, np.nan]), "got double"),
         ([True, False], "got bool"),

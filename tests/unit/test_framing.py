@@ -55,7 +55,7 @@ def reading(limit=LIMIT, reserve=lambda draft: None):
 
 
 def message(parts):
-    return b"".join(framing.written(parts))
+    return b"".join(framing.message_views(parts))
 
 
 def sample_request():
@@ -124,7 +124,8 @@ def test_reply_when_it_brings_an_error_then_that_is_what_is_read():
 
 def test_message_when_written_then_the_arrays_own_memory_is_sent():
     values = np.arange(3.0)
-    views = framing.written(binary.request_parts(Request((Operation("push", 1, 0, arrays=(values, np.empty(0))),))))
+    request = Request((Operation("push", 1, 0, arrays=(values, np.empty(0))),))
+    views = framing.message_views(binary.request_parts(request))
     assert len(views) == 2
     assert np.shares_memory(np.asarray(views[1]), values)
 

@@ -199,7 +199,7 @@ def test_dicts_when_pandas_made_them_then_nan_is_null():
         (Field.numeric("x"), {"x": "a"}, "expected a number, got 'a'"),
         (Field.keys("x"), {"x": [-1]}, r"expected keys in \[0, 2\*\*63\), got -1"),
         (Field.categorical("x"), {"y": 1}, "row 0 has no column 'x'; it has: y"),
-        (Field.categorical("x"), {"x": "a\ud800"}, "column 'x', row 0: expected a text"),
+        (Field.categorical("x"), {"x": "a\ud800"}, "column 'x', row 0: expected a valid Unicode string"),
         (Field.numeric("x"), {"x": 10**400}, "column 'x', row 0: expected a finite number"),
         (Field.categorical("x"), {"x": np.array("a")}, "column 'x', row 0: expected a list, or an array of one dim"),
         (Field.categorical("x"), {"x": np.ma.array([1, 2], mask=[0, 1])}, "an array of one dimension without a mask"),
@@ -241,5 +241,5 @@ def test_rows_when_one_of_many_columns_is_missing_then_short():
 
 def test_rows_when_a_column_comes_twice_then_error():
     batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
-    with pytest.raises(InputError, match="column 'x': expected one column of that name, got 2"):
+    with pytest.raises(InputError, match="column 'x': expected one column with this name, got 2"):
         FieldHasher((Field.numeric("x"),)).rows(batch)

@@ -45,7 +45,7 @@ def test_take_when_no_such_rows_then_error():
 
 
 def test_joined_when_parts_then_rows_in_order():
-    both = KeyRows.joined([RAGGED.take(0, 1), RAGGED.take(1, 1), RAGGED.take(1, 3)])
+    both = KeyRows.concatenate([RAGGED.take(0, 1), RAGGED.take(1, 1), RAGGED.take(1, 3)])
     np.testing.assert_array_equal(both.indptr, RAGGED.indptr)
     np.testing.assert_array_equal(both.keys, RAGGED.keys)
 

@@ -55,8 +55,9 @@ def test_split_when_grouped_then_each_is_ascending_and_distinct(found):
 @given(splits())
 def test_split_when_values_are_spread_then_columns_get_their_own(found):
     _, _, columns, parts = found
-    assert parts.spread(parts.columns).tolist() == columns.tolist()
-    assert parts.spread(np.stack([parts.columns, -parts.columns])).tolist() == [columns.tolist(), (-columns).tolist()]
+    assert parts.to_caller_order(parts.columns).tolist() == columns.tolist()
+    both = np.stack([parts.columns, -parts.columns])
+    assert parts.to_caller_order(both).tolist() == [columns.tolist(), (-columns).tolist()]
 
 
 @given(splits())
@@ -64,14 +65,14 @@ def test_split_when_values_are_summed_then_duplicates_add_up(found):
     _, _, columns, parts = found
     values = np.arange(1.0, columns.size + 1)
     expected = [values[columns == column].sum() for column in parts.columns]
-    assert parts.summed(values).tolist() == expected
+    assert parts.sum_duplicates(values).tolist() == expected
 
 
 @given(splits())
 def test_split_when_last_is_asked_then_is_last_given(found):
     _, _, columns, parts = found
     values = np.arange(columns.size)
-    assert parts.last(values).tolist() == [values[columns == column][-1] for column in parts.columns]
+    assert parts.last_duplicates(values).tolist() == [values[columns == column][-1] for column in parts.columns]
 
 
 def test_split_when_columns_ascend_then_nothing_is_copied():
@@ -123,7 +124,7 @@ ROUTE = routed(SPEC, 2)
 
 
 def test_cache_when_columns_repeat_then_groups_are_named(monkeypatch):
-    monkeypatch.setattr(keysets, "MAX_SENT_BYTES", 1000)
+    monkeypatch.setattr(keysets, "MAX_INLINE_BYTES", 1000)
     cache = SplitCache()
     digests = [[group.digest for group in cache.split(SPEC, ROUTE, MANY).groups] for _ in range(3)]
     parts = split(SPEC, ROUTE, MANY)
@@ -189,7 +190,7 @@ def test_known_keys_when_they_have_no_name_then_they_always_go():
 
 
 def test_known_keys_when_many_then_oldest_is_forgotten(monkeypatch):
-    monkeypatch.setattr(keysets, "KNOWN_SETS", 2)
+    monkeypatch.setattr(keysets, "MAX_KNOWN_SETS", 2)
     known = ServerKeySets()
     for letter in (b"a", b"b", b"c"):
         known.add(a_request(digest=letter * 16))

@@ -268,7 +268,7 @@ def test_advance_when_a_batch_was_touched_then_as_new_as_it(one_server):
 
 def test_operation_when_vector_is_of_another_matrix_then_error(one_server):
     u, v = DCV.sparse(2**63, admitAfter=2), DCV.sparse(2**63).add(np.ones(2), np.array([1, 2]))
-    with pytest.raises(NotColocatedError, match="keys of the first are managed"):
+    with pytest.raises(NotColocatedError, match="keys of the first vector are managed"):
         u.add(v)
     with pytest.warns(NotColocatedWarning):
         assert v.dot(u) == 0

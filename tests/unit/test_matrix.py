@@ -243,7 +243,7 @@ def test_grow_when_others_have_taken_rows_then_usage_error(ps):
     vector = DCV.dense(DIM, 2)
     m = vector.matrix()
     other = vector.derive()
-    with pytest.raises(UsageError, match="other callers have taken rows of it"):
+    with pytest.raises(UsageError, match="other callers have allocated rows of this matrix"):
         m.grow(6)
     assert m.rows == 2
     assert other.pull().sum() == 0

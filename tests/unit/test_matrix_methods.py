@@ -96,7 +96,7 @@ def test_unawaited_changes_when_connections_drop_then_count_once(session, matrix
 
 
 def test_values_when_caller_changes_them_then_adds_originals(session, matrix):
-    with session.async_writer.held([matrix._pull(None, None)]) as reading:  # nothing leaves
+    with session.async_writer.hold_back([matrix._pull(None, None)]) as reading:  # nothing leaves
         numbers, values = np.array([1]), np.ones((1, DIM))
         matrix.add(numbers, values, wait=False)
         numbers[:], values[:] = 2, 9

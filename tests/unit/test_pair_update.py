@@ -300,7 +300,7 @@ def test_pair_update_when_auto_then_goes_the_way_that_is_planned(ps, monkeypatch
     m, _ = a_matrix()
     gone = []
     monkeypatch.setattr(pairs, "choose_strategy", lambda *_: way)
-    for name in ("_on_servers", "_on_rows"):
+    for name in ("_update_on_servers", "_update_locally"):
         monkeypatch.setattr(pairs, name, lambda *_, name=name: gone.append(name))
     m.pairUpdate(A, B, step)
-    assert gone == [f"_on_{way}"]
+    assert gone == [{"servers": "_update_on_servers", "rows": "_update_locally"}[way]]

@@ -100,7 +100,7 @@ def times_of(costs, work):
     madds = work.pairs * work.columns
     moved = work.distinct_rows * work.columns * work.itemsize
     return Times(
-        one_s=costs.latency_s,
+        one_pair_s=costs.latency_s,
         scalars_s=costs.latency_s + 2 * scalars * costs.scalar_s,
         rows_s=costs.latency_s + numbers * costs.scalar_s + moved * costs.byte_s,
         dots_s=costs.latency_s + 3 * scalars * costs.scalar_s + madds * costs.server_madd_s,
@@ -121,7 +121,7 @@ def test_solve_when_times_are_noisy_then_costs_are_nonnegative(times, work):
     assert min(astuple(costs)) >= 0
     result = times_of(costs, work)
     for name in ("dots_s", "rows_s"):
-        expected = max(getattr(times, name), times.one_s)
+        expected = max(getattr(times, name), times.one_pair_s)
         assert getattr(result, name) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 

@@ -98,7 +98,7 @@ def test_rows_pull_when_given_an_array_then_the_answer_is_in_it(world, columns):
 @pytest.mark.parametrize(
     ("out", "error", "said"),
     [
-        ([0.0] * 10, DTypeError, "out: expected an array, got list"),
+        ([0.0] * 10, DTypeError, "out: expected a numpy array, got list"),
         (np.empty(10, np.float64), DTypeError, "out: expected an array of float32, got float64"),
         (np.empty(9, np.float32), ShapeError, r"out: expected shape \(10,\), got \(9,\)"),
         (np.frombuffer(bytes(40), np.float32), UsageError, "out: the array is read-only"),

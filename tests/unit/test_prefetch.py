@@ -112,7 +112,7 @@ def test_prefetch_when_other_vector_changes_then_stays_valid(prefetches, vector,
 
 
 def test_prefetch_when_additions_are_queued_then_sees_them(prefetches, session, vector):
-    with session.async_writer.held([plans.pull(vector._target(), 0, 10)]) as reading:  # nothing leaves
+    with session.async_writer.hold_back([plans.pull(vector._target(), 0, 10)]) as reading:  # nothing leaves
         vector.add(np.ones(10), wait=False)
         vector.add(np.ones(10), wait=False)
         ahead = prefetches.begin(vector, None, 1)

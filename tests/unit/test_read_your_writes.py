@@ -92,14 +92,14 @@ def test_read_when_additions_are_missing_then_overlays_them(data):
     serve(target, row, read)
     for _ in range(data.draw(st.integers(0, 4))):
         addition = data.draw(additions(target))
-        reading.lacks(addition)
+        reading.add_missing_write(addition)
         apply(target, row, addition)
     reading.add_missing()
     result = read.merge([]).copy()
     serve(target, row, read)
     expected = read.merge([])
     assert result.tolist() == expected.tolist()
-    assert not reading.is_void
+    assert not reading.is_invalid
 
 
 rows = st.lists(st.integers(0, 3), min_size=1, max_size=6)
@@ -138,20 +138,20 @@ def test_rows_read_when_additions_are_missing_then_overlays_them(data):
         operation.into[...] = 0
     for _ in range(data.draw(st.integers(0, 3))):
         plan, added = data.draw(changes_of_rows(target))
-        reading.lacks(plan)
+        reading.add_missing_write(plan)
         expected += added
     reading.add_missing()
-    assert not reading.is_void
+    assert not reading.is_invalid
     assert np.array_equal(read.merge([]), expected[asked])
 
 
 def test_rows_when_others_are_overwritten_then_read_stays_valid():
     target = target_of()
     reading = ReadYourWrites([plans.rows_pull(target, [0, 2], None)])
-    reading.may_lack(plans.rows_push(target, "rows_push", [1, 3], np.ones((2, DIM))))
-    assert not reading.is_void
-    reading.may_lack(plans.rows_push(target, "rows_push", [3, 2], np.ones((2, DIM))))
-    assert reading.is_void
+    reading.add_possibly_missing_write(plans.rows_push(target, "rows_push", [1, 3], np.ones((2, DIM))))
+    assert not reading.is_invalid
+    reading.add_possibly_missing_write(plans.rows_push(target, "rows_push", [3, 2], np.ones((2, DIM))))
+    assert reading.is_invalid
 
 
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
@@ -160,7 +160,7 @@ def test_addition_when_sent_in_16_bits_then_overlays_received(wire):
     row, read = np.zeros(DIM), plans.pull(target, 0, DIM)
     reading = ReadYourWrites([read])
     addition = plans.push(target, "push_add", np.linspace(1000, 3000, DIM), 0, DIM)
-    reading.lacks(addition)
+    reading.add_missing_write(addition)
     serve(target, row, read)
     reading.add_missing()
     apply(target, row, addition)
@@ -169,7 +169,7 @@ def test_addition_when_sent_in_16_bits_then_overlays_received(wire):
 
 
 def test_addition_when_key_digests_are_equal_then_match(monkeypatch):
-    monkeypatch.setattr(keysets, "MAX_SENT_BYTES", 1000)
+    monkeypatch.setattr(keysets, "MAX_INLINE_BYTES", 1000)
     spec = MatrixSpec(10_000, 1, "float64")
     target = Target(1, spec, Route(0, (0, 5_000, 10_000), ("a", "b")), (0,))
     at = np.arange(0, 10_000, 3)
@@ -178,7 +178,7 @@ def test_addition_when_key_digests_are_equal_then_match(monkeypatch):
     addition = plans.push_columns(target, "scatter_add", np.arange(at.size, dtype=float), at)
     assert all(operation.keys.digest for operation in (*read.operations, *addition.operations))
     reading = ReadYourWrites([read])
-    reading.lacks(addition)
+    reading.add_missing_write(addition)
     serve(target, np.ones(10_000), read)
     reading.add_missing()
     assert read.merge([]).tolist() == (1.0 + np.arange(at.size)).tolist()
@@ -187,7 +187,7 @@ def test_addition_when_key_digests_are_equal_then_match(monkeypatch):
 def test_addition_when_it_is_to_another_row_then_nothing_is_laid():
     read = plans.pull(target_of(), 0, DIM)
     reading = ReadYourWrites([read])
-    reading.lacks(plans.push(target_of(row=1), "push_add", np.ones(DIM), 0, DIM))
+    reading.add_missing_write(plans.push(target_of(row=1), "push_add", np.ones(DIM), 0, DIM))
     serve(target_of(), np.zeros(DIM), read)
     reading.add_missing()
     assert not read.merge([]).any()
@@ -205,38 +205,38 @@ def test_addition_when_it_is_to_another_row_then_nothing_is_laid():
 )
 def test_change_when_not_a_sum_of_arrays_then_read_is_void(other):
     reading = ReadYourWrites([plans.pull(target_of(), 0, DIM)])
-    reading.lacks(other(target_of()))
-    assert reading.is_void
+    reading.add_missing_write(other(target_of()))
+    assert reading.is_invalid
 
 
 def test_change_when_it_may_precede_read_then_read_is_void():
     reading = ReadYourWrites([plans.pull(target_of(), 0, DIM)])
-    reading.may_lack(plans.push(target_of(), "push_add", np.ones(DIM), 0, DIM))
-    assert reading.is_void
+    reading.add_possibly_missing_write(plans.push(target_of(), "push_add", np.ones(DIM), 0, DIM))
+    assert reading.is_invalid
 
 
 def test_change_when_to_another_row_then_read_stays_valid():
     reading = ReadYourWrites([plans.pull(target_of(), 0, DIM)])
-    reading.may_lack(plans.push(target_of(row=1), "push_mul", np.ones(DIM), 0, DIM))
-    assert not reading.is_void
+    reading.add_possibly_missing_write(plans.push(target_of(row=1), "push_mul", np.ones(DIM), 0, DIM))
+    assert not reading.is_invalid
 
 
-@pytest.mark.parametrize(("columns", "is_void"), [([1, 7, 59], False), ([1, 8, 59], True)])
-def test_blocks_when_others_are_overwritten_then_read_is_valid(columns, is_void):
+@pytest.mark.parametrize(("columns", "is_invalid"), [([1, 7, 59], False), ([1, 8, 59], True)])
+def test_blocks_when_others_are_overwritten_then_read_is_valid(columns, is_invalid):
     target = blocks_of(servers=2)
     reading = ReadYourWrites([blocks.pull(target, [40, 8, 0])])
-    reading.may_lack(blocks.push(target, columns, np.ones((3, 4))))
-    assert reading.is_void is is_void
+    reading.add_possibly_missing_write(blocks.push(target, columns, np.ones((3, 4))))
+    assert reading.is_invalid is is_invalid
 
 
 def test_blocks_when_others_get_much_added_then_read_is_valid(monkeypatch):
     monkeypatch.setattr(read_your_writes, "MISSING_BYTES", 1)
     target = blocks_of(servers=2)
     reading = ReadYourWrites([blocks.pull(target, [40, 8, 0])])
-    reading.lacks(blocks.add(target, [1, 7, 59], np.ones((3, 4))))
-    assert not reading.is_void
-    reading.lacks(blocks.add(target, [40], np.ones((1, 4))))
-    assert reading.is_void
+    reading.add_missing_write(blocks.add(target, [1, 7, 59], np.ones((3, 4))))
+    assert not reading.is_invalid
+    reading.add_missing_write(blocks.add(target, [40], np.ones((1, 4))))
+    assert reading.is_invalid
 
 
 @pytest.mark.parametrize("admit_after", [1, 2])
@@ -244,16 +244,16 @@ def test_additions_when_new_keys_may_wait_then_read_is_void(admit_after):
     spec = MatrixSpec(DIM, 4, "float64", "sparse", layout="column", key_policy=KeyPolicy(admit_after))
     target = Target(1, spec, Route(0, partition_bounds(spec, 1), ("server0",)))
     read = ReadYourWrites([blocks.pull(target, [3])])
-    read.lacks(blocks.add(target, [3], np.ones((1, 4))))
-    assert read.is_void is (admit_after == 2)
+    read.add_missing_write(blocks.add(target, [3], np.ones((1, 4))))
+    assert read.is_invalid is (admit_after == 2)
 
 
 def test_additions_when_over_bound_then_read_is_void(monkeypatch):
     monkeypatch.setattr(read_your_writes, "MISSING_BYTES", 3 * DIM * 8)
     reading = ReadYourWrites([plans.pull(target_of(), 0, DIM)])
     for expected in (False, False, False, True):
-        reading.lacks(plans.push(target_of(), "push_add", np.ones(DIM), 0, DIM))
-        assert reading.is_void is expected
+        reading.add_missing_write(plans.push(target_of(), "push_add", np.ones(DIM), 0, DIM))
+        assert reading.is_invalid is expected
 
 
 def test_plans_when_more_than_row_reads_then_are_not_plain():

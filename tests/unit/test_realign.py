@@ -10,7 +10,7 @@ from ps2.algorithms.linear import model
 from ps2.algorithms.linear.model import Weights
 from ps2.algorithms.linear.plan import Problem
 from ps2.client import realign
-from ps2.client.realign import moved_alone
+from ps2.client.realign import move_to_own_matrix
 from ps2.errors import LimitError
 from tests.fakes import FleetInProcess, installed, session_over
 
@@ -46,7 +46,7 @@ def test_vector_when_moved_then_is_same_and_uses_memory_of_one(fleet, trained, m
     monkeypatch.setattr(realign, "WINDOW_BYTES", 8 * 700)
     monkeypatch.setattr(realign, "WINDOW_KEYS", 700)
     before, bounds = lasting(fleet), trained._route.bounds
-    alone = moved_alone(trained)
+    alone = move_to_own_matrix(trained)
     assert pulled(alone) == VALUES.tolist()
     assert (alone._spec.rows, alone._route.bounds) == (1, bounds)
     # The index of a sparse vector's keys stays.
@@ -55,7 +55,7 @@ def test_vector_when_moved_then_is_same_and_uses_memory_of_one(fleet, trained, m
 
 def test_vector_when_moved_while_sparse_then_keeps_active_keys(fleet):
     few = DCV.sparse(2**40, 31, "float32").derive().push([1.0, 0.0], [7, 9])
-    keys, values = moved_alone(few).pull()
+    keys, values = move_to_own_matrix(few).pull()
     assert (keys.tolist(), values.tolist()) == ([7, 9], [1.0, 0.0])
 
 
@@ -65,7 +65,7 @@ def test_model_when_servers_lack_memory_to_move_then_stays(fleet, trained, monke
         engine.memory.limit_bytes = engine.memory.used_bytes
     before = lasting(fleet)
     with pytest.raises(LimitError):
-        moved_alone(trained)
+        move_to_own_matrix(trained)
     kept = Weights.from_servers(Problem("logistic", trained.dim), trained, np.zeros(1))
     assert (kept.weight, pulled(kept.weight), lasting(fleet)) == (trained, VALUES.tolist(), before)
     assert "have no room to move it" in caplog.text

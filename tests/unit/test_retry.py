@@ -39,7 +39,7 @@ def until_it_gives_up(patience, explained=lambda: False, error=None):
     while True:
         patience.wait(error or UnavailableError("refused"))
         if explained():
-            patience.note_progress()
+            patience.record_progress()
 
 
 def test_wait_when_failing_again_then_pauses_double_to_longest(clock):
@@ -68,7 +68,7 @@ def test_wait_when_cause_was_known_then_total_starts_after_it(clock):
 
 def test_wait_when_master_was_never_reached_then_gives_up_early(clock):
     patience = RetryPolicy(RetryConfig(total_s=60, first_contact_s=10, first_pause_s=1, longest_pause_s=4))
-    patience.note_master(UnreachableError("the driver's master"))
+    patience.record_master_error(UnreachableError("the driver's master"))
     with pytest.raises(UnreachableError, match=r"^the driver's master$"):
         until_it_gives_up(patience)
     assert sum(clock.pauses) <= 10
@@ -79,7 +79,7 @@ def test_doubt_when_finding_out_took_as_long_then_it_gives_up(clock):
     patience.wait(UnavailableError("a server"))
     clock.now_s += 3
     with pytest.raises(UnreachableError, match=r"^the driver's master$"):
-        patience.note_master(UnreachableError("the driver's master"))
+        patience.record_master_error(UnreachableError("the driver's master"))
 
 
 def test_wait_when_server_was_never_reached_then_gives_up_early(clock):

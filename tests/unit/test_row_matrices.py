@@ -70,7 +70,7 @@ HIDDEN = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, True], [False, Fals
     ],
 )
 def test_model_when_array_is_masked_then_refused(read) -> None:
-    with pytest.raises(UsageError, match="got a masked one"):
+    with pytest.raises(UsageError, match="got a masked array"):
         read()
 
 

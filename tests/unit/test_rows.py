@@ -299,7 +299,7 @@ def test_localize_when_column_exceeds_matrix_then_out_of_range():
 
 
 def test_take_when_a_row_is_outside_then_out_of_range():
-    with pytest.raises(OutOfRangeError, match=r"rows: expected numbers in \[0, 2\), got -1 to 1"):
+    with pytest.raises(OutOfRangeError, match=r"rows: expected row numbers in \[0, 2\), got -1 to 1"):
         local_of([[1], [2]], 3).localize().take([1, -1])
 
 

@@ -40,7 +40,7 @@ def both(request):
     rows = Rows(x, rng.integers(0, 2, ROWS).astype(float), rng.random(ROWS))
     spill = RowSpill(Spill("always", 1 << 30, 4096), 0, 1)
     spill.append(rows)
-    result, _ = spill.finished()
+    result, _ = spill.finish()
     assert len(result.stored.blocks) > 10
     return rows.localize(), result
 

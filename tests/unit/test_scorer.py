@@ -308,7 +308,7 @@ def test_rows_in_any_form_then_have_the_same_scores(deep):
         ([[[1, 2], [3, 4]]], DTypeError, "expected lists of keys"),
         (np.arange(3), ShapeError, "got shape"),
         ([[1, 2, 3, 4]], ShapeError, "fields"),
-        (np.ma.array([[1, 2, 3]], mask=[[0, 1, 0]]), UsageError, "keys: expected a plain array, got a masked one"),
+        (np.ma.array([[1, 2, 3]], mask=[[0, 1, 0]]), UsageError, "keys: expected a plain array, got a masked array"),
     ],
 )
 def test_rows_when_wrong_then_named(deep, rows, error, text):

@@ -492,7 +492,7 @@ def test_session_of_when_task_meets_next_fleet_then_older_closes(in_task):
 
 def test_current_session_when_closure_has_handle_then_its_fleet(in_task):
     in_task(access=Access("secret", "app"), fleet=_derived("of the thread"))
-    task.note_used("copy", _derived("of the handle"))
+    task.record_use("copy", _derived("of the handle"))
     try:
         assert sessions.current_session().fleet.id == "of the handle"
     finally:
@@ -512,12 +512,12 @@ def test_access_when_sealed_then_it_is_unsealed():
 @pytest.mark.parametrize("token", [derived_token("secret", "f"), "given", None])
 def test_token_of_when_fleet_names_it_by_id_then_it_is_found(token):
     access = Access("secret", "app", "given")
-    assert access.token_of(FleetRef("f", MASTER, token_id=token_id("secret", token))) == token
+    assert access.fleet_token(FleetRef("f", MASTER, token_id=token_id("secret", token))) == token
 
 
 def test_run_token_of_when_servers_have_none_then_it_is_derived():
     ref = FleetRef("f", MASTER, token_id=token_id("secret", None))
-    assert Access("secret", "app").run_token_of(ref) == derived_token("secret", "f")
+    assert Access("secret", "app").run_token(ref) == derived_token("secret", "f")
 
 
 # -- ids of mutations ------------------------------------------------------------------------------------------------
@@ -550,16 +550,16 @@ def test_ids_when_two_functions_run_in_one_task_then_they_differ(in_task, monkey
     created = []
     for copy in ("a", "b"):
         monkeypatch.setattr(task, "_function", task._Function())
-        task.note_used(copy)
+        task.record_use(copy)
         created.append(MutationIds("f").next())
     assert created[0] != created[1]
 
 
 def test_ids_when_more_handles_come_then_first_names_function(in_task):
     in_task()
-    task.note_used("a")
+    task.record_use("a")
     before = MutationIds("f").next()
-    task.note_used("b")
+    task.record_use("b")
     assert MutationIds("f").next() == before
 
 
@@ -592,11 +592,11 @@ def test_ids_when_of_another_spark_application_then_they_differ(in_task):
 def test_ids_when_handle_is_unpickled_in_function_then_ignored(in_task):
     """Another attempt may have it from an earlier task, in a broadcast; the first that is used is the same in both."""
     in_task(attempt=1)
-    task.note_unpickled("b")
-    task.note_used("a")
+    task.record_unpickled("b")
+    task.record_use("a")
     unpickled = MutationIds("f").next()
     in_task(attempt=2)
-    task.note_used("a")
+    task.record_use("a")
     assert MutationIds("f").next() == unpickled
 
 
@@ -615,10 +615,10 @@ def test_ids_when_outside_task_then_count_in_session_scope():
 def test_ids_when_earlier_ones_are_done_then_they_are_settled():
     ids = MutationIds("f")
     first, second = ids.next(), ids.next()
-    ids.done(second)
+    ids.retire(second)
     while_first_is_under_way = ids.next()
-    ids.done(first)
-    ids.done(while_first_is_under_way)
+    ids.retire(first)
+    ids.retire(while_first_is_under_way)
     assert (while_first_is_under_way.settled, ids.next().settled) == (0, 3)
 
 
@@ -644,7 +644,7 @@ def test_ids_when_ctrl_c_interrupts_wait_then_later_ones_settle(fleet, target, m
     monkeypatch.setattr(async_writer, "WINDOW_PLANS", 1)
     over = session_over(fleet)
     interrupt = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-    with over.async_writer.held([plans.pull(target, 0, 10)]) as reading:
+    with over.async_writer.hold_back([plans.pull(target, 0, 10)]) as reading:
         over.dispatch.run_later(add_ones(target))
         interrupt.start()
         with pytest.raises(KeyboardInterrupt):

@@ -43,7 +43,7 @@ def spilled(rows, cuts=(), block_bytes=4096, held_out=None, limit_bytes=MANY):
     spill = RowSpill(Spill("always", limit_bytes, block_bytes), 0, 1)
     for begin, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
         spill.append(some(rows, slice(begin, end)), None if held_out is None else held_out[begin:end])
-    return spill.finished()
+    return spill.finish()
 
 
 def whole(rows):
@@ -119,7 +119,7 @@ def test_sample_when_rows_are_in_a_file_then_same_minibatch(limit_bytes):
 
 def test_chosen_when_numbers_do_not_ascend_then_out_of_range():
     result, _ = spilled(table(20, 5, 1.0))
-    with pytest.raises(OutOfRangeError, match="ascending numbers without repeats, got 2 after 3"):
+    with pytest.raises(OutOfRangeError, match="ascending row numbers without duplicates, got 2 after 3"):
         result.chosen([1, 3, 2])
     with pytest.raises(OutOfRangeError, match=r"numbers in \[0, 20\), got 3 to 20"):
         result.chosen([3, 20])
@@ -130,7 +130,7 @@ def test_chosen_when_numbers_do_not_ascend_then_out_of_range():
 def test_rows_when_chosen_by_a_mask_then_dtype_error(place, method):
     rows = table(3, 5, 1.0)
     result = spilled(rows)[0] if place == "file" else rows.localize()
-    with pytest.raises(DTypeError, match="expected row numbers, integers, got bool"):
+    with pytest.raises(DTypeError, match="expected integer row numbers, got bool"):
         getattr(result, method)([True, False, True])
 
 
@@ -158,7 +158,7 @@ def test_row_spill_when_auto_then_due_above_the_limit_only():
     ],
 )
 def test_memory_of_worker_when_limits_differ_then_the_least(memory, tasks, expected):
-    assert memory.worker_share(tasks) == expected
+    assert memory.worker_bytes(tasks) == expected
 
 
 def test_folders_when_there_are_several_then_ranks_take_turns(tmp_path):
@@ -213,7 +213,7 @@ def test_append_when_disk_is_full_then_names_folder_and_bytes(tmp_path):
 
 
 def test_block_file_when_folder_is_missing_then_spill_error(tmp_path):
-    with pytest.raises(SpillError, match=r"cannot be kept in a file in .*/gone"):
+    with pytest.raises(SpillError, match=r"cannot be stored in a file in .*/gone"):
         BlockFile(f"{tmp_path}/gone")
 
 

@@ -12,7 +12,7 @@ from ps2.errors import NotFoundError
 from ps2.matrix.partition import MatrixSpec
 from ps2.ops.packing import MIN_NARROWED_BYTES
 from ps2.protocol.binary import reply_parts
-from ps2.protocol.framing import written_by_pieces
+from ps2.protocol.framing import reply_views
 from ps2.server import request_runner
 from tests.fakes import FleetInProcess, session_over
 
@@ -68,7 +68,7 @@ def test_pull_when_blocks_come_by_pieces_then_those_asked_for(over, kind, dtype,
 def test_reply_when_blocks_come_in_pieces_then_length_matches(over):
     target, _ = filled(over)
     for request, reply in replies(over, blocks.pull(target, range(DIM))):
-        sent = [b"".join(map(bytes, views)) for views in written_by_pieces(reply_parts(reply, request))]
+        sent = [b"".join(map(bytes, views)) for views in reply_views(reply_parts(reply, request))]
         assert len(sent) > 2
         assert sum(map(len, sent[1:])) == reply.results[0].nbytes
 

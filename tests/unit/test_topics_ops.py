@@ -61,14 +61,14 @@ def test_counts_when_others_change_async_then_prefetch_is_valid():
             "changes": fold(np.ones(1, np.int32)),
         }
         m.apply("columns_add_some", wait=False, slots=[3], **one)
-        assert not reading.is_void
+        assert not reading.is_invalid
         m.apply("columns_add_some", wait=False, slots=[7], **one)
-        assert reading.is_void
+        assert reading.is_invalid
         assert m.pull(columns=[3, 7])[:, 5].tolist() == [1, 1]
 
 
 def test_async_apply_when_operation_returns_then_usage_error():
     with installed(session_over(FleetInProcess(2))):
         m = DCV.dense(WORDS, TOPICS, "int32", layout="column").matrix()
-        with pytest.raises(UsageError, match=r"'topics.look' returns something"):
+        with pytest.raises(UsageError, match=r"'topics.look' returns an answer"):
             m.apply("topics.look", wait=False, beta=[0.1])

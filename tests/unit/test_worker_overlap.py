@@ -157,7 +157,7 @@ def test_additions_when_fleet_rolls_back_then_are_made_again(start, session, vec
     worker, control = start(3)
     control.run.add_cut("checkpoint", control.run.cut())
     seen = []
-    with session.async_writer.held([read_of(vector)]) as reading:  # nothing leaves before the fleet rolls back
+    with session.async_writer.hold_back([read_of(vector)]) as reading:  # nothing leaves before the fleet rolls back
         clocks = worker.clocks(4)
         for _ in range(2):
             seen.append(next(clocks))
@@ -216,7 +216,7 @@ def test_attempt_when_died_after_loops_then_next_replays_them(start, vector):
 def test_pull_when_many_additions_are_queued_then_does_not_wait(start, session):
     start(1)
     large = DCV.dense(1 << 20, dtype="float64")
-    with session.async_writer.held([read_of(large)]) as reading:  # nothing leaves
+    with session.async_writer.hold_back([read_of(large)]) as reading:  # nothing leaves
         large.add(np.ones(1 << 20), wait=False)
         assert large.pull([0, 1 << 19]).tolist() == [1.0, 1.0]
         assert session.async_writer.is_backed_up

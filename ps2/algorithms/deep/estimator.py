@@ -18,7 +18,7 @@ from ps2.algorithms.deep.settings import ClickSettings, TowerSettings
 from ps2.algorithms.frame.frames import check_frame
 from ps2.algorithms.frame.keyed_models import KeyedClassModel, with_key_predictions
 from ps2.algorithms.frame.scoring import KeyScoring
-from ps2.data.columns import listed
+from ps2.data.columns import join_names
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import with_python
@@ -123,7 +123,7 @@ class TwoTower(TowerSettings, DeepEstimator, Estimator["TwoTowerModel"]):
         """Return the fields of the users' tower, and those of the items' tower."""
         users = set(self.getUserCols() or ()) if self.isSet(self.userCols) else set()
         if unknown := sorted(users - set(hasher.columns)):
-            raise ConfigError(f"userCols: expected key columns ({listed(hasher.columns)}), got {unknown[0]!r}")
+            raise ConfigError(f"userCols: expected key columns ({join_names(hasher.columns)}), got {unknown[0]!r}")
         left = [field for field in hasher.fields if users.issuperset(field.columns)]
         right = [field for field in hasher.fields if users.isdisjoint(field.columns)]
         if len(left) + len(right) < len(hasher.fields):
@@ -131,7 +131,7 @@ class TwoTower(TowerSettings, DeepEstimator, Estimator["TwoTowerModel"]):
             raise ConfigError(f"userCols: field {mixed_field.name!r} has columns of both towers")
         if not left or not right:
             raise ConfigError(
-                f"userCols: expected some of the key columns ({listed(hasher.columns)}), not all, got "
+                f"userCols: expected some of the key columns ({join_names(hasher.columns)}), not all, got "
                 f"{', '.join(sorted(users)) or 'none'}"
             )
         return left, right

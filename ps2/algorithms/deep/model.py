@@ -17,7 +17,7 @@ from ps2.algorithms.frame.array_files import ArrayFiles, ModelFiles
 from ps2.array_types import Float32s, Float64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
-from ps2.client.embedding_settings import LARGEST_SQUARED
+from ps2.client.embedding_settings import MAX_GRADIENT
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.client.matrix import DCVMatrix
 from ps2.data.hashing import FieldHasher
@@ -114,10 +114,10 @@ class SharedLayers:
         return [future.result().reshape(-1, *layer.shape) for future, layer in zip(futures, self.layers, strict=True)]
 
     def _check(self, index: int, gradient: Float32s) -> None:
-        is_usable = np.abs(gradient) <= LARGEST_SQUARED
+        is_usable = np.abs(gradient) <= MAX_GRADIENT
         if not is_usable.all():
             raise OutOfRangeError(
-                f"layer {self.layers[index].name!r}: expected gradients of at most {LARGEST_SQUARED:g}, because their "
+                f"layer {self.layers[index].name!r}: expected gradients of at most {MAX_GRADIENT:g}, because their "
                 f"squares are added up, got {gradient[~is_usable][0]}: scale the values of the rows, or lower the "
                 "learning rates"
             )

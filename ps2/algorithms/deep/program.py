@@ -161,4 +161,5 @@ def _read(hasher: Any, label: str, weight: str | None, worker: Any, batches: Ite
         if weight is not None:
             weights.append(read_weights(batch, weight, num_rows))
         num_rows += batch.num_rows
-    return DeepRows(KeyRows.joined(rows), np.concatenate(labels), None if weight is None else np.concatenate(weights))
+    all_weights = None if weight is None else np.concatenate(weights)
+    return DeepRows(KeyRows.concatenate(rows), np.concatenate(labels), all_weights)

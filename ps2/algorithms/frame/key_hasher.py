@@ -31,7 +31,7 @@ from ps2.algorithms.frame.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.frame.params import ByName
 from ps2.algorithms.frame.settings import Setting, getter, param, setter
 from ps2.algorithms.frame.tables import check_new_columns, column
-from ps2.data.columns import listed
+from ps2.data.columns import join_names
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import with_python
@@ -79,7 +79,7 @@ class KeyParams(KeySettings, HashedColumns):
             if not fields and not self.isSet(self.keysCol) and dataset is not None and KEYS not in dataset.columns:
                 raise ConfigError(
                     f"{type(self).__name__}: expected columns in {COLUMNS}, or a column of keys (keysCol, by default "
-                    f"{KEYS!r}), got none; there are: {listed(dataset.columns)}"
+                    f"{KEYS!r}), got none; there are: {join_names(dataset.columns)}"
                 )
             values = self.getValuesCol() if self.isSet(self.valuesCol) else None
             fields.append(Field.keys(keys, values, self._if_set("keysPerRow")))
@@ -97,7 +97,7 @@ def check_key_columns(dataset: DataFrame, hasher: FieldHasher) -> None:
     for field in hasher.fields:
         for position, name in enumerate(field.columns):
             if name not in types:
-                raise InputError(f"there is no column {name!r}; there are: {listed(dataset.columns)}")
+                raise InputError(f"there is no column {name!r}; there are: {join_names(dataset.columns)}")
             if counts[name] > 1:
                 raise InputError(f"column {name!r}: expected one column of that name, got {counts[name]}")
             kind = field.kind if field.kind != "cross" else hasher.parts[name].kind

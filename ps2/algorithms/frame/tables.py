@@ -36,7 +36,7 @@ from ps2.algorithms.frame.labels import (
 )
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import COST, LOAD_SUMS, PART, Facts, Load, loads_of, quoted
-from ps2.data.columns import IMPUTE, listed
+from ps2.data.columns import IMPUTE, join_names
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import backend_of
 
@@ -184,7 +184,7 @@ def field(frame: DataFrame, name: str) -> StructField:
     fields = frame.schema.fields
     match = next((candidate for candidate in fields if candidate.name == name), None)
     if match is None:
-        raise InputError(f"there is no column {name!r}; there are: {listed(frame.columns)}")
+        raise InputError(f"there is no column {name!r}; there are: {join_names(frame.columns)}")
     same_names = [candidate.name for candidate in fields if candidate.name.lower() == name.lower()]
     if len(same_names) == 1:
         return match

@@ -229,7 +229,7 @@ class _OneJob:
 
     def _decide(self, report: dict[str, Any]) -> Message | Stop:
         """Return the worker's training task, given its report of the survey; STOP: this job must not train."""
-        rows = WorkerSurvey.unpacked(report)
+        rows = WorkerSurvey.unpack(report)
         if rows is None:
             return STOP
         groups = rows.groups()

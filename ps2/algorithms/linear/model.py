@@ -18,7 +18,7 @@ from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.settings import threshold_of
 from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
-from ps2.client.realign import moved_alone
+from ps2.client.realign import move_to_own_matrix
 from ps2.coordinator.context import PS2Context
 from ps2.data.rows import columns_of, number_columns
 from ps2.errors import BusyError, CheckpointCorruptError, LimitError, ShapeError, StoppedError, UsageError
@@ -205,7 +205,7 @@ def _check_size(path: str, problem: Problem, size: int) -> None:
 def _move(weight: DCV) -> DCV:
     """Move a vector out of the training's matrix, which is large; if there is too little memory, return the vector."""
     try:
-        return moved_alone(weight)
+        return move_to_own_matrix(weight)
     except (LimitError, BusyError) as error:
         log.warning("the model keeps the memory of its training, as the servers have no room to move it: %s", error)
         return weight

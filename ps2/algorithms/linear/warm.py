@@ -58,7 +58,7 @@ def _read_from_file(dtype: Float) -> None:
     for columns in ([0, 2], [0, 0]):
         x = sp.csr_array((np.ones(2, dtype), np.array(columns, np.int32), np.array([0, 1, 2], np.int32)), shape=(2, 4))
         spill.append(Rows(x, np.ones(2)))
-    rows, _ = spill.finished()
+    rows, _ = spill.finish()
     rows.take([0, 2, 3])
 
 

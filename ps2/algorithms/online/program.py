@@ -15,7 +15,7 @@ from ps2.algorithms.online.scoring import BIAS
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.algorithms.training.streams.task import advance_keys
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
-from ps2.client.embedding_settings import LARGEST_SQUARED
+from ps2.client.embedding_settings import MAX_GRADIENT
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows, check_margins
@@ -88,11 +88,11 @@ class OnlineProgram:
 
 def check_changes(changes: Float32s, keys: Int64s) -> None:
     """Raise InputError if sums of squared gradients would overflow."""
-    is_usable = np.abs(changes) <= LARGEST_SQUARED**2
+    is_usable = np.abs(changes) <= MAX_GRADIENT**2
     if not is_usable.all():
         key = keys[np.argmin(is_usable.all(axis=1))]
         raise InputError(
-            f"values: expected gradients of at most {LARGEST_SQUARED:g}, whose squares are added up, got a larger one "
+            f"values: expected gradients of at most {MAX_GRADIENT:g}, whose squares are added up, got a larger one "
             f"for key {key}: scale the values"
         )
 

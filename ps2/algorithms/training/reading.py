@@ -65,7 +65,7 @@ def read_spillable(
 ) -> SpillableReading:
     """Read rows like ``read``, but into a file if they exceed the worker's memory. SpillError: the disk fails."""
     parts, faults = _parts_of(batches, columns, form, spill)
-    if faults or not spill.is_begun:
+    if faults or not spill.uses_file:
         return SpillableReading(*parts.split(), faults.size, faults.array())
     training, held_out = parts.spilled(spill)
     return SpillableReading(training, held_out, faults.size, faults.array(), spill.spilled)
@@ -141,7 +141,7 @@ class _Parts:
         """Move the rows that are in memory to a file."""
         columns, begin = self._columns, 0
         is_held_out = None if columns.validation is None else np.concatenate(self._held_out)
-        for rows in self.rows.drained(columns.label is not None, columns.weight is not None, spill.spill.block_bytes):
+        for rows in self.rows.drain(columns.label is not None, columns.weight is not None, spill.spill.block_bytes):
             spill.append(rows, None if is_held_out is None else is_held_out[begin : begin + len(rows)])
             begin += len(rows)
         del self._held_out[1:]
@@ -149,12 +149,12 @@ class _Parts:
     def spilled(self, spill: RowSpill) -> tuple[SpilledRows, SpilledRows | None]:
         """Return the same rows as ``split``, but in a file."""
         self.write(spill)
-        training, held_out = spill.finished()
+        training, held_out = spill.finish()
         return training, None if self._columns.validation is None else held_out
 
     def split(self) -> tuple[LocalRows, LocalRows | None]:
         """Return the rows for training, and the held-out rows (None: no column marks them); both have equal keys."""
-        rows = self.rows.joined(self._columns.label is not None, self._columns.weight is not None).localize()
+        rows = self.rows.to_rows(self._columns.label is not None, self._columns.weight is not None).localize()
         if self._columns.margin is not None:
             rows = replace(rows, margins=np.concatenate(self._margins))
         if self._columns.group is not None:
