@@ -17,7 +17,7 @@ from ps2.rpc.channel import Channel, Trust
 from ps2.rpc.control import ServerControl, ServerInfo
 from ps2.transport import direct, exchange
 from ps2.transport.concurrent_calls import call_concurrently
-from ps2.transport.connection import Connection, ConnectionCounts, carried
+from ps2.transport.connection import Connection, ConnectionCounts, byte_counts
 from ps2.transport.direct import PreparedHeader
 from ps2.transport.exchange import InFlightRequests, Outcome
 from ps2.transport.pool import CLOSED, ConnectionPool, Peer, connection_name
@@ -36,14 +36,16 @@ Sent = tuple[PlainSocket, Request, "PreparedHeader | None"]
 class FleetNetwork:
     """A pool of data connections, and one gRPC channel per address. Thread-safe, but not fork-safe."""
 
-    def __init__(self, token: str | Tokens | None, wire: WireConfig | None = None, sure: bool = False) -> None:
+    def __init__(
+        self, token: str | Tokens | None, wire: WireConfig | None = None, has_addresses_of_driver: bool = False
+    ) -> None:
         """Create the network; it connects on demand.
 
-        ``sure``: the token is certainly the fleet's, so a server that does not know it is not of the fleet.
+        ``has_addresses_of_driver``: the driver gave this process its addresses and token, so the token is the fleet's.
         """
         self._token = Tokens.from_text(token)
         self._wire = wire or WireConfig()
-        self._trust = Trust(sure)
+        self._trust = Trust(has_addresses_of_driver)
         self._pool = ConnectionPool(self._token, self._wire, self._identify)
         self._lock = threading.Lock()
         self._channels: dict[str, Channel] = {}
@@ -209,9 +211,9 @@ class FleetNetwork:
     def _byte_counts(self, address: str, connection: Connection) -> ConnectionCounts | None:
         """Return the byte counts of both ends of a connection; implements ``exchange.Ask``."""
         remote = self._hello(address, connection_name(connection))
-        local = carried(connection, connected=True)
+        local = byte_counts(connection, is_client=True)
         if local is None:
             return None
-        if remote.carried is None:
+        if remote.byte_counts is None:
             raise UnavailableError("the server has closed the connection")
-        return ConnectionCounts(local, remote.carried)
+        return ConnectionCounts(local, remote.byte_counts)

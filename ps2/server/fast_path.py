@@ -19,7 +19,7 @@ from ps2.server.fence import Fence
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.shard import Shard
-from ps2.transport.data_server import Ended, Generation
+from ps2.transport.data_server import ServeResult, Generation
 
 log = logging.getLogger(__name__)
 
@@ -122,19 +122,19 @@ class CompiledFastPath:
         """Release the buffer."""
         self._fast_paths.resize(self, 0)
 
-    def serve(self, descriptor: int, generation: Generation, expected: int) -> Ended:
+    def serve(self, descriptor: int, generation: Generation, expected: int) -> ServeResult:
         """Answer plain requests until a request is not plain, or none arrives for ``LINGER_MS``."""
         self.generation, self._served_buffer = generation, self.buffer
         fence_words, counts = self._fast_paths.fence.words, self._fast_paths.meter.fast_path
         ended = self._loop.serve(
             descriptor, LINGER_MS, generation, expected, fence_words, self._table.lines, self._served_buffer, counts
         )
-        if ended != Ended.RECEIVED:
+        if ended != ServeResult.RECEIVED:
             self._served_buffer = NO_BYTES
-        return Ended(ended)
+        return ServeResult(ended)
 
     def received(self) -> Iterator[memoryview]:
-        """Yield the parts of the message that the last ``serve`` read but did not answer (``Ended.RECEIVED``)."""
+        """Yield the parts of the message that the last ``serve`` read but did not answer (``ServeResult.RECEIVED``)."""
         buffer, plan = (
             byte_view(self._served_buffer),
             self._served_buffer[fp.PLAN_OFFSET :].view(np.int64)[: fp.PLAN_WORDS].tolist(),

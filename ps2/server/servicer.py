@@ -83,9 +83,9 @@ class ServerServicer:
             fence.answered(request.answered_s)
             if request.released:
                 fence.released.set()
-        carried = self._data.carried(request.connection) if self._data is not None and request.connection else None
+        counts = self._data.byte_counts(request.connection) if self._data is not None and request.connection else None
         return pb.HelloReply(
-            carried=None if carried is None else pb.Carried(**asdict(carried)),
+            carried=None if counts is None else pb.Carried(**asdict(counts)),
             protocol=PROTOCOL_VERSION,
             route_version=fence.route_version,
             coordinator=fence.coordinator,

@@ -14,7 +14,7 @@ from typing import Any
 from ps2.config import WireConfig
 from ps2.errors import PS2Error, StoppedError, UnavailableError
 from ps2.interrupts import POLL_S
-from ps2.transport.connection import Connection, unreachable
+from ps2.transport.connection import Connection, unreachable_error
 from ps2.transport.handshake import handshake
 from ps2.transport.proof import Tokens
 from ps2.transport.sockets import PlainSocket, connect, limit_wait, tune
@@ -159,7 +159,7 @@ class ConnectionPool:
         reason = "; ".join(reasons) or "it has no data address"
         if address in self._connected_before:
             raise UnavailableError(f"{address}: no data connection any more: {reason}")
-        raise unreachable("the data port of the server that answers", address, reason)
+        raise unreachable_error("the data port of the server that answers", address, reason)
 
     def _connect_to(self, peer: Peer, family: int, data_address: Any) -> Connection:
         """Connect, and run the handshake; raises OSError if no such server listens there."""

@@ -71,7 +71,7 @@ class Served:
         self.data = DataServer(engine, host, ANY_PORT, token, self.id, wire)
         try:
             port, unix_name = places(self.data) if places else (self.data.port, self.data.unix_name)
-            messages = SimpleNamespace(port=port, unix_name=unix_name, connections=0, carried=self.data.carried)
+            messages = SimpleNamespace(port=port, unix_name=unix_name, connections=0, byte_counts=self.data.byte_counts)
             self.servicer = ServerServicer(
                 engine, self.id, wire, lambda: None, messages, lambda: FleetNetwork(token, wire)
             )
