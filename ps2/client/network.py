@@ -22,7 +22,7 @@ from ps2.transport.direct import PreparedHeader
 from ps2.transport.exchange import InFlightRequests, Outcome
 from ps2.transport.pool import CLOSED, ConnectionPool, Peer, connection_name
 from ps2.transport.proof import Tokens
-from ps2.transport.sockets import PlainSocket, abstract, give_up_unanswered
+from ps2.transport.sockets import PlainSocket, abstract_address, limit_unacknowledged
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -147,7 +147,7 @@ class FleetNetwork:
         """Return a connection to the pool if it has no outstanding replies, which the next call would receive."""
         if flight.is_patient and flight.reusable:
             with suppress(OSError):  # the connection has been closed
-                give_up_unanswered(flight.connection, self._wire.keepalive_s)
+                limit_unacknowledged(flight.connection, self._wire.keepalive_s)
         if flight.reusable:
             self._pool.release(flight.address, flight.connection)
         else:
@@ -198,7 +198,7 @@ class FleetNetwork:
         check_same(reply.operations, address)
         addresses: list[tuple[int, Any]] = []
         if reply.data_socket and self._wire.unix_sockets:
-            addresses.append((socket.AF_UNIX, abstract(reply.data_socket)))
+            addresses.append((socket.AF_UNIX, abstract_address(reply.data_socket)))
         if reply.data_port:
             host, _ = split_address(address)
             addresses.append((socket.AF_UNSPEC, (host, reply.data_port)))

@@ -25,7 +25,7 @@ CALL_KEY = "ps2-call-bin"
 PROOF_KEY = "ps2-proof-bin"
 CHALLENGE = "/ps2.v1.Auth/Challenge"
 
-# A channel disconnects after this long without calls, and the next call reconnects. Servers wait longer (rpc/serving.py).
+# A channel disconnects after this long without calls; the next call reconnects. Servers wait longer (rpc/serving.py).
 IDLE_S = 60.0
 
 # An option that gRPC ignores. Channels to one address share a connection unless their options differ, so a channel with
@@ -59,7 +59,7 @@ class Trust:
         return self.has_addresses_of_driver or bool(self._nonces)
 
     def record(self, address: str, nonce: bytes) -> str | None:
-        """Record the server at an address; return another address where the same server has answered, if there is one."""
+        """Record the server at an address; return another address of the same server, if one is recorded."""
         with self._lock:
             for known_address, known_nonce in self._nonces.items():
                 if known_nonce == nonce and known_address != address:
@@ -197,7 +197,7 @@ class Channel:
             raise self._unauthenticated_peer(ProtocolError, "no PS2 server") from None
         if not reply.proof:
             raise self._unauthenticated_peer(AuthError, "a server without a token, but this process has one")
-        token = tokens.shared(
+        token = tokens.matching(
             (reply.proof, *reply.further_proofs), lambda token: proof.server_proof(token, client_nonce, reply.nonce)
         )
         if token is None:
@@ -218,7 +218,7 @@ class Channel:
         return self._session
 
     def _unauthenticated_peer(self, cls: type[PS2Error], description: str) -> PS2Error:
-        """Return the error for an unauthenticated peer. The error is transient if the token is certainly the fleet's."""
+        """Return the error for an unauthenticated peer; it is transient if the token is certainly the fleet's."""
         return (UnavailableError if self._trust.has_fleet_token else cls)(
             f"{self._address}: expected a server of the fleet, got {description}"
         )

@@ -249,7 +249,7 @@ class ServerControl:
         self._call(address, "Discard", server_pb2.DiscardRequest(checkpoint=checkpoint), server_pb2.DiscardReply)
 
     def load(self, address: str, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:
-        """Let a server read shards from files; return their size in bytes. ``activate(loaded=True)`` puts them into use.
+        """Let a server read shards from files; return their size in bytes. ``activate(loaded=True)`` makes them active.
 
         ``ids``: also read the ids of applied mutations.
         """

@@ -284,7 +284,7 @@ class RunControl:
         self._ask(pb.WorkerMessage(barrier=pb.Barrier(phase=phase, number=number)), metrics)
 
     def once(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> bytes | None:
-        """Return the value of a ``once`` call, named by phase and number; None if this worker must compute the value."""
+        """Return the value of a ``once`` call, named by phase and number; None if this worker must compute it."""
         reply = self._ask(pb.WorkerMessage(once=pb.Once(phase=phase, number=number)), metrics).once
         return None if reply.make else reply.value
 

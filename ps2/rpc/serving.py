@@ -258,7 +258,7 @@ def _guard(run: Callable[[bytes], bytes], admitted: Admitted | None) -> Callable
 
     def call(request: bytes, context: grpc.ServicerContext) -> bytes:
         try:
-            if admitted is not None and not admitted.brings(request):
+            if admitted is not None and not admitted.covers(request):
                 raise AuthError("the received message differs from the message that the caller's proof covers")
             reply = run(request)
         except Exception as error:

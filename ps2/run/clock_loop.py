@@ -13,7 +13,7 @@ from ps2.client.fleet import FleetRef
 from ps2.errors import PS2Error, RolledBack, UsageError
 from ps2.logs import TEXT, LogFormat
 from ps2.protocol.plain_data import decode
-from ps2.rpc.run_control import ClockTimes, ClockEntry, JoinReply, Logged, Report, RunControl
+from ps2.rpc.run_control import ClockEntry, ClockTimes, JoinReply, Logged, Report, RunControl
 from ps2.run.prefetch import Freshness, Prefetches, ProgressPoller
 from ps2.run.rotation import IDLE
 from ps2.run.turns import Turn

@@ -15,7 +15,7 @@ from threading import RLock, get_ident
 from typing import Protocol, TypeVar
 
 from ps2.errors import InputError, LimitError, PS2Error, RunEndedError, StoppedError, WorkerError
-from ps2.rpc.run_control import ClockTimes, ClockEntry, Logged, LogLines, Report
+from ps2.rpc.run_control import ClockEntry, ClockTimes, Logged, LogLines, Report
 from ps2.run.clocks import Clocks, Cut, CutLog, Release
 from ps2.run.journal import Journal
 from ps2.run.rank_leases import RankLease, RankLeases, Wake

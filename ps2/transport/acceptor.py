@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 # Time limit of the TLS handshake and the exchange of proofs together.
 GREETING_TIMEOUT_S = 10.0
-# Maximum number of unauthenticated connections; a further connection evicts the oldest. A peer that knows the token authenticates
-# within milliseconds, so it is admitted despite any number of unauthenticated peers.
+# Maximum number of unauthenticated connections; a further connection evicts the oldest. A peer that knows the token
+# authenticates within milliseconds, so it is admitted despite any number of unauthenticated peers.
 MAX_UNAUTHENTICATED = 128
 # Connections that the kernel queues for ``accept``.
 BACKLOG = 1024

@@ -48,7 +48,8 @@ class Connection(Protocol):
 
 # Length of a connection's name.
 NAME_BYTES = 16
-# Size and offsets of Linux's ``struct tcp_info``, in bytes: unacknowledged packets, acknowledged, received and unsent bytes.
+# Linux's ``struct tcp_info``: its size, and the offsets of unacknowledged packets and of acknowledged, received and
+# unsent bytes.
 INFO_BYTES = 232
 UNACKED_OFFSET, ACKED_OFFSET, RECEIVED_OFFSET, UNSENT_OFFSET = 24, 120, 128, 144
 # The kernel also counts the SYN as a byte that the connecting end has sent.

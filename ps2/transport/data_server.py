@@ -1,8 +1,8 @@
 """Serves data requests without gRPC, on a TCP port and, for clients on the same host, on a Unix socket.
 
-Each active connection has a thread, which reads a request, runs it, writes its reply, then reads the next request. A client
-that reads slowly therefore delays only itself, and unread replies stay in the kernel's buffers. Idle connections share
-one thread.
+Each active connection has a thread, which reads a request, runs it, writes its reply, then reads the next request. So a
+client that reads slowly delays only itself, and unread replies stay in the kernel's buffers. Idle connections share one
+thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ps2.transport.connection import ByteCounts, byte_counts
 from ps2.transport.handshake import accept
 from ps2.transport.idle_connections import IdleConnectionPoller, has_input
 from ps2.transport.proof import Tokens
-from ps2.transport.sockets import abstract, close, hang_up, receive, send_all
+from ps2.transport.sockets import abstract_address, close, hang_up, receive, send_all
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +235,7 @@ class DataServer:
             return True
 
     def _answer(self, peer: AuthenticatedPeer, is_received: bool) -> bool:
-        """Answer one request, which the fast path has read if ``is_received``; return False if the connection must end."""
+        """Answer a request, which the fast path has read if ``is_received``; return False to end the connection."""
         connection = peer.connection
         fast_path = self._fast_paths.get(peer.plain)
         reserved = 0
@@ -298,7 +298,7 @@ def _listen_unix(name: str) -> socket.socket | None:
     """Return a listening Unix socket; None if the system has no abstract namespace."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(abstract(name))
+        listener.bind(abstract_address(name))
         listener.listen(BACKLOG)
     except OSError as error:
         log.info("no Unix socket for clients on this host: %s", error)

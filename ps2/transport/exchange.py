@@ -16,8 +16,8 @@ from ps2.protocol.binary import Handles, check_sendable, request_parts
 from ps2.protocol.framing import read_reply, written
 from ps2.protocol.messages import Reply, Request
 from ps2.transport.concurrent_calls import call_concurrently
-from ps2.transport.connection import Connection, ConnectionCounts, is_stalled, is_peer_buffer_full
-from ps2.transport.sockets import PlainSocket, give_up_unanswered, send_some
+from ps2.transport.connection import Connection, ConnectionCounts, is_peer_buffer_full, is_stalled
+from ps2.transport.sockets import PlainSocket, limit_unacknowledged, send_some
 
 Outcome = Reply | PS2Error
 # Returns the byte counts of both ends of a connection to an address; None if the system does not count. Raises PS2Error
@@ -107,7 +107,7 @@ class InFlightRequests:
         try:
             counts = ask(self.address, self.connection)
             if counts is not None and is_peer_buffer_full(self.connection):
-                give_up_unanswered(self.connection, 0)
+                limit_unacknowledged(self.connection, 0)
                 self.is_patient = True
         except OSError as error:
             self.fail(UnavailableError(f"{self.address}: {error.strerror or error}"))

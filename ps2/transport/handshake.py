@@ -27,7 +27,7 @@ def handshake(
     send(connection, greeting)
     if tokens is not None:
         challenge = _receive_answer(connection, deadline_s).challenge
-        shared_token = tokens.shared(
+        shared_token = tokens.matching(
             (challenge.proof, *challenge.further_proofs),
             lambda token: proof.greeting_proof(token, "server", nonce, challenge.nonce, server_id),
         )
@@ -41,8 +41,8 @@ def handshake(
 def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadline_s: float) -> tuple[str | None, bytes]:
     """Run the server's side of the handshake, up to ``accept``. With tokens, the client must prove that it knows one.
 
-    Returns the token that the client knows (None: no token is needed), and the client's name for the connection. After a
-    PS2Error the caller must refuse the client; ``refusal`` encodes the error.
+    Returns the token that the client knows (None: no token is needed), and the client's name for the connection. On a
+    PS2Error, the caller must refuse the client; ``refusal`` encodes the error.
     """
     greeting = receive(connection, read_greeting(pb.Greeting), deadline_s)
     if greeting.protocol != PROTOCOL_VERSION:
@@ -60,7 +60,7 @@ def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadlin
     challenge = pb.GreetingChallenge(nonce=nonce, proof=proofs[0], further_proofs=proofs[1:])
     send_all(connection, [memoryview(_answer_bytes(pb.ReplyHeader(challenge=challenge)))])
     answer = receive(connection, read_greeting(pb.GreetingProof), deadline_s)
-    token = tokens.shared(
+    token = tokens.matching(
         [answer.proof], lambda token: proof.greeting_proof(token, "client", greeting.nonce, nonce, server_id)
     )
     if token is None:

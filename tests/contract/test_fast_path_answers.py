@@ -26,7 +26,7 @@ from ps2.server.fence import now_s
 from ps2.server.metrics import MUTATIONS, REQUESTS
 from ps2.transport.handshake import handshake
 from ps2.transport.proof import Tokens
-from ps2.transport.sockets import abstract, receive
+from ps2.transport.sockets import abstract_address, receive
 from tests.contract.servers import TOKEN, connected, outcomes, send, serving
 
 BEGIN, WIDTH = 32, 96
@@ -380,7 +380,7 @@ def test_lease_when_expired_then_nothing_is_done_until_renewed():
                 ask(request)
         assert engine.shards()[1, 1].array[0, 0] == 2
         engine.fence._lease_s = 60.0
-        engine.fence.answered(now_s())
+        engine.fence.renew_lease(now_s())
         before = quick(engine)
         ask(Request((push(),), an_id(7), 4))
         assert quick(engine) == before + 1
@@ -537,7 +537,7 @@ HANDLE_OFFSET = HEAD.size + 4  # in a reply
 @contextmanager
 def a_connection(server):
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(abstract(server.data.unix_name))
+        connection.connect(abstract_address(server.data.unix_name))
         handshake(connection, Tokens(TOKEN), server.id, time.monotonic() + 10)
         connection.settimeout(20)
         yield connection

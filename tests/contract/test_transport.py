@@ -224,7 +224,7 @@ def test_memory_when_requests_succeed_or_fail_then_all_released(transport, addre
 
 def test_memory_when_exhausted_then_limit_error_and_server_lives(transport, address, engine, until):
     until(lambda: nothing_under_way(engine) and not engine.fast_paths.nbytes, "memory given back")
-    engine.keys.shed(engine.keys.nbytes)  # they would make room
+    engine.keys.free_memory(engine.keys.nbytes)  # they would make room
     limit, engine.memory.limit_bytes = engine.memory.limit_bytes, engine.memory.used_bytes + 1000
     try:
         got = outcomes(

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from ps2.transport.connection import ByteCounts, ConnectionCounts, byte_counts, is_stalled, is_peer_buffer_full
+from ps2.transport.connection import ByteCounts, ConnectionCounts, byte_counts, is_peer_buffer_full, is_stalled
 
 
 def look(here, there):

@@ -196,7 +196,7 @@ def test_admit_when_threads_come_and_go_then_all_enter_in_bounds():
 
 def test_spare_when_others_need_its_room_then_it_is_shed():
     account = MemoryAccount(1000)
-    account.sheds.append(account.give_cache)
+    account.cache_releasers.append(account.give_cache)
     assert account.take_cache(900)
     account.take(300, "a")
     account.admit(400, "b")

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from ps2.errors import AuthError, DeadlineError, OpError, PS2Error, UnavailableError
-from ps2.rpc.status import ERROR_BY_CODE, MAX_METADATA_BYTES, CODE_BY_ERROR, from_rpc, to_status
+from ps2.rpc.status import CODE_BY_ERROR, ERROR_BY_CODE, MAX_METADATA_BYTES, from_rpc, to_status
 
 
 def tree(cls=PS2Error):
