@@ -168,11 +168,8 @@ class Channel:
             if tls_error is not None:
                 return UnavailableError(str(tls_error)) if self._trust.has_fleet_token else tls_error
         if error.code() == grpc.StatusCode.UNAVAILABLE and self._trust.has_addresses_of_driver and not self._reached:
-            reason = (
-                f"no answer within {self._wire.connect_s:.0f} s"
-                if CONNECT_TIMEOUT_TEXT in error.details()
-                else error.details()
-            )
+            is_timeout = CONNECT_TIMEOUT_TEXT in error.details()
+            reason = f"no answer within {self._wire.connect_s:.0f} s" if is_timeout else error.details()
             return unreachable_error(self._peer_name, self._address, reason)
         return from_code(error, self._address)
 
@@ -209,8 +206,7 @@ class Channel:
             raise self._unauthenticated_peer(AuthError, "a process that does not know the fleet's token")
         if (other_address := self._trust.record(self._address, reply.nonce)) is not None:
             raise self._unauthenticated_peer(
-                AuthError,
-                f"the server of {other_address}: the address forwards to that server, or the server has two names",
+                AuthError, f"the server of {other_address}: this address forwards to it, or it has two names"
             )
         key = proof.session_key(token, client_nonce, reply.nonce)
         self._session = ClientSession(client_nonce, reply.nonce, key)

@@ -215,10 +215,7 @@ class ServerControl:
         self._call(address, "Activate", request, server_pb2.ActivateReply)
 
     def end_stages(self, address: str, series: str, below: int, live: Sequence[int]) -> None:
-        """Tell a server that the stages of ``series`` below number ``below`` have ended, except those in ``live``.
-
-        The server forgets the ids of an ended stage's mutations, and refuses its later requests.
-        """
+        """Tell a server which stages are over: the stages of ``series`` below number ``below``, except ``live``."""
         request = server_pb2.EndStagesRequest(series=series, below=below, live=live, route_version=self.route_version)
         self._call(address, "EndStages", request, server_pb2.EndStagesReply, SIGN_OF_LIFE_TIMEOUT_S)
 
@@ -272,10 +269,7 @@ class ServerControl:
         self._call(address, "Fill", request, server_pb2.FillReply, LONG_TIMEOUT_S)
 
     def send(self, address: str, to: str, shards: Sequence[tuple[int, int]], copies: bool) -> int:
-        """Let a server send shards (matrix, partition) to the server ``to``; return their size in bytes.
-
-        The receiver has allocated the shards, as copies or as its own (``copies``).
-        """
+        """Let a server send shards (matrix, partition) to server ``to``, which has allocated them; return their size."""
         request = server_pb2.SendRequest(
             to=to,
             shards=[server_pb2.ShardName(matrix=matrix, partition=partition) for matrix, partition in shards],

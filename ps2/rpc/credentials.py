@@ -11,15 +11,7 @@ import grpc
 from ps2.certificates import Pems, Tls
 from ps2.config import split_address
 from ps2.errors import AuthError, ConfigError, PS2Error
-from ps2.transport.tls import (
-    TlsValue,
-    build,
-    client_context,
-    rejection,
-    server_context,
-    trusted_authority,
-    verify_reason,
-)
+from ps2.transport.tls import TlsValue, build, client_context, refusal, server_context, trusted_authority, verify_reason
 
 
 def channel_credentials(pems: Pems) -> grpc.ChannelCredentials:
@@ -106,5 +98,5 @@ def _error_with_tls(connection: socket.socket, address: str, tls: Tls) -> PS2Err
     # gRPC servers close the connection without an alert.
     reason = "it has none; give --tls-cert and --tls-key (tlsCert, tlsKey)"
     if pems.cert:
-        reason = rejection(pems, "") or "it trusts another authority"
+        reason = refusal(pems, "") or "it trusts another authority"
     return AuthError(f"{address}: it rejects this side's certificate: {reason} (of {tls})")

@@ -29,14 +29,9 @@ NAME = "run"
 
 @dataclass(frozen=True)
 class JoinReply:
-    """The driver's answer when an attempt gets its rank.
+    """The driver's answer when an attempt gets its rank, ``run_s`` seconds after the run began.
 
-    Attributes:
-        workers: the number of workers of the run.
-        clock: the first clock that the rank has not finished.
-        epoch: the number of the fleet's rollbacks to a checkpoint.
-        run_s: seconds since the run began.
-        done: True if another attempt of the rank has returned a result.
+    ``clock``: the first clock that the rank has not finished. ``done``: True if another attempt has returned a result.
     """
 
     workers: int
@@ -382,7 +377,7 @@ class RunControl:
             self._failing_since_s = now_s
         limit_s = GIVE_UP_S
         if not self._reached:
-            # A refused connection is final. A timeout can also come from a busy driver, so wait longer for it.
+            # After a timeout, wait longer: its cause may be a busy driver. Other failures are hardly temporary.
             limit_s = 1.5 * GIVE_UP_S if isinstance(error.__cause__, TimeoutError) else FIRST_CONTACT_S
         if now_s - self._failing_since_s <= limit_s:
             return

@@ -150,7 +150,7 @@ def _check_array(op: Op, operand: tuple[str, str, Along], array: Array, shard: S
         return array
     expected = {"values": shard.spec.np_dtype, "floats": np.dtype(np.float64)}.get(kind, np.dtype(np.int64))
     if operation.wire is not None and kind == "values" and array.dtype == np.float32:
-        array = array.astype(expected, copy=False)  # the client sent the values as float32 to save bytes
+        array = array.astype(expected, copy=False)  # packed for the transfer, and unpacked as float32
     if array.dtype != expected:
         raise DTypeError(f"operation {op.name!r}: expected {kind} of {expected}, got {array.dtype}")
     if kind == "slots":

@@ -37,7 +37,7 @@ from ps2.server.memory import available_bytes, keep_freed_memory
 from ps2.server.servicer import ServerServicer
 from ps2.transport.data_server import DataServer
 from ps2.transport.proof import Tokens
-from ps2.transport.tls import peer_rejection
+from ps2.transport.tls import peer_refusal
 from ps2.version import __version__
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def serve(
             file.write(address)
     if (warning := unencrypted(config.tls, address, server.address)) is not None:
         log.warning("%s", warning)
-    if config.tls is not None and (reason := peer_rejection(config.tls, split_address(address)[0])) is not None:
+    if config.tls is not None and (reason := peer_refusal(config.tls, split_address(address)[0])) is not None:
         log.warning("peers will not trust this server's certificate: %s (%s)", reason, config.tls)
     if config.memory_limit_bytes > (available := available_bytes()):
         log.warning("the memory limit is more than the %s bytes that this process may take", f"{available:,}")

@@ -31,12 +31,7 @@ WRITERS = 4
 
 @dataclass(frozen=True)
 class ShardSnapshot:
-    """The content of a shard's files.
-
-    Attributes:
-        arrays: by kind of file, arrays that the file contains one after the other.
-        ids: the applied ids as JSON; None: no such file.
-    """
+    """The content of a shard's files: by kind, arrays to concatenate; and the applied ids as JSON (None: no file)."""
 
     matrix: int
     partition: Partition

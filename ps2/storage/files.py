@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 # Bytes that are read or written at a time.
 BLOCK_BYTES = 4 << 20
 # Error numbers of a full disk or an exhausted quota.
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # Chained URLs of fsspec: an archive in a file system, or a cache before one. Any other "::" belongs to the path.
 LAYERS = "zip|tar|libarchive|reference|dir|simplecache|filecache|blockcache|cached"
 CHAINED_URL = re.compile(rf"(?:{LAYERS})(?:://|::(?:/|.*://))")

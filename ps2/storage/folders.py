@@ -16,7 +16,7 @@ from typing import Any
 
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError
 from ps2.storage.files import (
-    DISK_FULL,
+    NO_SPACE,
     read_json,
     reason,
     recovery_errors,
@@ -73,7 +73,7 @@ def prepare(url: str) -> None:
         write(fs, probe, [bytes(PROBE_BYTES)])
     except RecoveryError as error:
         cause = error.__cause__
-        if isinstance(cause, OSError) and cause.errno in DISK_FULL:
+        if isinstance(cause, OSError) and cause.errno in NO_SPACE:
             raise RecoveryError(f"checkpointDir: there is no space left at {url}") from error
         raise ConfigError(f"checkpointDir: expected a writable folder, got {url}: {reason(cause or error)}") from error
     remove_file(fs, probe)

@@ -206,10 +206,8 @@ class Manifest:
     Attributes:
         number: the checkpoint's number, which increases from one checkpoint to the next; 0: saved rows of one matrix.
         step: the first training step that the checkpoint does not include; None if the driver counts no steps.
-        created_s: the Unix time of the checkpoint, in seconds.
         pause_s: the longest pause of requests on a server, in seconds.
         seconds: the time from the beginning of that pause until all files were written.
-        version: the version of PS2 that wrote the checkpoint.
         messages: the file with the driver's messages to workers; None if there were no messages.
     """
 

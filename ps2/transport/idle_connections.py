@@ -37,9 +37,7 @@ class IdleConnectionPoller:
         self._lock = threading.Lock()
         self._parked: dict[int, AuthenticatedPeer] = {}  # by descriptor
         self._poll = select.epoll()
-        self._wake_reader, self._wake_writer = os.pipe2(
-            os.O_NONBLOCK | os.O_CLOEXEC
-        )  # a pipe; a byte in it ends the poll
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # a byte ends the poll
         self._poll.register(self._wake_reader, select.EPOLLIN)
         self._stopped = False
         self._ready: SimpleQueue[AuthenticatedPeer | None] = SimpleQueue()  # peers with input, for spare threads

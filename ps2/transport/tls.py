@@ -79,20 +79,20 @@ def load_error_text(error: ssl.SSLError) -> str:
 def check_serving(tls: Tls, *hosts: str) -> None:
     """Raise ConfigError if peers with the same certificates would reject this process at one of these hosts."""
     for host in hosts:
-        if (reason := peer_rejection(tls, host)) is not None:
+        if (reason := peer_refusal(tls, host)) is not None:
             raise ConfigError(f"certificates: peers that trust {tls} would reject {host}: {reason}")
 
 
-def peer_rejection(tls: Tls, host: str) -> str | None:
+def peer_refusal(tls: Tls, host: str) -> str | None:
     """Return why peers with these certificates would reject a process on a host; None if they would accept it.
 
     Without a certificate authority nothing can be checked, and the result is None.
     """
     pems = tls.current()
-    return build(partial(rejection, host=pems.name or host), pems, tls) if pems.ca else None
+    return build(partial(refusal, host=pems.name or host), pems, tls) if pems.ca else None
 
 
-def rejection(pems: Pems, host: str) -> str | None:
+def refusal(pems: Pems, host: str) -> str | None:
     """Run a TLS handshake in memory; return why a peer would reject the certificates at ``host`` ("": any host)."""
     client, server = client_context(pems), server_context(pems)
     client.check_hostname = bool(host)
@@ -112,7 +112,7 @@ def rejection(pems: Pems, host: str) -> str | None:
 
 
 def verify_reason(error: ssl.SSLCertVerificationError) -> str:
-    """Return OpenSSL's reason for the rejection of a certificate."""
+    """Return OpenSSL's reason for the refusal of a certificate."""
     return error.verify_message.rstrip(".")
 
 
