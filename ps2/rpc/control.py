@@ -269,7 +269,7 @@ class ServerControl:
         self._call(address, "Fill", request, server_pb2.FillReply, LONG_TIMEOUT_S)
 
     def send(self, address: str, to: str, shards: Sequence[tuple[int, int]], copies: bool) -> int:
-        """Let a server send shards (matrix, partition) to server ``to``, which has allocated them; return their size."""
+        """Let a server send shards (matrix, partition) to server ``to``, which has allocated them; return the size."""
         request = server_pb2.SendRequest(
             to=to,
             shards=[server_pb2.ShardName(matrix=matrix, partition=partition) for matrix, partition in shards],

@@ -204,9 +204,8 @@ class RunControl:
 
     def join(self, rank: int, attempt: int, host: str, pid: int, start: StartTimes = UNKNOWN_START) -> JoinReply:
         """Get a rank; wait while another attempt has it."""
-        self._join_message = pb.WorkerMessage(
-            join=pb.Join(rank=rank, attempt=attempt, host=host, pid=pid, **asdict(start))
-        )
+        join = pb.Join(rank=rank, attempt=attempt, host=host, pid=pid, **asdict(start))
+        self._join_message = pb.WorkerMessage(join=join)
         return self._acquire_rank()
 
     def join_again(self) -> JoinReply:

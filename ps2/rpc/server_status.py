@@ -183,10 +183,7 @@ def metrics(status: ServerStatus) -> list[tuple[Metric, float]]:
         (Metric("ps2_waiting_keys", "gauge", "Managed keys touched too rarely to have a slot"), sums["waiting_keys"]),
         (Metric("ps2_admitted_keys", "counter", "Managed keys that got a slot"), sums["admitted_keys"]),
         (Metric("ps2_expired_keys", "counter", "Managed keys removed because of their age"), sums["expired_keys"]),
-        (
-            Metric("ps2_evicted_keys", "counter", "Managed keys removed because of a limit or by a call"),
-            sums["evicted_keys"],
-        ),
+        (Metric("ps2_evicted_keys", "counter", "Managed keys removed by a limit or a call"), sums["evicted_keys"]),
     ]
 
 

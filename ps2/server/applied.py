@@ -121,9 +121,7 @@ class _Scope:
         if below > self.below:
             self._words[BELOW] = below
             self.parts = {number: parts for number, parts in self.parts.items() if number >= below}
-            self.applied_counts = {
-                (number, part): count for (number, part), count in self.applied_counts.items() if number >= below
-            }
+            self.applied_counts = {key: count for key, count in self.applied_counts.items() if key[0] >= below}
         while self._is_applied(self.below) and self.below < MAX_NUMBER:
             self._words[BELOW] += 1
         self.outside_window = {number for number in self.outside_window if number >= self.below}

@@ -225,9 +225,7 @@ def _operation_metrics(operations: Sequence[OperationStatus]) -> Iterator[Metric
         "ps2_operation_duration_seconds", "Time in an operation, without waits for locks", labels=["operation"]
     )
     failures = CounterMetricFamily("ps2_operation_failures", "Operations that raised an error", labels=["operation"])
-    keys = CounterMetricFamily(
-        "ps2_keys", "Columns or keys in requests, except requests for whole rows", labels=["operation"]
-    )
+    keys = CounterMetricFamily("ps2_keys", "Columns or keys in requests, without whole rows", labels=["operation"])
     for operation in operations:
         cumulative = zip(LIMITS, accumulate(operation.buckets), strict=True)
         durations.add_metric([operation.name], buckets=list(cumulative), sum_value=operation.seconds)

@@ -105,9 +105,7 @@ class Reader:
             try:
                 shard_id = (matrix.matrix, saved.partition.index)
                 shards[shard_id].applied = AppliedIds.from_json(content["applied"])
-                shards[shard_id].restored_replies = [
-                    CachedReply.from_json(reply, shard_id) for reply in content["kept"]
-                ]
+                shards[shard_id].restored_replies = [CachedReply.from_json(data, shard_id) for data in content["kept"]]
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise CheckpointCorruptError(f"{self.root}/{file.name}: expected applied ids: {error!r}") from error
 

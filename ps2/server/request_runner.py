@@ -172,11 +172,9 @@ class RequestRunner:
                 # Also record the id on shards that the operation only reads: all of its shards have the id, or none.
                 changed.update(zip(operation.shard_ids, operation_shards, strict=True))
                 if not is_repeated and replicator is not None and any(map(replicator.is_in_sync, operation_shards)):
-                    is_last = position == len(shards) - 1
+                    outcome = (position, results[-1], position == len(shards) - 1)
                     try:
-                        changes += _changes(
-                            operation, operation_shards, keys[position], (position, results[-1], is_last)
-                        )
+                        changes += _changes(operation, operation_shards, keys[position], outcome)
                     except MemoryError:
                         replicator.mark_out_of_sync(operation_shards)
         if id is not None:

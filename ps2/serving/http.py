@@ -83,11 +83,7 @@ class ScoringMetrics:
         )
         for name, text, read in (
             ("ps2_export_number", "Number of the export in use", lambda: scorer.number),
-            (
-                "ps2_export_keys",
-                "Keys in the base and in the merged deltas of the export in use",
-                lambda: scorer.keysCount,
-            ),
+            ("ps2_export_keys", "Keys of the export in use and of its merged deltas", lambda: scorer.keysCount),
             ("ps2_export_age_seconds", "Age of the export in use", lambda: time.time() - scorer.writtenS),
             ("ps2_refresh_failing", "1 if the last check for a new export failed", lambda: scorer.failure is not None),
         ):

@@ -187,9 +187,8 @@ def delta_table(keys: Int64s, values: Float32s, removed: Int64s, source: str) ->
     if not len(removed):
         return key_table(keys, values, source=source) if len(keys) else None
     marks = np.ones(len(removed), np.uint8)
-    return _merge_columns(
-        (removed, np.empty((0, values.shape[1]), np.float32), marks), (keys, values, _NONE_REMOVED), source
-    )
+    removed_columns = (removed, np.empty((0, values.shape[1]), np.float32), marks)
+    return _merge_columns(removed_columns, (keys, values, _NONE_REMOVED), source)
 
 
 def merge(older: KeyTable, newer: KeyTable) -> KeyTable:

@@ -235,9 +235,7 @@ def compact(path: str, cacheDir: str | None = None) -> Export:
     if (changes := merge_all(loaded.changes[::-1])) is not None:
         present = changes.keys[changes.removed == 0] if changes.removed.size else changes.keys
         unchanged = keys[~is_key(changes.keys, keys)]
-        keys = np.sort(
-            np.concatenate([unchanged, present]), kind="stable"
-        )  # timsort merges two ascending runs in linear time
+        keys = np.sort(np.concatenate([unchanged, present]), kind="stable")  # merges two sorted runs
 
     def read(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         values, states = loaded.look_up(readable(keys))

@@ -178,9 +178,7 @@ def _write_entry(fs: Any, folder: str, number: int, content: Content, width: int
         values = _write(fs, folder, f"values-{index}.npy", _value_bytes(keys, content.read, width))
         key_files.append(KeyFiles(len(keys), saved, values))
     removed = _write(fs, folder, "removed.npy", npy_bytes(content.removed)) if len(content.removed) else None
-    dense = {
-        name: _write(fs, folder, f"dense-{name}.npy", _array_bytes(array)) for name, array in content.dense.items()
-    }
+    dense = {name: _write(fs, folder, f"dense-{name}.npy", _bytes(array)) for name, array in content.dense.items()}
     return ExportEntry(number, folder.rpartition("/")[2], tuple(key_files), removed, dense, content.source, time.time())
 
 
@@ -209,7 +207,7 @@ def _check_values(keys: Int64s, values: Values, width: int) -> None:
         raise DivergedError(f"key {key}: expected finite values; the model has diverged, so it is not exported")
 
 
-def _array_bytes(array: npt.NDArray[Any]) -> Iterator[Any]:
+def _bytes(array: npt.NDArray[Any]) -> Iterator[Any]:
     array = np.ascontiguousarray(array).reshape(array.shape)
     yield npy_header(array.dtype, array.shape)
     yield array.tobytes()

@@ -70,9 +70,8 @@ class Fields:
 
     def error(self, name: str, expected: str) -> CheckpointCorruptError:
         """Return the error for a field with an unexpected value."""
-        return CheckpointCorruptError(
-            f"{self.location}: {name}: expected {expected}, got {shortened(self._content[name])}"
-        )
+        value = shortened(self._content[name])
+        return CheckpointCorruptError(f"{self.location}: {name}: expected {expected}, got {value}")
 
 
 def is_count(value: object) -> bool:

@@ -78,12 +78,10 @@ class Tokens:
         self.all = tuple(text.split())
         self.generation += 1
 
-    def matching(self, proofs: Iterable[bytes], expected_proof: Callable[[str], bytes]) -> str | None:
+    def matching(self, proofs: Iterable[bytes], expected: Callable[[str], bytes]) -> str | None:
         """Return the first token whose expected proof is one of the peer's proofs; None if there is none."""
         candidates = list(proofs)
-        return next(
-            (token for token in self.all if any(equal(proof, expected_proof(token)) for proof in candidates)), None
-        )
+        return next((token for token in self.all if any(equal(proof, expected(token)) for proof in candidates)), None)
 
 
 @dataclass(frozen=True)
