@@ -156,13 +156,13 @@ class Engine:
     def own_shards(self, matrix: int, partitions: Sequence[int]) -> dict[ShardId, Shard]:
         """Return shards of a matrix by id; raises StaleRouteError if one is absent or a copy."""
         present = self.shards()
-        own: dict[ShardId, Shard] = {}
+        shards: dict[ShardId, Shard] = {}
         for index in partitions:
             shard = present.get((matrix, index))
             if shard is None or shard.copy:
                 raise StaleRouteError(f"this server does not hold partition {index} of matrix {matrix:x}")
-            own[matrix, index] = shard
-        return own
+            shards[matrix, index] = shard
+        return shards
 
     def check_call(self, route_version: int, id: RequestId | None = None) -> None:
         """Raise StaleRouteError or StoppedError unless a client's call may run now; ``id``: the id of its mutation."""
@@ -177,10 +177,10 @@ class Engine:
         returned bytes to ``release`` after the reply is sent. Raises LimitError if the request can never fit, and
         BusyError if it does not fit in time.
         """
-        reply = reply_bytes(draft, self._shards, copies)
-        reserved_bytes = draft.memory_bytes + copies * draft.nbytes + reply
+        max_reply_bytes = reply_bytes(draft, self._shards, copies)
+        reserved_bytes = draft.memory_bytes + copies * draft.nbytes + max_reply_bytes
         try:
-            self.memory.admit(reserved_bytes, f"a request with its reply of {reply:,} bytes", draft.forwarded)
+            self.memory.admit(reserved_bytes, f"a request with its reply of {max_reply_bytes:,} bytes", draft.forwarded)
         except (LimitError, BusyError) as error:
             self.meter.refuse(error)
             raise

@@ -49,14 +49,15 @@ log = logging.getLogger("ps2.server")
 GRACE_S = 2.0
 # The process exits this long after it was told to stop, even if a library's thread does not end.
 END_S = 15.0
+# Intervals of polling.
 PARENT_CHECK_S = 0.5
 PARENT_POLL_S = 0.1
 ACTIVE_POLL_S = 0.1
+LEAVE_POLL_S = 0.1
 # Python code of a process that compiles the kernels missing in numba's cache, at low priority: workers need the cores.
 COMPILE_FAST_PATH = "from ps2.server import fast_path_compiled; fast_path_compiled.load(); "
 COMPILE = "from ps2.ops import warm; warm.warm()"
 COMPILING_NICENESS = 10
-LEAVE_POLL_S = 0.1
 # Maximum number of matrices in a heartbeat, which describes the largest matrices. ``ps2 status`` shows all.
 MAX_REPORTED_MATRICES = 200
 # Maximum delay of a signal's handler, which runs in the main thread.

@@ -84,7 +84,7 @@ class Service(Protocol):
         ...
 
     def reserve(self, draft: RequestDraft) -> int:
-        """Reserve memory for a request and its reply, and wait until it is free; return the reserved bytes.
+        """Reserve memory for a request and its reply, which may wait for free memory; return the reserved bytes.
 
         Raises LimitError if the request can never fit, BusyError if it does not fit in time.
         """
@@ -144,7 +144,7 @@ class DataServer:
         return len(self._connections)
 
     def byte_counts(self, name: bytes) -> ByteCounts | None:
-        """Return the byte counts of the connection that a client named so; None if there is none."""
+        """Return the byte counts of the connection with this name, given by its client; None if there is none."""
         with self._lock:
             connection = self._sockets_by_name.get(name)
         try:
