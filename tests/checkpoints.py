@@ -110,7 +110,7 @@ class Fleet:
         for server, loading in enumerate(self.loadings):
             loading.load(str(folder), self.to_load(manifest, server, **changes), ids)
         for loading in self.loadings if take else ():
-            loading.take()
+            loading.activate()
 
     def to_load(self, manifest, server, **changes):
         """Return what a server has to read."""

@@ -153,7 +153,7 @@ def test_keys_when_told_once_then_their_hash_alone_is_enough(transport, address,
 def test_keys_when_not_remembered_then_key_miss_error(transport, address, engine):
     before = row(engine, 1)
     scatter = op("scatter_add", 0, matrix=2, keys=Keys(3, None, b"never told of it"), arrays=[np.ones(3)])
-    with pytest.raises(KeyMissError, match="these 3 keys are not remembered"):
+    with pytest.raises(KeyMissError, match="these 3 keys are not in"):
         send(transport, address, changing(op("fill", 1, value=9.0), scatter))
     assert np.array_equal(row(engine, 1), before)
 

@@ -55,7 +55,7 @@ def loaded(fleet, newest):
     for index, address in enumerate(fleet.addresses):
         loading = CheckpointLoader(fleet.engines[address])
         loading.load(newest.path, [to_load(newest.manifest, entry, index)], ids=True)
-        loading.take()
+        loading.activate()
     return {row: value for row, value in enumerate(shard_of(fleet, entry.id).array[:, 0].tolist()) if value}
 
 

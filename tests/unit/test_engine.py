@@ -439,7 +439,7 @@ def test_rows_when_grown_then_new_ones_are_zero_on_every_shard(engine):
 
 
 def test_rows_when_of_a_matrix_that_is_not_held_then_stale_route(engine):
-    with pytest.raises(StaleRouteError, match="nothing of matrix 63"):
+    with pytest.raises(StaleRouteError, match="no shard of matrix 63"):
         engine.update_rows(99, 5, freed=[], reused=[])
 
 

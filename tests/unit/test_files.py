@@ -51,7 +51,7 @@ def test_url_when_a_chain_of_file_systems_then_all_of_it(url, tmp_path):
 
 @pytest.mark.parametrize("url", ["file:", "file://", "local://"])
 def test_url_when_a_url_has_no_path_then_error_says_so(url):
-    with pytest.raises(ConfigError, match=f"^path: expected a path behind {url}, got none"):
+    with pytest.raises(ConfigError, match=f"^path: expected a path after {url}, got none"):
         resolve_url(url, "path")
 
 

@@ -83,7 +83,7 @@ def impatient(monkeypatch):
 def test_take_when_transient_usage_blocks_it_then_busy_error():
     account = MemoryAccount(1000)
     account.take_transient(700, "a")
-    with pytest.raises(BusyError, match=r"^b needs 500 bytes, and 300 are left .* of 1,000; 700 are taken by requests"):
+    with pytest.raises(BusyError, match=r"^b needs 500 bytes, and 300 are left .* of 1,000; 700 are used by requests"):
         account.take(500, "b")
 
 

@@ -346,7 +346,7 @@ def test_fill_when_another_call_began_then_only_that_goes_on(folder, kind, monke
             return really_read(*args)
 
         monkeypatch.setattr(reading, "read_values", read_values)
-        with pytest.raises(StaleRouteError, match="a later call reads it now"):
+        with pytest.raises(StaleRouteError, match="a later call loads it now"):
             loading.fill(*filling(folder, vector))
         assert np.array_equal(pull(vector), VALUES)
 
