@@ -100,7 +100,7 @@ def load(url: str, manifest: ExportManifest, previous: LoadedExport | None, cach
     Raises:
         CheckpointMissingError, CheckpointCorruptError: a file is missing, or differs from the manifest.
         RecoveryError: the file system fails.
-        SpillError: a remote file cannot be in_memory.
+        SpillError: a remote file cannot be copied.
     """
     files = _Files(url, cache)
     width = manifest.description.width
@@ -152,7 +152,7 @@ class _Files:
         return delta_table(keys, values, removed, delta.folder)
 
     def array(self, folder: str, file: SavedFile, in_memory: bool = False) -> npt.NDArray[Any]:
-        """Verify a file; return its array, in_memory into memory or memory-mapped."""
+        """Verify a file; return its array, copied into memory or memory-mapped."""
         root = f"{self._root}/{folder}"
         path = f"{root}/{file.name}"
         if isinstance(self._fs, LocalFileSystem):

@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 from ps2.errors import TransientError
 from ps2.interrupts import SHIELD, check
 
-# Maximum index of concurrent calls; further calls wait.
+# Maximum number of concurrent calls; further calls wait.
 MAX_CALLS = 32
-# Interval at which a queue thread checks for interrupts and calls ``while_waiting``.
+# Interval at which a waiting thread checks for interrupts and calls ``while_waiting``.
 POLL_S = 0.02
 
 T = TypeVar("T")
