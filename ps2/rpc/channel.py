@@ -93,7 +93,7 @@ class Channel:
     def call(self, method: str, message: bytes, timeout_s: float) -> bytes:
         """Call a method (``Service/Method``); return its reply, or raise the error that the server returned.
 
-        Raises UnavailableError if no process answers at the address, or one that does not know the token.
+        Raises UnavailableError if no process answers at the address, or if the process does not know the token.
         """
         path = f"/ps2.v1.{method}"
         self._peer_name = PEER_NAMES.get(method.partition("/")[0], "a server")

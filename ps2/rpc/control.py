@@ -193,7 +193,7 @@ class ServerControl:
     ) -> None:
         """Grow a matrix to ``rows`` rows (0: keep), take rows out of use, or put rows in use again as zeros.
 
-        A server ignores a duplicate, and a call that arrives after a later one.
+        A server ignores duplicates, and calls that arrive after a later call.
         """
         request = server_pb2.UpdateRowsRequest(
             matrix=matrix,
@@ -242,7 +242,7 @@ class ServerControl:
         return [saved_shard_from_pb(shard) for shard in reply.shards]
 
     def discard(self, address: str, checkpoint: str) -> None:
-        """Abort a checkpoint and resume paused shards. ``checkpoint`` "": any checkpoint, also the last one."""
+        """Abort a checkpoint and resume paused shards. ``checkpoint`` "": any, also after ``copy(last=True)``."""
         self._call(address, "Discard", server_pb2.DiscardRequest(checkpoint=checkpoint), server_pb2.DiscardReply)
 
     def load(self, address: str, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:

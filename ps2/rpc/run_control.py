@@ -113,7 +113,7 @@ class ClockTimes:
     """How one worker's time was spent, in one clock or between clocks, in seconds.
 
     Attributes:
-        clock: the clock; for time between clocks, the next one.
+        clock: the clock; for time between clocks, the next clock.
         began: the time of the worker's arrival at the clock, in seconds since the run began. The durations below add
             up to the time until ``began`` of the next entry.
         wait: time spent waiting for other workers, before the clock and at barriers in it.

@@ -29,7 +29,7 @@ class OperationStatus:
 
     Attributes:
         seconds: time spent in the operation, without waits for locks.
-        keys: number of columns that requests named one by one; requests for whole rows name none.
+        keys: number of columns or keys in requests; requests for whole rows count none.
         buckets: the histogram of durations: entry i counts the runs that took more than ``BUCKETS_S[i - 1]`` and at
             most ``BUCKETS_S[i]`` (server/metrics.py); the last entry counts longer runs. Status messages omit it.
     """

@@ -107,12 +107,9 @@ def serve(
             return OTHER
         length, size, handle = head32[1], head64[0], header32[fp.HANDLE_WORD]
         line = table[handle & (fp.SLOTS - 1)]
-        if (
-            handle <= 0
-            or line[fp.HANDLE] != handle
-            or length != line[fp.SAMPLE_BYTES]
-            or peeked < fp.HEAD_BYTES + length
-        ):
+        if handle <= 0 or line[fp.HANDLE] != handle or length != line[fp.SAMPLE_BYTES]:
+            return OTHER
+        if peeked < fp.HEAD_BYTES + length:
             return OTHER
         if not has_shape(line, base + Address(fp.HEADER_OFFSET)):
             return OTHER

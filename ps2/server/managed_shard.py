@@ -149,7 +149,7 @@ class ManagedShard(Shard):
                 pass
 
     def count_grown(self) -> None:
-        """Like ``count_now``, after a change that cannot be undone: an error is left to the next touch."""
+        """Like ``count_now``, but ignore an error: the change is complete, and the next touch raises the error."""
         with suppress(LimitError, BusyError):
             self.count_now()
 

@@ -219,5 +219,5 @@ def available_bytes() -> int:
 
 
 def free_bytes() -> int:
-    """Return the bytes that this process can still allocate beside the memory of other processes."""
+    """Return the bytes that this process can still allocate, given the memory that all processes use."""
     return memory_left().worker_share(1)

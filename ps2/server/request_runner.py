@@ -275,7 +275,7 @@ def _changes_of_failed(
 def _changes(
     operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None, outcome: tuple[int, Result, bool]
 ) -> list[Change]:
-    """Return the changes of an operation; ``outcome``: its position, its result, and whether it is the last one."""
+    """Return the changes of an operation; ``outcome``: its position, its result, and True if it is the last."""
     position, result, is_last = outcome
     if operation.name == "map":
         return [function_change(operation, shards, position, result, is_last)]

@@ -196,7 +196,7 @@ class ServerServicer:
         return status_to_pb(self.status())
 
     def status(self, max_matrices: int | None = None) -> ServerStatus:
-        """Return the status of this server, with at most ``max_matrices`` matrices, the largest ones."""
+        """Return the status of this server with at most ``max_matrices`` matrices, by size; None: with all."""
         data, replication = self._data, self._replication
         return server_status(
             self._engine,
@@ -223,7 +223,7 @@ def server_status(  # noqa: PLR0913 - parts of one server
     num_out_of_sync: int,
     max_matrices: int | None = None,
 ) -> ServerStatus:
-    """Return the status of a server, with at most ``max_matrices`` matrices, the largest ones; None: with all."""
+    """Return the status of a server with at most ``max_matrices`` matrices, by size; None: with all."""
     counts, shards = engine.meter.read(), list(engine.shards().values())
     return ServerStatus(
         **{f.name: getattr(counts, f.name) for f in fields(Counts)},

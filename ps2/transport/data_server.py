@@ -153,7 +153,7 @@ class DataServer:
             return None
 
     def stop(self, grace_s: float) -> None:
-        """Accept no new requests, wait up to ``grace_s`` for running ones, and close every connection."""
+        """Accept no new requests, wait up to ``grace_s`` for running requests, and close every connection."""
         self._acceptor.shut()
         with self._request_done:
             self._stopped = True

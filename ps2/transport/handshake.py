@@ -39,7 +39,7 @@ def handshake(
 
 
 def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadline_s: float) -> tuple[str | None, bytes]:
-    """Run the server's side of the handshake, up to ``accept``. With tokens, the client must prove that it knows one.
+    """Run the server's side of the handshake before ``accept``. With tokens, the client must prove that it knows one.
 
     Returns the token that the client knows (None: no token is needed), and the client's name for the connection. On a
     PS2Error, the caller must refuse the client; ``refusal`` encodes the error.
