@@ -27,8 +27,8 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
     ``keys``: the request's key set, which replaces the array of slots; None if the request has that array.
     """
     shard = shards[0]
-    others = [other.spec.dtype for other in shards[1:]] if operation.others else None
-    scalars = op.check(len(operation.rows), shard.spec.dtype, operation.params, others)
+    other_dtypes = [other.spec.dtype for other in shards[1:]] if operation.others else None
+    scalars = op.check(len(operation.rows), shard.spec.dtype, operation.params, other_dtypes)
     array_operands = [operand for operand in op.request_operands if keys is None or operand[1] != "slots"]
     if len(operation.arrays) != len(array_operands) or (keys is not None and "slots" not in op.arrays):
         raise ShapeError(
@@ -39,8 +39,8 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
     row_shards = shards[:1]
     if not is_single:
         row_shards = [other for name, other in zip(op.reads, shards, strict=True) if name in op.row_names]
-    vectors = operation.rows if is_single else tuple(with_shards(row_shards, operation.rows))
-    if op.writes and len(set(vectors)) < len(vectors) and len(op.operands) > 2:
+    distinct_rows = set(operation.rows if is_single else with_shards(row_shards, operation.rows))
+    if op.writes and len(distinct_rows) < len(operation.rows) and len(op.operands) > 2:
         raise ConfigError(f"operation {op.name!r}: expected distinct vectors, got rows {list(operation.rows)}")
     if is_single:  # with several shards, ``contiguous_rows`` checks the rows, before any change: all shards are dense
         for row_id in operation.rows:
@@ -64,7 +64,7 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
             if kind == "row":
                 operands.append(next(views))
             elif kind in SHARD_KINDS:
-                operands.append(_whole_shard(op, kind, owner))
+                operands.append(_shard_values(op, kind, owner))
             elif kind == "partition":
                 operands.append(shard.partition)
             else:
@@ -84,7 +84,7 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
         return _run_across(op, operation, shards, operands, scalars)
 
 
-def _whole_shard(op: Op, kind: str, shard: Shard) -> Array:
+def _shard_values(op: Op, kind: str, shard: Shard) -> Array:
     """Return all values of a shard in the layout that the operation expects."""
     if kind == "blocks":
         return shard.blocks
