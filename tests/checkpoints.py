@@ -9,7 +9,7 @@ import numpy as np
 from ps2.matrix.partition import partition_bounds, partition_of, partitions
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server.engine import Engine
-from ps2.server.loading import Loading
+from ps2.server.loading import CheckpointLoader
 from ps2.server.snapshots import Snapshots
 from ps2.storage import folders
 from ps2.storage.manifest import LoadMatrix, Manifest, SavedMatrix
@@ -36,7 +36,7 @@ class Fleet:
     def __init__(self, servers, limit_bytes=LIMIT_BYTES):
         self.engines = [Engine(limit_bytes, allow_udf=True) for _ in range(servers)]
         self.snapshots = [Snapshots(engine) for engine in self.engines]
-        self.loadings = [Loading(engine) for engine in self.engines]
+        self.loadings = [CheckpointLoader(engine) for engine in self.engines]
         self.specs = {}
         self._ids = ids()
 
@@ -110,7 +110,7 @@ class Fleet:
         for server, loading in enumerate(self.loadings):
             loading.load(str(folder), self.to_load(manifest, server, **changes), ids)
         for loading in self.loadings if take else ():
-            loading.take()
+            loading.activate()
 
     def to_load(self, manifest, server, **changes):
         """Return what a server has to read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps2.storage.export_writing import Content, Export, continued, write_export
+from ps2.storage.export_writing import Content, Export, find_delta_base, write_export
 from ps2.storage.exports import Description
 
 WIDTH = 3
@@ -21,5 +21,5 @@ def export(path, keys, shift=0.0, removed=(), since=None, kind="table", dense=No
         np.array(keys, np.int64), lambda some: values_of(some, shift), np.array(removed, np.int64), dense or {}
     )
     url = str(path)
-    after = None if since is None else continued(url, since)
+    after = None if since is None else find_delta_base(url, since)
     return write_export(url, Description(kind, WIDTH, **description), content, after)

@@ -17,12 +17,12 @@ from ps2.rpc.channel import Channel, Trust
 from ps2.rpc.control import ServerControl, ServerInfo
 from ps2.transport import direct, exchange
 from ps2.transport.concurrent_calls import call_concurrently
-from ps2.transport.connection import Connection, ConnectionCounts, carried
+from ps2.transport.connection import Connection, ConnectionCounts, byte_counts
 from ps2.transport.direct import PreparedHeader
 from ps2.transport.exchange import InFlightRequests, Outcome
 from ps2.transport.pool import CLOSED, ConnectionPool, Peer, connection_name
 from ps2.transport.proof import Tokens
-from ps2.transport.sockets import PlainSocket, abstract, give_up_unanswered
+from ps2.transport.sockets import PlainSocket, abstract_address, limit_unacknowledged
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -38,14 +38,16 @@ Outcomes = dict[str, list[Outcome]]
 class FleetNetwork:
     """A pool of data connections, and one gRPC channel per address. Thread-safe, but not fork-safe."""
 
-    def __init__(self, token: str | Tokens | None, wire: WireConfig | None = None, sure: bool = False) -> None:
+    def __init__(
+        self, token: str | Tokens | None, wire: WireConfig | None = None, has_addresses_of_driver: bool = False
+    ) -> None:
         """Create the network; it connects on demand.
 
-        ``sure``: True if the token is certainly the fleet's: a server that does not know it belongs to another fleet.
+        ``has_addresses_of_driver``: the driver gave this process its addresses and token, so the token is the fleet's.
         """
         self._token = Tokens.from_text(token)
         self._wire = wire or WireConfig()
-        self._trust = Trust(sure)
+        self._trust = Trust(has_addresses_of_driver)
         self._pool = ConnectionPool(self._token, self._wire, self._identify)
         self._lock = threading.Lock()
         self._channels: dict[str, Channel] = {}
@@ -148,7 +150,7 @@ class FleetNetwork:
         """Return a connection to the pool, unless a reply is outstanding: the next call would receive this reply."""
         if flight.is_patient and flight.reusable:
             with suppress(OSError):  # the connection has been closed
-                give_up_unanswered(flight.connection, self._wire.keepalive_s)
+                limit_unacknowledged(flight.connection, self._wire.keepalive_s)
         if flight.reusable:
             self._pool.release(flight.address, flight.connection)
         else:
@@ -199,7 +201,7 @@ class FleetNetwork:
         check_same(reply.operations, address)
         addresses: list[tuple[int, Any]] = []
         if reply.data_socket and self._wire.unix_sockets:
-            addresses.append((socket.AF_UNIX, abstract(reply.data_socket)))
+            addresses.append((socket.AF_UNIX, abstract_address(reply.data_socket)))
         if reply.data_port:
             host, _ = split_address(address)
             addresses.append((socket.AF_UNSPEC, (host, reply.data_port)))
@@ -212,9 +214,9 @@ class FleetNetwork:
     def _byte_counts(self, address: str, connection: Connection) -> ConnectionCounts | None:
         """Return the byte counts of both ends of a connection; implements ``exchange.Ask``."""
         remote = self._hello(address, connection_name(connection))
-        local = carried(connection, connected=True)
+        local = byte_counts(connection, is_client=True)
         if local is None:
             return None
-        if remote.carried is None:
+        if remote.byte_counts is None:
             raise UnavailableError("the server has closed the connection")
-        return ConnectionCounts(local, remote.carried)
+        return ConnectionCounts(local, remote.byte_counts)

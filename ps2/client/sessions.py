@@ -118,7 +118,7 @@ def _open(fleet: FleetRef, access: Access) -> Session:
     wire = WireConfig(tls=access.tls)
     if is_later_attempt():
         wire = replace(wire, connect_s=RetryConfig.later_connect_s)
-    session = Session(fleet, FleetNetwork(token, wire, sure=True))
+    session = Session(fleet, FleetNetwork(token, wire, has_addresses_of_driver=True))
     _sessions[os.getpid(), fleet.id] = session
     return session
 

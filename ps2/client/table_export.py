@@ -15,7 +15,7 @@ from ps2.client.batch import in_batch, submit
 from ps2.client.managed_matrix import Mark
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import StaleMarkError, UsageError
-from ps2.storage.export_writing import Content, Export, continued, write_export
+from ps2.storage.export_writing import Content, Export, find_delta_base, write_export
 from ps2.storage.exports import Description, ExportManifest
 
 
@@ -59,7 +59,7 @@ def export(
     policy = matrix._first._spec.key_policy
     initial = None if policy is None or policy.initial.is_zero else asdict(policy.initial)
     description = Description(model.kind, k, model.config, model.hasher, initial)
-    base = None if since is None else continued(path, since)
+    base = None if since is None else find_delta_base(path, since)
     matrix.flush()
     source: dict[str, Any] = {"fleet": matrix._first._fleet.id, "matrix": f"{matrix.number:x}"}
     if policy is not None:

@@ -20,7 +20,7 @@ from ps2.listening import has_ipv6, loopback_host, reachable_host
 from ps2.rpc.control import ServerControl
 from ps2.run.spark.backend import SparkBackend
 from ps2.run.spark.backend_lookup import active_backend, backend_of, is_connect
-from ps2.transport.tls import TlsValue, usable
+from ps2.transport.tls import TlsValue, usable_by_clients
 
 BIND, HOST = "spark.driver.bindAddress", "spark.driver.host"
 LOOPBACK_NAME = "localhost"
@@ -116,7 +116,7 @@ class Application:
         self._fleet = fleet
         self._token = token
         self._access: Access | None = None
-        self._pems = TlsValue(tls, usable) if tls is not None else None
+        self._pems = TlsValue(tls, usable_by_clients) if tls is not None else None
         self._master = master
         self._control = control
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ps2.coordinator.catalog import Entry
 from ps2.coordinator.master import Master
 from ps2.errors import ConfigError, PS2Error, RecoveryError
-from ps2.rpc.control import Copied, ServerControl
+from ps2.rpc.control import CopyReport, ServerControl
 from ps2.storage import folders
 from ps2.storage.files import shared_url
 from ps2.storage.manifest import LoadMatrix, Manifest, SavedShard
@@ -192,7 +192,7 @@ class Checkpoints:
             frozen_s = time.monotonic()
             try:
                 call_concurrently(addresses, lambda address: self._servers.freeze(address, name, FREEZE_TIMEOUT_S))
-                copied: list[Copied] = call_concurrently(
+                copied: list[CopyReport] = call_concurrently(
                     addresses, lambda address: self._servers.copy(address, name, rows, last=address in leaving)
                 )
             except BaseException:

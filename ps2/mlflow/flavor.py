@@ -25,7 +25,7 @@ from ps2.algorithms.frame.model_files import read_local_model, write_local_model
 from ps2.algorithms.frame.scoring import FeatureScoring, KeyScoring, PairScoring, Scoring, WordScoring
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError, UsageError
 from ps2.mlflow.predicting import EXPORT, MODEL, _load_pyfunc, output_types, write_scoring
-from ps2.storage.files import remove_folder, reported, resolve_url
+from ps2.storage.files import recovery_errors, remove_folder, resolve_url
 from ps2.version import __version__
 
 FLAVOR = "ps2"
@@ -232,7 +232,7 @@ def _reachable(folder: Path, shared: str | None) -> Iterator[str]:
         is_written = True
     finally:
         fs, root = resolve_url(url, "sharedDir")
-        with reported(root, "moving the model"):
+        with recovery_errors(root, "moving the model"):
             for name in fs.find(root) if is_written else ():  # fs.get would take names as patterns
                 target = folder / name.removeprefix(root).lstrip("/")
                 target.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from ps2.algorithms.trees.tree import leaf_tree
 from ps2.errors import UsageError
 from ps2.onnx.checking import check_scores
 from ps2.onnx.graph import FEATURES, Graph, add_trees
-from ps2.storage.files import resolve_url, write_whole
+from ps2.storage.files import resolve_url, write_atomically
 from ps2.version import __version__
 
 # The maximum size of a protocol buffer.
@@ -59,7 +59,7 @@ def export(model: Any, path: str) -> None:
     fs, file_path = resolve_url(path, "path")
     file = proto.SerializeToString()
     check_scores(file, model.scoring(), model.fitted)
-    write_whole(fs, file_path, [file])
+    write_atomically(fs, file_path, [file])
 
 
 def as_onnx(model: Any) -> onnx.ModelProto:

@@ -1,4 +1,4 @@
-"""gRPC: channels, servers, control calls and the mapping of errors."""
+"""gRPC: channels, servers, control calls, and the conversion of errors to gRPC statuses."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The interface to the network, and control calls to servers as plain functions."""
+"""The interface of the network, and control calls to servers as plain functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ps2.rpc.convert import (
 )
 from ps2.rpc.server_status import ServerStatus, status_from_pb
 from ps2.storage.manifest import LoadMatrix, SavedShard, SaveMatrix
-from ps2.transport.connection import Carried
+from ps2.transport.connection import ByteCounts
 from ps2.transport.exchange import Outcome
 
 M = TypeVar("M", bound=Message)
@@ -34,12 +34,12 @@ class Network(Protocol):
     def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
         """Send requests to servers by address, and wait for the outcome of each.
 
-        All servers work in parallel. Each runs its requests in order, also after a request that failed.
+        The servers run in parallel. Each server runs its requests in order and continues after a failed request.
         """
         ...
 
     def call(self, address: str, method: str, message: Message, reply: type[M], timeout_s: float) -> M:
-        """Call a control rpc (``Service/Method``) and wait for its reply."""
+        """Call a gRPC method (``Service/Method``) of the control plane; return its reply."""
         ...
 
     def close(self) -> None:
@@ -47,10 +47,11 @@ class Network(Protocol):
         ...
 
 
+# The default timeout of control calls.
 SERVER_TIMEOUT_S = 60.0
-# For calls that move a large model, such as checkpoints.
+# The timeout of calls that transfer a large model, such as checkpoints.
 LONG_TIMEOUT_S = 3600.0
-# For calls that mainly check whether the server is alive.
+# The timeout of calls that mainly check whether the server is alive.
 SIGN_OF_LIFE_TIMEOUT_S = 5.0
 
 
@@ -62,13 +63,13 @@ class ServerInfo:
         route_version: the route version of the server's last ``activate``; 0 if there was none.
         coordinator: the coordinator of the last ``activate``.
         silent_s: seconds since the coordinator's last sign of life.
-        catalog: the catalog that the coordinator stored for a later coordinator.
-        now_s: time of the answer, by the server's own clock.
-        operations: digests of the operations of users' modules, by name.
-        leaving: True if the server was told to end, and waits for its release.
+        catalog: the encoded catalog of matrices, which the coordinator stored on the server for its successor.
+        now_s: the time of the reply, in seconds of the server's monotonic clock.
+        operations: by name, the digest of each operation that users' modules declare.
+        leaving: True if the server was told to end, and waits until the coordinator allows it.
         data_port: the port for data connections; 0 if there is none.
         data_socket: the name of the Unix socket for data connections; "" if there is none.
-        carried: the byte counts of the data connection that the request named; None if that connection has ended.
+        byte_counts: the byte counts of the data connection that the request named; None if the connection has ended.
     """
 
     server_id: str
@@ -81,7 +82,7 @@ class ServerInfo:
     leaving: bool
     data_port: int = 0
     data_socket: str = ""
-    carried: Carried | None = None
+    byte_counts: ByteCounts | None = None
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,12 @@ class Activation:
     """A server's new state in its fleet.
 
     Attributes:
-        lease_s: the server refuses requests after this long without an answer to a heartbeat; 0: no limit.
-        loaded: True replaces all shards of the server by those that ``load`` has read.
-        backup: the address of the server that gets copies of the shards; "": none.
+        lease_s: the server refuses requests this many seconds after the last answer to a heartbeat; 0: no limit.
+        loaded: True: the server replaces all its shards by the shards that ``load`` has read.
+        backup: the address of the server that stores copies of the shards; "": no server does.
         seed: True if the backup has no copies yet: the server sends them while requests continue.
-        catalog: the catalog to store for a later coordinator; empty keeps the stored one.
-        leave: True: the server follows no coordinator any more.
+        catalog: the encoded catalog to store for a later coordinator; empty: the server keeps the stored catalog.
+        leave: True: the server no longer obeys its coordinator.
         afresh: True: the server drops its shards and its coordinator, as after a start.
     """
 
@@ -109,8 +110,8 @@ class Activation:
 
 
 @dataclass(frozen=True)
-class Copied:
-    """The cost of a checkpoint's copies in memory, and the number of mutations that they contain."""
+class CopyReport:
+    """The result of a checkpoint's copies in memory: pause of the shards, size, and number of applied mutations."""
 
     pause_s: float
     nbytes: int
@@ -142,7 +143,7 @@ class ServerControl:
 
         The call counts as a sign of life of ``coordinator``. ``answered_s``: ``now_s`` of the server's last answer to
         the coordinator, when the lease began. ``released``: the server may end now without loss of data.
-        ``connection``: the name of a data connection to the server, for ``ServerInfo.carried``.
+        ``connection``: the name of a data connection to the server, for ``ServerInfo.byte_counts``.
         """
         request = server_pb2.HelloRequest(
             protocol=PROTOCOL_VERSION,
@@ -163,7 +164,7 @@ class ServerControl:
             reply.leaving,
             reply.data_port,
             reply.data_socket,
-            Carried(reply.carried.sent, reply.carried.received, reply.carried.unread)
+            ByteCounts(reply.carried.sent, reply.carried.received, reply.carried.unread)
             if reply.HasField("carried")
             else None,
         )
@@ -171,7 +172,7 @@ class ServerControl:
     def create_matrix(
         self, address: str, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
     ) -> None:
-        """Allocate shards of zeros; with ``copies``, they will be copies of another server's shards."""
+        """Allocate shards of zeros; with ``copies``, as copies of another server's shards."""
         request = server_pb2.CreateMatrixRequest(
             matrix=matrix,
             spec=spec_to_pb(spec),
@@ -192,7 +193,7 @@ class ServerControl:
     ) -> None:
         """Grow a matrix to ``rows`` rows (0: keep), take rows out of use, or put rows in use again as zeros.
 
-        A server ignores a duplicate, and a call that arrives after a later one.
+        A server ignores duplicates, and calls that arrive after a later call.
         """
         request = server_pb2.UpdateRowsRequest(
             matrix=matrix,
@@ -208,13 +209,13 @@ class ServerControl:
         request = server_pb2.FreeMatrixRequest(matrix=matrix, route_version=self.route_version)
         self._call(address, "FreeMatrix", request, server_pb2.FreeMatrixReply, timeout_s)
 
-    def activate(self, address: str, order: Activation) -> None:
+    def activate(self, address: str, activation: Activation) -> None:
         """Give a server its new state in the fleet, at ``self.route_version``."""
-        request = server_pb2.ActivateRequest(route_version=self.route_version, **asdict(order))
+        request = server_pb2.ActivateRequest(route_version=self.route_version, **asdict(activation))
         self._call(address, "Activate", request, server_pb2.ActivateReply)
 
     def end_stages(self, address: str, series: str, below: int, live: Sequence[int]) -> None:
-        """Tell a server that stages below a number have ended, except ``live``: it drops ids and refuses requests."""
+        """Tell a server which stages are over: the stages of ``series`` below number ``below``, except ``live``."""
         request = server_pb2.EndStagesRequest(series=series, below=below, live=live, route_version=self.route_version)
         self._call(address, "EndStages", request, server_pb2.EndStagesReply, SIGN_OF_LIFE_TIMEOUT_S)
 
@@ -223,15 +224,16 @@ class ServerControl:
         request = server_pb2.FreezeRequest(checkpoint=checkpoint, timeout_s=timeout_s, route_version=self.route_version)
         self._call(address, "Freeze", request, server_pb2.FreezeReply)
 
-    def copy(self, address: str, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> Copied:
-        """Copy the given rows (ascending, by matrix) of the shards that ``freeze`` has paused, and resume them.
+    def copy(self, address: str, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> CopyReport:
+        """Copy the shards that ``freeze`` has paused into memory, and resume them.
 
-        ``last``: refuse clients' requests after the copy, until ``discard``.
+        ``rows``: by matrix, the ids of the rows to copy, ascending. ``last``: refuse clients' requests after the copy,
+        until ``discard``.
         """
-        matrices = [server_pb2.RowsInUse(matrix=matrix, rows=numbers) for matrix, numbers in rows.items()]
+        matrices = [server_pb2.RowsInUse(matrix=matrix, rows=row_ids) for matrix, row_ids in rows.items()]
         request = server_pb2.CopyRequest(checkpoint=checkpoint, matrices=matrices, last=last)
         reply = self._call(address, "Copy", request, server_pb2.CopyReply, LONG_TIMEOUT_S)
-        return Copied(reply.pause_s, reply.bytes, reply.mutations)
+        return CopyReport(reply.pause_s, reply.bytes, reply.mutations)
 
     def write(self, address: str, checkpoint: str, url: str) -> list[SavedShard]:
         """Write the copies that ``copy`` made into a folder, and free their memory."""
@@ -240,11 +242,11 @@ class ServerControl:
         return [saved_shard_from_pb(shard) for shard in reply.shards]
 
     def discard(self, address: str, checkpoint: str) -> None:
-        """Abort a checkpoint and resume paused shards. "" means any checkpoint, including the last one."""
+        """Abort a checkpoint and resume paused shards. ``checkpoint`` "": any, also after ``copy(last=True)``."""
         self._call(address, "Discard", server_pb2.DiscardRequest(checkpoint=checkpoint), server_pb2.DiscardReply)
 
     def load(self, address: str, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:
-        """Let a server read shards; return their bytes. ``activate(loaded=True)`` replaces the server's shards by them.
+        """Let a server read shards from files; return their size in bytes. ``activate(loaded=True)`` makes them active.
 
         ``ids``: also read the ids of applied mutations.
         """
@@ -267,7 +269,7 @@ class ServerControl:
         self._call(address, "Fill", request, server_pb2.FillReply, LONG_TIMEOUT_S)
 
     def send(self, address: str, to: str, shards: Sequence[tuple[int, int]], copies: bool) -> int:
-        """Let a server send shards (matrix, partition) to a server that has allocated them; return their bytes."""
+        """Let a server send shards (matrix, partition) to server ``to``, which has allocated them; return the size."""
         request = server_pb2.SendRequest(
             to=to,
             shards=[server_pb2.ShardName(matrix=matrix, partition=partition) for matrix, partition in shards],

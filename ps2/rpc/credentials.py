@@ -1,4 +1,4 @@
-"""TLS credentials of gRPC channels and servers, and why TLS fails: gRPC hardly says which certificate is wrong."""
+"""TLS credentials of gRPC channels and servers, and the causes of failed handshakes, which gRPC hardly explains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import grpc
 from ps2.certificates import Pems, Tls
 from ps2.config import split_address
 from ps2.errors import AuthError, ConfigError, PS2Error
-from ps2.transport.tls import TlsValue, build, client_context, fault, server_context, trusted_authority, verify_reason
+from ps2.transport.tls import TlsValue, build, client_context, refusal, server_context, trusted_authority, verify_reason
 
 
 def channel_credentials(pems: Pems) -> grpc.ChannelCredentials:
@@ -31,8 +31,8 @@ def server_credentials(tls: Tls) -> grpc.ServerCredentials:
         previous, latest = latest, configuration.get()
         return None if latest is previous else latest
 
-    # gRPC decides at the start whether callers must have a certificate.
-    fetch: Any = fetch_changed  # gRPC's types lack None
+    fetch: Any = fetch_changed  # gRPC's type annotations lack None, which keeps the current certificates
+    # Whether clients need a certificate is fixed here: gRPC cannot change it later.
     return grpc.dynamic_ssl_server_credentials(latest, fetch, bool(tls.current().ca))
 
 
@@ -42,23 +42,23 @@ def _server_configuration(pems: Pems) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([key_pair], pems.ca.encode() or None)
 
 
-# A connection attempt has just succeeded or failed, so a short timeout is enough.
+# Timeout of the connection that looks for the cause. The server has just answered or failed, so little time suffices.
 TIMEOUT_S = 2.0
 # The HTTP/2 client preface, and an empty SETTINGS frame.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
-def explain(address: str, tls: Tls | None) -> PS2Error | None:
-    """Return the error if TLS is the reason why a server does not answer; None if it is not."""
+def find_tls_error(address: str, tls: Tls | None) -> PS2Error | None:
+    """Connect again and return the error if TLS is why a server does not answer; None if TLS is not the reason."""
     host, port = split_address(address)
     try:
         with socket.create_connection((host, port), TIMEOUT_S) as connection:
-            return _explain_plain(connection, address) if tls is None else _explain(connection, address, tls)
+            return _error_without_tls(connection, address) if tls is None else _error_with_tls(connection, address, tls)
     except OSError:
         return None
 
 
-def _explain_plain(connection: socket.socket, address: str) -> PS2Error | None:
+def _error_without_tls(connection: socket.socket, address: str) -> PS2Error | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -73,7 +73,7 @@ def _explain_plain(connection: socket.socket, address: str) -> PS2Error | None:
     )
 
 
-def _explain(connection: socket.socket, address: str, tls: Tls) -> PS2Error | None:
+def _error_with_tls(connection: socket.socket, address: str, tls: Tls) -> PS2Error | None:
     pems = tls.current()
     context = build(client_context, pems, tls)
     context.set_alpn_protocols(["h2"])
@@ -98,5 +98,5 @@ def _explain(connection: socket.socket, address: str, tls: Tls) -> PS2Error | No
     # gRPC servers close the connection without an alert.
     reason = "it has none; give --tls-cert and --tls-key (tlsCert, tlsKey)"
     if pems.cert:
-        reason = fault(pems, "") or "it trusts another authority"
+        reason = refusal(pems, "") or "it trusts another authority"
     return AuthError(f"{address}: it rejects this side's certificate: {reason} (of {tls})")

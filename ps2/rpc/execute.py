@@ -13,14 +13,15 @@ from ps2.protocol.messages import Operation, Reply, Request, byte_view
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.convert import id_from_pb
 
-# A parsed header takes up to 50 times its encoded size.
+# Limit of an encoded header. The parsed header takes up to 50 times as much memory.
 MAX_HEADER_BYTES = 1 << 20
 
 
 def request_from(frame: bytes, limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Request:
     """Read an encoded RequestFrame.
 
-    ``reserve``, which can raise, gets the draft before memory of at most ``limit_bytes`` is allocated for the arrays.
+    ``limit_bytes``: maximum size of the request's arrays. ``reserve`` is called before their memory is allocated; its
+    errors end the reading.
     """
     try:
         message = pb.UnreadFrame.FromString(frame)
@@ -43,7 +44,7 @@ def request_from(frame: bytes, limit_bytes: int, reserve: Callable[[RequestDraft
 
 
 def reply_to(reply: Reply, request: Request) -> bytes:
-    """Return the ReplyFrame of a reply to that request."""
+    """Return the encoded ReplyFrame of the reply to a request."""
     header = pb.ReplyHeader(replayed=reply.replayed)
     data: list[memoryview] = []
     for result, operation in zip(reply.results, request.operations, strict=True):
@@ -52,9 +53,9 @@ def reply_to(reply: Reply, request: Request) -> bytes:
             message.scalar = result.scalar
         arrays = result.arrays if result.streamed is None else (*result.arrays, result.streamed.to_array())
         for array in arrays:
-            sent, spec = to_send(array, operation.wire)
+            wire_array, spec = to_send(array, operation.wire)
             message.arrays.append(spec_to_pb(spec))
-            data.append(byte_view(sent))
+            data.append(byte_view(wire_array))
     return pb.ReplyFrame(header=header, data=b"".join(data)).SerializeToString()
 
 

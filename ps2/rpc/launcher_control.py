@@ -1,4 +1,4 @@
-"""The call of the process that runs in a container to the launcher, as a plain function."""
+"""The report of the process in a container to the launcher, as a plain function."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ class ContainerReport:
     Attributes:
         index: the server's index in the fleet.
         attempt: a number that increases with each container for this server.
-        order: number of the last order that was carried out; 0 if there was none.
-        exit_code: exit code of the server that this order started, negative for a signal; None if it runs or was not
-            started.
-        said: the end of the server's output.
+        container, node: the cluster manager's names of the container and of its machine.
+        order: the number of the last order that was carried out; 0 if there was none.
+        exit_code: the exit code of the server that this order started, negative for a signal; None if the server runs
+            or was not started.
+        said: the end of the server's output, as text.
     """
 
     index: int
@@ -37,11 +38,11 @@ class Order:
     """The launcher's instruction to a container.
 
     Attributes:
-        number: if it is larger than before, the container must end its server, if any, and start a new one.
-        arguments: arguments of ``ps2``, without those that only the container knows.
+        number: the order's number. With a new number, the container must end its server, if any, and start another.
+        arguments: the command-line arguments of ``ps2``; the container adds those that only it knows.
         leave: True: the container must end its server and exit.
-        refused: the reason why this container is not usable; "" if it is.
-        address: the address to listen on if its host is the container's; "": any.
+        refused: the reason why this container is not usable; "" if the container is usable.
+        address: the address to listen on, if its host is the container's host; "": any address.
     """
 
     number: int = 0

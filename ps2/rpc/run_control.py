@@ -1,4 +1,4 @@
-"""The calls of a run's worker to its driver: plain methods over one connection."""
+"""The calls of a run's worker to the driver, as plain methods over one connection."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from ps2.errors import LimitError, PS2Error, RolledBack, StoppedError, Unavailab
 from ps2.protocol.error_details import from_detail
 from ps2.protocol.pb import run_pb2 as pb
 from ps2.protocol.plain_data import LIMIT_BYTES
-from ps2.transport.connection import unreachable
+from ps2.transport.connection import unreachable_error
 from ps2.transport.worker_channel import WorkerChannel
 
-# After failures of this duration, an attempt concludes that the driver has ended.
+# A task's attempt whose calls fail for this long concludes that the driver has ended.
 GIVE_UP_S = 10.0
-# The same before the first contact: the driver listens before any worker starts.
+# The limit before the first answer is shorter, because the driver listens before any worker starts.
 FIRST_CONTACT_S = 3.0
-FIRST_PAUSE_S = 0.02
-LONGEST_PAUSE_S = 0.5
+# The first and the longest pause between retries; each pause is twice as long as the pause before it.
+MIN_PAUSE_S = 0.02
+MAX_PAUSE_S = 0.5
 # The driver's name in the handshake.
 NAME = "run"
 
 
 @dataclass(frozen=True)
-class Joined:
-    """The driver's answer when an attempt gets its rank: the first clock that it has not finished, or ``done``."""
+class JoinReply:
+    """The driver's answer when an attempt gets its rank, ``run_s`` seconds after the run began.
+
+    ``clock``: the first clock that the rank has not finished. ``done``: True if another attempt has returned a result.
+    """
 
     workers: int
     clock: int
@@ -38,16 +42,17 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Entered:
-    """The clock that a worker has entered.
+class ClockEntry:
+    """The driver's answer that lets a worker enter a clock.
 
     Attributes:
-        horizon: the highest clock that the other workers allow.
-        on_clock: seconds of the wait for ``onClock``.
-        messages: number of messages that ``onClock`` had returned.
-        message: the newest message, encoded; empty if there is none, or if the worker has it.
-        end: the run ends before this clock; None: the end is not known yet.
-        budget_s: the time budget for this clock, a turn of a rotation, if the run decides it; else infinite.
+        horizon: the highest clock that the worker may enter without a wait for other workers.
+        on_clock: seconds of the wait for the driver's function ``onClock``.
+        messages: the number of messages that ``onClock`` has returned so far.
+        message: the newest message, encoded; empty if there is none, or if the worker has the message already.
+        end: the run ends before this clock; None: the driver does not know the end yet.
+        budget_s: the time budget of this clock, if it is a turn of a rotation whose length the run decides; otherwise
+            infinite.
         checkpoint: seconds of the wait for a checkpoint.
         others: seconds of the wait for other workers.
     """
@@ -66,7 +71,7 @@ class Entered:
 
 @dataclass(frozen=True)
 class Report:
-    """A worker's small result of a clock: ``value``, encoded plain data, is merged by the rule ``merge``."""
+    """A worker's small result of a clock. ``merge`` names the rule that combines the workers' encoded ``value``s."""
 
     clock: int
     merge: str
@@ -75,7 +80,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Logged:
-    """A number that a worker logged in a clock."""
+    """The value of a metric that a worker logged in a clock."""
 
     name: str
     value: float
@@ -84,7 +89,7 @@ class Logged:
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line that a worker's Python logged in a clock; ``level`` is a number of ``logging``."""
+    """A line that a worker's Python process logged in a clock; ``level`` is a level of ``logging``, such as 30."""
 
     level: int
     logger: str
@@ -94,7 +99,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class LogLines:
-    """The lines that one attempt has logged since its last message; ``left_out`` counts lines beyond the limit."""
+    """The lines that an attempt logged since its last message; ``left_out`` counts lines dropped above the limit."""
 
     lines: tuple[LogLine, ...] = ()
     left_out: int = 0
@@ -108,21 +113,21 @@ class ClockTimes:
     """How one worker's time was spent, in one clock or between clocks, in seconds.
 
     Attributes:
-        clock: the clock; for time between clocks, the next one.
-        began: when the worker arrived at the clock, in seconds since the run began. The parts below add up to the
-            time until the start of the next entry.
+        clock: the clock; for time between clocks, the next clock.
+        began: the time of the worker's arrival at the clock, in seconds since the run began. The durations below add
+            up to the time until ``began`` of the next entry.
         wait: time spent waiting for other workers, before the clock and at barriers in it.
-        outside: True for time between clocks: reading rows, between two loops, or after the last loop.
+        outside: True if this entry is for time between clocks: before, between or after the loops over clocks.
         on_clock: time spent waiting before the clock for ``onClock`` alone, not for other workers.
-        block: the block of the worker, if the clock was a turn of a rotation; -1 if there is none.
-        left: the share of the block's work that remains for the next rotation.
+        block: the worker's block of the model, if the clock was a turn of a rotation; -1 if it was not.
+        left: the fraction of the block's work that remains for the next rotation, in [0, 1].
         work: the part of ``compute`` spent on the block.
-        transfer: time with background reads or writes.
-        kernels: time of loading and compiling numba's functions.
+        transfer: time during which background reads or writes ran.
+        kernels: time spent loading and compiling numba functions.
         checkpoint: time spent waiting before the clock for a checkpoint alone.
-        coordinator: time spent waiting before the clock for nobody: messages, and the coordinator's own work.
+        coordinator: the rest of the time before the clock: messages, and the coordinator's own work.
         connect, imports, spark: time before a worker joins and after it leaves: opening connections; starting Python
-            and importing modules; work of Spark. Only the coordinator's own entries have these times.
+            and importing modules; work of Spark. Workers do not send these times; the coordinator computes them.
     """
 
     clock: int
@@ -145,18 +150,18 @@ class ClockTimes:
     spark: float = 0.0
 
 
-# The fields that a worker sends.
+# The fields of ClockTimes that a worker sends.
 SENT_TIMES = tuple(field.name for field in pb.ClockTimes.DESCRIPTOR.fields)
 
 
 @dataclass(frozen=True)
 class StartTimes:
-    """How a task began, in seconds.
+    """The duration of each phase of a task's start, in seconds.
 
     Attributes:
         python_s: the time from the start of the task's Python process until the task began.
-        daemon_s: the time from the start of the daemon that forked this process; 0 if it was not forked.
-        connect_s: the time from the beginning of the task until the worker was connected.
+        daemon_s: the time since the start of Spark's Python daemon that forked the process; 0 if none did.
+        connect_s: the time from the start of the task until the worker was connected.
     """
 
     python_s: float = 0.0
@@ -171,13 +176,13 @@ class RunControl:
     """The calls of one attempt. One thread calls at a time; ``poll_progress`` may run concurrently.
 
     Attributes:
-        take_lines: returns the lines that the attempt has logged since the last call, for the next message.
+        take_lines: a function that returns the lines logged since its last call, for the next message.
         is_asking: True while a call waits for its answer.
 
     When the connection breaks, a call reconnects, joins and asks again. All methods raise:
         UnreachableError: the driver was never reached.
         UnavailableError: the driver could not be reached for ``GIVE_UP_S``.
-        RunEndedError, StoppedError, WorkerError: the run has ended, or another attempt holds the rank.
+        RunEndedError, StoppedError, WorkerError: the run has ended, or another attempt has the rank.
     """
 
     def __init__(self, address: str, token: str | None, wire: WireConfig | None = None) -> None:
@@ -189,28 +194,29 @@ class RunControl:
         self._channel: WorkerChannel[pb.CoordinatorMessage] | None = None
         self._progress_channel: WorkerChannel[pb.CoordinatorMessage] | None = None
         self._lock = threading.Lock()  # guards the progress channel
-        self._join = pb.WorkerMessage()
+        self._join_message = pb.WorkerMessage()
         self._number = 0  # the number of the last message
         self._epoch = 0  # the newest epoch that the driver has sent
-        self._clock = 0  # the clock that the worker is in, or waits for
+        self._clock = 0  # the clock that the worker has entered, or waits for
         self._failing_since_s: float | None = None
         self._reached = False
-        self._final: PS2Error | None = None
+        self._final_error: PS2Error | None = None
 
-    def join(self, rank: int, attempt: int, host: str, pid: int, start: StartTimes = UNKNOWN_START) -> Joined:
-        """Get a rank; wait while another attempt holds it."""
-        self._join = pb.WorkerMessage(join=pb.Join(rank=rank, attempt=attempt, host=host, pid=pid, **asdict(start)))
+    def join(self, rank: int, attempt: int, host: str, pid: int, start: StartTimes = UNKNOWN_START) -> JoinReply:
+        """Get a rank; wait while another attempt has it."""
+        join = pb.Join(rank=rank, attempt=attempt, host=host, pid=pid, **asdict(start))
+        self._join_message = pb.WorkerMessage(join=join)
         return self._acquire_rank()
 
-    def join_again(self) -> Joined:
-        """Get the rank again, as the next attempt would; wait while the fleet rolls back to a checkpoint."""
+    def join_again(self) -> JoinReply:
+        """Get the rank again, as a new attempt would; wait while the fleet rolls back to a checkpoint."""
         self._hang_up()
         return self._acquire_rank()
 
-    def _acquire_rank(self) -> Joined:
-        reply = self._ask(self._join).joined
+    def _acquire_rank(self) -> JoinReply:
+        reply = self._ask(self._join_message).joined
         self._epoch, self._clock = reply.epoch, reply.clock
-        return Joined(reply.workers, reply.clock, reply.epoch, reply.run_s, reply.done)
+        return JoinReply(reply.workers, reply.clock, reply.epoch, reply.run_s, reply.done)
 
     def arrive(  # noqa: PLR0913 - the fields of one message
         self,
@@ -222,11 +228,11 @@ class RunControl:
         messages: int = 0,
         reports: Sequence[Report] = (),
         until: int = 0,
-    ) -> Entered:
-        """Wait until a clock may be entered; return the clock that was entered.
+    ) -> ClockEntry:
+        """Wait until the worker may enter a clock; return the entry.
 
-        ``messages``: number of the driver's messages that the worker has. The worker's loop ends before the
-        clock ``until``.
+        ``applied``: the servers have applied the mutations of all clocks below this one. ``messages``: the number of
+        driver's messages that the worker has. ``until``: the worker's loop ends before this clock.
         """
         self._epoch = epoch
         request = pb.Arrive(clock=clock, applied=applied, times=_times_to_pb(times), messages=messages, until=until)
@@ -235,28 +241,28 @@ class RunControl:
         self._epoch, self._clock = reply.epoch, reply.clock
         end = reply.end if reply.HasField("end") else None
         budget_s = reply.budget if reply.HasField("budget") else math.inf
-        return Entered(
+        return ClockEntry(
             *(reply.clock, reply.horizon, reply.epoch, reply.on_clock, reply.messages, reply.message, end, budget_s),
             *(reply.checkpoint, reply.others),
         )
 
     def messages(self, begin: int, end: int) -> list[bytes]:
-        """Return messages by their numbers, encoded. Raise RolledBack if some are gone with a rollback of the fleet."""
-        read: list[bytes] = []
-        while len(read) < end - begin:
-            request = pb.ReadMessages(begin=begin + len(read), end=end)
-            messages = self._ask(pb.WorkerMessage(read_messages=request)).messages.messages
-            if not messages:
+        """Return the messages ``begin`` to ``end - 1``, encoded. Raise RolledBack if a rollback has removed them."""
+        messages: list[bytes] = []
+        while len(messages) < end - begin:
+            request = pb.ReadMessages(begin=begin + len(messages), end=end)
+            batch = self._ask(pb.WorkerMessage(read_messages=request)).messages.messages
+            if not batch:
                 raise RolledBack("the fleet rolled back to a checkpoint while the driver's messages were read")
-            read += messages
-        return read
+            messages += batch
+        return messages
 
-    def poll_progress(self, applied: int, clock: int, epoch: int) -> Entered:
-        """Report which clocks are applied; wait up to a second until the other workers allow a further clock.
+    def poll_progress(self, applied: int, clock: int, epoch: int) -> ClockEntry:
+        """Report the applied clocks; wait up to a second until the other workers allow a further clock.
 
-        Any thread may call this. A failure has no effect, because ``arrive`` reports the same again.
+        Any thread may call this method. A failure has no effect, because ``arrive`` reports the same clocks again.
         """
-        join = self._join.join
+        join = self._join_message.join
         request = pb.Ahead(rank=join.rank, attempt=join.attempt, applied=applied, clock=clock, epoch=epoch)
         with self._lock:
             channel = self._progress_channel = self._progress_channel or self._new_channel()
@@ -266,18 +272,18 @@ class RunControl:
                 channel.close()
                 self._progress_channel = None
                 raise
-        return Entered(clock, progress.horizon, progress.epoch)
+        return ClockEntry(clock, progress.horizon, progress.epoch)
 
     def barrier(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> None:
         self._ask(pb.WorkerMessage(barrier=pb.Barrier(phase=phase, number=number)), metrics)
 
     def once(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> bytes | None:
-        """Return the value of a ``once`` point; None if this worker must compute it."""
+        """Return the value of a ``once`` call, named by phase and number; None if this worker must compute it."""
         reply = self._ask(pb.WorkerMessage(once=pb.Once(phase=phase, number=number)), metrics).once
         return None if reply.make else reply.value
 
     def send_once(self, phase: int, number: int, value: bytes) -> bytes:
-        """Send the value of a ``once`` point; return the valid one: another attempt may have sent a value before."""
+        """Send the value of a ``once`` call; return the value to use, which another attempt may have sent before."""
         _check_size("the result of once()", value)
         reply = self._ask(pb.WorkerMessage(once_made=pb.OnceMade(phase=phase, number=number, value=value))).once
         return value if reply.make else reply.value
@@ -286,9 +292,9 @@ class RunControl:
         self._ask(pb.WorkerMessage(note=pb.Note()), metrics)
 
     def leave(self, result: bytes, times: ClockTimes | None = None, metrics: Sequence[Logged] = ()) -> None:
-        """Send the result; wait until all workers have returned.
+        """Send the worker's result; wait until all workers have returned.
 
-        Raises RolledBack if the fleet rolled back to a checkpoint; the next attempt continues from there.
+        Raises RolledBack if the fleet rolled back to a checkpoint, from which the next attempt continues.
         """
         _check_size("the worker's result", result)
         leave = pb.Leave(result=result, clock=self._clock, times=_times_to_pb(times))
@@ -304,18 +310,18 @@ class RunControl:
         self._ask(pb.WorkerMessage(leave=leave), metrics)
 
     def close(self) -> None:
-        """Close the connections. A call of another thread fails."""
+        """Close the connections. Another thread's call in flight fails."""
         self._hang_up()
         if (channel := self._progress_channel) is not None:
             channel.close()
 
     def _ask(self, message: pb.WorkerMessage, metrics: Sequence[Logged] = ()) -> pb.CoordinatorMessage:
-        """Ask until there is an answer. After a final error every call raises it again."""
-        if self._final is not None:
-            raise self._final
+        """Send a message until there is an answer. After a final error, every call raises that error again."""
+        if self._final_error is not None:
+            raise self._final_error
         if metrics:
             message.metrics.extend(pb.Metric(**asdict(metric)) for metric in metrics)
-        if message is not self._join and (logged := self.take_lines()):
+        if message is not self._join_message and (logged := self.take_lines()):
             message.log_lines.extend(pb.LogLine(**asdict(line)) for line in logged.lines)
             message.left_out_lines = logged.left_out
         if not self._reached:
@@ -324,34 +330,34 @@ class RunControl:
         message.number, message.epoch = self._number, self._epoch
         self.is_asking = True
         try:
-            return self._retried(message)
+            return self._ask_with_retries(message)
         finally:
             self.is_asking = False
 
-    def _retried(self, message: pb.WorkerMessage) -> pb.CoordinatorMessage:
-        pause_s = FIRST_PAUSE_S
+    def _ask_with_retries(self, message: pb.WorkerMessage) -> pb.CoordinatorMessage:
+        pause_s = MIN_PAUSE_S
         while True:
             try:
-                return self._try(message)
+                return self._ask_once(message)
             except UnavailableError as error:
                 self._hang_up()
                 self._check_time_limit(error)
             except PS2Error as error:
-                self._final = error
+                self._final_error = error
                 raise
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
-    def _try(self, message: pb.WorkerMessage) -> pb.CoordinatorMessage:
+    def _ask_once(self, message: pb.WorkerMessage) -> pb.CoordinatorMessage:
         if self._channel is None:
             self._channel = self._new_channel()
-            if message is not self._join:
-                joined = _checked(self._channel.ask(self._join)).joined
+            if message is not self._join_message:
+                joined = _checked(self._channel.ask(self._join_message)).joined
                 self._reached, self._failing_since_s = True, None
                 if joined.done and message.WhichOneof("ask") == "leave":
                     return pb.CoordinatorMessage(left=pb.Left())
                 if joined.done:
-                    raise StoppedError(f"another attempt of rank {self._join.join.rank} has returned a result")
+                    raise StoppedError(f"another attempt of rank {self._join_message.join.rank} has returned a result")
         answer = _checked(self._channel.ask(message))
         self._reached, self._failing_since_s = True, None
         return answer
@@ -370,17 +376,17 @@ class RunControl:
             self._failing_since_s = now_s
         limit_s = GIVE_UP_S
         if not self._reached:
-            # The cause of a timeout can be a firewall, or a busy driver.
+            # After a timeout, wait longer: its cause may be a busy driver. Other failures are hardly temporary.
             limit_s = 1.5 * GIVE_UP_S if isinstance(error.__cause__, TimeoutError) else FIRST_CONTACT_S
         if now_s - self._failing_since_s <= limit_s:
             return
         if self._reached:
-            self._final = UnavailableError(
+            self._final_error = UnavailableError(
                 f"the driver of this run cannot be reached at {self._address}, tried for {GIVE_UP_S:.0f} s: {error}"
             )
         else:
-            self._final = unreachable("the driver's run", self._address, error.__cause__ or error)
-        raise self._final from error
+            self._final_error = unreachable_error("the driver's run", self._address, error.__cause__ or error)
+        raise self._final_error from error
 
 
 def _checked(answer: pb.CoordinatorMessage) -> pb.CoordinatorMessage:

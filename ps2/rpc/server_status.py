@@ -1,4 +1,4 @@
-"""The status of a server. Each number is declared once, for messages, commands and Prometheus."""
+"""The status of a server. Each value is declared once, for messages, commands and Prometheus."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OK = "ok"
 
 @dataclass(frozen=True)
 class Metric:
-    """The Prometheus metric of a number. A counter's name is without "_total"."""
+    """A Prometheus metric. prometheus_client appends "_total" to the name of a counter."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -29,9 +29,9 @@ class OperationStatus:
 
     Attributes:
         seconds: time spent in the operation, without waits for locks.
-        keys: number of columns that requests named one by one; requests for whole rows name none.
-        buckets: entry i is the number of runs that took at most ``BUCKETS_S[i]`` and more than the bound before; the
-            last entry counts longer runs. Not part of status messages.
+        keys: number of columns or keys in requests; requests for whole rows count none.
+        buckets: the histogram of durations: entry i counts the runs that took more than ``BUCKETS_S[i - 1]`` and at
+            most ``BUCKETS_S[i]`` (server/metrics.py); the last entry counts longer runs. Status messages omit it.
     """
 
     name: str
@@ -49,11 +49,11 @@ class OperationStatus:
 
 @dataclass(frozen=True, slots=True)
 class MatrixStatus:
-    """The part of one matrix on this server; bytes and keys count this part.
+    """The shards of one matrix on this server; sizes and counts are those of the shards.
 
     Attributes:
         slots: number of keys for which a sparse matrix has memory.
-        waiting_keys: number of managed keys that wait for their slots.
+        waiting_keys: number of managed keys that were touched too rarely to have a slot.
         admitted_keys: number of times that a managed key got its slot.
         expired_keys: number of times that a managed key was removed because of its age.
         evicted_keys: number of times that a managed key was removed because of a limit or by a call.
@@ -73,11 +73,11 @@ class MatrixStatus:
 
     @property
     def key_counts(self) -> dict[str, int]:
-        """The numbers of keys, by name."""
+        """The counts of keys, by field name."""
         return {name: getattr(self, name) for name in KEY_COUNTS}
 
 
-# Numbers of keys in a MatrixStatus.
+# The fields of MatrixStatus that count keys.
 KEY_COUNTS = ("active_keys", "slots", "waiting_keys", "admitted_keys", "expired_keys", "evicted_keys")
 
 
@@ -86,14 +86,14 @@ class Counts:
     """A server's counts since its start.
 
     Attributes:
-        outcomes: number of answered requests by outcome: "ok" or the class of the error in ``ps2.errors``.
-        bytes_in: bytes of requests' arrays in the server's memory: keys unpacked, floats at full width.
-        bytes_out: bytes of replies' arrays in the server's memory.
+        outcomes: number of answered requests by outcome: "ok" or the name of an error class in ``ps2.errors``.
+        bytes_in: size of the requests' arrays in memory, after keys and narrowed floats were unpacked.
+        bytes_out: size of the replies' arrays in memory, before packing.
         lock_wait_s: seconds that requests waited for locks.
     """
 
     outcomes: dict[str, int]
-    in_progress: Annotated[int, Metric("ps2_requests_in_progress", "gauge", "Data requests under way")]
+    in_progress: Annotated[int, Metric("ps2_requests_in_progress", "gauge", "Data requests in progress")]
     waiting: Annotated[int, Metric("ps2_requests_waiting", "gauge", "Data requests that wait for the lock of a shard")]
     lock_waits: Annotated[int, Metric("ps2_lock_waits", "counter", "Locks of shards that a request had to wait for")]
     lock_wait_s: Annotated[
@@ -119,11 +119,11 @@ class ServerStatus(Counts):
     """A server's report about itself; sizes in bytes.
 
     Attributes:
-        connections: open data connections, without gRPC.
+        connections: number of open data connections, without gRPC connections.
         backup: the address of the server that has copies of this server's shards; "" if there is none.
         copies_bytes: size of the copies of other servers' shards.
         behind: number of shards whose copies on the backup are not up to date.
-        applied_scopes: number of tasks and sessions whose ids are remembered, over all shards.
+        applied_scopes: number of tasks and sessions whose ids of applied requests are stored, over all shards.
         container: the cluster manager's name of the server's container; "" if there is none.
     """
 
@@ -132,25 +132,23 @@ class ServerStatus(Counts):
     pid: int
     uptime_s: float
     matrices: tuple[MatrixStatus, ...]
-    memory_bytes: Annotated[int, Metric("ps2_memory_bytes", "gauge", "Memory taken by shards and requests under way")]
-    memory_limit_bytes: Annotated[int, Metric("ps2_memory_limit_bytes", "gauge", "Most memory that may be taken")]
+    memory_bytes: Annotated[int, Metric("ps2_memory_bytes", "gauge", "Memory of shards and of requests in progress")]
+    memory_limit_bytes: Annotated[int, Metric("ps2_memory_limit_bytes", "gauge", "Maximum of ps2_memory_bytes")]
     rss_bytes: int
     key_cache_hits: Annotated[
-        int, Metric("ps2_key_cache_hits", "counter", "Key sets named by their hash that were remembered")
+        int, Metric("ps2_key_cache_hits", "counter", "Key sets that were sent as a hash and found in the cache")
     ]
     key_cache_misses: Annotated[
-        int, Metric("ps2_key_cache_misses", "counter", "Key sets named by their hash that were not remembered")
+        int, Metric("ps2_key_cache_misses", "counter", "Key sets that were sent as a hash and not found in the cache")
     ]
-    key_cache_bytes: Annotated[
-        int, Metric("ps2_key_cache_bytes", "gauge", "Memory taken by key sets that are remembered")
-    ]
+    key_cache_bytes: Annotated[int, Metric("ps2_key_cache_bytes", "gauge", "Memory of the key sets in the cache")]
     connections: Annotated[int, Metric("ps2_connections", "gauge", "Open data connections")]
-    route_version: Annotated[int, Metric("ps2_route_version", "gauge", "Of the coordinator that this server follows")]
+    route_version: Annotated[int, Metric("ps2_route_version", "gauge", "Route version of the server's coordinator")]
     backup: str
-    copies_bytes: Annotated[int, Metric("ps2_copies_bytes", "gauge", "Memory taken by copies of other servers' shards")]
+    copies_bytes: Annotated[int, Metric("ps2_copies_bytes", "gauge", "Memory of the copies of other servers' shards")]
     behind: int
     applied_scopes: Annotated[
-        int, Metric("ps2_applied_scopes", "gauge", "Tasks and sessions whose ids are remembered, over all shards")
+        int, Metric("ps2_applied_scopes", "gauge", "Tasks and sessions whose request ids are stored, over all shards")
     ]
     container: str
     node: str
@@ -175,30 +173,30 @@ class ServerStatus(Counts):
 
 
 def metrics(status: ServerStatus) -> list[tuple[Metric, float]]:
-    """Return all single-number metrics."""
+    """Return all metrics that have one value per server, with their values."""
     sums = {name: sum(getattr(matrix, name) for matrix in status.matrices) for name in KEY_COUNTS}
     return [
-        *((metric, getattr(status, name)) for name, metric in _metrics().items()),
-        (Metric("ps2_matrices", "gauge", "Matrices that this server holds a part of"), len(status.matrices)),
+        *((metric, getattr(status, name)) for name, metric in _metric_by_field().items()),
+        (Metric("ps2_matrices", "gauge", "Matrices that have shards on this server"), len(status.matrices)),
         (Metric("ps2_active_keys", "gauge", "Keys of sparse matrices on this server"), sums["active_keys"]),
-        (Metric("ps2_key_slots", "gauge", "Keys of sparse matrices that there is memory for"), sums["slots"]),
-        (Metric("ps2_waiting_keys", "gauge", "Keys that wait for their slots"), sums["waiting_keys"]),
-        (Metric("ps2_admitted_keys", "counter", "Keys that got their slots"), sums["admitted_keys"]),
-        (Metric("ps2_expired_keys", "counter", "Keys that went by their age"), sums["expired_keys"]),
-        (Metric("ps2_evicted_keys", "counter", "Keys that went for others or by a call"), sums["evicted_keys"]),
+        (Metric("ps2_key_slots", "gauge", "Keys of sparse matrices that memory is allocated for"), sums["slots"]),
+        (Metric("ps2_waiting_keys", "gauge", "Managed keys touched too rarely to have a slot"), sums["waiting_keys"]),
+        (Metric("ps2_admitted_keys", "counter", "Managed keys that got a slot"), sums["admitted_keys"]),
+        (Metric("ps2_expired_keys", "counter", "Managed keys removed because of their age"), sums["expired_keys"]),
+        (Metric("ps2_evicted_keys", "counter", "Managed keys removed by a limit or a call"), sums["evicted_keys"]),
     ]
 
 
 @cache
-def _metrics() -> dict[str, Metric]:
+def _metric_by_field() -> dict[str, Metric]:
     hints = get_type_hints(ServerStatus, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
 
 def status_to_pb(status: ServerStatus) -> server_pb2.StatusReply:
-    numbers = {f.name: getattr(status, f.name) for f in fields(status)}
-    numbers["operations"] = [server_pb2.OperationStatus(**operation.as_data) for operation in status.operations]
-    numbers["matrices"] = [
+    values = {f.name: getattr(status, f.name) for f in fields(status)}
+    values["operations"] = [server_pb2.OperationStatus(**operation.as_data) for operation in status.operations]
+    values["matrices"] = [
         server_pb2.MatrixStatus(
             matrix=matrix.matrix,
             spec=spec_to_pb(matrix.spec),
@@ -209,17 +207,17 @@ def status_to_pb(status: ServerStatus) -> server_pb2.StatusReply:
         )
         for matrix in status.matrices
     ]
-    return server_pb2.StatusReply(requests=status.requests, failed=status.failed, **numbers)
+    return server_pb2.StatusReply(requests=status.requests, failed=status.failed, **values)
 
 
 def status_from_pb(message: server_pb2.StatusReply) -> ServerStatus:
-    numbers = {f.name: getattr(message, f.name) for f in fields(ServerStatus)}
-    numbers["outcomes"] = dict(message.outcomes)
-    numbers["operations"] = tuple(
+    values = {f.name: getattr(message, f.name) for f in fields(ServerStatus)}
+    values["outcomes"] = dict(message.outcomes)
+    values["operations"] = tuple(
         OperationStatus(operation.name, operation.count, operation.failures, operation.seconds, operation.keys)
         for operation in message.operations
     )
-    numbers["matrices"] = tuple(
+    values["matrices"] = tuple(
         MatrixStatus(
             matrix.matrix,
             spec_from_pb(matrix.spec),
@@ -230,4 +228,4 @@ def status_from_pb(message: server_pb2.StatusReply) -> ServerStatus:
         )
         for matrix in message.matrices
     )
-    return ServerStatus(**numbers)
+    return ServerStatus(**values)

@@ -1,4 +1,4 @@
-"""A gRPC server around a servicer: authentication, mapping of errors, health checks."""
+"""A gRPC server for one servicer: authentication, conversion of errors to statuses, health checks."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ T = TypeVar("T")
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 SERVING = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING).SerializeToString()
 
-# Calls that unauthenticated peers may make never block, so few threads suffice.
+# The calls that unauthenticated peers may make never block, so few threads are enough.
 UNAUTHENTICATED_THREADS = 2
 HANDSHAKE_TIMEOUT_S = 10.0
-# PS2's own clients close idle connections earlier.
+# The server closes a connection after this long without calls. PS2's own clients close idle connections earlier.
 IDLE_S = 1.5 * channel.IDLE_S
-# Maximum concurrent calls of one connection; a PS2 process makes few.
+# Maximum number of concurrent calls on one connection; a PS2 process makes few.
 MAX_STREAMS = 256
 # Maximum number of connections; each client process has one. Half of the open files are reserved for other uses.
 MAX_CONNECTIONS = 4096
@@ -56,11 +56,11 @@ class RpcServer:
         threads: int,
         wire: WireConfig,
     ) -> None:
-        """Bind and start; ``servicer`` has one method per rpc, with its name; Execute takes and returns bytes.
+        """Bind and start. ``servicer`` has a method for each rpc, with the same name; Execute takes and returns bytes.
 
         ``listen`` is ``host:port``, or ``host:first-last`` for the first free port; port 0: any port. A host name means
-        its first address on this host, as for data ports. (gRPC itself would listen on all addresses of the name, even
-        if another process has the port on some of them.) Callers and the server prove to each other that they know
+        its first address on this host, as for data ports. (gRPC would listen on all addresses of the name, even if
+        another process has the port on one of them.) Callers and the server prove to each other that they know
         ``token``; it can be None only on loopback.
         """
         host, ports = split_listen(listen)
@@ -87,9 +87,9 @@ class RpcServer:
     def _bind(self, host: str, ports: Sequence[int], wire: WireConfig) -> int:
         """Bind the first free port and return it. Raises OSError or RuntimeError if none is free."""
         for port in ports:
-            family, (ip, _, *rest) = resolve(host, port)
+            family, (ip, _, *ipv6_fields) = resolve(host, port)
             # gRPC would log a failed attempt to bind.
-            if port != ports[-1] and not is_free(family, (ip, port, *rest)):
+            if port != ports[-1] and not is_free(family, (ip, port, *ipv6_fields)):
                 continue
             address = join_address(ip, port)
             try:
@@ -115,6 +115,7 @@ def server_options(wire: WireConfig) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", wire.request_limit_bytes + MAX_HEADER_BYTES),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        # Half of the clients' ping interval, in ms: gRPC disconnects clients that ping more often.
         ("grpc.http2.min_ping_interval_without_data_ms", int(wire.keepalive_s * 500)),
         ("grpc.keepalive_permit_without_calls", 1),
         # Unauthenticated peers may connect and stay silent, or make only calls that need no token.
@@ -136,7 +137,7 @@ class _Threads(ThreadPoolExecutor):
     """
 
     def __init__(self, count: int, name: str) -> None:
-        """Raises LaunchError if this process cannot start that many threads."""
+        """Raises LaunchError if this process cannot start ``count`` threads."""
         super().__init__(count, thread_name_prefix=name)
         all_started = threading.Barrier(count + 1)
         try:
@@ -178,9 +179,9 @@ class _Handlers(grpc.GenericRpcHandler):
             f"/{service.full_name}/{method.name}": _handler(method, getattr(servicer, method.name))
             for method in service.methods
         }
-        # A server that answers is serving: there is no health per service, and no watching.
+        # A server that answers is healthy. The health of single services and the method Watch are not supported.
         self._health = _for_unauthenticated(lambda context: SERVING, unauthenticated_threads)
-        self._challenge = _for_unauthenticated(self._answer, unauthenticated_threads)
+        self._challenge = _for_unauthenticated(self._answer_challenge, unauthenticated_threads)
         self._refusal = _for_unauthenticated(_refuse, unauthenticated_threads)
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
@@ -195,7 +196,7 @@ class _Handlers(grpc.GenericRpcHandler):
         admitted = self._gatekeeper.admit(details.method, claim) if claim is not None else None
         return self._refusal if admitted is None else handler(admitted)
 
-    def _answer(self, context: grpc.ServicerContext) -> bytes:
+    def _answer_challenge(self, context: grpc.ServicerContext) -> bytes:
         if self._gatekeeper is None:
             return auth_pb2.ChallengeReply().SerializeToString()
         client_nonce: Any = dict(context.invocation_metadata()).get(NONCE_KEY, b"")
@@ -206,7 +207,7 @@ class _Handlers(grpc.GenericRpcHandler):
 
 
 def _claim(metadata: Any) -> Claim | None:
-    """Return the proof that comes with a call; None if there is none."""
+    """Return the proof in a call's metadata; None if there is none."""
     proof = dict(metadata).get(CALL_KEY)
     if proof is None:
         return None
@@ -225,7 +226,7 @@ def _refuse(context: grpc.ServicerContext) -> NoReturn:
 
 
 def _for_unauthenticated(answer: Callable[[grpc.ServicerContext], bytes], threads: _Threads) -> Any:
-    """Return a handler that reads no message. HTTP/2 does not distinguish one message from a stream of messages."""
+    """Return a handler that reads no message: a stream handler, because in HTTP/2 a unary call is a stream of one."""
 
     def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         return answer(context)
@@ -235,8 +236,8 @@ def _for_unauthenticated(answer: Callable[[grpc.ServicerContext], bytes], thread
 
 
 def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Callable[[Admitted | None], Any]:
-    """Return a factory of handlers. A handler runs one call, whose sender was admitted or needs no token."""
-    # Frames stay bytes: ``execute`` decodes and encodes them.
+    """Return a function from an admitted caller (None if no token is needed) to the gRPC handler of its call."""
+    # Messages named ...Frame stay bytes: rpc/execute.py decodes and encodes them.
     is_frame = method.input_type.name.endswith("Frame")
     parse = message_factory.GetMessageClass(method.input_type).FromString
 
@@ -253,10 +254,12 @@ def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Callable[[Admi
 
 
 def _guard(run: Callable[[bytes], bytes], admitted: Admitted | None) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+    """Return a handler that checks the caller's proof of the message, and proves and converts the answer."""
+
     def call(request: bytes, context: grpc.ServicerContext) -> bytes:
         try:
-            if admitted is not None and not admitted.brings(request):
-                raise AuthError("the received message is not the one that was sent")
+            if admitted is not None and not admitted.covers(request):
+                raise AuthError("the received message differs from the message that the caller's proof covers")
             reply = run(request)
         except Exception as error:
             _abort(context, error, admitted)

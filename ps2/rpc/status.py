@@ -1,4 +1,4 @@
-"""Conversion between errors and gRPC statuses, with one table for both directions."""
+"""Conversion between PS2's errors and gRPC statuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DETAIL_KEY = "ps2-error-bin"
 # Trailing metadata are sent in one HTTP/2 header block.
 MAX_METADATA_BYTES = 64 * 1024
 
-STATUS: dict[type[PS2Error], grpc.StatusCode] = {
+CODE_BY_ERROR: dict[type[PS2Error], grpc.StatusCode] = {
     errors.PS2Error: grpc.StatusCode.INTERNAL,
     errors.UsageError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -52,8 +52,8 @@ STATUS: dict[type[PS2Error], grpc.StatusCode] = {
     errors.WorkerError: grpc.StatusCode.ABORTED,
 }
 
-# Errors raised by gRPC itself, without an answer of a PS2 server.
-BARE: dict[grpc.StatusCode, type[PS2Error]] = {
+# The errors for statuses that gRPC itself raises, without an answer of a PS2 server.
+ERROR_BY_CODE: dict[grpc.StatusCode, type[PS2Error]] = {
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.CANCELLED: UnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
@@ -71,16 +71,16 @@ class RpcFailure(Protocol):
 
 
 def to_status(error: PS2Error) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
-    """Return the status code, its details and the trailing metadata for an error."""
+    """Return the status code, the text and the trailing metadata of an error."""
     detail = to_detail(error)
     summary = detail.message.splitlines()[-1][:500] if detail.message else detail.type
-    return STATUS[known_class(error)], summary, ((DETAIL_KEY, detail.SerializeToString()),)
+    return CODE_BY_ERROR[known_class(error)], summary, ((DETAIL_KEY, detail.SerializeToString()),)
 
 
 def from_rpc(failure: RpcFailure, address: str) -> PS2Error:
     """Return the error of a failed call to ``address``."""
     detail = error_detail(failure)
-    return from_bare(failure, address) if detail is None else from_detail(pb.ErrorDetail.FromString(detail))
+    return from_code(failure, address) if detail is None else from_detail(pb.ErrorDetail.FromString(detail))
 
 
 def error_detail(failure: RpcFailure) -> bytes | None:
@@ -88,7 +88,7 @@ def error_detail(failure: RpcFailure) -> bytes | None:
     return dict(failure.trailing_metadata() or ()).get(DETAIL_KEY)
 
 
-def from_bare(failure: RpcFailure, address: str) -> PS2Error:
-    """Return the error of a failed call from gRPC's status alone, without the unproven details in the answer."""
+def from_code(failure: RpcFailure, address: str) -> PS2Error:
+    """Return the error for the status code of a failed call; ignore the answer's error detail, which has no proof."""
     code = failure.code()
-    return BARE.get(code, PS2Error)(f"{address}: {code.name.lower()}: {failure.details()}")
+    return ERROR_BY_CODE.get(code, PS2Error)(f"{address}: {code.name.lower()}: {failure.details()}")

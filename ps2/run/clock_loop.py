@@ -13,7 +13,7 @@ from ps2.client.fleet import FleetRef
 from ps2.errors import PS2Error, RolledBack, UsageError
 from ps2.logs import TEXT, LogFormat
 from ps2.protocol.plain_data import decode
-from ps2.rpc.run_control import ClockTimes, Entered, Joined, Logged, Report, RunControl
+from ps2.rpc.run_control import ClockEntry, ClockTimes, JoinReply, Logged, Report, RunControl
 from ps2.run.prefetch import Freshness, Prefetches, ProgressPoller
 from ps2.run.rotation import IDLE
 from ps2.run.turns import Turn
@@ -73,7 +73,7 @@ class Inbox:
         self.newest: Any = None
         self._num_returned = 0  # the number of messages that ``take`` has returned
 
-    def enter(self, entry: Entered) -> None:
+    def enter(self, entry: ClockEntry) -> None:
         """Record the newest message and the count that arrived with a clock."""
         if entry.message:
             self.newest = decode(entry.message)
@@ -106,7 +106,7 @@ class ClockLoop:
     """
 
     def __init__(
-        self, ref: RunRef, rank: int, joined: Joined, control: RunControl, session: Session, ids: RunIds
+        self, ref: RunRef, rank: int, joined: JoinReply, control: RunControl, session: Session, ids: RunIds
     ) -> None:
         self.ref = ref
         self.rank = rank
@@ -127,7 +127,7 @@ class ClockLoop:
         ids.epoch = ids.seen = joined.epoch
         self._prepare(joined, 0, 0)
 
-    def _prepare(self, joined: Joined, mutations: int, points: int) -> None:
+    def _prepare(self, joined: JoinReply, mutations: int, points: int) -> None:
         """Prepare to enter the clock of ``joined``.
 
         ``mutations`` and ``points`` are the numbers of mutations and synchronisation points before the first clock.
@@ -148,7 +148,7 @@ class ClockLoop:
         self.ids.settled = 2 * joined.clock
         self.ids.enter(2 * self.ref.first, mutations)
 
-    def _first_view(self, joined: Joined) -> Freshness:
+    def _first_view(self, joined: JoinReply) -> Freshness:
         first, staleness = self.ref.first, self.ref.staleness
         return Freshness(first, first if staleness is None else first + staleness, joined.epoch)
 
@@ -284,7 +284,7 @@ class ClockLoop:
         metrics, self.metrics = self.metrics, []
         return metrics
 
-    def _enter(self, clock: int, times: ClockTimes) -> Entered:
+    def _enter(self, clock: int, times: ClockTimes) -> ClockEntry:
         """Wait until a clock may be entered. ``_flush_for`` has sent the changes that must be on the servers before."""
         applied = clock if self._first_unapplied is None else min(clock, self._first_unapplied)
         epoch = self.ids.epoch
@@ -307,7 +307,7 @@ class ClockLoop:
         self.prefetches.enter(entry.clock, entry.horizon, entry.epoch)
         return entry
 
-    def _split_wait(self, entry: Entered) -> None:
+    def _split_wait(self, entry: ClockEntry) -> None:
         """Divide the wait for a clock into waits for other workers, for calls in the driver, and the coordinator."""
         stopwatch = self.session.stopwatch
         stopwatch.move(entry.on_clock, "wait", to="on_clock")

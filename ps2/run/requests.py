@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ps2.errors import StoppedError
 from ps2.protocol.plain_data import LIMIT_BYTES
-from ps2.rpc.run_control import UNKNOWN_START, Entered, Joined, Report, StartTimes
+from ps2.rpc.run_control import UNKNOWN_START, ClockEntry, JoinReply, Report, StartTimes
 from ps2.run.rank_leases import RankLease, Wake
 from ps2.run.state import Coroutine, RunState
 from ps2.run.sync_points import Point, where
@@ -22,7 +22,7 @@ class WorkerRequests:
     def __init__(self, run: RunState) -> None:
         self._run = run
 
-    def acquire_rank(self, lease: RankLease, start: StartTimes = UNKNOWN_START) -> Coroutine[Joined]:
+    def acquire_rank(self, lease: RankLease, start: StartTimes = UNKNOWN_START) -> Coroutine[JoinReply]:
         """Give an attempt its rank; wait while another attempt holds it.
 
         The same attempt on a newer connection takes the rank over. If the rank has already returned a result, the
@@ -36,7 +36,7 @@ class WorkerRequests:
         finally:
             run.leases.waiting.remove(lease)
         if rank in run.results:
-            return Joined(run.workers, 0, run.epoch, 0.0, done=True)
+            return JoinReply(run.workers, 0, run.epoch, 0.0, done=True)
         if (previous := run.leases.holder(rank)) is not None:
             run.release_rank(previous)
         run.leases.grant(lease)
@@ -45,7 +45,7 @@ class WorkerRequests:
         now_s = time.monotonic() - run.began_s
         if (times := run.spans.joined(lease, clock, start, now_s)) is not None:
             run.timeline[rank].append(times)
-        return Joined(run.workers, clock, run.epoch, now_s, done=False)
+        return JoinReply(run.workers, clock, run.epoch, now_s, done=False)
 
     def arrive(
         self,
@@ -55,7 +55,7 @@ class WorkerRequests:
         epoch: int,
         reports: Sequence[Report] = (),
         until: int = 0,
-    ) -> Coroutine[Entered]:
+    ) -> Coroutine[ClockEntry]:
         """Let a worker enter a clock once the other workers allow it. The worker's loop ends before clock ``until``."""
         run = self._run
         yield from run.check(lease)

@@ -15,7 +15,7 @@ from threading import RLock, get_ident
 from typing import Protocol, TypeVar
 
 from ps2.errors import InputError, LimitError, PS2Error, RunEndedError, StoppedError, WorkerError
-from ps2.rpc.run_control import ClockTimes, Entered, Logged, LogLines, Report
+from ps2.rpc.run_control import ClockEntry, ClockTimes, Logged, LogLines, Report
 from ps2.run.clocks import Clocks, Cut, CutLog, Release
 from ps2.run.journal import Journal
 from ps2.run.rank_leases import RankLease, RankLeases, Wake
@@ -91,7 +91,7 @@ class RunState:
         self.log_urls: dict[int, str] = {}  # rank -> URL of its executor's log, if Spark knows it
         self.turn_budget = TurnBudget(self.workers)
         self.cuts = CutLog()
-        self.entries: dict[int, Entered] = {}
+        self.entries: dict[int, ClockEntry] = {}
         self.polling: dict[Wake, int] = {}  # the ``wake`` of a progress request -> rank
         self.blocked: dict[int, str] = {}  # rank -> the reason of its wait, unless it waits for a clock
         self._recorded: dict[int, int] = {}  # attempt -> the number of its last recorded message
@@ -347,7 +347,7 @@ class RunState:
             driver_wait_s = max(arrived_s, self._finished_s.get(self.clocks.needed(release.clock), now_s))
             on_clock_s, checkpoint_s = self.spans.calls_within(driver_wait_s - self.began_s, now_s - self.began_s)
             stopped = self.journal.stopped
-            self.entries[release.rank] = Entered(
+            self.entries[release.rank] = ClockEntry(
                 *(release.clock, release.horizon, self.epoch, on_clock_s),
                 *(self.journal.count, self.journal.newest, None if stopped is None else stopped.end),
                 budget_s=self.turn_budget.seconds,

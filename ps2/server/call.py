@@ -1,4 +1,4 @@
-"""Runs an operation of the table on its shards, with the arrays that it declares."""
+"""Runs an ``@op`` operation on its shards, after a check of the request against the operation's declaration."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Value = Array | float | tuple[Array, ...] | None
 
 
 def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | None) -> Value:
-    """Check a request's arrays against the operation's declaration, and run the operation.
+    """Check a request's arrays against the operation's declaration, run the operation, and return its result.
 
-    ``keys`` replaces the array of slots; None if the request sends that array.
+    ``keys``: the request's key set, which replaces the array of slots; None if the request has that array.
     """
     shard = shards[0]
-    others = [other.spec.dtype for other in shards[1:]] if operation.others else None
-    scalars = op.check(len(operation.rows), shard.spec.dtype, operation.params, others)
-    sent_operands = [operand for operand in op.request_operands if keys is None or operand[1] != "slots"]
-    if len(operation.arrays) != len(sent_operands) or (keys is not None and "slots" not in op.arrays):
+    other_dtypes = [other.spec.dtype for other in shards[1:]] if operation.others else None
+    scalars = op.check(len(operation.rows), shard.spec.dtype, operation.params, other_dtypes)
+    array_operands = [operand for operand in op.request_operands if keys is None or operand[1] != "slots"]
+    if len(operation.arrays) != len(array_operands) or (keys is not None and "slots" not in op.arrays):
         raise ShapeError(
             f"operation {op.name!r} takes {', '.join(op.arrays) or 'no arrays'}, got {len(operation.arrays)} arrays"
             f"{' and a set of keys' if keys is not None else ''}"
@@ -39,22 +39,22 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
     row_shards = shards[:1]
     if not is_single:
         row_shards = [other for name, other in zip(op.reads, shards, strict=True) if name in op.row_names]
-    vectors = operation.rows if is_single else tuple(with_shards(row_shards, operation.rows))
-    if op.writes and len(set(vectors)) < len(vectors) and len(op.operands) > 2:
+    distinct_rows = set(operation.rows if is_single else with_shards(row_shards, operation.rows))
+    if op.writes and len(distinct_rows) < len(operation.rows) and len(op.operands) > 2:
         raise ConfigError(f"operation {op.name!r}: expected distinct vectors, got rows {list(operation.rows)}")
-    if is_single:  # with several shards, which are dense, ``contiguous_rows`` checks the rows before any change
-        for number in operation.rows:
-            shard.check_row(number)
+    if is_single:  # with several shards, ``contiguous_rows`` checks the rows, before any change: all shards are dense
+        for row_id in operation.rows:
+            shard.check_row(row_id)
     arrays = [
         _check_array(op, operand, array, shard, operation)
-        for operand, array in zip(sent_operands, operation.arrays, strict=True)
+        for operand, array in zip(array_operands, operation.arrays, strict=True)
     ]
-    shapes = {name: (along, array.shape) for (name, _, along), array in zip(sent_operands, arrays, strict=True)}
+    shapes = {name: (along, array.shape) for (name, _, along), array in zip(array_operands, arrays, strict=True)}
     known_lengths = {BLOCK: shard.rows} if keys is None else {BLOCK: shard.rows, "slots": keys.count}
     lengths(f"operation {op.name!r}", shapes, known_lengths)
-    # Find the slots first: adding keys may move the array that the row views belong to.
+    # Find the slots before the row views are created: adding keys may reallocate the shard's array.
     if keys is not None:
-        arrays.insert(op.arrays.index("slots"), keys.find(shard, op.creates))
+        arrays.insert(op.arrays.index("slots"), keys.slots_on(shard, op.creates))
     request_arrays = iter(arrays)
     operands: list[Any] = []
     with contiguous_rows(row_shards, operation.rows, bool(op.writes)) as rows:
@@ -64,7 +64,7 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
             if kind == "row":
                 operands.append(next(views))
             elif kind in SHARD_KINDS:
-                operands.append(_whole_shard(op, kind, owner))
+                operands.append(_shard_values(op, kind, owner))
             elif kind == "partition":
                 operands.append(shard.partition)
             else:
@@ -75,15 +75,17 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
             if op.initial and policy is not None and not policy.initial.is_zero:  # absent keys have initial values
                 slots = operands[op.operands.index("slots")]
                 columns = (
-                    keys.all(shard) if keys is not None else operation.arrays[op.arrays.index("slots")].reshape(-1)
+                    keys.columns_on(shard)
+                    if keys is not None
+                    else operation.arrays[op.arrays.index("slots")].reshape(-1)
                 )
                 _fill_absent(op, operation, shard, columns, slots, value)
             return value
         return _run_across(op, operation, shards, operands, scalars)
 
 
-def _whole_shard(op: Op, kind: str, shard: Shard) -> Array:
-    """Return a whole shard in the layout that the operation expects."""
+def _shard_values(op: Op, kind: str, shard: Shard) -> Array:
+    """Return all values of a shard in the layout that the operation expects."""
     if kind == "blocks":
         return shard.blocks
     if shard.spec.layout == "column":
@@ -107,7 +109,7 @@ def _run(op: Op, operation: Operation, shard: Shard, operands: Sequence[Any], sc
 def _run_across(
     op: Op, operation: Operation, shards: Sequence[Shard], operands: Sequence[Any], scalars: Mapping[str, Any]
 ) -> Value:
-    """Run an operation on several matrices, over all columns: it does not use the touched columns to skip zeros."""
+    """Run an operation on several matrices. It reads all columns, and does not skip columns that were never touched."""
     rows = dict(zip(op.row_names, operation.rows, strict=True))
     for name, shard in zip(op.reads, shards, strict=True):
         if name in op.writes and name in rows:
@@ -121,7 +123,7 @@ def _run_across(
 
 
 def _without_views(value: Value, shard: Shard) -> Value:
-    """Return the value with copies in place of views of the shard, because it is sent after the lock is released."""
+    """Return the value with copies of views of the shard, because the reply is sent after the lock is released."""
     if isinstance(value, tuple):
         return tuple(array.copy() if np.may_share_memory(array, shard.array) else array for array in value)
     if isinstance(value, np.ndarray) and np.may_share_memory(value, shard.array):
@@ -130,7 +132,7 @@ def _without_views(value: Value, shard: Shard) -> Value:
 
 
 def to_result(value: Value) -> Result:
-    """Return the value of an operation as a result to send."""
+    """Return an operation's value as a Result."""
     if value is None:
         return NO_RESULT
     if isinstance(value, np.ndarray):
@@ -148,7 +150,7 @@ def _check_array(op: Op, operand: tuple[str, str, Along], array: Array, shard: S
         return array
     expected = {"values": shard.spec.np_dtype, "floats": np.dtype(np.float64)}.get(kind, np.dtype(np.int64))
     if operation.wire is not None and kind == "values" and array.dtype == np.float32:
-        array = array.astype(expected, copy=False)  # it was compressed for the transfer
+        array = array.astype(expected, copy=False)  # packed for the transfer, and unpacked as float32
     if array.dtype != expected:
         raise DTypeError(f"operation {op.name!r}: expected {kind} of {expected}, got {array.dtype}")
     if kind == "slots":
@@ -159,7 +161,7 @@ def _check_array(op: Op, operand: tuple[str, str, Along], array: Array, shard: S
 
 
 def slot_keys(shard: Shard, operation: Operation) -> Array:
-    """Return the keys of a sparse shard in slot order, from ``start`` to ``stop`` of the operation's params."""
+    """Return the keys of a sparse shard's slots ``start`` to ``stop - 1``, which are params of the operation."""
     if shard.index is None:
         raise UsageError("operation 'keys' works on sparse vectors")
     start, stop = int(operation.params.get("start", 0)), int(operation.params.get("stop", -1))
@@ -172,7 +174,7 @@ def slot_keys(shard: Shard, operation: Operation) -> Array:
 def _fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64s, slots: Int64s, answer: Any) -> None:
     """Write the initial values of absent keys (slot -1) into an operation's answer, in place.
 
-    The answer has shape (n,) for one row, (n, rows) for blocks, else (rows, n).
+    The answer has shape (n,) for one row, (n, rows) for blocks, otherwise (rows, n).
     """
     absent = np.flatnonzero(slots < 0)
     if not absent.size or shard.spec.key_policy is None:

@@ -1,10 +1,10 @@
-"""Copies of shards on a backup: the primary's changes, and how the backup applies them.
+"""Copies of shards on a backup server: the changes that the primary sends, and how the backup applies them.
 
-The primary sends each operation itself, so the copy becomes equal bit by bit, with keys in the same slots. Only users'
-functions are not repeated: the primary sends the rows that a function wrote.
+The primary forwards each operation, and the backup runs it again, so that the copy becomes equal bit by bit, with keys
+in the same slots. Users' functions do not run again: the primary sends the rows that a function wrote.
 
-A transfer sends the full state of a shard. It is a sequence of operations that only servers send ("clear", "insert",
-"push", "kept", "living", "state", "full"). Transfers are numbered, so that delayed requests of an aborted transfer
+A transfer sends the full state of a shard, as operations that only servers send ("clear", "insert", "push",
+"columns_push", "kept", "living", "state", "full"). Transfers are numbered, so delayed requests of an aborted transfer
 change nothing.
 """
 
@@ -28,10 +28,11 @@ from ps2.server.reply_cache import CachedReply, ReplyCache
 from ps2.server.shard import Shard, with_shards
 from ps2.server.shard_snapshot import ids_json
 
-# The scope of the request ids of transfers.
+# The scope of the request ids of transfers; part of the protocol between servers.
 TRANSFER = "ps2 filling"
+# Maximum size of the array in one operation of a transfer.
 BLOCK_BYTES = 4 << 20
-# Operations for the keys that a failed operation added or touched. They do not mark the request as applied.
+# Operations that forward the keys which a failed operation added or touched. They do not mark the request as applied.
 FAILURE_CHANGES = ("insert", "touched")
 
 
@@ -48,8 +49,8 @@ class Change:
 
 
 def operation_change(operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None) -> Change:
-    """Return the change of an operation that is declared by ``@op``."""
-    # Compressed floats are forwarded uncompressed: compressing them again need not give the same bits.
+    """Return the change that an ``@op`` operation made."""
+    # Floats that were received as float32 are forwarded in the shard's dtype: packing them again could change bits.
     dtype = shards[0].spec.np_dtype
     arrays = operation.arrays
     if operation.wire is not None:
@@ -60,11 +61,11 @@ def operation_change(operation: Operation, shards: tuple[Shard, ...], keys: KeyS
 def function_change(
     operation: Operation, shards: tuple[Shard, ...], position: int, result: Result, last: bool
 ) -> Change:
-    """Return the change of a user's function: the rows that it wrote, and its result.
+    """Return the change of a user's function: the rows that the function wrote, and its result.
 
-    ``last``: True if no later operation can change the rows before they are sent, so that they need not be copied.
+    ``last``: True if no later operation can change the rows before they are sent; then they need no copy.
     """
-    rows = [shard.row(number) for shard, number in with_shards(shards, operation.rows)]
+    rows = [shard.row(row_id) for shard, row_id in with_shards(shards, operation.rows)]
     arrays = (result.arrays[0], *(rows if last else [row.copy() for row in rows]))
     return Change(shards, replace(operation, name="mapped", params={"position": position}, arrays=arrays))
 
@@ -76,26 +77,28 @@ def reply_change(operation: Operation, shards: tuple[Shard, ...], position: int,
 
 
 def insert_change(operation: Operation, shard: Shard, live: int) -> Change:
-    """Return the change of a failed operation: the keys that it added after the first ``live``."""
+    """Return the change of a failed operation: the keys that it added to a shard with ``live`` keys."""
     assert shard.index is not None
     keys = shard.index.keys[live:]
     return Change((shard,), Operation("insert", operation.matrix, operation.partition, arrays=(keys,)))
 
 
 def touch_change(operation: Operation, shard: Shard, keys: KeySet | None, touches: int) -> Change:
-    """Return the change of a failed operation that has touched managed keys since the shard's count was ``touches``."""
-    columns = keys.all(shard) if keys is not None else operation.arrays[lookup(operation.name).arrays.index("slots")]
+    """Return the change of a failed operation that touched managed keys; ``touches``: the shard's count before it."""
+    columns = (
+        keys.columns_on(shard) if keys is not None else operation.arrays[lookup(operation.name).arrays.index("slots")]
+    )
     params = {"touches": touches}
     return Change((shard,), Operation("touched", operation.matrix, operation.partition, (), params, (columns,)))
 
 
 def id_operation(shard_id: ShardId) -> Operation:
-    """Return an operation that only makes the copy record the request's id."""
+    """Return an operation that changes no value, for a copy that must only record the request's id."""
     return Operation("noted", *shard_id)
 
 
 def forwarded_operations(changes: Sequence[Change]) -> list[Operation]:
-    """Return the operations to forward."""
+    """Return the operations to forward; an operation with the key set of the operation before it omits the keys."""
     operations: list[Operation] = []
     previous: Change | None = None
     for change in changes:
@@ -103,7 +106,7 @@ def forwarded_operations(changes: Sequence[Change]) -> list[Operation]:
         if change.keys is not None:
             shard = change.shards[0]
             is_repeated = previous is not None and previous.keys is change.keys and previous.shards[0] is shard
-            columns = None if is_repeated else change.keys.all(shard)
+            columns = None if is_repeated else change.keys.columns_on(shard)
             operation = replace(operation, keys=Keys(change.keys.count, columns))
         operations.append(operation)
         previous = change
@@ -118,8 +121,8 @@ def transfer_operations(shard_id: ShardId, shard: Shard, replies: ReplyCache) ->
             yield Operation("insert", *shard_id, arrays=(keys,))
     yield from _columns(shard_id, shard) if shard.spec.layout == "column" else _rows(shard_id, shard)
     if shard.managed is not None:
-        for piece in shard.managed.state():
-            for block in _blocks(piece):
+        for state_bytes in shard.managed.state():
+            for block in _blocks(state_bytes):
                 yield Operation("living", *shard_id, arrays=(block,))
     for reply in replies.shard_replies(shard_id):
         yield _reply_operation(reply)
@@ -130,13 +133,13 @@ def transfer_operations(shard_id: ShardId, shard: Shard, replies: ReplyCache) ->
 
 def _rows(shard_id: ShardId, shard: Shard) -> Iterator[Operation]:
     unused = shard.unused
-    for number in range(shard.rows):
-        if number in unused:
+    for row_id in range(shard.rows):
+        if row_id in unused:
             continue
         start = 0
-        for block in _blocks(shard.row(number)):
+        for block in _blocks(shard.row(row_id)):
             if _bits(block).any():
-                yield Operation("push", *shard_id, rows=(number,), params={"start": start}, arrays=(block,))
+                yield Operation("push", *shard_id, rows=(row_id,), params={"start": start}, arrays=(block,))
             start += block.size
 
 
@@ -150,7 +153,7 @@ def _columns(shard_id: ShardId, shard: Shard) -> Iterator[Operation]:
 
 
 def _bits(values: Array) -> Array:
-    """Return the values' bits. A copy is cleared to 0.0, so -0.0 has to be sent."""
+    """Return the values as unsigned integers. "clear" writes 0.0, so -0.0 must be sent."""
     return values.view(f"u{values.itemsize}")
 
 
@@ -161,7 +164,7 @@ def _blocks(array: Array) -> Iterator[Array]:
 
 
 def _reply_operation(reply: CachedReply) -> Operation:
-    """Return the operation that sends a cached reply. Outside of a transfer, the backup uses the id of the request."""
+    """Return the operation that sends a cached reply. Outside of a transfer, the backup uses the request's id."""
     id = reply.id
     head = [id.scope, id.number, id.part, id.series, id.stage, reply.position, reply.result.scalar]
     head_bytes = np.frombuffer(json.dumps(head).encode(), np.uint8)
@@ -188,9 +191,9 @@ class Copies:
         self._keys = keys
 
     def apply(self, request: Request, shards: Sequence[tuple[Shard, ...]], keys: Sequence[KeySet | None]) -> Reply:
-        """Apply a forwarded request as a whole, once.
+        """Apply a forwarded request, unless it was applied before.
 
-        If the request fails after a change, the copies are inconsistent and not usable until they are sent again.
+        If the request fails after a change, the copies are inconsistent, and unusable until they are sent again.
         """
         id = request.id
         if id is None:
@@ -204,22 +207,22 @@ class Copies:
             shards_by_id.update(zip(operation.shard_ids, operation_shards, strict=True))
         for shard_id, shard in shards_by_id.items():
             if shard.incomplete:
-                raise StaleRouteError(f"{_copy_name(shard_id)} cannot be used before it has been sent as a whole")
+                raise StaleRouteError(f"{_copy_name(shard_id)} cannot be used before its transfer is complete")
             _check_not_sealed(shard, shard_id, request.route_version)
-        known = {
+        is_known = {
             shard: shard.applied.covers(id, request.begun - 1) if request.begun else id in shard.applied
             for shard in shards_by_id.values()
         }
         changed: set[Shard] = set()
         for operation, operation_shards, key_set in zip(request.operations, shards, keys, strict=True):
-            if known[operation_shards[0]] and operation.name not in FAILURE_CHANGES:
+            if is_known[operation_shards[0]] and operation.name not in FAILURE_CHANGES:
                 continue
             try:
                 self._apply(operation, operation_shards, key_set, id)
             except Exception as error:
                 if changed or not isinstance(error, PS2Error):
-                    for inconsistent in shards_by_id.values():
-                        inconsistent.incomplete = True
+                    for shard in shards_by_id.values():
+                        shard.incomplete = True
                 raise
             if operation.name not in FAILURE_CHANGES:
                 changed.update(operation_shards)
@@ -228,7 +231,7 @@ class Copies:
                 shard.applied.add_begun(id, request.begun)
             else:
                 shard.applied.add(id)
-        return Reply((NO_RESULT,) * len(shards), all(known.values()))
+        return Reply((NO_RESULT,) * len(shards), all(is_known.values()))
 
     def _apply(self, operation: Operation, shards: Sequence[Shard], keys: KeySet | None, id: RequestId) -> None:
         if operation.name == "insert":
@@ -247,21 +250,22 @@ class Copies:
         elif operation.name != "noted":
             call(lookup(operation.name), operation, shards, keys)
 
-    def _receive(self, operation: Operation, shard: Shard, session: tuple[int, int]) -> None:
+    def _receive(self, operation: Operation, shard: Shard, transfer: tuple[int, int]) -> None:
+        """Apply an operation of a transfer; ``transfer``: its route version and number."""
         shard_id = (operation.matrix, operation.partition)
-        where = f"partition {operation.partition} of matrix {operation.matrix:x}"
-        _check_not_sealed(shard, shard_id, session[0])
+        name = f"partition {operation.partition} of matrix {operation.matrix:x}"
+        _check_not_sealed(shard, shard_id, transfer[0])
         if operation.name == "clear":
-            if session <= shard.newest_transfer:
-                raise StaleRouteError(f"this transfer of {where} is no longer current")
-            shard.newest_transfer, shard.incomplete = session, True
-            shard.arriving, shard.arriving_keys = [], []
+            if transfer <= shard.newest_transfer:
+                raise StaleRouteError(f"this transfer of {name} is no longer current")
+            shard.newest_transfer, shard.incomplete = transfer, True
+            shard.received_state, shard.received_key_state = [], []
             self._replies.forget(shard_id)
             self._keys.forget(operation.matrix)
             shard.reset(int(operation.params["rows"]))
             return
-        if not shard.incomplete or session != shard.newest_transfer:
-            raise StaleRouteError(f"this transfer of {where} is no longer current")
+        if not shard.incomplete or transfer != shard.newest_transfer:
+            raise StaleRouteError(f"this transfer of {name} is no longer current")
         if operation.name == "insert":
             _insert(operation, shard)
         elif operation.name in ("push", "columns_push"):
@@ -269,16 +273,16 @@ class Copies:
         elif operation.name == "kept":
             self._replies.put(_read_reply(operation, None))
         elif operation.name == "living":
-            shard.arriving_keys.append(operation.arrays[0])
+            shard.received_key_state.append(operation.arrays[0])
         elif operation.name == "state":
-            shard.arriving.append(operation.arrays[0])
+            shard.received_state.append(operation.arrays[0])
         elif operation.name == "full":
-            state = json.loads(np.concatenate(shard.arriving).tobytes())
+            state = json.loads(np.concatenate(shard.received_state).tobytes())
             shard.retire_rows(state["unused"])
             shard.applied = AppliedIds.from_json(state["applied"])
             if shard.managed is not None:
-                shard.managed.restore(np.concatenate(shard.arriving_keys).tobytes())
-            shard.incomplete, shard.arriving, shard.arriving_keys = False, [], []
+                shard.managed.restore(np.concatenate(shard.received_key_state).tobytes())
+            shard.incomplete, shard.received_state, shard.received_key_state = False, [], []
         else:
             raise ProtocolError(f"operation {operation.name!r} is not an operation of a transfer")
 
@@ -299,7 +303,7 @@ def _insert(operation: Operation, shard: Shard) -> None:
 
 
 def _touch(operation: Operation, shard: Shard) -> None:
-    """Touch keys, unless the copy has touched them already."""
+    """Touch managed keys, unless the copy has applied these touches before."""
     managed, touches = shard.managed, int(operation.params["touches"])
     if managed is None or managed.touched not in (touches, touches + 1):
         raise ProtocolError(f"operation 'touched': expected a copy whose keys were touched {touches} times")
@@ -308,13 +312,14 @@ def _touch(operation: Operation, shard: Shard) -> None:
 
 
 def _write_rows(operation: Operation, shards: Sequence[Shard], values: Sequence[Array]) -> None:
-    rows = [shard.row(number) for shard, number in with_shards(shards, operation.rows)]
+    rows = [shard.row(row_id) for shard, row_id in with_shards(shards, operation.rows)]
     for row, new_values in zip(rows, values, strict=True):
         if new_values.dtype != row.dtype or new_values.size != row.size:
             raise ShapeError(
-                f"operation 'mapped': expected {row.size} {row.dtype} a row, got {new_values.size} {new_values.dtype}"
+                f"operation 'mapped': expected {row.size} values of {row.dtype} in a row, got {new_values.size} of "
+                f"{new_values.dtype}"
             )
-    for shard, number in with_shards(shards, operation.rows):
-        shard.touched.drop([number])
+    for shard, row_id in with_shards(shards, operation.rows):
+        shard.touched.drop([row_id])
     for row, new_values in zip(rows, values, strict=True):
         row[:] = new_values

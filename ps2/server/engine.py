@@ -1,4 +1,4 @@
-"""The core of a server: it holds shards and runs requests on them, without gRPC and protobuf."""
+"""The core of a server, without gRPC and protobuf: stores shards, and runs requests on them."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ from ps2.server.keycache import KeyCache
 from ps2.server.managed_shard import new_shard
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
-from ps2.server.pieces import Pieces, is_piece
+from ps2.server.pieces import PieceAssembler, is_piece
 from ps2.server.reply_cache import ReplyCache
-from ps2.server.request_runner import Copying, RequestRunner
+from ps2.server.request_runner import Replicator, RequestRunner
 from ps2.server.shard import Shard, ShardLock, check_colocated
 
 log = logging.getLogger(__name__)
 
 
 class Engine:
-    """All shards of one server."""
+    """All shards of one server, and everything that requests need to run on them."""
 
     def __init__(self, memory_limit_bytes: int, allow_udf: bool) -> None:
         self.memory = MemoryAccount(memory_limit_bytes)
         self._shards: dict[tuple[int, int], Shard] = {}
         self._lock = threading.Lock()  # guards the dict; each shard has its own lock
         self.replies = ReplyCache()
-        self._ended = EndedStages()
+        self._ended_stages = EndedStages()
         self.keys = KeyCache(self.memory)
         self.meter = Meter()
         self.fence = Fence()
-        self.copying: Copying | None = None
+        self.replicator: Replicator | None = None
         self._copies = Copies(self.replies, self.keys)
-        self._pieces = Pieces(self.memory)
+        self._pieces = PieceAssembler(self.memory)
         self._runner = RequestRunner(self.replies, self.meter, self.memory, allow_udf)
         self.fast_paths = FastPaths(self.shard, self.memory, self.fence, self.meter)
 
     def create_matrix(
         self, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
     ) -> None:
-        """Allocate the shards of a matrix, or copies of another server's shards, all or none; keep existing ones."""
+        """Allocate shards of a matrix, or copies of another server's shards, all or none. Existing shards stay."""
         shards: dict[tuple[int, int], Shard] = {}
         if spec.key_policy is not None:
             load_managed()  # before any lock is taken
@@ -77,9 +77,9 @@ class Engine:
                 raise
             self._shards.update(shards)
             self._update_copies()
-        if self.copying is not None and not copies:
+        if self.replicator is not None and not copies:
             try:
-                self.copying.send_now(shards)
+                self.replicator.send_now(shards)
             except PS2Error as error:
                 log.warning("copies of matrix %x are sent later: %s", matrix, error)
 
@@ -93,23 +93,22 @@ class Engine:
     ) -> None:
         """Grow a matrix to ``rows`` rows (0: unchanged), retire the freed rows, and reuse retired rows as zeros.
 
-        ``order``: (route version, number) of the call. A delayed or repeated call changes nothing, because its
-        rows may have a new use by now. None: the call cannot be delayed. Raises OutOfRangeError before anything
-        has changed.
+        ``order``: (route version, number) of the call. A delayed or repeated call changes nothing, because its rows may
+        be in use again. None: the call cannot be delayed. Raises OutOfRangeError before any change.
         """
         shards = self._matrix_shards(matrix)
         end = max(rows, *(shard.rows for shard in shards))
         # Check before any shard grows, so that all shards grow or none.
-        if missing := [number for number in (*freed, *reused) if number >= end]:
+        if missing := [row_id for row_id in (*freed, *reused) if row_id >= end]:
             raise OutOfRangeError(f"row {missing[0]} is outside [0, {end})")
         for shard in shards:
             with shard.lock:
                 if order is not None and order <= shard.rows_changed:
                     continue
                 shard.grow_rows(rows)
-                # If the copy was sent after the primary's own change, these rows are retired already.
+                # If this copy was sent after the primary had retired the rows, they are retired here already.
                 retired = shard.unused if shard.copy else frozenset()
-                shard.retire_rows([number for number in freed if number not in retired])
+                shard.retire_rows([row_id for row_id in freed if row_id not in retired])
                 shard.reuse_rows(list(reused))
                 if order is not None:
                     shard.rows_changed = order
@@ -124,11 +123,11 @@ class Engine:
         self.keys.forget(matrix)
 
     def replace_shards(self, shards: Mapping[tuple[int, int], Shard]) -> None:
-        """Replace all shards atomically, including copies of other servers' shards, and free the old ones."""
+        """Replace all shards atomically, including copies of other servers' shards; free the old shards."""
         with self._lock:
             replaced, self._shards = self._shards, dict(shards)
             self._update_copies()
-        self.replies.replace(reply for shard in shards.values() for reply in shard.restored)
+        self.replies.replace(reply for shard in shards.values() for reply in shard.restored_replies)
         for shard in replaced.values():
             with shard.lock:
                 shard.free()
@@ -136,13 +135,13 @@ class Engine:
             self.keys.forget(matrix)
 
     def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
-        """Forget the ids of a series' stages below a number, except live ones, and refuse their late mutations."""
-        self._ended.add(series, below, live)
-        self.replies.end(self._ended)
+        """Forget the ids of a series' stages below ``below``, except ``live``, and refuse their late mutations."""
+        self._ended_stages.add(series, below, live)
+        self.replies.end(self._ended_stages)
         for shard in self.shards().values():
-            # A request checks under this lock whether its stage is over, so no request can add an id after this line.
+            # A request checks under the shard's lock whether its stage is over, so none adds an id after this line.
             with shard.lock:
-                shard.applied.end(self._ended)
+                shard.applied.end(self._ended_stages)
 
     def shards(self) -> dict[tuple[int, int], Shard]:
         """Return the shards by matrix and partition, including copies of other servers' shards."""
@@ -157,38 +156,38 @@ class Engine:
     def own_shards(self, matrix: int, partitions: Sequence[int]) -> dict[ShardId, Shard]:
         """Return shards of a matrix by id; raises StaleRouteError if one is absent or a copy."""
         present = self.shards()
-        own: dict[ShardId, Shard] = {}
+        shards: dict[ShardId, Shard] = {}
         for index in partitions:
             shard = present.get((matrix, index))
             if shard is None or shard.copy:
                 raise StaleRouteError(f"this server does not hold partition {index} of matrix {matrix:x}")
-            own[matrix, index] = shard
-        return own
+            shards[matrix, index] = shard
+        return shards
 
     def check_call(self, route_version: int, id: RequestId | None = None) -> None:
-        """Raise StaleRouteError or StoppedError unless a client's call, or the mutation ``id``, may run now."""
+        """Raise StaleRouteError or StoppedError unless a client's call may run now; ``id``: the id of its mutation."""
         self.fence.check(route_version)
         self.fence.check_active()
         self._check_stage(id)
 
     def reserve(self, draft: RequestDraft, copies: int = 0) -> int:
-        """Wait for memory, then count that of a request and its reply before either is allocated; return the bytes.
+        """Wait until memory for a request and its reply is free, and reserve the memory; return the reserved bytes.
 
-        ``copies``: additional copies of the arrays at the same time. The thread that runs the request must pass
-        the bytes to ``release`` once the reply is sent. Raises LimitError if the request never fits, BusyError
-        if it does not fit in time.
+        ``copies``: the number of additional copies of the arrays. The thread that runs the request must pass the
+        returned bytes to ``release`` after the reply is sent. Raises LimitError if the request can never fit, and
+        BusyError if it does not fit in time.
         """
-        reply = reply_bytes(draft, self._shards, copies)
-        size = draft.memory_bytes + copies * draft.nbytes + reply
+        max_reply_bytes = reply_bytes(draft, self._shards, copies)
+        reserved_bytes = draft.memory_bytes + copies * draft.nbytes + max_reply_bytes
         try:
-            self.memory.admit(size, f"a request with its reply of {reply:,} bytes", draft.forwarded)
+            self.memory.admit(reserved_bytes, f"a request with its reply of {max_reply_bytes:,} bytes", draft.forwarded)
         except (LimitError, BusyError) as error:
             self.meter.refuse(error)
             raise
-        return size
+        return reserved_bytes
 
-    def release(self, size: int) -> None:
-        self.memory.release(size)
+    def release(self, nbytes: int) -> None:
+        self.memory.release(nbytes)
 
     def open_fast_path(self, request: Request) -> CompiledFastPath | None:
         return self.fast_paths.open(request)
@@ -196,8 +195,8 @@ class Engine:
     def execute(self, request: Request) -> Reply:
         """Run a request's operations in order, under the locks of all their shards.
 
-        A mutation whose id a shard has applied is not applied again; reads run every time. If an operation fails, the
-        operations before it stay applied, and a retry of the request continues after them.
+        A shard that has applied the request's id does not apply it again; reads run each time. If an operation fails,
+        the operations before it stay applied, and a retry of the request continues after them.
         """
         if is_piece(request):
             self.fence.check(request.route_version)
@@ -213,19 +212,19 @@ class Engine:
                 self.fence.check_active()
             keys = self.keys.resolve(request.operations)
             with self._locked(request) as shards:
-                # Checked again: a checkpoint may have replaced the shards while this request waited for the locks.
+                # Check again: a rollback may have replaced the shards while this request waited for the locks.
                 self.fence.check(request.route_version)
                 self._check_stage(request.id)
                 if request.forwarded:
                     reply = self._copies.apply(request, shards, keys)
                 else:
                     self.fence.check_active()
-                    reply = self._runner.run(request, shards, keys, self.copying)
+                    reply = self._runner.run(request, shards, keys, self.replicator)
             # While this process was suspended, another server may have replaced it.
             self.fence.check_lease()
             for key_set in keys:
                 if key_set is not None:
-                    self.keys.remember(key_set)
+                    self.keys.store(key_set)
         except BaseException as error:
             self.meter.end(0, error)
             raise
@@ -234,7 +233,7 @@ class Engine:
         return reply
 
     def matrices(self, limit: int | None = None) -> list[MatrixStatus]:
-        """Return the status of each matrix, or of the largest ones, without copies of other servers' shards."""
+        """Return the status of the ``limit`` largest matrices (None: all), without copies of other servers' shards."""
         by_matrix: dict[int, list[Shard]] = {}
         for (matrix, _), shard in sorted(self.shards().items()):
             if not shard.copy:
@@ -251,45 +250,45 @@ class Engine:
         with self._lock:
             shards = [shard for (owner, _), shard in self._shards.items() if owner == matrix]
         if not shards:
-            raise StaleRouteError(f"this server holds nothing of matrix {matrix:x}")
+            raise StaleRouteError(f"this server has no shard of matrix {matrix:x}")
         return shards
 
     @contextmanager
     def _locked(self, request: Request) -> Iterator[list[tuple[Shard, ...]]]:
-        """Hold the locks of the request's shards; yield each operation's shards.
+        """Hold the locks of the request's shards; yield the shards of each operation.
 
-        All requests take locks in the same order, which avoids deadlock.
+        All requests acquire locks in the same order, which avoids deadlocks.
         """
         shard_ids = [op.shard_ids for op in request.operations]
-        keys = [key for ids in shard_ids for key in ids]
+        all_ids = [shard_id for ids in shard_ids for shard_id in ids]
         with self._lock:
-            shards = {key: self._shards[key] for key in keys if key in self._shards}
-        for key in keys:
-            if key not in shards or not self._serves(shards[key], request):
-                raise StaleRouteError(f"this server does not hold partition {key[1]} of matrix {key[0]:x}")
-        held: list[ShardLock] = []
+            shards = {shard_id: self._shards[shard_id] for shard_id in all_ids if shard_id in self._shards}
+        for shard_id in all_ids:
+            if shard_id not in shards or not self._serves(shards[shard_id], request):
+                raise StaleRouteError(f"this server does not hold partition {shard_id[1]} of matrix {shard_id[0]:x}")
+        acquired: list[ShardLock] = []
         try:
-            for key in sorted(shards):
-                self.meter.acquire(shards[key].lock)
-                held.append(shards[key].lock)
+            for shard_id in sorted(shards):
+                self.meter.acquire(shards[shard_id].lock)
+                acquired.append(shards[shard_id].lock)
             by_operation = [tuple(map(shards.__getitem__, ids)) for ids in shard_ids]
-            for ids in by_operation:
-                if len(ids) > 1:
-                    check_colocated(ids)
+            for operation_shards in by_operation:
+                if len(operation_shards) > 1:
+                    check_colocated(operation_shards)
             yield by_operation
         finally:
-            for lock in held:
+            for lock in acquired:
                 lock.release()
 
     def _serves(self, shard: Shard, request: Request) -> bool:
         if not request.forwarded:
             return not shard.copy
-        # A replacement server receives its own shards from their copies, until it is activated.
+        # Before its activation, a replacement server receives its shards from their copies, in a transfer.
         is_restoring = request.id is not None and request.id.scope == TRANSFER and self.fence.route_version == 0
         return shard.copy or is_restoring
 
     def _check_stage(self, id: RequestId | None) -> None:
-        if id is not None and self._ended.has(id.series, id.stage):
+        if id is not None and self._ended_stages.has(id.series, id.stage):
             raise StoppedError(f"stage {id.stage} of {id.series} is over: its mutations are no longer applied")
 
 
@@ -315,11 +314,11 @@ def _check_partitions(matrix: int, spec: MatrixSpec, partitions: Sequence[Partit
     """Raise ProtocolError unless the partitions are distinct, disjoint and inside the matrix."""
     previous_end = 0
     for partition in sorted(partitions, key=lambda partition: partition.begin):
-        where = f"partition {partition.index} of matrix {matrix:x} is [{partition.begin}, {partition.end})"
+        text = f"partition {partition.index} of matrix {matrix:x} is [{partition.begin}, {partition.end})"
         if partition.end > spec.space:
-            raise ProtocolError(f"{where}, and the matrix ends at {spec.space}")
+            raise ProtocolError(f"{text}, but the matrix ends at {spec.space}")
         if partition.begin < previous_end:
-            raise ProtocolError(f"{where}, and the previous partition ends at {previous_end}")
+            raise ProtocolError(f"{text}, but the previous partition ends at {previous_end}")
         previous_end = partition.end
     if len({partition.index for partition in partitions}) < len(partitions):
         raise ProtocolError(f"two partitions of matrix {matrix:x} have the same index")

@@ -1,4 +1,4 @@
-"""Fast paths and their buffers. On a fast path, compiled code (``fast_path_loop``) answers plain requests."""
+"""Fast paths of connections: compiled code (``fast_path_loop``) answers plain requests from a buffer."""
 
 from __future__ import annotations
 
@@ -19,38 +19,39 @@ from ps2.server.fence import Fence
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.shard import Shard
-from ps2.transport.data_server import Ended, Generation
+from ps2.transport.data_server import Generation, ServeResult
 
 log = logging.getLogger(__name__)
 
-# Maximum size of a connection's buffer: one block of values, and all else of a request.
+# Maximum size of a connection's buffer: 4 MiB of values, and the rest of a request.
 MAX_BYTES = (4 << 20) + FIRST_BYTES
-# All buffers together take at most 1 / MEMORY_SHARE of the server's memory limit.
-MEMORY_SHARE = 16
+# All buffers together take at most 1 / MEMORY_DIVISOR of the server's memory limit.
+MEMORY_DIVISOR = 16
+# Time that the loop waits for the next request before it returns IDLE.
 LINGER_MS = 100
 NO_BYTES = np.zeros(0, np.uint8)
 
 
 class FastPaths:
-    """Makes fast paths for connections with plain requests, once the loop is loaded. Thread-safe.
+    """Creates fast paths for connections with plain requests, after the loop is loaded. Thread-safe.
 
-    Their buffers are dropped when requests or shards need their memory (``MemoryAccount.take_cache``).
+    Buffers are freed when requests or shards need the memory (``MemoryAccount.take_cache``).
     """
 
     def __init__(
         self, find_shard: Callable[[ShardId], Shard | None], memory: MemoryAccount, fence: Fence, meter: Meter
     ) -> None:
-        """``find_shard`` returns this server's shard with an id, or None."""
+        """``find_shard`` returns the shard with an id, or None if it is not on this server."""
         self.fence, self.meter = fence, meter
         self.loop: ModuleType | None = None
         self._find_shard, self._memory = find_shard, memory
         self._lock = threading.Lock()
         self._fast_paths: set[CompiledFastPath] = set()
         self.nbytes = 0
-        memory.sheds.append(self.shed)
+        memory.cache_releasers.append(self.free_memory)
 
     def load(self) -> None:
-        """Load or compile the loop. Until then, and where it cannot run, Python answers all requests."""
+        """Load or compile the loop. Until it is loaded, and if it cannot run here, Python answers all requests."""
         try:
             loop = load()
         except NumbaError as error:
@@ -60,36 +61,36 @@ class FastPaths:
             self.loop = loop
 
     def open(self, request: Request) -> CompiledFastPath | None:
-        """Return a fast path for a connection with such requests; None if they are not plain or memory is short."""
+        """Return a fast path for a connection with such a request; None if it is not plain, or memory is short."""
         if self.loop is None or self.plain_shard(request) is None:
             return None
         fast_path = CompiledFastPath(self, self.loop)
         return fast_path if self.resize(fast_path, FIRST_BYTES) else None
 
     def plain_shard(self, request: Request) -> Shard | None:
-        """Return the shard of a request if requests like it may be plain, else None."""
+        """Return the shard of a request if requests of its shape may be plain; otherwise None."""
         operation = request.operations[0]
         shard = self._find_shard((operation.matrix, operation.partition))
         return shard if may_be_plain(request, shard) else None
 
     def resize(self, fast_path: CompiledFastPath, size: int) -> bool:
-        """Replace a fast path's buffer by one of ``size`` bytes (0: none); return False if memory is short."""
+        """Replace a fast path's buffer by one of ``size`` bytes (0: no buffer); return False if memory is short."""
         with self._lock:
             added = size - (fast_path.buffer.size if fast_path in self._fast_paths else 0)
-            free = self._memory.limit_bytes // MEMORY_SHARE - self.nbytes
+            free = self._memory.limit_bytes // MEMORY_DIVISOR - self.nbytes
             if added > 0 and (added > free or not self._memory.take_cache(added)):
                 return False
             self._set(fast_path, size)
             return True
 
-    def shed(self, size: int) -> None:
-        """Drop buffers until ``size`` bytes are freed or no buffer is left. Python answers while memory is short."""
+    def free_memory(self, size: int) -> None:
+        """Free ``size`` bytes of buffers, or all buffers. Python answers requests while memory is short."""
         with self._lock:
             target = self.nbytes - size
             while self._fast_paths and self.nbytes > target:
                 fast_path = next(iter(self._fast_paths))
                 self._set(fast_path, 0)
-                # A bumped generation makes a running loop return before its next request, which frees the buffer.
+                # A new generation makes a running loop return before its next request; then the buffer is freed.
                 fast_path.generation[0] += 1
 
     def _set(self, fast_path: CompiledFastPath, size: int) -> None:
@@ -104,14 +105,15 @@ class FastPaths:
 
 
 class CompiledFastPath:
-    """The fast path of one connection; one thread at a time uses it.
+    """The fast path of one connection. One thread at a time may use it.
 
     Attributes:
-        buffer: uint8, for the next call of ``serve``; ``FastPaths`` sets it.
+        generation: the counter that the running loop checks; ``FastPaths`` increases it to make the loop return.
+        buffer: uint8, the buffer for the next call of ``serve``, set by ``FastPaths``.
     """
 
     def __init__(self, fast_paths: FastPaths, loop: ModuleType) -> None:
-        """Begin without a buffer for requests; ``FastPaths.resize`` sets one."""
+        """Begin without memory for requests, which ``FastPaths.resize`` allocates."""
         self._fast_paths, self._loop = fast_paths, loop
         self.generation: Generation = np.zeros(1, np.int64)
         self.buffer = new_buffer(fp.ARRAYS_OFFSET)
@@ -122,19 +124,19 @@ class CompiledFastPath:
         """Release the buffer."""
         self._fast_paths.resize(self, 0)
 
-    def serve(self, descriptor: int, generation: Generation, expected: int) -> Ended:
-        """Answer plain requests until a request is not plain, or none arrives for ``LINGER_MS``."""
+    def serve(self, descriptor: int, generation: Generation, expected: int) -> ServeResult:
+        """Answer plain requests until another request arrives, or no request arrives for ``LINGER_MS``."""
         self.generation, self._served_buffer = generation, self.buffer
         fence_words, counts = self._fast_paths.fence.words, self._fast_paths.meter.fast_path
-        ended = self._loop.serve(
+        result = self._loop.serve(
             descriptor, LINGER_MS, generation, expected, fence_words, self._table.lines, self._served_buffer, counts
         )
-        if ended != Ended.RECEIVED:
+        if result != ServeResult.RECEIVED:
             self._served_buffer = NO_BYTES
-        return Ended(ended)
+        return ServeResult(result)
 
     def received(self) -> Iterator[memoryview]:
-        """Yield the parts of the message that the last ``serve`` read but did not answer (``Ended.RECEIVED``)."""
+        """Yield the parts of the message that the last ``serve`` read but did not answer (``ServeResult.RECEIVED``)."""
         buffer, plan = (
             byte_view(self._served_buffer),
             self._served_buffer[fp.PLAN_OFFSET :].view(np.int64)[: fp.PLAN_WORDS].tolist(),
@@ -146,13 +148,13 @@ class CompiledFastPath:
             dtype, count, offset, _ = plan[array : array + fp.ARRAY_WORDS]
             yield buffer[offset:][: count * int(fp.ITEMS[dtype])]
 
-    def bind(self, request: Request, size: int) -> int:
-        """Return a handle for the shape of a request that Python has run; 0 if the loop cannot answer such requests."""
+    def bind(self, request: Request, nbytes: int) -> int:
+        """Return a handle for requests with the shape of this one; 0 if the loop cannot answer such requests now."""
         shard = self._fast_paths.plain_shard(request)
         if shard is None or not is_plain(request):
             return 0
-        self._grow(2 * size)
-        # Do not wait for the lock: the next request of this shape asks for a handle again.
+        self._grow(2 * nbytes)  # narrowed integers are in the buffer twice: as received, and widened
+        # Do not wait for the lock: Python tries again with the next request of this shape.
         if not shard.lock.acquire(blocking=False):
             return 0
         try:

@@ -1,4 +1,4 @@
-"""Compiled operations on a row or on blocks, and narrowed integers, which are sent in fewer bytes."""
+"""Compiled operations on a row or on blocks, and conversion of narrowed integers, which are sent in fewer bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ps2.server.libc import Address, pointer
 
 @inline
 def run(line: Int64s, base: Any, plan: Int64s, slots: Int64s) -> None:
-    """Run an operation on a shard and the values in the buffer at ``base``; see ``fast_path_line`` for line, plan."""
+    """Run an operation on a shard and the values in the buffer at ``base``; line, plan: see ``fast_path_line``."""
     kind, dtype, live, width = line[fp.KIND], line[fp.DTYPE], line[fp.LIVE], line[fp.WIDTH]
     data, values = pointer(Address(line[fp.DATA])), pointer(base + Address(plan[fp.ARRAYS + fp.WIDE_OFFSET]))
     size, count = live * width, plan[fp.VALUE_COUNT]
@@ -30,7 +30,7 @@ def run(line: Int64s, base: Any, plan: Int64s, slots: Int64s) -> None:
             _add(line, plan, slots, carray(data, size, np.int32), carray(values, count, np.int32))
         else:
             _add(line, plan, slots, carray(data, size, np.int64), carray(values, count, np.int64))
-    elif fp.ITEMS[dtype] == 4:  # values that are only moved are handled as integers of the same size
+    elif fp.ITEMS[dtype] == 4:  # values that are only copied can be treated as integers of the same size
         _move(line, plan, slots, carray(data, size, np.int32), carray(values, count, np.int32))
     else:
         _move(line, plan, slots, carray(data, size, np.int64), carray(values, count, np.int64))
@@ -65,7 +65,7 @@ def _add(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> N
     elif kind == fp.COLUMNS_ADD:
         blocks.add(data.reshape((-1, width)), slots, values.reshape((-1, width)))
     else:
-        # The compiler uses SIMD lanes for a slice, but not for an index ``start + i``.
+        # The compiler vectorizes a loop over a slice, but not with an index ``start + i``.
         target = data[plan[fp.START] : plan[fp.START] + values.size]
         if kind == fp.PUSH_ADD:
             for i in range(values.size):
@@ -136,7 +136,7 @@ def _widen(array: Int64s, base: Any, dtype: int) -> None:
 
 @inline
 def narrow(line: Int64s, base: Any, plan: Int64s) -> int:
-    """Copy an answer into the narrowest integers that hold it, if any; return the dtype number of the result."""
+    """Copy an answer to the narrowest integers that can hold all its values; return their dtype number."""
     count, values = plan[fp.VALUE_COUNT], pointer(base + Address(plan[fp.ARRAYS + fp.WIDE_OFFSET]))
     if line[fp.DTYPE] == fp.INT32:
         return _narrow(carray(values, count, np.int32), base, plan, line[fp.DTYPE])

@@ -1,11 +1,11 @@
 """The compiled loop that answers the plain requests of one data connection, without the Python interpreter.
 
 A plain request has a handle, which stands for a shape of requests on one row or on blocks of columns. Its header equals
-a header of that shape (``ps2.protocol.binary``), except in the fields that vary within a shape. The loop answers it
-only if the route version is right, the lease holds, the id is new or applied, and the shard's layout has not changed
-since the handle was given. The loop leaves every other request to Python before it has any effect, and if the header
-suffices to decide, before it receives the message. It makes the checks of ``Engine.execute`` in the same order; see
-docs/decisions/0027.
+the sample header of that shape (``ps2.protocol.binary``), except in the fields that vary within a shape. The loop
+answers a request only if the route version is current, the lease has not expired, and the shard's layout is the same as
+when the handle was assigned. It passes every other request to Python before the request has any effect, and if the
+header is enough to decide, before the message is received. It makes the checks of ``Engine.execute`` in the same order;
+see docs/decisions/0027.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ps2.ops.keyindex import find
 from ps2.server import fast_path_line as fp
 from ps2.server.applied import BASE, BELOW, BITS, END, IRREGULAR, WINDOW
 from ps2.server.fast_path_arrays import narrow, prepare, run
-from ps2.server.fast_path_request import changes, has_form, may_narrow, plan_request, unpack_slots
+from ps2.server.fast_path_request import changes, has_shape, may_narrow, plan_request, unpack_slots
 from ps2.server.fence import ANY_VERSION, COPIED, OPEN, UNTIL_NS, VERSION
 from ps2.server.libc import (
     EINTR,
@@ -35,7 +35,7 @@ from ps2.server.libc import (
     c_memcpy,
     c_poll,
     c_recv,
-    c_try,
+    c_trylock,
     c_unlock,
     error_number,
     now_ns,
@@ -61,8 +61,8 @@ from ps2.server.metrics import (
     WAITING,
 )
 
-# Why ``serve`` returned. CLOSED: the connection has ended. IDLE: no request arrived within ``linger_ms``. OTHER: a
-# message for Python waits to be received. RECEIVED: such a message was received; see ``CompiledFastPath.received``.
+# Results of ``serve``. CLOSED: the connection has ended. IDLE: no request arrived within ``linger_ms``. OTHER: the next
+# message is for Python, and not received yet. RECEIVED: it is received (``CompiledFastPath.received``).
 CLOSED, IDLE, OTHER, RECEIVED = range(4)
 
 
@@ -77,11 +77,11 @@ def serve(
     buffer: Any,
     counts: Int64s,
 ) -> int:
-    """Answer requests until a request is not plain, or none arrives within ``linger_ms``.
+    """Answer plain requests until another request arrives, or no request arrives within ``linger_ms``.
 
-    If ``generation`` differs from ``expected``, the loop returns: Python may have to authenticate the peer again, or
-    has dropped the buffer. ``buffer`` has at least ARRAYS_OFFSET bytes, aligned to 8; ``table`` has shape (SLOTS,
-    FIELDS).
+    The loop returns if ``generation[0]`` differs from ``expected``, because Python must authenticate the peer again or
+    has freed the buffer. ``buffer``: uint8, at least ARRAYS_OFFSET bytes, aligned to 8. ``table``: int64 of shape
+    (SLOTS, FIELDS).
     """
     base = array_address(buffer)
     header = buffer[fp.HEADER_OFFSET :]
@@ -102,14 +102,16 @@ def serve(
         peeked = c_recv(
             descriptor, base + Address(fp.HEAD_OFFSET), fp.HEAD_BYTES + fp.MAX_HEADER, MSG_PEEK | MSG_DONTWAIT
         )
-        # -- is the request plain? The header suffices to decide.
+        # -- is the request plain? The header is enough to decide.
         if peeked < fp.HEAD_BYTES + fp.MIN_HEADER or generation[0] != expected:
             return OTHER
         length, size, handle = head32[1], head64[0], header32[fp.HANDLE_WORD]
         line = table[handle & (fp.SLOTS - 1)]
-        if handle <= 0 or line[fp.HANDLE] != handle or length != line[fp.FORM_BYTES] or peeked < fp.HEAD_BYTES + length:
+        if handle <= 0 or line[fp.HANDLE] != handle or length != line[fp.SAMPLE_BYTES]:
             return OTHER
-        if not has_form(line, base + Address(fp.HEADER_OFFSET)):
+        if peeked < fp.HEAD_BYTES + length:
+            return OTHER
+        if not has_shape(line, base + Address(fp.HEADER_OFFSET)):
             return OTHER
         if not plan_request(line, header, words, size, buffer.size, plan):
             return OTHER
@@ -142,14 +144,14 @@ def serve(
         scope = carray(pointer(Address(line[fp.SCOPE])), WINDOW + BITS // 64, np.int64)
         is_valid = (
             generation[0] == expected
-            and carray(pointer(Address(line[fp.LAYOUT])), 1, np.int64)[0] == line[fp.LAID_OUT]
+            and carray(pointer(Address(line[fp.LAYOUT])), 1, np.int64)[0] == line[fp.BOUND_LAYOUT]
             and _is_allowed(fence, words[fp.VERSION_WORD], writes, timespec)
         )
         if is_valid and writes:
             repeated = is_applied(scope, words[fp.NUMBER_WORD], words[fp.SETTLED_WORD])
             is_valid = repeated >= 0 and words[fp.SETTLED_WORD] >= 0
         if is_valid and line[fp.CELLS] != 0 and repeated == 0:
-            # A read takes absent keys as 0; for a mutation, Python has to insert them.
+            # A read returns 0 for absent keys; for a mutation, Python must insert them.
             cells = carray(pointer(Address(line[fp.CELLS])), (line[fp.CELL_COUNT], 2), np.int64)
             is_valid = find(cells, slots) or not writes
         if not is_valid:
@@ -159,8 +161,8 @@ def serve(
         sends_row = line[fp.KIND] == fp.PULL and not may_narrow(line, plan)
         answer_offset = plan[fp.ARRAYS + fp.WIDE_OFFSET]
         if sends_row:
-            # Send directly from the row as much as the system accepts, and copy the remaining values: the lock must not
-            # wait for a slow reader.
+            # Send as much as the system accepts directly from the row, and copy the remaining values: the lock must be
+            # released before a slow client has read them.
             _count_request(counts, 0, answer, False)
             row_address = Address(line[fp.DATA] + plan[fp.START] * fp.ITEMS[line[fp.DTYPE]])
             reply_bytes = _write_reply(line, buffer, plan, line[fp.DTYPE], 0)
@@ -182,8 +184,8 @@ def serve(
         c_unlock(mutex)
         ended_ns = now_ns(timespec)
         _count_operation(counts, line[fp.KIND], plan[fp.KEY_COUNT], ended_ns - began_ns)
-        # This process may have been suspended for so long that another server has replaced it. Python then refuses the
-        # request; its effect is lost with this server, or its id is recorded as applied.
+        # While this process was suspended, another server may have replaced it. Then Python refuses the request, whose
+        # effect is lost with this server. Without a replacement, Python finds its id among the applied ids.
         if not sends_row and ended_ns > fence[UNTIL_NS]:
             return RECEIVED
         # -- send the reply
@@ -204,8 +206,8 @@ def serve(
 
 @inline
 def _lock(mutex: Any, counts: Int64s, timespec: Int64s) -> int:
-    """Take a mutex; return the nanoseconds waited, 0 if it was free."""
-    if c_try(mutex) == 0:
+    """Acquire a mutex; return the nanoseconds waited, 0 if the mutex was free."""
+    if c_trylock(mutex) == 0:
         return 0
     since_ns = now_ns(timespec)
     _count(counts, WAITING, 1)
@@ -219,9 +221,9 @@ def _lock(mutex: Any, counts: Int64s, timespec: Int64s) -> int:
 
 @inline
 def _write_reply(line: Int64s, buffer: Any, plan: Int64s, dtype: int, repeated: int) -> int:
-    """Write head and header of a reply as the first part of a message; return their size.
+    """Write head and header of a reply as part 0 of a message; return their size.
 
-    The reply has one result without a scalar; the result of a read has one array, sent as ``dtype``.
+    The reply has one result without a scalar. The result of a read has one array, of dtype number ``dtype``.
     """
     head, words = buffer[fp.REPLY_OFFSET - 4 :].view(np.int32), buffer[fp.REPLY_OFFSET + 4 :].view(np.int64)
     message = buffer[fp.SCRATCH_OFFSET :].view(np.int64)
@@ -247,7 +249,7 @@ def _stored_bytes(line: Int64s, plan: Int64s) -> int:
 
 @inline
 def _is_allowed(fence: Int64s, version: int, writes: bool, timespec: Int64s) -> bool:
-    """Return True if this server is allowed to run a request now."""
+    """Return True if this server may run a request of this route version now."""
     return (
         fence[OPEN] != 0
         and (fence[VERSION] == ANY_VERSION or fence[VERSION] == version)
@@ -257,8 +259,8 @@ def _is_allowed(fence: Int64s, version: int, writes: bool, timespec: Int64s) -> 
 
 
 @inline
-def _count(counts: Int64s, number: int, value: Any) -> None:
-    atomic_add(array_address(counts) + Address(8 * number), value)
+def _count(counts: Int64s, index: int, value: Any) -> None:
+    atomic_add(array_address(counts) + Address(8 * index), value)
 
 
 @inline
@@ -295,16 +297,16 @@ def is_applied(scope: Int64s, number: int, settled: int) -> int:
     if bit < 0:
         return -1
     if bit >= BITS:
-        # An example is the first number of a clock, far beyond its predecessors: the whole window is then settled.
+        # For example, the first number of a clock, much larger than the numbers before it, which are all settled.
         return 0 if scope[BASE] + BITS <= settled <= number and number >= scope[END] else -1
     if scope[END] > scope[BASE] + BITS:
-        return -1  # the window could move over numbers that only Python knows
+        return -1  # numbers beyond the window are applied, which only Python stores
     return (scope[WINDOW + (bit >> 6)] >> (bit & 63)) & 1
 
 
 @inline
 def add_applied(scope: Int64s, number: int) -> None:
-    """Record a number in the window; a number beyond the window becomes its new beginning (see ``is_applied``)."""
+    """Record a number in the window. A number beyond the window becomes the window's first number (``is_applied``)."""
     bit = number - scope[BASE]
     if bit >= BITS:
         scope[WINDOW:] = 0
@@ -315,7 +317,7 @@ def add_applied(scope: Int64s, number: int) -> None:
 
 @inline
 def settle(scope: Int64s, settled: int) -> None:
-    """Forget settled numbers, and advance over applied numbers that follow without a gap, like ``AppliedIds.add``."""
+    """Advance BELOW to ``settled``, and over applied numbers that follow without a gap, like ``AppliedIds.add``."""
     below = max(scope[BELOW], settled)
     bit = below - scope[BASE]
     while 0 <= bit < BITS and (scope[WINDOW + (bit >> 6)] >> (bit & 63)) & 1:

@@ -1,4 +1,4 @@
-"""Compiled checks of a request, which must have a known shape and be plain, and the slots of its keys."""
+"""Compiled functions that check whether a request is plain, plan its place in the buffer, and unpack its keys."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ps2.ops.packing import MIN_NARROWED_BYTES
 from ps2.server import fast_path_line as fp
 from ps2.server.libc import Address, c_memcmp, pointer
 
+# Upper bound of the keys of a sparse shard.
 ALL_KEYS = 2**63 - 1
 
 
@@ -23,22 +24,22 @@ def changes(kind: int) -> bool:
 
 @inline
 def count_arrays(kind: int) -> int:
-    """Return the number of arrays that a plain operation receives, without its keys."""
+    """Return the number of arrays in the request of a plain operation, without its keys."""
     return fp.MAX_ARRAYS if kind == fp.COLUMNS_ADD_SOME else int(changes(kind))
 
 
 @inline
 def _dimensions(kind: int) -> int:
-    """Return the number of dimensions in the header of the array of values; 0 for one dimension."""
+    """Return the number of dimensions that a values array has in the header: 2, or 0 for one dimension."""
     return 2 if fp.COLUMNS_PULL <= kind <= fp.COLUMNS_ADD else 0
 
 
 @inline
-def has_form(line: Int64s, header: Any) -> bool:
+def has_shape(line: Int64s, header: Any) -> bool:
     """Return True if the header at an address has the shape of the line.
 
-    The fields that vary within a shape are not compared: the route version, the id's number and settled number, keys,
-    scalars, and the arrays' records. ``plan_request`` checks these.
+    The fields that vary within a shape are not compared: route version, the id's ``number`` and ``settled``, keys,
+    scalars, and the arrays' records. ``plan_request`` checks keys, scalars and arrays.
     """
     names_offset = 8 * (line[fp.SCALARS_OFFSET] + line[fp.SCALARS])
     if changes(line[fp.KIND]):
@@ -48,20 +49,20 @@ def has_form(line: Int64s, header: Any) -> bool:
         and _equals(line, header, fp.STAGE_BYTE, fp.STEPS_BYTE - fp.STAGE_BYTE)
         and _equals(line, header, fp.STEPS_BYTE + 1, 1)
         and _equals(line, header, fp.MIN_HEADER, 8 * line[fp.SCALARS_OFFSET] - fp.MIN_HEADER)
-        and _equals(line, header, names_offset, line[fp.FORM_BYTES] - names_offset)
+        and _equals(line, header, names_offset, line[fp.SAMPLE_BYTES] - names_offset)
     )
 
 
 @inline
 def _equals(line: Int64s, header: Any, begin: Any, size: Any) -> bool:
-    return c_memcmp(header + Address(begin), Address(line[fp.FORM] + begin), size) == 0
+    return c_memcmp(header + Address(begin), Address(line[fp.SAMPLE] + begin), size) == 0
 
 
 @inline
 def plan_request(line: Int64s, header: Any, words: Int64s, size: Any, buffer_bytes: int, plan: Int64s) -> bool:
-    """Fill in the plan of a request of a known shape; return False if it is not plain or does not fit the buffer.
+    """Write the plan of a request of a known shape; return False if it is not plain or does not fit into the buffer.
 
-    ``words`` is the header as int64; ``size`` the bytes of its arrays, as the head declares.
+    ``words``: the header as int64. ``size``: the total size of the arrays, as the message's head declares it.
     """
     kind, dtype = line[fp.KIND], line[fp.DTYPE]
     plan[:] = 0
@@ -84,7 +85,7 @@ def _plan_keys(line: Int64s, header: Any, words: Int64s, buffer_bytes: int, plan
     steps, becomes = np.int64(header[fp.STEPS_BYTE]), np.int64(header[fp.BECOMES_BYTE])
     plan[fp.KEY_COUNT], plan[fp.STEPS], plan[fp.VALUE_COUNT] = keys, steps, keys * line[fp.WIDTH]
     plan[fp.STEP_BYTES] = (keys - 1) * fp.ITEMS[steps]
-    # Each key takes at least one byte of the buffer. A larger count could make the sizes below overflow.
+    # Each key takes at least one byte of the buffer, and a larger count could make the sizes overflow.
     if not 1 <= keys <= buffer_bytes:
         return False
     if fp.UNSIGNED[steps]:
@@ -94,26 +95,27 @@ def _plan_keys(line: Int64s, header: Any, words: Int64s, buffer_bytes: int, plan
 
 @inline
 def _plan_arrays(line: Int64s, words: Int64s, buffer_bytes: int, plan: Int64s) -> bool:
-    """Plan the arrays of a request, except its keys; return False if one is not plain."""
+    """Plan the arrays of a request, except its keys; return False if an array is not plain."""
     kind, dtype, keys = line[fp.KIND], line[fp.DTYPE], plan[fp.KEY_COUNT]
     word = line[fp.SCALARS_OFFSET] + line[fp.SCALARS]
     for number in range(count_arrays(kind)):
-        # The dtype as sent, the dtype on arrival (0: the same), and the number of dimensions, if there are several.
+        # The record of an array: the dtype as sent, the dtype to convert to (0: the same), the number of dimensions (0:
+        # one), the element count.
         dtype_sent, becomes, count = words[word] & 255, words[word] >> 8 & 255, words[word + 1]
         array = plan[fp.ARRAYS + fp.ARRAY_WORDS * number :]
         array[fp.RECEIVED_DTYPE], array[fp.COUNT] = dtype_sent, count
         if kind == fp.COLUMNS_ADD_SOME:
-            fits = dtype_sent in (fp.UINT8, fp.UINT16, fp.UINT32) and becomes == 0 and 0 <= count <= buffer_bytes
+            is_plain = dtype_sent in (fp.UINT8, fp.UINT16, fp.UINT32) and becomes == 0 and 0 <= count <= buffer_bytes
         elif becomes == 0:
-            fits = dtype_sent == dtype
+            is_plain = dtype_sent == dtype
         else:
-            fits = (
+            is_plain = (
                 becomes == dtype
                 and fp.SIGNED[dtype_sent]
                 and fp.SIGNED[dtype]
                 and fp.ITEMS[dtype_sent] < fp.ITEMS[dtype]
             )
-        if not fits or words[word] >> 16 != _dimensions(kind):
+        if not is_plain or words[word] >> 16 != _dimensions(kind):
             return False
         word += fp.ARRAY_BYTES // 8
     if kind == fp.COLUMNS_ADD_SOME:
@@ -125,7 +127,7 @@ def _plan_arrays(line: Int64s, words: Int64s, buffer_bytes: int, plan: Int64s) -
 
 @inline
 def _plan_interval(line: Int64s, words: Int64s, plan: Int64s) -> bool:
-    """Plan a request on an interval of a row; return False if the interval exceeds the row."""
+    """Plan a request on a range of columns of a row; return False if the range exceeds the row."""
     word, live = line[fp.SCALARS_OFFSET], line[fp.LIVE]
     start = words[word] if line[fp.SCALARS] > 0 else np.int64(0)
     count = plan[fp.ARRAYS + fp.COUNT]
@@ -142,7 +144,7 @@ def _plan_interval(line: Int64s, words: Int64s, plan: Int64s) -> bool:
 
 @inline
 def _plan_offsets(line: Int64s, plan: Int64s) -> int:
-    """Plan the positions of the arrays in the buffer; return the end of the last one."""
+    """Plan the offsets of the arrays in the buffer; return the end of the last array."""
     offset: Any = fp.ARRAYS_OFFSET + _round_up(plan[fp.STEP_BYTES])
     for number in range(count_arrays(line[fp.KIND])):
         array = plan[fp.ARRAYS + fp.ARRAY_WORDS * number :]
@@ -161,7 +163,7 @@ def _plan_offsets(line: Int64s, plan: Int64s) -> int:
 
 @inline
 def _round_up(size: int) -> int:
-    """Round a number of bytes up to whole int64 words."""
+    """Round a size in bytes up to a multiple of 8."""
     return (size + 7) & ~7
 
 
@@ -176,7 +178,10 @@ def may_narrow(line: Int64s, plan: Int64s) -> bool:
 
 @inline
 def unpack_slots(line: Int64s, base: Any, words: Int64s, plan: Int64s, slots: Int64s) -> bool:
-    """Compute slots from key differences; return False if a key is outside the shard or an unsigned difference is 0."""
+    """Compute keys, relative to the partition, from their differences, into ``slots``; return False if one is invalid.
+
+    A key is invalid if it is outside of the shard, or if its unsigned difference from the key before it is 0.
+    """
     live = np.uint64(line[fp.LIVE] if line[fp.CELLS] == 0 else ALL_KEYS)
     first = words[fp.FIRST_WORD] - line[fp.BEGIN]
     if first < 0 or np.uint64(first) >= live:
@@ -205,7 +210,7 @@ def _add_unsigned(deltas: Any, live: Any, slots: Int64s) -> bool:
     slot, last, one = np.uint64(slots[0]), live - np.uint64(1), np.uint64(1)
     for i in range(deltas.size):
         delta = np.uint64(deltas[i])
-        # For a delta of 0, delta - 1 wraps to the largest uint64, so one comparison finds both faults.
+        # For a delta of 0, delta - 1 wraps to the largest uint64, so one comparison detects both errors.
         if delta - one >= last - slot:
             return False
         slot += delta
@@ -215,7 +220,7 @@ def _add_unsigned(deltas: Any, live: Any, slots: Int64s) -> bool:
 
 @inline
 def _add_signed(deltas: Any, live: Any, slots: Int64s) -> bool:
-    """Add signed differences. A slot below 0 wraps to a large unsigned number, so it is also beyond ``live``."""
+    """Add signed differences. A slot below 0 wraps to a large unsigned number, so it also exceeds ``live``."""
     slot = np.uint64(slots[0])
     for i in range(deltas.size):
         slot += np.uint64(np.int64(deltas[i]))

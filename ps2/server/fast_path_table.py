@@ -1,4 +1,4 @@
-"""The table of a fast path: for each handle, its shape of requests, in the form that the compiled loop reads."""
+"""The table of a fast path: a line for each handle, in the layout that the compiled loop reads."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ KEY_OPERATIONS, BLOCK_OPERATIONS = PLAIN[fp.GATHER :], PLAIN[fp.COLUMNS_PULL :]
 
 
 class HandleTable:
-    """The table of one connection, for one thread at a time. ``lines``, for the loop, is int64 of (SLOTS, FIELDS)."""
+    """The table of one connection. Not thread-safe. ``lines``: the loop's table, int64 of shape (SLOTS, FIELDS)."""
 
     def __init__(self) -> None:
         self.lines = np.zeros((fp.SLOTS, fp.FIELDS), np.int64)
-        # By slot: the objects at the line's addresses, to keep them alive. The shard's array is not among them and may
-        # be freed at any time: the loop reads it only under the lock, and only if the shard's layout has not changed.
+        # By slot: references to the objects whose addresses are in the line, except the shard's array. The array may be
+        # freed at any time: the loop uses it only under the lock, if the shard's layout has not changed.
         self._references: list[Any] = [None] * fp.SLOTS
         self._slots: dict[Shape, int] = {}
         self._serials = itertools.count(1)
 
     def bind(self, request: Request, shard: Shard) -> int:
-        """Return a handle for the shape of a request that was run; 0 if such requests are not plain now.
+        """Return a handle for the shape of a request that has run; 0 if requests of this shape are not plain now.
 
-        The caller holds the shard's lock.
+        The caller must hold the shard's lock.
         """
         shape, operation, id = binary.request_shape(request), request.operations[0], request.id
         if shape is None or not _has_plain_rows(shard, operation.rows, operation.name):
@@ -44,20 +44,20 @@ class HandleTable:
         header, _ = binary.request_parts(request, {shape: handle})
         if len(header) > fp.MAX_HEADER:
             return 0
-        self._slots = {known: known_slot for known, known_slot in self._slots.items() if known_slot != slot} | {
+        self._slots = {other: other_slot for other, other_slot in self._slots.items() if other_slot != slot} | {
             shape: slot
         }
         line = self.lines[slot]
         line[:] = 0
-        form, words = np.frombuffer(header, np.uint8), None
-        line[[fp.FORM, fp.FORM_BYTES]] = form.ctypes.data, form.size
+        sample, words = np.frombuffer(header, np.uint8), None
+        line[[fp.SAMPLE, fp.SAMPLE_BYTES]] = sample.ctypes.data, sample.size
         line[[fp.KIND, fp.SCALARS]] = PLAIN.index(operation.name), len(operation.params)
         line[fp.SCALARS_OFFSET] = fp.TAIL_WORD + len(operation.rows)
         if id is not None:
             words = shard.applied.words(id)
             line[fp.SCOPE] = words.ctypes.data
-        self._references[slot] = (shard.lock, shard.layout, form, words)
-        line[[fp.MUTEX, fp.LAYOUT, fp.LAID_OUT]] = shard.lock.address, shard.layout.ctypes.data, shard.layout[0]
+        self._references[slot] = (shard.lock, shard.layout, sample, words)
+        line[[fp.MUTEX, fp.LAYOUT, fp.BOUND_LAYOUT]] = shard.lock.address, shard.layout.ctypes.data, shard.layout[0]
         values = shard.array[operation.rows[0]] if operation.rows else shard.array
         line[[fp.DATA, fp.LIVE, fp.WIDTH]] = (
             values.ctypes.data,
@@ -75,11 +75,11 @@ class HandleTable:
 
 
 def may_be_plain(request: Request, shard: Shard | None) -> bool:
-    """Return True if requests like this one, on that shard, may be plain."""
+    """Return True if requests of this shape on the shard may be plain."""
     operation = request.operations[0]
     if shard is None or shard.copy or writes(operation.name) != (request.id is not None):
         return False
-    if shard.spec.key_policy is not None:  # the loop supports neither ticks nor initial values
+    if shard.spec.key_policy is not None:  # the loop supports neither ticks of keys nor initial values
         return False
     if (shard.spec.layout == "column") != (operation.name in BLOCK_OPERATIONS):
         return False
@@ -90,7 +90,7 @@ def may_be_plain(request: Request, shard: Shard | None) -> bool:
 
 
 def is_plain(request: Request) -> bool:
-    """Return True if the request has the form of a plain one."""
+    """Return True if the request has the form of a plain request."""
     operation, id = request.operations[0], request.id
     if operation.wire is not None or (id is not None and (id.part or id.parts > 1)):
         return False

@@ -1,4 +1,4 @@
-"""Decides whether this server may accept a request, so that a replaced server or coordinator cannot change anything."""
+"""Decides whether this server may accept a request: a replaced server or coordinator must not change anything."""
 
 from __future__ import annotations
 
@@ -9,33 +9,39 @@ import numpy as np
 
 from ps2.errors import StaleRouteError
 
-# A live coordinator sends a sign of life twice a second. A coordinator that was suspended must not take the fleet back.
+# A new coordinator may take over a fleet after the old one was silent for this long. A live coordinator gives a sign of
+# life twice a second.
 TAKE_OVER_AFTER_S = 1.5
-# A server that is told to end stops waiting for a coordinator that has been silent for this long.
+# A server that was told to end no longer waits for a coordinator that has been silent for this long.
 GONE_AFTER_S = 15.0
-# Words that ``fast_path_loop`` reads. VERSION: the route version that a request must have (-1: any). OPEN: clients may
-# send requests. UNTIL_NS: end of the lease, by the clock of ``now_s``. COPIED: changes must be forwarded to copies.
+# Indices of the words that ``fast_path_loop`` reads. VERSION: the route version that a request must have (-1: any).
+# OPEN: 1 if clients may send requests. UNTIL_NS: end of the lease, by the clock of ``now_s``. COPIED: 1 if changes must
+# be forwarded to copies.
 VERSION, OPEN, UNTIL_NS, COPIED = range(4)
 ANY_VERSION = -1
 NEVER_NS = 2**63 - 1
-# This clock cannot be set, and it also counts the time while this machine is suspended: the coordinator may run on
-# another machine, and replaces silent servers in that time.
+# This clock cannot be set, and also runs while this machine is suspended: during that time, a coordinator on another
+# machine may replace this server.
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now_s() -> float:
-    """Return the time by the clock of leases, in seconds."""
+    """Return the time of the leases' clock, in seconds."""
     return time.clock_gettime(CLOCK)
 
 
 class Fence:
-    """The route version and the lease that this server has from its coordinator. Thread-safe.
+    """The route version and the lease that the coordinator has given to this server. Thread-safe.
 
-    A server without a coordinator accepts requests of any version, unless it waits for a coordinator, because it may
-    first have to receive the shards of a lost server.
+    A server without a coordinator accepts requests of any version. While it waits for a coordinator, it accepts none,
+    because it may first have to receive the shards of a lost server.
 
     Attributes:
-        leaving: True once the server has been told to stop.
+        words: int64 of shape (4,), for ``fast_path_loop``.
+        leaving: True after the server was told to stop.
+        released: an event, set when the coordinator allows the server to end.
+        route_version: the route version of the last ``activate``; 0 before it.
+        coordinator: the id of the coordinator; "" if there is none.
     """
 
     def __init__(self) -> None:
@@ -46,8 +52,8 @@ class Fence:
         self.released = threading.Event()
         self.route_version = 0
         self.coordinator = ""
-        self._lease_s = 0.0
-        self._leased_s = self._last_contact_s = now_s()
+        self._lease_s = 0.0  # duration of the lease; 0: no limit
+        self._lease_began_s = self._last_contact_s = now_s()
 
     @property
     def waits(self) -> bool:
@@ -62,7 +68,7 @@ class Fence:
 
     @property
     def handed_over(self) -> bool:
-        """True once the last checkpoint before the server stops was taken: clients' requests are refused."""
+        """True after the last checkpoint before the server stops: clients' requests are refused."""
         return self._handed_over
 
     @handed_over.setter
@@ -72,12 +78,12 @@ class Fence:
             self._update_words()
 
     def set_copied(self, copied: bool) -> None:
-        """Record whether changes must be forwarded to copies from now on."""
+        """Set whether changes must be forwarded to copies from now on."""
         self.words[COPIED] = copied
 
     @property
     def ready(self) -> bool:
-        """True if a coordinator has given this server its shards, even if that coordinator has gone."""
+        """True if a coordinator has given this server its shards, even if the coordinator has ended."""
         return self.route_version > 0 and not self.waits and not self.leaving
 
     @property
@@ -86,7 +92,7 @@ class Fence:
         return now_s() - self._last_contact_s
 
     def activate(self, route_version: int, coordinator: str, lease_s: float) -> None:
-        """Follow a coordinator at this route version."""
+        """Accept a coordinator and its route version; raise StaleRouteError if another coordinator is current."""
         with self._lock:
             is_same = coordinator == self.coordinator
             if self.coordinator and not is_same and self.silent_s < TAKE_OVER_AFTER_S:
@@ -101,11 +107,11 @@ class Fence:
                     f"{route_version} of {coordinator}: another coordinator has taken over"
                 )
             self.route_version, self.coordinator, self._lease_s = route_version, coordinator, lease_s
-            self._leased_s = self._last_contact_s = now_s()
+            self._lease_began_s = self._last_contact_s = now_s()
             self.waits = False
 
     def leave(self) -> None:
-        """Follow no coordinator: accept requests of any version."""
+        """Forget the coordinator, and accept requests of any version."""
         with self._lock:
             self.coordinator = ""
             self._update_words()
@@ -121,19 +127,19 @@ class Fence:
         """True if the server has no coordinator, or was released, or its coordinator was silent for GONE_AFTER_S."""
         return not self.coordinator or self.silent_s > GONE_AFTER_S or self.released.is_set()
 
-    def answered(self, sent_s: float) -> None:
-        """Record that the coordinator received a message that this server sent at ``sent_s``, and renew the lease.
+    def renew_lease(self, sent_s: float) -> None:
+        """Renew the lease: the coordinator has answered a message that this server sent at ``sent_s``.
 
-        The lease runs from ``sent_s``, not from the answer: this process may have been suspended in between, and the
+        The lease begins at ``sent_s``, not at the answer: this process may have been suspended between them, and the
         coordinator has counted that time as silence.
         """
         with self._lock:
-            self._leased_s = max(self._leased_s, sent_s)
+            self._lease_began_s = max(self._lease_began_s, sent_s)
             self._last_contact_s = max(self._last_contact_s, sent_s)
             self._update_words()
 
-    def called(self) -> None:
-        """Record a call of the coordinator as a sign of life. It may be delayed, so it does not renew the lease."""
+    def record_call(self) -> None:
+        """Record a call of the coordinator as a sign of life. A call may be delayed, so it does not renew the lease."""
         with self._lock:
             self._last_contact_s = now_s()
 
@@ -154,8 +160,8 @@ class Fence:
             raise StaleRouteError("this server is about to end, and has handed over its shards")
 
     def check_lease(self) -> None:
-        """Raise StaleRouteError if the lease has expired, so that the coordinator may have replaced this server."""
-        age_s = now_s() - self._leased_s
+        """Raise StaleRouteError if the lease has expired: the coordinator may have replaced this server."""
+        age_s = now_s() - self._lease_began_s
         if self._lease_s and age_s > self._lease_s:
             raise StaleRouteError(
                 f"this server has had no answer from its coordinator for {age_s:.1f} s, and may have been replaced"
@@ -163,7 +169,7 @@ class Fence:
 
     def _update_words(self) -> None:
         """Update the words; the caller holds the lock."""
-        # The lease comes last: a new lease must not hold for requests that have the old version.
+        # Write the lease last: a request with the old version must not see the new lease.
         self.words[VERSION] = self.route_version if self.coordinator else ANY_VERSION
         self.words[OPEN] = not self._waits and not self._handed_over
-        self.words[UNTIL_NS] = int(1e9 * (self._leased_s + self._lease_s)) if self._lease_s else NEVER_NS
+        self.words[UNTIL_NS] = int(1e9 * (self._lease_began_s + self._lease_s)) if self._lease_s else NEVER_NS

@@ -1,8 +1,8 @@
-"""Operations on managed keys, and upper bounds for the size of a reply before the arrays of its request are received.
+"""Operations on managed keys, and an upper bound of a reply's size, computed before the request's arrays are received.
 
-Expiry and eviction work in slices: one request examines and removes a limited number of keys, so other requests wait
-only briefly. Scans go from the last slot to the first. A removal moves the last key into the freed slot, so a scan sees
-every key that stays, even if other requests run between its slices.
+Expiry, and the reads of changed keys, run in slices: one request scans and removes a limited number of keys, so other
+requests wait only briefly. A scan goes from the last slot to the first. A removal moves the last key into the freed
+slot, so a scan sees every key that stays, even if other requests run between its slices.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ps2.server.managed_keys import MAX_KEYS
 from ps2.server.managed_shard import ManagedShard
 from ps2.server.shard import Shard
 
-# Maximum number of slots that one request examines, and of keys that it removes: a few milliseconds.
+# Maximum number of slots that a request scans, and of keys that it removes; both take a few milliseconds.
 MAX_SCANNED, MAX_REMOVED = 1 << 20, 1 << 13
-# Number of keys by which each slice advances a rebuild of the index.
+# Number of keys that each slice of an expiry moves, if a rebuild of the index is in progress.
 REBUILD_KEYS = 1 << 14
-# Maximum bytes of keys and values that one request returns.
+# Maximum size of the keys and values that a request returns.
 CHANGED_BYTES = WireConfig.block_bytes
-# Maximum bytes of the answer, by operation.
+# Maximum size of the answer in bytes, by operation.
 MAX_ANSWER_BYTES = {"keys_state": 128, "keys_changed": CHANGED_BYTES + 64, "keys_removed": 8 * MAX_KEYS}
 
-# The range of each parameter. Ticks fit the 32 bits of a slot's tick.
+# The valid range of each parameter. Ticks must fit into the 32 bits of a slot's tick.
 RANGES = {
     "since": (0, 2**32),
     "tick": (0, 2**31),
@@ -54,11 +54,11 @@ Params = Mapping[str, int | float]
 
 
 def run_on_keys(operation: Operation, shard: Shard, keys: KeySet | None) -> Value:
-    """Run an operation of ``KEY_READS`` or ``KEY_CHANGES``; the caller holds the shard's lock."""
+    """Run an operation of ``KEY_READS`` or ``KEY_CHANGES``; the caller must hold the shard's lock."""
     shard.check_rows(np.empty(0, np.int64))
     if not isinstance(shard, ManagedShard):
         raise UsageError(
-            f"operation {operation.name!r}: the keys of this matrix are not managed: make it with DCV.sparse(..., "
+            f"operation {operation.name!r}: the keys of this matrix are not managed: create it with DCV.sparse(..., "
             "admitAfter=, expireAfterS=, maxKeys= or init=)"
         )
     if operation.arrays or (keys is None) is (operation.name == "keys_remove"):
@@ -76,16 +76,16 @@ def run_on_keys(operation: Operation, shard: Shard, keys: KeySet | None) -> Valu
 
 
 def _state(shard: ManagedShard, params: Params) -> Value:
-    """Return eight numbers, int64 of shape (8,), and the time in seconds, float64 of shape (1,).
+    """Return eight integers, int64 of shape (8,), and the matrix's time in seconds, float64 of shape (1,).
 
-    The numbers: tick; lineage; active keys; waiting keys; keys admitted, expired and evicted so far; the first tick
-    since which all removals are known, or -1.
+    The integers: tick; lineage; active keys; waiting keys; keys admitted, expired and evicted so far; the first tick
+    from which on all removals are stored, or -1.
     """
     managed, counts = shard.managed, shard.managed.counts
     complete_from = managed.removed.complete_from
-    numbers = [managed.time.tick, managed.lineage, shard.live, len(managed.waiting)]
-    numbers += [counts.admitted, counts.expired, counts.evicted, -1 if complete_from is None else complete_from]
-    return np.array(numbers), np.array([managed.time.now_s])
+    values = [managed.time.tick, managed.lineage, shard.live, len(managed.waiting)]
+    values += [counts.admitted, counts.expired, counts.evicted, -1 if complete_from is None else complete_from]
+    return np.array(values), np.array([managed.time.now_s])
 
 
 def _advance(shard: ManagedShard, params: Params) -> Value:
@@ -99,10 +99,10 @@ def _mark(shard: ManagedShard, params: Params) -> Value:
 
 
 def _expire(shard: ManagedShard, params: Params) -> Value:
-    """Remove keys whose last touch is at least ``older_s`` ago; return (``begin`` of the next slice, keys removed)."""
+    """Remove keys last touched ``older_s`` or more ago; return (``begin`` of the next slice, removed keys)."""
     managed, begin = shard.managed, int(params["begin"])
     min_tick = managed.first_fresh_tick(float(params["older_s"]))
-    slots, next_begin = older(managed.ticks, min_tick, _end(shard, begin), MAX_SCANNED, MAX_REMOVED)
+    slots, next_begin = older(managed.ticks, min_tick, _scan_end(shard, begin), MAX_SCANNED, MAX_REMOVED)
     shard.remove(slots)
     managed.counts.expired += slots.size
     managed.index.settle(REBUILD_KEYS)
@@ -113,14 +113,14 @@ def _expire(shard: ManagedShard, params: Params) -> Value:
 
 
 def _evict(shard: ManagedShard, params: Params) -> Value:
-    """Remove least recently touched keys; return (number of keys that still have to be removed, keys removed)."""
+    """Remove least recently touched keys; return (number of keys still to be removed, number of removed keys)."""
     keep = int(params["keep"])
     num_removed = shard.evict(keep, MAX_REMOVED)
     return np.array([max(0, shard.live - keep), num_removed])
 
 
 def _remove(shard: ManagedShard, keys: KeySet) -> Value:
-    slots = np.unique(shard.managed.index.lookup(keys.all(shard)))[::-1]
+    slots = np.unique(shard.managed.index.lookup(keys.columns_on(shard)))[::-1]
     slots = slots[slots >= 0]
     shard.remove(slots)
     shard.managed.counts.evicted += slots.size
@@ -128,8 +128,8 @@ def _remove(shard: ManagedShard, keys: KeySet) -> Value:
 
 
 def _changed(shard: ManagedShard, params: Params) -> Value:
-    """Return (``begin`` of the next slice,), n keys touched since a tick, and their first rows' values, (n, rows)."""
-    rows, end = int(params["positions"]), _end(shard, int(params["begin"]))
+    """Return (``begin`` of the next slice,), the n keys touched since a tick, and their values, (n, first rows)."""
+    rows, end = int(params["positions"]), _scan_end(shard, int(params["begin"]))
     if not 0 <= rows <= shard.rows:
         raise OutOfRangeError(f"rows: expected 0 to {shard.rows}, got {rows}")
     limit = max(1, CHANGED_BYTES // (8 + rows * shard.spec.np_dtype.itemsize))
@@ -141,12 +141,12 @@ def _removed(shard: ManagedShard, params: Params) -> Value:
     return shard.managed.removed.since(int(params["since"]))
 
 
-def _end(shard: ManagedShard, begin: int) -> int:
-    """Return the slot below which a slice scans: ``begin``, or the number of slots if ``begin`` is -1."""
+def _scan_end(shard: ManagedShard, begin: int) -> int:
+    """Return the exclusive upper slot of a slice: ``begin``, or the number of slots if ``begin`` is -1."""
     return shard.live if begin < 0 else min(begin, shard.live)
 
 
-# The parameters of each operation.
+# The parameters and the function of each operation.
 OPERATIONS: Mapping[str, tuple[tuple[str, ...], Callable[[ManagedShard, Params], Value]]] = {
     "keys_state": ((), _state),
     "keys_changed": (("since", "positions", "begin"), _changed),
@@ -158,16 +158,16 @@ OPERATIONS: Mapping[str, tuple[tuple[str, ...], Callable[[ManagedShard, Params],
 }
 
 
-# Bytes of a compressed value.
-SHORT_BYTES = 2
-# Elements counted for an axis of unknown length. Longer axes are undercounted.
+# Bytes of a value that is sent as a 16-bit float.
+PACKED_VALUE_BYTES = 2
+# Assumed length of an axis whose length is not known in advance; memory of longer axes is underestimated.
 DEFAULT_LENGTH = 1 << 16
 
 
 def reply_bytes(draft: RequestDraft, shards: Mapping[ShardId, Shard], copies: int = 0) -> int:
-    """Return the maximum bytes of the arrays of a reply. Results of users' functions are not included.
+    """Return the maximum size of a reply's arrays in memory. Results of users' functions are not included.
 
-    ``copies``: additional copies of the sent bytes at the same time.
+    ``copies``: the number of additional copies of the sent bytes.
     """
     total = 0
     for outline in draft.outlines(ARRAY_OPERATIONS):
@@ -176,18 +176,18 @@ def reply_bytes(draft: RequestDraft, shards: Mapping[ShardId, Shard], copies: in
             continue
         for count, dtype in _arrays(outline, shard):
             size = count * dtype.itemsize
-            sent = count * SHORT_BYTES if outline.wire is not None else size
-            total += size + copies * sent
-            # Compressed or narrowed values are copies.
+            sent_bytes = count * PACKED_VALUE_BYTES if outline.wire is not None else size
+            total += size + copies * sent_bytes
+            # Packed or narrowed values are additional arrays.
             if outline.wire is not None:
-                total += sent
+                total += sent_bytes
             elif dtype.kind == "i" and size >= MIN_NARROWED_BYTES:
                 total += size // 2
     return total
 
 
 class _ArrayOperations:
-    """The names of operations that return arrays; a family's operations are included once it is loaded."""
+    """The names of operations that return arrays, including those of families that are loaded later."""
 
     def __contains__(self, name: object) -> bool:
         if name == "keys" or name in KEY_READS:
@@ -214,16 +214,16 @@ def _arrays(outline: Outline, shard: Shard) -> Iterator[tuple[int, np.dtype[Any]
         yield max(0, min(stop, shard.live) - max(start, 0)), dtype
         return
     op = lookup(outline.name)
-    # A scalar gives the length of the axis with its name.
-    known: dict[Axis, int] = {name: value for name, value in outline.params.items() if isinstance(value, int)}
-    known |= {COLUMNS: int(shard.array.shape[1]), BLOCK: shard.rows}
+    # A scalar with the name of an axis is the axis's length.
+    axis_lengths: dict[Axis, int] = {name: value for name, value in outline.params.items() if isinstance(value, int)}
+    axis_lengths |= {COLUMNS: int(shard.array.shape[1]), BLOCK: shard.rows}
     shapes = iter(outline.shapes)
     for _, kind, along in op.request_operands:
         if kind == SLOTS and outline.keys is not None:
-            known[SLOTS] = outline.keys
+            axis_lengths[SLOTS] = outline.keys
         else:
-            known |= dict(zip(along.axes, next(shapes, ()), strict=False))
+            axis_lengths |= dict(zip(along.axes, next(shapes, ()), strict=False))
     for answer in op.answers:
-        axes = [axis if isinstance(axis, int) else known.get(axis) for axis in answer.axes]
+        axes = [axis if isinstance(axis, int) else axis_lengths.get(axis) for axis in answer.axes]
         count = math.prod(axis for axis in axes if axis is not None) * (DEFAULT_LENGTH if None in axes else 1)
         yield count, answer.dtype or shard.spec.np_dtype

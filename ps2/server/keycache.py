@@ -1,4 +1,4 @@
-"""A cache of key sets that clients use repeatedly, by the hash of their bytes."""
+"""A cache of key sets, by the hash of their bytes: clients send only the hash of keys that they use again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ps2.protocol.messages import Operation, key_digest
 from ps2.server.memory import MemoryAccount
 from ps2.server.shard import Shard
 
+# Maximum size of the cache.
 CACHE_BYTES = 64 << 20
 
 Name = tuple[int, int, bytes]  # matrix, partition, digest
@@ -22,32 +23,33 @@ class KeySet:
     """The keys of an operation on one shard. Guarded by the shard's lock.
 
     Attributes:
-        columns: the keys as sent, int64; None once ``slots`` is set.
-        slots: the keys' slots in ``home``, once all keys exist there; always None for managed keys, which change slots.
-        name: cache name of a key set to remember; None if it has no digest or is in the cache already.
-        home: the shard to which ``slots`` refer.
+        columns: the keys in the request's order, int64; None after ``slots`` is set.
+        slots: the keys' slots in ``slots_shard`` after all keys exist there; always None for managed keys, whose slots
+            change.
+        name: the name for the cache; None if the set has no digest or is in the cache already.
+        slots_shard: the shard to which ``slots`` refer.
     """
 
     count: int
     columns: Int64s | None
     slots: Int64s | None = None
     name: Name | None = None
-    home: Shard | None = None
+    slots_shard: Shard | None = None
 
-    def find(self, shard: Shard, create: bool) -> Int64s:
+    def slots_on(self, shard: Shard, create: bool) -> Int64s:
         """Return the slot of each key; -1 for an absent key unless ``create``."""
         if self.slots is not None:
-            if self.home is not shard:
-                raise KeyMissError(f"these {self.count:,} keys were remembered for a shard that was replaced")
+            if self.slots_shard is not shard:
+                raise KeyMissError(f"these {self.count:,} keys were cached for a shard that was replaced")
             return self.slots
         assert self.columns is not None
         slots = shard.slots(self.columns, create)
         if shard.managed is None and (shard.index is None or slots.min() >= 0):
-            self.slots, self.columns, self.home = slots, None, shard
+            self.slots, self.columns, self.slots_shard = slots, None, shard
         return slots
 
-    def all(self, shard: Shard) -> Int64s:
-        """Return the columns or keys as they were sent."""
+    def columns_on(self, shard: Shard) -> Int64s:
+        """Return the columns (dense) or keys (sparse) in the request's order."""
         if self.columns is not None:
             return self.columns
         assert self.slots is not None
@@ -57,7 +59,7 @@ class KeySet:
 class KeyCache:
     """Key sets by name. Thread-safe.
 
-    The least recently used sets are dropped when requests or shards need their memory (``MemoryAccount.take_cache``).
+    The least recently used sets are dropped when requests or shards need the memory (``MemoryAccount.take_cache``).
     """
 
     def __init__(self, memory: MemoryAccount, limit_bytes: int = CACHE_BYTES) -> None:
@@ -68,10 +70,10 @@ class KeyCache:
         self.nbytes = 0
         self.hits = 0
         self.misses = 0
-        memory.sheds.append(self.shed)
+        memory.cache_releasers.append(self.free_memory)
 
     def resolve(self, operations: tuple[Operation, ...]) -> list[KeySet | None]:
-        """Return the keys of each operation, None for those without; raise KeyMissError before anything has changed."""
+        """Return the keys of each operation, or None; raise KeyMissError if a hash is not in the cache."""
         resolved: list[KeySet | None] = []
         for position, operation in enumerate(operations):
             keys = operation.keys
@@ -91,13 +93,13 @@ class KeyCache:
                     raise ProtocolError(f"operation {operation.name!r}: no operation before it has keys to reuse")
                 if resolved[-1] is None or resolved[-1].count != keys.count:
                     raise ProtocolError(
-                        f"operation {operation.name!r}: expected to reuse {keys.count:,} keys of the operation before"
+                        f"operation {operation.name!r}: expected {keys.count:,} keys in the operation before it"
                     )
                 resolved.append(resolved[-1])
         return resolved
 
-    def remember(self, keys: KeySet) -> None:
-        """Keep a key set that has a name."""
+    def store(self, keys: KeySet) -> None:
+        """Store a key set if it has a name and memory is available."""
         name, keys.name = keys.name, None
         if name is None:
             return
@@ -118,8 +120,8 @@ class KeyCache:
             for name in [name for name in self._sets if name[0] == matrix]:
                 self._drop(name)
 
-    def shed(self, size: int) -> None:
-        """Drop sets until ``size`` bytes are freed, or no set is left."""
+    def free_memory(self, size: int) -> None:
+        """Drop key sets until ``size`` bytes are freed or the cache is empty."""
         with self._lock:
             target = self.nbytes - size
             while self._sets and self.nbytes > target:
@@ -130,7 +132,7 @@ class KeyCache:
             keys = self._sets.get(name)
             if keys is None:
                 self.misses += 1
-                raise KeyMissError(f"operation {operation!r}: these {count:,} keys are not remembered by this server")
+                raise KeyMissError(f"operation {operation!r}: these {count:,} keys are not in this server's cache")
             self._sets.move_to_end(name)
             self.hits += 1
         if keys.count != count:

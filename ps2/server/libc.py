@@ -1,4 +1,4 @@
-"""C library calls, and memory access by address, for compiled loops."""
+"""C library functions, and memory access by address, for compiled code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Address = types.uintp
 
 
 def _function(name: str, result: Any, *arguments: Any) -> Any:
-    """Return a C library function. Loaded code links it by name, so numba can cache the code."""
+    """Return a C library function. Compiled code refers to it by name, so numba can cache the code."""
     return types.ExternalFunction(name, result(*arguments))
 
 
@@ -28,7 +28,7 @@ c_errno = _function("__errno_location", Address)
 c_clock = _function("clock_gettime", types.int32, types.int32, Address)
 c_memcpy = _function("memcpy", Address, Address, Address, types.uint64)
 c_memcmp = _function("memcmp", types.int32, Address, Address, types.uint64)
-c_try = _function("pthread_mutex_trylock", types.int32, Address)
+c_trylock = _function("pthread_mutex_trylock", types.int32, Address)
 c_lock = _function("pthread_mutex_lock", types.int32, Address)
 c_unlock = _function("pthread_mutex_unlock", types.int32, Address)
 
@@ -76,7 +76,7 @@ def now_ns(timespec: Any) -> int:
 
 @inline
 def receive_all(descriptor: int, address: Any, size: int) -> bool:
-    """Receive ``size`` bytes to an address; return False if the connection ends first."""
+    """Receive ``size`` bytes at an address; return False if the connection ends first."""
     while size > 0:
         received = c_recv(descriptor, address, size, MSG_WAITALL)
         if received > 0:
@@ -107,7 +107,8 @@ def array_address(array: Any) -> Any:
 
 # -- messages in parts -------------------------------------------------------------------------------------------------
 
-# A ``struct msghdr`` and its ``iovec`` array as int64 words. From PARTS on, each part is an address and a size.
+# The words of a message, int64: a ``struct msghdr``, then from PARTS on its ``iovec`` array, an address and a size for
+# each part.
 PARTS, PART_WORDS = 8, 2
 MESSAGE_WORDS = PARTS + 5 * PART_WORDS
 
@@ -119,7 +120,7 @@ def set_part(message: Any, part: int, address: Any, size: Any) -> None:
 
 @inline
 def receive_parts(descriptor: int, message: Any, parts: int) -> bool:
-    """Receive a message, each part to its address; return False if the connection ends first."""
+    """Receive a message, each part at its address; return False if the connection ends first."""
     _set_head(message, parts)
     received = max(c_recvmsg(descriptor, array_address(message), MSG_WAITALL), np.int64(-1))
     if received == 0 or (received < 0 and error_number() != EINTR):
@@ -135,7 +136,7 @@ def receive_parts(descriptor: int, message: Any, parts: int) -> bool:
 
 @inline
 def send_parts(descriptor: int, message: Any, parts: int, flags: int) -> int:
-    """Send as much of a message as one call accepts; return the number of bytes, or -1 if the connection has ended."""
+    """Send the beginning of a message; return the number of sent bytes, or -1 if the connection has ended."""
     _set_head(message, parts)
     sent = c_sendmsg(descriptor, array_address(message), flags | MSG_NOSIGNAL)
     if sent >= 0:

@@ -1,4 +1,4 @@
-"""Loads the files of a checkpoint: into new shards, which then replace the server's, or into the shards of a matrix."""
+"""Loads a checkpoint into new shards, which then replace the server's shards, or into the shards of one matrix."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ps2.storage.files import resolve_url
 from ps2.storage.manifest import LoadMatrix
 
 
-class Loading:
+class CheckpointLoader:
     """Loads checkpoints. Thread-safe.
 
-    ``load`` reads new shards, and ``take`` replaces the server's shards by them. ``fill`` reads into the shards of a
-    new matrix.
+    ``load`` reads new shards, and ``activate`` replaces the server's shards by them. ``fill`` reads into the shards of
+    a new matrix.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -33,10 +33,10 @@ class Loading:
         self._loaded: dict[tuple[int, int], Shard] | None = None
 
     def load(self, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:
-        """Read matrices into new shards, all or none; return their bytes. The shards of an earlier call are dropped.
+        """Read matrices into new shards, all or none; return their size in bytes. Free the shards of an earlier call.
 
-        ``ids``: also read the applied ids of partitions that have not changed. Raises LimitError if the new
-        shards do not fit into memory together with the present ones.
+        ``ids``: also read the applied ids of partitions that have not changed. Raises LimitError if the new shards do
+        not fit into memory together with the server's current shards.
         """
         fs, root = resolve_url(url)
         with self._lock:
@@ -60,29 +60,29 @@ class Loading:
                 _free(shards)
                 if isinstance(error, LimitError) and self._engine.shards():
                     raise LimitError(
-                        f"{error}; the server keeps its present shards until the checkpoint {root} has replaced them"
+                        f"{error}; the server keeps its current shards in memory until the checkpoint {root} is loaded"
                     ) from error
                 raise
             self._loaded = shards
             return sum(shard.nbytes for shard in shards.values())
 
-    def take(self) -> None:
+    def activate(self) -> None:
         """Replace all shards of the server, including copies of other servers' shards, by those of ``load``."""
         with self._lock:
             if self._loaded is None:
-                raise RecoveryError("this server has read no checkpoint to put in place")
+                raise RecoveryError("this server has loaded no checkpoint that could be activated")
             loaded, self._loaded = self._loaded, None
             self._engine.replace_shards(loaded)
 
     def fill(self, url: str, matrix: LoadMatrix, id: RequestId, route_version: int) -> None:
-        """Read this server's partitions of an unused matrix. The call is a mutation: retries apply it once.
+        """Read this server's partitions of a matrix that is not in use yet. The call is a mutation: retries count once.
 
-        Other requests run at the same time. After an error the shards may be partly filled. If two calls
-        overlap, the one that began later succeeds; the other raises StaleRouteError.
+        Other requests run at the same time. After an error the shards may be incomplete. Of two overlapping calls, the
+        later call succeeds, and the earlier call raises StaleRouteError.
         """
         fs, root = resolve_url(url)
         fs.invalidate_cache()
-        engine, session = self._engine, (route_version, next(self._transfers))
+        engine, transfer = self._engine, (route_version, next(self._transfers))
         present = engine.own_shards(matrix.matrix, [partition.index for partition in matrix.partitions])
         shards = {}
         for shard_id, shard in present.items():
@@ -90,8 +90,8 @@ class Loading:
                 engine.check_call(route_version, id)
                 if id not in shard.applied:
                     shard.check_rows(np.array(matrix.rows, np.int64))
-                    shard.reset(shard.rows)  # an earlier attempt may have filled a part
-                    shard.newest_transfer = session
+                    shard.reset(shard.rows)  # an earlier attempt may have written values
+                    shard.newest_transfer = transfer
                     shards[shard_id] = shard
         if not shards:
             return
@@ -99,8 +99,8 @@ class Loading:
         def check(shard: Shard) -> None:
             engine.check_call(route_version, id)
             shard.check_rows(np.empty(0, np.int64))
-            if shard.newest_transfer != session:
-                raise StaleRouteError(f"matrix {matrix.matrix:x}: a later call reads it now")
+            if shard.newest_transfer != transfer:
+                raise StaleRouteError(f"matrix {matrix.matrix:x}: a later call loads it now")
 
         partitions = [shard.partition for shard in shards.values()]
         spec = next(replace(shard.spec, rows=shard.rows) for shard in shards.values())
@@ -111,11 +111,11 @@ class Loading:
             with shard.lock:
                 check(shard)
                 shard.applied.add(id)
-        if engine.copying is not None:
-            engine.copying.send_now(shards)
+        if engine.replicator is not None:
+            engine.replicator.send_now(shards)
 
     def close(self) -> None:
-        """Drop shards that were read and not taken."""
+        """Free shards that were loaded and not activated."""
         with self._lock:
             self._drop()
 

@@ -1,4 +1,4 @@
-"""``ManagedKeys``: slots and ticks of a shard's keys, the keys that wait for admission, and the removed keys."""
+"""``ManagedKeys``: slots and ticks of a shard's keys, the keys that wait for admission, and removed keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ps2.ops.table import Array
 from ps2.ops.waiting import EXACT_KEYS, Touch, WaitingKeys
 
 MIN_CAPACITY = 256
-# Maximum number of removals that are kept. When it is exceeded, the older half is dropped.
+# Maximum number of stored removals. When there are more, the older half is dropped.
 MAX_KEYS = 1 << 20
 
 
@@ -29,7 +29,7 @@ class RemovedKeys:
     """Removed keys in the order of their removal, from the first mark on.
 
     Attributes:
-        complete_from: all removals in and after this tick are kept. None: no mark was made, so no removals are kept.
+        complete_from: all removals in and after this tick are stored. None: no mark was made, so none are stored.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class RemovedKeys:
         return self._keys.nbytes + self._ticks.nbytes
 
     def begin(self, tick: int) -> None:
-        """Keep removals from a tick on, unless they are kept already."""
+        """Store removals from a tick on, unless they are stored already."""
         if self.complete_from is None:
             self.complete_from = tick
 
@@ -60,17 +60,15 @@ class RemovedKeys:
         self._count += keys.size
 
     def since(self, tick: int) -> Int64s:
-        """Return the keys removed in or after a tick, in order. Raise StaleMarkError if some are no longer kept."""
+        """Return the keys removed in or after a tick, in order. Raise StaleMarkError if not all are stored."""
         if self.complete_from is None or tick < self.complete_from:
-            available = (
-                "none are kept" if self.complete_from is None else f"kept are those from tick {self.complete_from} on"
-            )
-            raise StaleMarkError(f"removals since tick {tick}: {available}: read all keys instead")
+            available = "none are stored" if self.complete_from is None else f"stored from tick {self.complete_from} on"
+            raise StaleMarkError(f"removals since tick {tick}: {available}; read all keys instead")
         begin = int(np.searchsorted(self._ticks[: self._count], tick))
         return self._keys[begin : self._count].copy()
 
     def state(self) -> dict[str, Array]:
-        """Return the content as arrays by name, for ``adopt``."""
+        """Return the content as arrays by name, for ``merge``."""
         complete_from = np.array([-1 if self.complete_from is None else self.complete_from])
         return {
             "removed": self._keys[: self._count].copy(),
@@ -78,8 +76,8 @@ class RemovedKeys:
             "removed_from": complete_from,
         }
 
-    def adopt(self, state: dict[str, Array], is_own: Array) -> None:
-        """Add removals from another shard's ``state``; ``mine`` is True for the keys that belong to this shard."""
+    def merge(self, state: dict[str, Array], is_own: Array) -> None:
+        """Add removals from another shard's ``state``; ``is_own``: mask of the keys that belong to this shard."""
         keys = np.append(self._keys[: self._count], state["removed"][is_own])
         ticks = np.append(self._ticks[: self._count], state["removed_at"][is_own])
         order = np.argsort(ticks, kind="stable")
@@ -95,21 +93,21 @@ class RemovedKeys:
         self._count -= count
 
 
-# The sketch of waiting keys takes at most 1/SKETCH_SHARE of the bytes of the shard's values, but may always take 32 MB:
-# a smaller sketch would admit rare keys too early, and their slots would take more.
-SKETCH_SHARE, SMALL_SKETCH_BYTES = 6, 32 << 20
-# With ``max_keys``, a tick begins after max_keys/TICK_SHARE touches. This determines how accurately the shard knows the
-# least recently touched keys.
-TICK_SHARE = 64
+# The sketch of waiting keys takes at most 1/SKETCH_DIVISOR of the size of the shard's values, but may always take
+# SMALL_SKETCH_BYTES: a smaller sketch would admit rare keys too early, and their slots would take more memory.
+SKETCH_DIVISOR, SMALL_SKETCH_BYTES = 6, 32 << 20
+# With ``max_keys``, a tick begins after max_keys/TICKS_PER_LIMIT touches, which is the resolution of "least recently
+# touched".
+TICKS_PER_LIMIT = 64
 # The tick of slots that an eviction must not remove.
 PROTECTED = 2**32 - 1
-# Ticks of slots have 32 bits. When the current tick reaches MAX_TICK, all ticks are lowered and it becomes TICK_SPAN.
+# Ticks of slots have 32 bits. When the current tick reaches MAX_TICK, all ticks are lowered; it becomes TICK_SPAN.
 MAX_TICK, TICK_SPAN = 2**31 - 1, 2**30
 
 
 @dataclass
 class KeyCounts:
-    """Counts since the matrix was created: keys that got slots, keys that expired, and keys evicted or removed."""
+    """Numbers of keys since the matrix was created that got slots, that expired, and that were evicted or removed."""
 
     admitted: int = 0
     expired: int = 0
@@ -120,14 +118,15 @@ class ManagedKeys:
     """The keys of a ``ManagedShard``. Not thread-safe: callers hold the shard's lock.
 
     Attributes:
-        max_keys: maximum number of keys of the shard; None: no limit.
-        time: the matrix's clock, on this shard.
-        waiting: touches of keys that have no slot yet.
-        removed: keys that were removed since the first mark.
-        touched: number of calls of ``touch``; the same on a copy.
-        removals: number of calls of ``remove``.
-        lineage: random number, chosen when the shard is created or read from files. Marks are valid only with the
-            lineage that they were made with.
+        index: the slot of each key.
+        max_keys: the maximum number of keys of the shard; None: no limit.
+        time: the matrix's clock on this shard.
+        waiting: the touches of keys that have no slot yet.
+        removed: the keys that were removed since the first mark.
+        touched: the number of calls of ``touch``; the same on a copy.
+        removals: the number of calls of ``remove``.
+        lineage: a random integer, chosen when the shard is created or read from files. A mark is valid only while the
+            lineage is the same.
     """
 
     def __init__(self, policy: KeyPolicy, partition: Partition, exact_keys: int = EXACT_KEYS) -> None:
@@ -143,7 +142,7 @@ class ManagedKeys:
         self.touched = self.removals = 0
         self.lineage = secrets.randbits(62)
         self._window_s = 0.0  # time at which the current window of the waiting keys' sketch began
-        self._touches = 0  # touches since the last tick that ``touch`` began
+        self._touches = 0  # number of touches since ``touch`` last began a tick
 
     @property
     def ticks(self) -> Ticks:
@@ -155,7 +154,7 @@ class ManagedKeys:
         return self.index.nbytes + self._ticks.nbytes + self.waiting.nbytes + self.removed.nbytes
 
     def nbytes_after(self, added: int) -> int:
-        """Return an upper bound of ``nbytes`` after ``added`` more keys."""
+        """Return an upper bound of ``nbytes`` after ``added`` keys are added."""
         ticks = self._ticks.nbytes_for(self._capacity(added)) if len(self.index) + added > self._ticks.columns else 0
         return self.nbytes - self.index.nbytes + self.index.nbytes_after(added) + ticks
 
@@ -166,13 +165,12 @@ class ManagedKeys:
     def advance(self, now_s: float, tick: int, value_bytes: int, touched: bool = False) -> None:
         """Advance the time of the matrix; see ``MatrixTime.advance``.
 
-        ``value_bytes``: bytes of the active keys' values, the same on a copy; limits the sketch of waiting
-        keys.
+        ``value_bytes``: the size of the active keys' values, which limits the sketch of waiting keys.
         """
         self.time.advance(now_s, tick, touched)
         window_s, since_s = self.policy.expire_after_s, self.time.now_s - self._window_s
         if window_s is not None and since_s >= window_s:
-            # With ``touched``, the current window holds recent touches: those since the last advance.
+            # With ``touched``, the current window contains recent touches, since the last advance.
             self.waiting.rotate(since_s >= 2 * window_s and not touched, _sketch_bytes(value_bytes))
             self._window_s = self.time.now_s
         elif window_s is not None and since_s > 0:
@@ -180,18 +178,18 @@ class ManagedKeys:
         self._lower_ticks()
 
     def mark(self, tick: int) -> int:
-        """Begin a tick, numbered ``tick`` or higher; return its number. Removals are remembered from then on."""
+        """Begin a tick with the number ``tick`` or higher; return its number. From now on, removals are stored."""
         self.time.mark(tick)
         self._lower_ticks()
         self.removed.begin(self.time.tick)
         return self.time.tick
 
     def touch(self, slots: Int64s, value_bytes: int) -> None:
-        """Stamp slots with the current tick; -1 stands for an absent key."""
+        """Set the ticks of slots to the current tick; slot -1 (absent key) is ignored."""
         self.touched += 1
         if self.max_keys is not None:
             self._touches += slots.size
-            if self._touches * TICK_SHARE >= self.max_keys:
+            if self._touches * TICKS_PER_LIMIT >= self.max_keys:
                 self._touches = 0
                 self.time.mark(self.time.tick + 1)
                 self._lower_ticks()
@@ -203,7 +201,7 @@ class ManagedKeys:
         stamp(self._ticks.array[0], slots, PROTECTED)
 
     def admit(self, keys: Int64s) -> Touch | None:
-        """Count a touch of distinct absent keys; return which of them are admitted now, or None for all of them."""
+        """Count a touch of distinct absent keys; return which are admitted now, or None if all are."""
         if self.policy.admit_after == 1:
             return None
         return self.waiting.touch(keys, self.time.tick, self.first_fresh_tick(self.policy.expire_after_s))
@@ -216,7 +214,7 @@ class ManagedKeys:
         ticks[ticks == PROTECTED] = self.time.tick
 
     def assign_slots(self, keys: Int64s) -> None:
-        """Give distinct absent keys the next slots, in the order of ``keys``."""
+        """Assign the next slots to distinct absent keys, in the order of ``keys``."""
         first = len(self.index)
         if first + keys.size > self._ticks.columns:
             self._ticks.resize(self._capacity(keys.size))
@@ -234,7 +232,7 @@ class ManagedKeys:
         return sources
 
     def _lower_ticks(self) -> None:
-        """Lower all ticks if they become too large for a slot's 32 bits. Earlier marks then become stale."""
+        """Lower all ticks if the current tick is too large for a slot's 32 bits. Earlier marks become stale."""
         offset = self.time.tick - TICK_SPAN
         if self.time.tick < MAX_TICK:
             return
@@ -242,7 +240,7 @@ class ManagedKeys:
         self.time.lower(offset)
         self.waiting.lower(offset)
         self.removed = RemovedKeys()
-        self.lineage = (self.lineage + 1) % 2**62  # not random, so that a copy gets the same one
+        self.lineage = (self.lineage + 1) % 2**62  # not random, so that a copy gets the same lineage
 
     def _capacity(self, added: int) -> int:
         count = len(self.index) + added
@@ -251,10 +249,10 @@ class ManagedKeys:
     # -- for files and copies ------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[Array, ...]:
-        """Return everything except the keys as arrays of bytes. Some are views.
+        """Return everything except the keys as arrays of bytes, some of which are views.
 
-        The first array holds the length of a JSON text in 8 bytes, then the text, which lists names, dtypes and shapes
-        of the other arrays.
+        The first array contains the length of a JSON text, in 8 bytes, and the text: names, dtypes and shapes of the
+        other arrays.
         """
         arrays = self.arrays()
         names = json.dumps([[name, array.dtype.str, array.shape] for name, array in arrays.items()]).encode()
@@ -264,10 +262,10 @@ class ManagedKeys:
     def arrays(self) -> dict[str, Array]:
         """Return the content of ``state`` as arrays by name."""
         counts, time = self.counts, self.time
-        numbers = [time.tick, self.lineage, counts.admitted, counts.expired, counts.evicted]
-        numbers += [self._touches, self.touched]
+        values = [time.tick, self.lineage, counts.admitted, counts.expired, counts.evicted]
+        values += [self._touches, self.touched]
         return {
-            "numbers": np.array(numbers),
+            "numbers": np.array(values),
             "window_s": np.array([self._window_s]),
             "time_ticks": np.array(time.ticks),
             "times_s": np.array(time.times_s),
@@ -277,17 +275,17 @@ class ManagedKeys:
         }
 
     def restore(self, state: bytes) -> None:
-        """Take over the ``state`` of the same shard, after its keys got their slots."""
+        """Set the ``state`` of a copy of this shard, or of its primary, after the keys have got the same slots."""
         arrays = _arrays(state)
         self.ticks[:] = arrays["ticks"]
-        # Writing the keys' values has counted as touches: forget their times and admissions.
+        # Writing the keys' values has counted as touches and admissions: forget these.
         self.time, self.counts = MatrixTime(), KeyCounts()
-        self.adopt(arrays)
+        self.merge(arrays)
         self.lineage = int(arrays["numbers"][1])
         self._touches, self.touched = arrays["numbers"][5:].tolist()
 
-    def adopt(self, arrays: dict[str, Array]) -> None:
-        """Take over time, counts, and this partition's waiting and removed keys from another shard's ``arrays``."""
+    def merge(self, arrays: dict[str, Array]) -> None:
+        """Merge the ``arrays`` of another shard: time, counts, and the waiting and removed keys of this partition."""
         tick, _, admitted, expired, evicted, *_ = arrays["numbers"].tolist()
         if tick >= self.time.tick:
             self.time = MatrixTime(arrays["time_ticks"].tolist(), arrays["times_s"].tolist(), tick)
@@ -296,11 +294,11 @@ class ManagedKeys:
             self.counts.admitted + admitted, self.counts.expired + expired, self.counts.evicted + evicted
         )
         self.waiting.adopt(arrays, self._is_in_partition(arrays["waiting"]))
-        self.removed.adopt(arrays, self._is_in_partition(arrays["removed"]))
+        self.removed.merge(arrays, self._is_in_partition(arrays["removed"]))
 
-    def adopt_ticks(self, arrays: dict[str, Array], chosen: Int64s, first: int) -> None:
-        """Take over the ticks of the ``chosen`` slots of another shard, for the slots from ``first`` on."""
-        self.ticks[first : first + chosen.size] = arrays["ticks"][chosen]
+    def copy_ticks(self, arrays: dict[str, Array], slots: Int64s, first: int) -> None:
+        """Copy the ticks of another shard's ``slots`` to the slots from ``first`` on."""
+        self.ticks[first : first + slots.size] = arrays["ticks"][slots]
 
     def _is_in_partition(self, keys: Int64s) -> Array:
         buckets = hash_bucket(keys)
@@ -308,12 +306,12 @@ class ManagedKeys:
 
 
 def _sketch_bytes(value_bytes: int) -> int:
-    """Return the maximum bytes of the sketch of waiting keys for a shard with ``value_bytes`` of values."""
-    return max(value_bytes // SKETCH_SHARE, SMALL_SKETCH_BYTES)
+    """Return the maximum size of the sketch of waiting keys for a shard with ``value_bytes`` of values."""
+    return max(value_bytes // SKETCH_DIVISOR, SMALL_SKETCH_BYTES)
 
 
 def read_state(path: str, state: bytes, keys: int) -> dict[str, Array]:
-    """Return the arrays that ``ManagedKeys.state`` wrote for ``keys`` keys; raise CheckpointCorruptError for others."""
+    """Return the arrays of ``ManagedKeys.state``; raise CheckpointCorruptError if they are not for ``keys`` keys."""
     try:
         arrays = _arrays(state)
         sizes = {name: arrays[name].size for name in ("ticks", "numbers", "window_s")}

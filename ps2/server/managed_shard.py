@@ -15,20 +15,21 @@ from ps2.ops.slots import move_blocks, oldest
 from ps2.ops.table import Array
 from ps2.server.managed_keys import ManagedKeys
 from ps2.server.memory import MemoryAccount
-from ps2.server.shard import MIN_CAPACITY, Shard, outside
+from ps2.server.shard import MIN_CAPACITY, Shard, outlier
 
-# A full shard evicts more keys than needed: 1/SLACK_SHARE of its limit, at most MAX_SLACK. So only a few requests have
-# to search for the oldest keys.
-SLACK_SHARE, MAX_SLACK = 16, 4096
-# A prime, so that evictions begin at slots all over the shard.
+# A full shard evicts more keys than needed: additionally 1/SLACK_DIVISOR of its limit, at most MAX_SLACK. So few
+# requests must search for the least recently touched keys.
+SLACK_DIVISOR, MAX_SLACK = 16, 4096
+# Evictions begin at slots that are this far apart, modulo the number of slots; a prime, so that they begin all over the
+# shard.
 STRIDE = 1_000_003
 
 
 class ManagedShard(Shard):
     """A sparse shard whose keys are admitted, expire and are evicted. Memory of removed keys returns to the system.
 
-    The array grows and shrinks by moving pages, so no request waits for a copy of it. Slots are dense: when a key is
-    removed, the key of the last slot moves into its slot.
+    The array grows and shrinks by remapping memory pages, so no request waits for a copy of the array. Slots have no
+    gaps: when a key is removed, the key of the last slot moves into the free slot.
 
     Attributes:
         managed: the keys, with their slots, ticks and counts.
@@ -43,15 +44,14 @@ class ManagedShard(Shard):
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of the active keys' values; the same on a copy of the shard."""
+        """The size of the active keys' values in bytes; the same on a copy of the shard."""
         return self.live * self.rows * self.spec.np_dtype.itemsize
 
     def slots(self, columns: Int64s, create: bool) -> Int64s:
-        """Return the slot of each key, -1 for a key without one.
+        """Return the slot of each key, -1 for a key without a slot.
 
-        ``create`` touches the keys. A key that is admitted by this touch gets its slot, with its initial
-        values. Raises LimitError if new keys do not fit into memory, or ``max_keys`` is below the number of
-        keys of this call.
+        ``create``: also touch the keys. A key that is admitted by this touch gets a slot with initial values. Raises
+        LimitError if new keys do not fit into memory, or if ``max_keys`` is below the number of keys in this call.
         """
         managed = self.managed
         slots = managed.index.lookup(columns)
@@ -60,7 +60,7 @@ class ManagedShard(Shard):
         absent_positions = np.flatnonzero(slots < 0)
         absent = columns[absent_positions]
         if absent.size and (absent.min() < 0 or int(absent.max()) >= self.spec.dim):
-            raise OutOfRangeError(f"key {outside(absent, 0)} is outside [0, {self.spec.dim})")
+            raise OutOfRangeError(f"key {outlier(absent, 0)} is outside [0, {self.spec.dim})")
         self.count_now()
         distinct = _distinct(absent)
         touched = managed.admit(distinct) if distinct.size else None
@@ -71,7 +71,7 @@ class ManagedShard(Shard):
                     slots = managed.index.lookup(columns)
                 self._ensure_capacity(new.size)
             except (LimitError, BusyError):
-                # The client sends the request again: its touches must not count twice.
+                # The client sends the request again, and its touches must not count twice.
                 managed.refuse(touched)
                 raise
         managed.touch(slots, self.value_bytes)
@@ -91,12 +91,12 @@ class ManagedShard(Shard):
         return slots
 
     def assign_slots(self, keys: Int64s) -> None:
-        """Give distinct absent keys the next slots, regardless of ``admit_after``."""
+        """Assign the next slots to distinct absent keys, regardless of ``admit_after``."""
         self._ensure_capacity(keys.size)
         self.managed.assign_slots(keys)
 
     def remove(self, slots: Int64s) -> None:
-        """Remove the keys of ``slots``, distinct and descending, and give memory back."""
+        """Remove the keys of ``slots``, distinct and descending; return memory to the system."""
         if not slots.size:
             return
         sources = self.managed.remove(slots)
@@ -110,7 +110,7 @@ class ManagedShard(Shard):
         self.count_now()
 
     def evict(self, target: int, limit: int) -> int:
-        """Remove least recently touched keys until ``target`` are left, at most ``limit``; return how many."""
+        """Remove least recently touched keys until ``target`` remain, at most ``limit``; return their number."""
         managed, count = self.managed, min(max(self.live - target, 0), limit)
         # Each eviction begins at another slot. A copy of the shard begins at the same slot.
         start = managed.counts.evicted * STRIDE % max(self.live, 1)
@@ -120,18 +120,18 @@ class ManagedShard(Shard):
         return int(slots.size)
 
     def _evict_for(self, added: int, slots: Int64s) -> bool:
-        """Evict keys except those of ``slots`` if ``added`` more exceed the limit; return True if slots moved."""
+        """If ``added`` keys would exceed the limit, evict keys other than those of ``slots`` and return True."""
         max_keys = self.managed.max_keys
         if max_keys is None or self.live + added <= max_keys:
             return False
         num_present = int(np.unique(slots[slots >= 0]).size)
         if num_present + added > max_keys:
             raise LimitError(
-                f"maxKeys: expected room for the {num_present + added:,} keys of one request in this partition, got "
-                f"{max_keys:,}"
+                f"maxKeys: expected a limit of at least {num_present + added:,} keys in this partition, as one request "
+                f"has, got {max_keys:,}"
             )
         self.managed.protect(slots)
-        slack = min(max_keys // SLACK_SHARE, MAX_SLACK)
+        slack = min(max_keys // SLACK_DIVISOR, MAX_SLACK)
         self.evict(max(max_keys - added - slack, num_present), self.live)
         return True
 
@@ -142,22 +142,20 @@ class ManagedShard(Shard):
         self.index = self.managed.index
 
     def count_now(self) -> None:
-        """Update the shard's bytes in the memory account, because the number of waiting keys changes."""
+        """Update the shard's size in the memory account after a change of the number of waiting keys."""
         total = self._bytes(self.rows, int(self.array.shape[1]))
         if total != self._counted:
             with self._counting(total, "keys that wait for their slots"):
                 pass
 
     def count_grown(self) -> None:
-        """Count the memory of a completed change. If the account refuses, the next touch raises the account's error."""
+        """Like ``count_now``, but ignore an error: the change is complete, and the next touch raises the error."""
         with suppress(LimitError, BusyError):
             self.count_now()
 
     def _ensure_capacity(self, added: int) -> None:
-        needed, columns = self.live + added, int(self.array.shape[1])
-        self._resize(
-            self.rows, self._capacity(added) if needed > columns else columns, self.managed.nbytes_after(added)
-        )
+        count, columns = self.live + added, int(self.array.shape[1])
+        self._resize(self.rows, self._capacity(added) if count > columns else columns, self.managed.nbytes_after(added))
 
     def _capacity(self, added: int) -> int:
         count = self.live + added
@@ -219,5 +217,5 @@ def new_shard(spec: MatrixSpec, partition: Partition, memory: MemoryAccount, cop
 
 
 def _distinct(keys: Int64s) -> Int64s:
-    # Keys of requests are mostly sorted and distinct already.
+    # Most requests have sorted, distinct keys.
     return keys if bool(np.all(keys[1:] > keys[:-1])) else np.unique(keys)

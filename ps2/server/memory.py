@@ -1,4 +1,4 @@
-"""Memory accounting of a server, which counts the memory of arrays before it allocates them."""
+"""Memory accounting of a server: memory of arrays is counted before the arrays are allocated."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from ps2 import cgroups
 from ps2.data.spilling import free_memory
 from ps2.errors import BusyError, LimitError
 
-# How long a request waits for memory. After that its client retries, and the retry joins the end of the queue.
+# Time that a request waits for memory. Then the request is refused, and the client's retry joins the end of the queue.
 PATIENCE_S = 2.0
-# How long memory is reserved for the retry of a refused permanent allocation: a few of a client's retry pauses.
+# Time for which memory is reserved for the retry of a refused permanent allocation: several retry pauses of a client.
 RESERVE_S = 2.0
 
 # Parameters of mallopt, from malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-MMAP_BYTES = 32 << 20  # glibc's maximum
-TRIM_BYTES = 64 << 20  # per arena
-ARENAS = 2  # glibc's default: one per thread, up to 8 per core
+MMAP_BYTES = 32 << 20  # the maximum that glibc accepts
+TRIM_BYTES = 64 << 20  # bound of the freed memory in an arena
+ARENAS = 2  # by default, glibc creates an arena per thread, up to 8 per core
 
 
 class MemoryAccount:
-    """Counts the bytes that a server has allocated; never more than ``limit_bytes``. Thread-safe.
+    """Counts the bytes that a server has allocated, at most ``limit_bytes``. Thread-safe.
 
     There are three kinds of allocations. Shards are permanent (``take``, ``give``). Requests with their replies
     (``admit``, ``release``) and temporary copies (``take_transient``, ``give_transient``) are transient. Caches
-    (``take_cache``, ``give_cache``) are dropped when one of the other kinds needs their memory.
+    (``take_cache``, ``give_cache``) are freed when an allocation of another kind needs the memory.
 
     Attributes:
-        holds_copies: True if this server holds copies of another server's shards. Half of the transient memory is then
-            reserved for changes of these copies. A request holds memory until the backup has applied its changes.
-            Without the reserve, servers could wait for each other's memory forever.
-        sheds: functions of the caches, called in order with a number of bytes. Each drops that many bytes of its cache,
-            or the whole cache.
+        holds_copies: True if this server has copies of another server's shards. Half of the transient memory is then
+            reserved for changes of these copies: a request occupies memory until the backup has applied its changes, so
+            without the reserve, two servers could wait for each other's memory forever.
+        cache_releasers: a function of each cache, called in order; it frees the given number of bytes, or its whole
+            cache.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.holds_copies = False
-        self.sheds: list[Callable[[int], None]] = []
+        self.cache_releasers: list[Callable[[int], None]] = []
         self._lock = threading.Lock()
         self._permanent = self._transient = self._caches = 0
-        # Admission queues, first come first served: clients' requests, and changes of copies.
+        # Admission queues, first in, first out: of clients' requests, and of changes of copies.
         self._queues: tuple[deque[_Waiter], deque[_Waiter]] = (deque(), deque())
         self._reserve_bytes, self._reserved_until_s = 0, 0.0
         self._thread_state = threading.local()
@@ -59,11 +59,11 @@ class MemoryAccount:
     def take(self, size: int, purpose: str) -> None:
         """Count a permanent allocation.
 
-        Raises LimitError if it exceeds the limit even without others' transient memory; BusyError if it fits
-        only after transient allocations have ended. After an error nothing is counted. After BusyError, fewer
-        requests are admitted for ``RESERVE_S``, so that a retry succeeds.
+        Raises LimitError if it would exceed the limit even after other requests have ended; BusyError if it fits only
+        after they have ended. After an error nothing is counted. After BusyError, fewer requests are admitted for
+        ``RESERVE_S``, so that a retry succeeds.
         """
-        self._shed_caches(size)
+        self._free_caches(size)
         with self._lock:
             if self._free < size:
                 error = self._refusal(size, purpose)
@@ -83,7 +83,7 @@ class MemoryAccount:
 
     def take_transient(self, size: int, purpose: str) -> None:
         """Count a transient allocation without waiting; raises like ``take``."""
-        self._shed_caches(size)
+        self._free_caches(size)
         with self._lock:
             if self._free < size:
                 raise self._refusal(size, purpose)
@@ -96,12 +96,12 @@ class MemoryAccount:
             self._admit_waiting()
 
     def admit(self, size: int, purpose: str, for_copies: bool = False) -> None:
-        """Wait in the admission queue, then count the transient memory of a request; ``release`` releases it.
+        """Wait in the admission queue, then count the transient memory of a request until ``release``.
 
-        The caller must not hold locks or other resources that requests wait for. Raises LimitError if the
-        request never fits, BusyError if there was not enough memory within ``PATIENCE_S``.
+        The caller must not hold locks or other resources that requests wait for. Raises LimitError if the request can
+        never fit, BusyError if there was not enough memory within ``PATIENCE_S``.
         """
-        self._shed_caches(size)
+        self._free_caches(size)
         queue = self._queues[for_copies]
         with self._lock:
             if size > self._transient_limit(for_copies):
@@ -127,7 +127,7 @@ class MemoryAccount:
         self.give_transient(size)
 
     def take_cache(self, size: int) -> bool:
-        """Count memory of a cache and return True; return False if other allocations may need that memory."""
+        """Count memory of a cache and return True; return False if other allocations may need the memory."""
         with self._lock:
             fits = self._free >= size and not any(self._queues) and not self._reserved
             self._caches += size * fits
@@ -145,24 +145,24 @@ class MemoryAccount:
 
     @property
     def _my_bytes(self) -> int:
-        """Bytes of the request that this thread runs, which are not released before the request ends."""
+        """The bytes of the request that this thread runs, which are released only after the request."""
         request_bytes: int = getattr(self._thread_state, "bytes", 0)
         return request_bytes
 
     @property
     def _reserved(self) -> int:
-        """Bytes reserved for the retry of a permanent allocation that was refused a moment ago."""
+        """The bytes that are reserved for the retry of a recently refused permanent allocation."""
         return self._reserve_bytes if time.monotonic() < self._reserved_until_s else 0
 
     def _transient_limit(self, for_copies: bool) -> int:
-        """Return the limit of transient memory."""
+        """Return the limit of the transient memory that clients' requests, or changes of copies, may occupy."""
         shared = self.limit_bytes - self._permanent
         return shared // 2 if self.holds_copies and not for_copies else shared
 
-    def _shed_caches(self, size: int) -> None:
-        for shed in self.sheds:
+    def _free_caches(self, size: int) -> None:
+        for release in self.cache_releasers:
             if (missing := min(size - self._free, self._caches)) > 0:
-                shed(missing)
+                release(missing)
 
     def _fits(self, size: int, for_copies: bool) -> bool:
         # Without transient allocations the reserve is ignored: no later event would free memory for this request.
@@ -178,17 +178,17 @@ class MemoryAccount:
 
     def _refusal(self, size: int, purpose: str, limit: int | None = None) -> LimitError | BusyError:
         limit = self.limit_bytes - self._permanent - self._my_bytes if limit is None else limit
-        text = (
+        message = (
             f"{purpose} needs {size:,} bytes, and {max(0, self._free):,} are left of the server's limit of "
             f"{self.limit_bytes:,}"
         )
         if size > limit:
-            return LimitError(f"{text}, half of it for changes of copies" if self.holds_copies else text)
-        return BusyError(f"{text}; {self._transient:,} are taken by requests and copies under way")
+            return LimitError(f"{message}, half of it for changes of copies" if self.holds_copies else message)
+        return BusyError(f"{message}; {self._transient:,} are used by requests and copies in progress")
 
 
 class _Waiter:
-    """A request in an admission queue; ``admitted`` is set once its bytes are counted."""
+    """A request in an admission queue; the event ``admitted`` is set when its bytes are counted."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -197,12 +197,12 @@ class _Waiter:
 
 
 def keep_freed_memory() -> None:
-    """Make malloc keep freed memory, up to a bound, instead of returning it to the system.
+    """Configure malloc to keep freed memory, up to a bound, instead of returning it to the system.
 
-    A request's arrays live for milliseconds. Faulting in new pages for them takes longer than the request itself.
+    A request's arrays exist for milliseconds. Page faults for new memory take longer than the request itself.
     """
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # glibc's
+    if hasattr(libc, "mallopt"):  # only glibc has it
         libc.mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
         libc.mallopt(M_TRIM_THRESHOLD, TRIM_BYTES)
         libc.mallopt(M_ARENA_MAX, ARENAS)

@@ -1,4 +1,4 @@
-"""A server's counters of requests and operations since its start, and their form for Prometheus (docs/metrics.md)."""
+"""A server's counters of requests and operations since its start, and their Prometheus metrics (docs/metrics.md)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BUCKETS_S = (
 )
 
 
-# Layout of the counters of ``fast_path_loop``: these sums, then keys, nanoseconds and buckets of each operation.
+# Indices of the counters of ``fast_path_loop``: these sums; then for each operation its keys, nanoseconds and buckets.
 REQUESTS, BYTES_IN, BYTES_OUT, MUTATIONS, WAITING, LOCK_WAITS, LOCK_WAIT_NS, SUMS = range(8)
 KEYS, NANOSECONDS, BUCKETS = range(3)
 OPERATION_COUNTERS = BUCKETS + len(BUCKETS_S) + 1
@@ -68,7 +68,7 @@ class Meter:
 
     @property
     def mutations(self) -> int:
-        """Number of requests that changed data."""
+        """The number of requests that changed data."""
         return self._mutations + int(self.fast_path[MUTATIONS])
 
     def begin(self, received_bytes: int) -> None:
@@ -78,7 +78,7 @@ class Meter:
             self._bytes_in += received_bytes
 
     def end(self, sent_bytes: int, error: BaseException | None = None, changed: bool = False) -> None:
-        """Count a request when it ends; ``changed`` is True if it changed data."""
+        """Count a request when it ends; ``changed``: True if the request changed data."""
         outcome = _outcome(error)
         with self._lock:
             self._in_progress -= 1
@@ -92,7 +92,7 @@ class Meter:
             self._outcomes[_outcome(error)] += 1
 
     def acquire(self, lock: ShardLock) -> None:
-        """Take the lock of a shard; count the wait if another thread holds it."""
+        """Acquire the lock of a shard; count the wait if another thread has the lock."""
         if lock.acquire(blocking=False):
             return
         with self._lock:
@@ -104,11 +104,11 @@ class Meter:
             self._lock_waits += 1
             self._lock_wait_s += time.perf_counter() - began_s
 
-    def ran(self, operation: Operation, seconds: float, failed: bool = False) -> None:
+    def count_operation(self, operation: Operation, seconds: float, failed: bool = False) -> None:
         """Count an operation and its duration."""
         bucket = bisect_left(BUCKETS_S, seconds)
         with self._lock:
-            sums = self._operations.get(operation.name) or self._new(operation.name)
+            sums = self._operations.get(operation.name) or self._new_sums(operation.name)
             if sums is None:
                 return
             sums.count += 1
@@ -122,19 +122,19 @@ class Meter:
                 sums.keys += operation.arrays[sums.slots_index].size
 
     def read(self) -> Counts:
-        """Return a consistent snapshot of all counts, except those that fast paths add at the same time."""
+        """Return all counts at one time, except counts that fast paths add at the same moment."""
         fast_path = self.fast_path.tolist()
         with self._lock:
             operations = {name: sums.read(name) for name, sums in self._operations.items()}
             for kind, name in enumerate(PLAIN):
                 counters = fast_path[SUMS + kind * OPERATION_COUNTERS :][:OPERATION_COUNTERS]
                 if any(counters[BUCKETS:]):
-                    operations[name] = _added(operations.get(name, _Sums(None).read(name)), counters)
+                    operations[name] = _with_fast_path(operations.get(name, _Sums(None).read(name)), counters)
             return Counts(
                 outcomes={**self._outcomes, OK: self._outcomes[OK] + fast_path[REQUESTS]},
                 bytes_in=self._bytes_in + fast_path[BYTES_IN],
                 bytes_out=self._bytes_out + fast_path[BYTES_OUT],
-                # Fast-path requests that do not wait are not counted: they take microseconds.
+                # Requests on fast paths that do not wait are not counted here, because they take microseconds.
                 in_progress=self._in_progress + fast_path[WAITING],
                 waiting=self._waiting + fast_path[WAITING],
                 lock_waits=self._lock_waits + fast_path[LOCK_WAITS],
@@ -143,8 +143,8 @@ class Meter:
                 mutations=self._mutations + fast_path[MUTATIONS],
             )
 
-    def _new(self, name: str) -> _Sums | None:
-        """Add sums for an operation and return them; None for an unknown name, so clients cannot grow the table."""
+    def _new_sums(self, name: str) -> _Sums | None:
+        """Return new sums for an operation; None for an unknown name, because clients must not grow the table."""
         if name in TABLE:
             kinds = TABLE[name].arrays
             sums = _Sums(kinds.index("slots") if "slots" in kinds else None)
@@ -161,7 +161,7 @@ class _Sums:
     """The sums of one operation.
 
     Attributes:
-        slots_index: position of the array that names columns, in requests without a key set; None if there is none.
+        slots_index: the index of the array of columns in a request without a key set; None if there is no such array.
     """
 
     slots_index: int | None
@@ -175,8 +175,8 @@ class _Sums:
         return OperationStatus(name, self.count, self.failures, self.seconds, self.keys, tuple(self.buckets))
 
 
-def _added(status: OperationStatus, fast_path: Sequence[int]) -> OperationStatus:
-    """Return an operation's counts plus those of ``fast_path_loop``."""
+def _with_fast_path(status: OperationStatus, fast_path: Sequence[int]) -> OperationStatus:
+    """Return an operation's counts plus its counters of ``fast_path_loop``."""
     return replace(
         status,
         count=status.count + sum(fast_path[BUCKETS:]),
@@ -187,14 +187,16 @@ def _added(status: OperationStatus, fast_path: Sequence[int]) -> OperationStatus
 
 
 def _outcome(error: BaseException | None) -> str:
-    """Return the name of the nearest class in ``ps2.errors``; any other error counts as PS2Error."""
+    """Return "ok", or the name of the error's first base class in ``ps2.errors``; other errors count as PS2Error."""
     if error is None:
         return OK
     names = (cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
     return next(names, errors.PS2Error.__name__)
 
 
+# Constructors of metrics, by kind.
 FAMILIES: Mapping[str, Callable[..., Metric]] = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+# The labels of the buckets.
 LIMITS = [*map(floatToGoString, BUCKETS_S), "+Inf"]
 
 
@@ -202,28 +204,28 @@ class ServerCollector(Collector):
     """Reads the status of one server at each scrape."""
 
     def __init__(self, read: Callable[[], ServerStatus], info: dict[str, str]) -> None:
-        """Collect what ``read`` returns; ``info`` holds the labels of ``ps2_server_info``."""
+        """``read`` returns the server's status; ``info``: the labels of ``ps2_server_info``."""
         self._read = read
         self._info = info
 
     def collect(self) -> Iterator[Metric]:
         status = self._read()
-        yield InfoMetricFamily("ps2_server", "Which server this is", value=self._info)
-        requests = CounterMetricFamily("ps2_requests", "Data requests answered", labels=["outcome"])
+        yield InfoMetricFamily("ps2_server", "Version, id and index of this server", value=self._info)
+        requests = CounterMetricFamily("ps2_requests", "Answered data requests", labels=["outcome"])
         for outcome, count in sorted(status.outcomes.items()):
             requests.add_metric([outcome], count)
         yield requests
         for metric, value in metrics(status):
             yield FAMILIES[metric.kind](metric.name, metric.help, value=value)
-        yield from _operations(status.operations)
+        yield from _operation_metrics(status.operations)
 
 
-def _operations(operations: Sequence[OperationStatus]) -> Iterator[Metric]:
+def _operation_metrics(operations: Sequence[OperationStatus]) -> Iterator[Metric]:
     durations = HistogramMetricFamily(
         "ps2_operation_duration_seconds", "Time in an operation, without waits for locks", labels=["operation"]
     )
-    failures = CounterMetricFamily("ps2_operation_failures", "Operations that raised", labels=["operation"])
-    keys = CounterMetricFamily("ps2_keys", "Columns that requests named one by one", labels=["operation"])
+    failures = CounterMetricFamily("ps2_operation_failures", "Operations that raised an error", labels=["operation"])
+    keys = CounterMetricFamily("ps2_keys", "Columns or keys in requests, without whole rows", labels=["operation"])
     for operation in operations:
         cumulative = zip(LIMITS, accumulate(operation.buckets), strict=True)
         durations.add_metric([operation.name], buckets=list(cumulative), sum_value=operation.seconds)

@@ -1,4 +1,4 @@
-"""Cuts forwarded requests that are too large for one message into pieces, and reassembles them."""
+"""Splits forwarded requests that are too large for one message into pieces, and reassembles them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from ps2.protocol.framing import Reading, message_views, read_request
 from ps2.protocol.messages import Operation, Request, byte_view
 from ps2.server.memory import MemoryAccount
 
+# The name of the operation that sends a piece.
 PIECE = "piece"
 PIECE_BYTES = 16 << 20
-# Size limit of a reassembled request: a row that a user's function wrote is sent as a whole.
+# Size limit of a reassembled request; it is large because a row that a user's function wrote is sent in one request.
 MAX_REQUEST_BYTES = 1 << 40
 
 Name = tuple[object, int, int]  # request id, matrix and partition of its first operation
 
 
 def cut(request: Request) -> list[Request]:
-    """Return requests that each carry a piece of this one; raises ProtocolError if it has no id."""
+    """Return requests that together contain the bytes of a request; raises ProtocolError if it has no id."""
     if request.id is None:
         raise ProtocolError("a request without an id cannot be cut into pieces")
     first = request.operations[0]
@@ -40,8 +41,8 @@ def is_piece(request: Request) -> bool:
     return request.forwarded and bool(request.operations) and request.operations[0].name == PIECE
 
 
-class Pieces:
-    """Partly received requests, with counted memory. Thread-safe."""
+class PieceAssembler:
+    """Partly received requests; their memory is counted. Thread-safe."""
 
     def __init__(self, memory: MemoryAccount) -> None:
         self._memory = memory
@@ -49,22 +50,22 @@ class Pieces:
         self._partial: dict[Name, _PartialRequest] = {}
 
     def put(self, piece: Request) -> tuple[Request, int] | None:
-        """Add a piece. After the last one, return the request, and the bytes to give back once the request has run."""
+        """Add a piece. After the last piece, return the request and its counted bytes, to release after it has run."""
         operation = piece.operations[0]
         name = (piece.id, operation.matrix, operation.partition)
         offset = int(operation.params.get("at", -1))
         with self._lock:
             # A primary with another route version was replaced, and never completes its requests.
-            for old in [
+            for stale_name in [
                 other_name for other_name, other in self._partial.items() if other.route_version != piece.route_version
             ]:
-                self._drop(old)
+                self._drop(stale_name)
             if offset == 0:
                 self._drop(name)
                 self._partial[name] = _PartialRequest(piece.route_version, self._memory)
             partial = self._partial.get(name)
             if partial is None or partial.received_bytes != offset:
-                raise StaleRouteError("a piece of a forwarded request does not follow the one before it")
+                raise StaleRouteError("a piece of a forwarded request does not follow the piece before it")
             try:
                 request = partial.add(byte_view(operation.arrays[0]))
             except PS2Error:
@@ -76,7 +77,7 @@ class Pieces:
             return request, partial.counted_bytes
 
     def run(self, piece: Request, run: Callable[[Request], object]) -> None:
-        """Add a piece, and run the request if it was the last."""
+        """Add a piece; after the last piece, run the request."""
         complete = self.put(piece)
         if complete is None:
             return
@@ -93,7 +94,7 @@ class Pieces:
 
 
 class _PartialRequest:
-    """A partly received request; ``received_bytes`` is its number of bytes so far."""
+    """A partly received request; ``received_bytes``: the number of bytes received so far."""
 
     def __init__(self, route_version: int, memory: MemoryAccount) -> None:
         self.route_version = route_version

@@ -1,4 +1,4 @@
-"""A server process: it binds its ports, registers with the master, and serves until it is stopped or has no master."""
+"""A server process: binds its ports, registers with the master, and serves until it is stopped or loses the master."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ps2.server.memory import available_bytes, keep_freed_memory
 from ps2.server.servicer import ServerServicer
 from ps2.transport.data_server import DataServer
 from ps2.transport.proof import Tokens
-from ps2.transport.tls import peer_fault
+from ps2.transport.tls import peer_refusal
 from ps2.version import __version__
 
 if TYPE_CHECKING:
@@ -45,33 +45,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ps2.server")
 
+# Time that requests in flight have to end after the server was told to stop.
 GRACE_S = 2.0
-# A server exits this long after it was told to stop, even if a library still waits for something.
+# The process exits this long after it was told to stop, even if a library's thread does not end.
 END_S = 15.0
+# Intervals of polling.
 PARENT_CHECK_S = 0.5
 PARENT_POLL_S = 0.1
 ACTIVE_POLL_S = 0.1
-# Code of a process that compiles kernels that numba's cache lacks, at low priority because workers need the cores.
+LEAVE_POLL_S = 0.1
+# Python code of a process that compiles the kernels missing in numba's cache, at low priority: workers need the cores.
 COMPILE_FAST_PATH = "from ps2.server import fast_path_compiled; fast_path_compiled.load(); "
 COMPILE = "from ps2.ops import warm; warm.warm()"
 COMPILING_NICENESS = 10
-LEAVE_POLL_S = 0.1
-# Maximum number of matrices that a heartbeat describes: the largest ones. ``ps2 status`` describes all.
+# Maximum number of matrices in a heartbeat, which describes the largest matrices. ``ps2 status`` shows all.
 MAX_REPORTED_MATRICES = 200
-# Longest time that a signal's handler waits for the main thread.
+# Maximum delay of a signal's handler, which runs in the main thread.
 SIGNAL_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
 class Home:
-    """A server's place in a fleet: the address of the master, and the server's index."""
+    """A server's fleet: the address of the master, and the server's index in the fleet."""
 
     master: str
     index: int
 
 
 @dataclass
-class Heart:
+class HeartbeatSender:
     """Sends a server's heartbeats to the master, with its status while somebody watches the fleet."""
 
     master: MasterControl
@@ -82,12 +84,12 @@ class Heart:
     _watched: bool = False
 
     def beat(self) -> None:
-        """Send a heartbeat. Once the master answers, the lease is renewed from the time of sending."""
+        """Send a heartbeat. After the answer, renew the lease from the time at which the heartbeat was sent."""
         sent_s = now_s()
         mutations = self.engine.meter.mutations
         was_watched, status = self._watched, self.status() if self._watched else None
         self._watched = self.master.heartbeat(self.home.index, self.server_id, mutations, status)
-        self.engine.fence.answered(sent_s)
+        self.engine.fence.renew_lease(sent_s)
         if self._watched and not was_watched:  # the new watcher has no status of this server yet
             self.master.heartbeat(self.home.index, self.server_id, mutations, self.status())
 
@@ -97,21 +99,21 @@ class Parent:
     """The process that a server was started for; the server ends with it.
 
     Attributes:
-        process: identity of that process, which may end before the server first checks it.
-        scratch: a folder of that process to remove after its end, if any.
+        process: the identity of the parent process, which may end before the server first checks it.
+        scratch: a folder of the parent to remove after its end; None if there is none.
     """
 
     process: ProcessId
     scratch: Path | None
 
     def ended_within(self, wait_s: float) -> bool:
-        """Return True if the process ends within ``wait_s``; remove its scratch folder then."""
+        """Return True, and remove the scratch folder, if the process ends within ``wait_s``."""
         deadline_s = time.monotonic() + wait_s
         while self.process.alive():
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(PARENT_POLL_S)
-        log.warning("the parent process %d is gone", self.process.pid)
+        log.warning("the parent process %d has ended", self.process.pid)
         if self.scratch is not None:
             shutil.rmtree(self.scratch, ignore_errors=True)
         return True
@@ -126,14 +128,14 @@ def serve(
 ) -> None:
     """Run a server until it is told to stop.
 
-    ``home``: the master to register with; None for a server that clients attach to. ``parent``: the process that
-    the server ends with, even if that process crashes.
+    ``home``: the fleet to register with; None for a server that a driver attaches to later. ``parent``: the server ends
+    when this process ends or crashes. ``connect`` returns a network for calls to the master and to other servers.
     """
     stop, drain = threading.Event(), threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     signal.signal(signal.SIGTERM, lambda *_: drain.set() if config.drain_s and not drain.is_set() else stop.set())
     if parent is not None:
-        _background(_watch_parent, parent, stop)
+        _start_thread(_watch_parent, parent, stop)
     load_modules(config.ops)
     keep_freed_memory()
     if config.cores is not None:
@@ -142,7 +144,7 @@ def serve(
     wire = WireConfig(tls=config.tls)
     engine = Engine(config.memory_limit_bytes, config.allow_udf and token is not None)
     if log_format() == JSON:
-        JsonLog(lambda: _logged(engine, server_id, home), logger="").open()
+        JsonLog(lambda: _log_fields(engine, server_id, home), logger="").open()
     engine.fence.waits = home is not None
     host, _ = split_listen(config.listen)
     service = server_pb2.DESCRIPTOR.services_by_name["Server"]
@@ -151,13 +153,13 @@ def serve(
         data = DataServer(engine, host, config.data_ports, token, server_id, wire)
         started.callback(data.stop, 0)
         servicer = ServerServicer(engine, server_id, wire, stop.set, data, lambda: connect(wire))
-        if config.metrics_port is not None:  # first: a failure here must come before the server answers any call
+        if config.metrics_port is not None:  # may fail, so it comes before RpcServer, which answers calls
             info = {"version": __version__, "server_id": server_id, "index": str(home.index) if home else ""}
-            exposition = _expose(servicer, engine, info, (host, config.metrics_port))
+            exposition = _serve_metrics(servicer, engine, info, (host, config.metrics_port))
             started.callback(exposition.stop)
         server = RpcServer(service, servicer, config.listen, token, config.threads, wire)
         started.pop_all()
-    address = _advertised(server.address, config.advertise)
+    address = _advertised_address(server.address, config.advertise)
     log.info(
         "listening on %s, advertised as %s, memory limit %s bytes", server.address, address, config.memory_limit_bytes
     )
@@ -166,8 +168,8 @@ def serve(
             file.write(address)
     if (warning := unencrypted(config.tls, address, server.address)) is not None:
         log.warning("%s", warning)
-    if config.tls is not None and (fault := peer_fault(config.tls, split_address(address)[0])) is not None:
-        log.warning("peers will not trust this server's certificate: %s (%s)", fault, config.tls)
+    if config.tls is not None and (reason := peer_refusal(config.tls, split_address(address)[0])) is not None:
+        log.warning("peers will not trust this server's certificate: %s (%s)", reason, config.tls)
     if config.memory_limit_bytes > (available := available_bytes()):
         log.warning("the memory limit is more than the %s bytes that this process may take", f"{available:,}")
     with ExitStack() as undo:
@@ -185,31 +187,31 @@ def serve(
                 if parent is not None:
                     parent.ended_within(GRACE_S)
                 raise
-            heart = Heart(master, home, server_id, engine, lambda: servicer.status(MAX_REPORTED_MATRICES))
+            sender = HeartbeatSender(master, home, server_id, engine, lambda: servicer.status(MAX_REPORTED_MATRICES))
             # While the parent process exists, a silent master is only suspended, as on a sleeping laptop.
             orphan_timeout_s = config.orphan_timeout_s if parent is None else math.inf
-            _background(_heartbeat, heart, interval_s, orphan_timeout_s, stop)
-        _background(_warm_when_active, engine, wire.fast_path, stop)
+            _start_thread(_heartbeat, sender, interval_s, orphan_timeout_s, stop)
+        _start_thread(_warm_when_active, engine, wire.fast_path, stop)
         if config.drain_s:
-            _background(_drain, engine, config.drain_s, drain, stop)
-        # Python runs handlers in the main thread. A signal that another thread receives does not wake it.
+            _start_thread(_drain, engine, config.drain_s, drain, stop)
+        # Python runs signal handlers in the main thread, which a signal to another thread does not wake.
         while not stop.wait(SIGNAL_POLL_S):
             pass
         faulthandler.dump_traceback_later(END_S, exit=True)
 
 
-def _logged(engine: Engine, server_id: str, home: Home | None) -> dict[str, object]:
-    """Return the fields that every log line carries: they identify the fleet and this server."""
+def _log_fields(engine: Engine, server_id: str, home: Home | None) -> dict[str, object]:
+    """Return the fields of every log line, which identify the fleet and this server."""
     return {"fleet": engine.fence.coordinator or None, "server": server_id if home is None else home.index}
 
 
 def _warm_when_active(engine: Engine, fast_paths: bool, stop: threading.Event) -> None:
-    """Load the fast path and compile kernels once the server is active. Until then, restoring shards needs the CPU."""
+    """Wait until the server has its shards, whose loading needs the CPU; then load or compile all kernels."""
     while engine.fence.waits:
         if stop.wait(ACTIVE_POLL_S):
             return
     if warm.is_missing() or (fast_paths and fast_path_compiled.is_missing()):
-        # In the server's own process, requests would wait for the interpreter and for numba's lock.
+        # Compile in another process: here, requests would wait for the GIL and for numba's lock.
         process = compiling_process(COMPILE_FAST_PATH + COMPILE if fast_paths else COMPILE, COMPILING_NICENESS)
         while process.poll() is None:
             if stop.wait(ACTIVE_POLL_S):
@@ -222,7 +224,7 @@ def _warm_when_active(engine: Engine, fast_paths: bool, stop: threading.Event) -
 
 
 def _drain(engine: Engine, drain_s: float, drain: threading.Event, stop: threading.Event) -> None:
-    """Once ``drain`` is set, wait until the server may end without loss of data, at most ``drain_s``; then stop."""
+    """When ``drain`` is set, wait until the server may end without loss of data, at most ``drain_s``; then stop."""
     drain.wait()
     engine.fence.leaving = True
     deadline_s = time.monotonic() + drain_s
@@ -233,8 +235,10 @@ def _drain(engine: Engine, drain_s: float, drain: threading.Event, stop: threadi
     stop.set()
 
 
-def _expose(servicer: ServerServicer, engine: Engine, info: dict[str, str], address: tuple[str, int]) -> Exposition:
-    from ps2.server.metrics import ServerCollector  # most servers do not need it
+def _serve_metrics(
+    servicer: ServerServicer, engine: Engine, info: dict[str, str], address: tuple[str, int]
+) -> Exposition:
+    from ps2.server.metrics import ServerCollector  # imported here because most servers have no metrics port
     from ps2.transport.exposition import Exposition
 
     collector, (host, port) = ServerCollector(servicer.status, info), address
@@ -243,12 +247,12 @@ def _expose(servicer: ServerServicer, engine: Engine, info: dict[str, str], addr
     return exposition
 
 
-def _background(target: object, *args: object) -> None:
+def _start_thread(target: object, *args: object) -> None:
     threading.Thread(target=target, args=args, daemon=True).start()  # type: ignore[arg-type]
 
 
 def _watch_parent(parent: Parent, stop: threading.Event) -> None:
-    """Stop the server when the parent ends. Polling needs no cooperation of the parent."""
+    """Stop the server when the parent ends. Polling detects this even if the parent is killed."""
     while not stop.is_set():
         if parent.ended_within(PARENT_CHECK_S):
             stop.set()
@@ -263,24 +267,24 @@ def _register(master: MasterControl, home: Home, server_id: str, address: str) -
     return interval_s
 
 
-def _heartbeat(heart: Heart, interval_s: float, orphan_timeout_s: float, stop: threading.Event) -> None:
+def _heartbeat(sender: HeartbeatSender, interval_s: float, orphan_timeout_s: float, stop: threading.Event) -> None:
     last_answer_s = time.monotonic()
     while not stop.wait(interval_s):
-        sent_s = time.monotonic()  # excludes time while this machine is suspended, which is not the master's silence
+        sent_s = time.monotonic()  # this clock stands still while the machine is suspended
         try:
-            heart.beat()
+            sender.beat()
             last_answer_s = sent_s
         except NotFoundError as error:
             log.warning("the master no longer accepts this server: %s", error)
             stop.set()
-        except PS2Error as error:  # for example if another process listens at the master's address now
-            alone_s = time.monotonic() - last_answer_s
-            if alone_s > orphan_timeout_s:
-                log.warning("no answer from the master for %.0f s: %s", alone_s, error)
+        except PS2Error as error:  # for example, another process listens at the master's address now
+            silent_s = time.monotonic() - last_answer_s
+            if silent_s > orphan_timeout_s:
+                log.warning("no answer from the master for %.0f s: %s", silent_s, error)
                 stop.set()
 
 
-def _advertised(bound: str, advertise: str | None) -> str:
+def _advertised_address(bound: str, advertise: str | None) -> str:
     host, port = split_address(bound)
     if advertise is None and is_wildcard(host):
         advertise = reachable_host()

@@ -1,4 +1,4 @@
-"""Reads the files of saved shards into shards, whose partitions may differ from the saved ones."""
+"""Reads the files of saved shards into shards with the same or other partitions."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ps2.server.shard import Shard
 from ps2.storage.manifest import LoadMatrix, SavedShard
 from ps2.storage.shard_files import checked, count_keys, read_bytes, read_json, read_keys, read_values
 
+# Number of files that are read at the same time.
 READERS = 4
 
 Shards = Mapping[tuple[int, int], Shard]
@@ -30,7 +31,7 @@ Shards = Mapping[tuple[int, int], Shard]
 
 @dataclass(frozen=True)
 class _Range:
-    """Columns ``[begin, end)`` of a saved shard, which become the columns of ``shard`` from ``first`` on."""
+    """Columns ``[begin, end)`` of a saved shard, to be copied to the columns of ``shard`` from ``first`` on."""
 
     shard: Shard
     begin: int
@@ -38,7 +39,7 @@ class _Range:
     first: int
 
     def put(self, rows: Int64s, column: int, values: Array) -> None:
-        """Store the overlap of this range and ``values``, which begin at ``column`` of the saved shard."""
+        """Copy the overlap of this range with ``values``, which begin at ``column`` of the saved shard."""
         begin, end = max(self.begin, column), min(self.end, column + values.shape[1])
         if begin < end:
             target = self.first + begin - self.begin
@@ -47,7 +48,7 @@ class _Range:
 
 @dataclass(frozen=True)
 class _Selection:
-    """Selected columns of a saved shard, ascending, which become the columns of ``shard`` from ``first`` on."""
+    """Columns of a saved shard, int64, ascending, to be copied to the columns of ``shard`` from ``first`` on."""
 
     shard: Shard
     columns: Int64s
@@ -56,13 +57,13 @@ class _Selection:
     def put(self, rows: Int64s, column: int, values: Array) -> None:
         begin, end = map(int, np.searchsorted(self.columns, (column, column + values.shape[1])))
         if begin < end:
-            chosen = values[:, self.columns[begin:end] - column]
-            self.shard.array[_as_slice(rows), self.first + begin : self.first + end] = chosen
+            selected = values[:, self.columns[begin:end] - column]
+            self.shard.array[_as_slice(rows), self.first + begin : self.first + end] = selected
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A saved shard, its number of columns, and the part of it that goes to each shard."""
+    """A saved shard, its number of columns, and the columns to copy to each shard."""
 
     matrix: LoadMatrix
     saved: SavedShard
@@ -74,7 +75,7 @@ class _Source:
 class Reader:
     """Reads shards from one folder.
 
-    ``check`` is called with a shard, under its lock, before each change of it; its exceptions abort the reading.
+    ``check`` is called with a shard, under the shard's lock, before each change of the shard; its errors end the read.
     """
 
     fs: Any
@@ -83,14 +84,14 @@ class Reader:
     check: Callable[[Shard], None] = lambda shard: None
 
     def fill(self, matrices: Sequence[LoadMatrix], shards: Shards) -> None:
-        """Read the saved keys and values, but not the applied ids, into shards of zeros."""
+        """Read the saved keys and values into shards of zeros, without the applied ids."""
         with ExitStack() as counted:
             for matrix in matrices:
                 self._count_key_indexes(matrix, counted)
             # Insert all keys first, because insertion may reallocate the arrays.
-            located = _run_in_parallel([partial(self._locate, matrix, shards) for matrix in matrices])
-            _run_in_parallel([partial(self._read, source) for sources in located for source in sources])
-            for sources in located:
+            sources_by_matrix = _run_in_parallel([partial(self._locate, matrix, shards) for matrix in matrices])
+            _run_in_parallel([partial(self._read, source) for sources in sources_by_matrix for source in sources])
+            for sources in sources_by_matrix:
                 for source in sources:
                     self._read_managed_keys(source)
 
@@ -104,12 +105,12 @@ class Reader:
             try:
                 shard_id = (matrix.matrix, saved.partition.index)
                 shards[shard_id].applied = AppliedIds.from_json(content["applied"])
-                shards[shard_id].restored = [CachedReply.from_json(reply, shard_id) for reply in content["kept"]]
+                shards[shard_id].restored_replies = [CachedReply.from_json(data, shard_id) for data in content["kept"]]
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise CheckpointCorruptError(f"{self.root}/{file.name}: expected applied ids: {error!r}") from error
 
     def _count_key_indexes(self, matrix: LoadMatrix, counted: ExitStack) -> None:
-        """Count the memory of the index arrays for keys of partitions that have changed."""
+        """Count the memory for the columns of keys (``_Selection``) in partitions that have changed."""
         for saved in matrix.sources if matrix.spec.kind == "sparse" else ():
             if saved.partition not in matrix.partitions:
                 size = 8 * count_keys(self.fs, self.root, saved.files["keys"])
@@ -123,7 +124,7 @@ class Reader:
         return [self._insert_keys(matrix, saved, targets) for saved in matrix.sources]
 
     def _insert_keys(self, matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
-        """Insert the keys of a saved shard into the shards of their hash buckets; return where their values go."""
+        """Insert the keys of a saved shard into the shards of their hash buckets; return the columns to copy."""
         first_columns = [shard.live for shard in shards]
         columns_by_shard: list[list[Int64s]] = [[] for _ in shards]
         count = 0
@@ -150,7 +151,7 @@ class Reader:
         )
 
     def _add(self, shard: Shard, keys: Int64s) -> bool:
-        """Add keys to a shard; return False if the shard had some of them already."""
+        """Add keys to a shard; return False if the shard already had one of the keys."""
         with shard.lock:
             self.check(shard)
             old_count = shard.live
@@ -158,7 +159,7 @@ class Reader:
             return shard.live - old_count == keys.size
 
     def _read_managed_keys(self, source: _Source) -> None:
-        """Let the shards take over the state of the managed keys of a saved shard."""
+        """Merge the state of a saved shard's managed keys into the shards."""
         if (file := source.saved.files.get("life")) is None:
             return
         with checked(self.fs, self.root, file) as state_file:
@@ -167,12 +168,12 @@ class Reader:
             with part.shard.lock:
                 self.check(part.shard)
                 if part.shard.managed is not None:
-                    chosen = part.columns if isinstance(part, _Selection) else np.arange(part.begin, part.end)
-                    part.shard.managed.adopt_ticks(state, chosen, part.first)
-                    part.shard.managed.adopt(state)
+                    slots = part.columns if isinstance(part, _Selection) else np.arange(part.begin, part.end)
+                    part.shard.managed.copy_ticks(state, slots, part.first)
+                    part.shard.managed.merge(state)
 
     def _read(self, source: _Source) -> None:
-        """Read the values of a saved shard, and verify the checksum of its ids."""
+        """Read the values of a saved shard, and verify the checksum of its file of ids."""
         rows = np.array(source.matrix.rows, np.int64)
         with checked(self.fs, self.root, source.saved.files["values"]) as file:
             for block_rows, column, values in read_values(file, source.matrix.saved, rows, source.columns):
@@ -185,13 +186,13 @@ class Reader:
 
 
 def _as_slice(rows: Int64s) -> Int64s | slice:
-    """Return ascending rows as a slice if they are contiguous: NumPy copies slices faster."""
+    """Return ascending row ids as a slice if they are contiguous, because NumPy copies slices faster."""
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first == rows.size - 1 else rows
 
 
 def _run_in_parallel(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run calls in parallel and return their results in order. If a call fails, wait for the others, then raise."""
+    """Run calls in parallel and return their results in order. If a call fails, wait for running calls, then raise."""
     with ThreadPoolExecutor(READERS, thread_name_prefix="ps2-read") as pool:
         futures = [pool.submit(call) for call in calls]
         try:
@@ -225,7 +226,7 @@ def check_fits(matrix: LoadMatrix) -> None:
 
 
 def _dense_source(matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
-    """Return the columns of each shard that a dense saved shard holds."""
+    """Return the columns of a dense saved shard to copy to each shard."""
     source = saved.partition
     parts = []
     for shard in shards:

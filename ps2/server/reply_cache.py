@@ -1,4 +1,4 @@
-"""Keeps results of mutations, so that a retry returns the result of the first attempt."""
+"""A cache of mutations' results, so that a retry returns the result of the first attempt."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from ps2.errors import OpError
 from ps2.protocol.messages import Operation, RequestId, Result, ShardId, nbytes
 from ps2.server.applied import EndedStages
 
+# Maximum size of the cache.
 LIMIT_BYTES = 64 << 20
-# Approximate bytes of a result in addition to its arrays.
+# Approximate size of a result without its arrays.
 RESULT_OVERHEAD_BYTES = 1 << 10
 
 
@@ -34,7 +35,7 @@ class CachedReply:
         return RESULT_OVERHEAD_BYTES + nbytes(self.result.arrays)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the reply as plain data without ``shard_id``, for a checkpoint or another server."""
+        """Return the reply as JSON data without ``shard_id``, for a checkpoint or another server."""
         id = self.id
         return {
             "id": [id.scope, id.number, id.part, id.series, id.stage],
@@ -48,7 +49,7 @@ class CachedReply:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], shard_id: ShardId) -> CachedReply:
-        """Return the reply that ``to_json`` encoded."""
+        """Return the reply from JSON data of ``to_json``."""
         scope, number, part, series, stage = data["id"]
         arrays = tuple(
             np.frombuffer(base64.b64decode(content), np.dtype(dtype)).reshape(shape)
@@ -58,6 +59,7 @@ class CachedReply:
         return cls(id, data["position"], shard_id, Result(data["scalar"], arrays))
 
 
+# Request id, position of the operation, shard.
 Key = tuple[RequestId, int, ShardId]
 
 
@@ -67,18 +69,18 @@ class ReplyCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._results: OrderedDict[Key, CachedReply] = OrderedDict()
-        self._scopes: dict[str, dict[Key, None]] = {}  # in order of arrival
+        self._scopes: dict[str, dict[Key, None]] = {}  # keys of the results by scope, in order of arrival
         self._bytes = 0
 
     def put(self, reply: CachedReply) -> None:
-        """Keep a result. Drop the scope's settled results, whose requests are never sent again."""
+        """Store a result; drop the scope's settled results, whose requests are never sent again."""
         key = (reply.id, reply.position, reply.shard_id)
         with self._lock:
             # Requests arrive nearly in order of their numbers, so settled results come first.
-            for first in list(self._scopes.get(reply.id.scope, ())):
-                if first[0].number >= reply.id.settled:
+            for oldest in list(self._scopes.get(reply.id.scope, ())):
+                if oldest[0].number >= reply.id.settled:
                     break
-                self._drop(first)
+                self._drop(oldest)
             self._drop(key)
             self._results[key] = reply
             self._scopes.setdefault(reply.id.scope, {})[key] = None
@@ -87,14 +89,14 @@ class ReplyCache:
                 self._drop(next(iter(self._results)))
 
     def get(self, id: RequestId, position: int, operation: Operation) -> Result:
-        """Return the result of an operation that was applied before; raises OpError if it is no longer kept."""
+        """Return the result of an operation that was applied before; raises OpError if it was dropped."""
         with self._lock:
             reply = self._results.get((id, position, (operation.matrix, operation.partition)))
         if reply is None:
             name = "mapPartitions" if operation.name == "map" else f"operation {operation.name!r}"
             raise OpError(
-                f"this {name} was applied by an earlier attempt, and its result is no longer kept; "
-                f"a server keeps the latest {LIMIT_BYTES >> 20} MB of results"
+                f"this {name} was applied by an earlier attempt, and its result is no longer stored; "
+                f"a server stores the latest {LIMIT_BYTES >> 20} MB of results"
             )
         return reply.result
 

@@ -1,4 +1,4 @@
-"""Runs the operations of one request, users' functions included, on shards whose locks are held."""
+"""Runs the operations of a request, including users' functions, on shards whose locks the caller holds."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ from ps2.server.metrics import Meter
 from ps2.server.reply_cache import CachedReply, ReplyCache
 from ps2.server.shard import Shard, contiguous_rows, with_shards
 
+# Part of the error of a function whose writes could not be undone.
 NOT_UNDONE = "the function's writes before it failed were NOT undone: there was no memory left for copies of its rows"
 
 
 def unpickle_function(code: Array) -> Callable[..., Any]:
-    """Return the function that an authenticated peer sent."""
+    """Return the pickled function that an authenticated peer has sent."""
     try:
         fn = pickle.loads(code.tobytes())
     except BaseException as error:  # unpickling runs the sender's code, which may raise anything, even SystemExit
-        raise OpError(f"the function cannot be loaded on the server:\n{_trace(error)}") from error
+        raise OpError(f"the function cannot be loaded on the server:\n{_traceback_text(error)}") from error
     if not callable(fn):
         raise OpError(f"expected a pickled function, got {type(fn).__name__}")
     return fn
@@ -46,7 +47,7 @@ def unpickle_function(code: Array) -> Callable[..., Any]:
 def run_writing(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], memory: MemoryAccount) -> Array:
     """Call ``fn(*leading, *rows)`` and return its pickled result as uint8.
 
-    If it fails, its writes are undone, or the OpError says that they are not.
+    If the function fails, its writes are undone, or the OpError contains ``NOT_UNDONE``.
     """
     size = sum(row.nbytes for row in rows)
     try:
@@ -61,8 +62,8 @@ def run_writing(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[A
         try:
             return _run_function(fn, leading, rows)
         except OpError:
-            for row, saved in zip(rows, copies, strict=True):
-                row[:] = saved
+            for row, copy in zip(rows, copies, strict=True):
+                row[:] = copy
             raise
     finally:
         memory.give_transient(size)
@@ -79,44 +80,44 @@ def run_reading(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[A
 def _run_function(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array]) -> Array:
     try:
         return np.frombuffer(cloudpickle.dumps(fn(*leading, *rows)), np.uint8)
-    except BaseException as error:  # SystemExit of a user's function must not end the server
-        raise OpError(f"a function failed on the server:\n{_trace(error)}") from error
+    except BaseException as error:  # a user's function may raise anything; SystemExit must not end the server
+        raise OpError(f"a function failed on the server:\n{_traceback_text(error)}") from error
 
 
-def _trace(error: BaseException) -> str:
+def _traceback_text(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
 
 
-# A pull of fewer bytes is read as a whole; a larger one is streamed in pieces that stay in the CPU cache.
+# The result of a pull with fewer bytes is one array. A larger result is streamed in pieces that fit into the CPU cache.
 MIN_STREAMED_BYTES = WireConfig.block_bytes
 PIECE_BYTES = 1 << 20
 
 
-class Copying(Protocol):
-    """Keeps copies of shards on a backup, which applies each change before this server acknowledges it."""
+class Replicator(Protocol):
+    """Replicates shards to a backup, which applies each change before this server acknowledges it."""
 
     def is_in_sync(self, shard: Shard) -> bool:
-        """Return True if the shard's copy is in sync."""
+        """Return True if there is a backup, and the shard's copy is in sync."""
         ...
 
     def send_now(self, shards: Mapping[ShardId, Shard]) -> None:
-        """Send new or refilled shards to the backup; after a failure this continues in the background."""
+        """Send new or reloaded shards to the backup; after a failure they are sent in the background."""
         ...
 
     def sync_together(self, shards: Mapping[ShardId, Shard]) -> None:
-        """Bring the copies of shards that one operation changes in sync, or mark all of them as out of sync."""
+        """Make the copies of all shards of an operation in sync, or mark all of them as out of sync."""
         ...
 
     def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> None:
-        """Apply changes and the id to the copies; the caller holds the shards' locks.
+        """Apply changes and the request's id to the copies. The caller must hold the shards' locks.
 
-        ``begun``: number of operations applied before the request failed; 0 if it succeeded. Copies that could not be
-        changed are out of sync, and are sent again.
+        ``begun``: the number of operations that were applied before the request failed; 0 if it succeeded. Copies that
+        could not be changed are out of sync, and will be sent again.
         """
         ...
 
     def mark_out_of_sync(self, shards: Iterable[Shard]) -> None:
-        """Mark the copies of shards as out of sync, because the changes are unknown; they are sent again."""
+        """Mark the copies of shards as out of sync, for example after an unknown change; they will be sent again."""
         ...
 
 
@@ -134,56 +135,56 @@ class RequestRunner:
         request: Request,
         shards: Sequence[tuple[Shard, ...]],
         keys: Sequence[KeySet | None],
-        copying: Copying | None,
+        replicator: Replicator | None,
     ) -> Reply:
-        """Run a request's operations in order, on shards whose locks are held; ``copying`` is None without a backup."""
+        """Run a request's operations in order. The caller must hold the locks of the shards."""
         id = request.id
         replayed = id is not None and any(id in operation_shards[0].applied for operation_shards in shards)
-        if id is not None and copying is not None:
+        if id is not None and replicator is not None:
             for operation, operation_shards in zip(request.operations, shards, strict=True):
                 if len(operation_shards) > 1:
-                    copying.sync_together(dict(zip(operation.shard_ids, operation_shards, strict=True)))
+                    replicator.sync_together(dict(zip(operation.shard_ids, operation_shards, strict=True)))
         changed: dict[ShardId, Shard] = {}
         changes: list[Change] = []
         results: list[Result] = []
         for position, (operation, operation_shards) in enumerate(zip(request.operations, shards, strict=True)):
             is_repeated = id is not None and operation_shards[0].applied.covers(id, position)
-            keys_before = _keys_before(operation_shards[0])
+            keys_before = _key_counts(operation_shards[0])
             began_s = time.perf_counter()
             try:
-                results.append(self._run_one(request, position, operation_shards, keys[position]))
+                results.append(self._run_operation(request, position, operation_shards, keys[position]))
             except Exception as error:
-                self.meter.ran(operation, time.perf_counter() - began_s, failed=True)
+                self.meter.count_operation(operation, time.perf_counter() - began_s, failed=True)
                 if id is not None:
                     for shard in changed.values():
                         shard.applied.add_begun(id, position)
                     changes += _changes_of_failed(
-                        operation, operation_shards, keys[position], keys_before, error, copying
+                        operation, operation_shards, keys[position], keys_before, error, replicator
                     )
-                    _forward(copying, id, position, changes, changed)
+                    _forward(replicator, id, position, changes, changed)
                 if changed and isinstance(error, PS2Error):
                     raise type(error)(
                         f"{error}\n(the {position} operations before it in the batch are applied)"
                     ) from error
                 raise
-            self.meter.ran(operation, time.perf_counter() - began_s)
+            self.meter.count_operation(operation, time.perf_counter() - began_s)
             if writes(operation.name):
-                # Shards that the operation only reads record the id, too: either all of its shards have it, or none.
+                # Also record the id on shards that the operation only reads: all of its shards have the id, or none.
                 changed.update(zip(operation.shard_ids, operation_shards, strict=True))
-                if not is_repeated and copying is not None and any(map(copying.is_in_sync, operation_shards)):
-                    last = position == len(shards) - 1
+                if not is_repeated and replicator is not None and any(map(replicator.is_in_sync, operation_shards)):
+                    outcome = (position, results[-1], position == len(shards) - 1)
                     try:
-                        changes += _changes(operation, operation_shards, keys[position], (position, results[-1], last))
+                        changes += _changes(operation, operation_shards, keys[position], outcome)
                     except MemoryError:
-                        copying.mark_out_of_sync(operation_shards)
+                        replicator.mark_out_of_sync(operation_shards)
         if id is not None:
             new_shards = {shard_id: shard for shard_id, shard in changed.items() if id not in shard.applied}
             for shard in changed.values():
                 shard.applied.add(id)
-            _forward(copying, id, 0, changes, new_shards)
+            _forward(replicator, id, 0, changes, new_shards)
         return Reply(tuple(results), replayed)
 
-    def _run_one(self, request: Request, position: int, shards: Sequence[Shard], keys: KeySet | None) -> Result:
+    def _run_operation(self, request: Request, position: int, shards: Sequence[Shard], keys: KeySet | None) -> Result:
         id, operation, is_single = request.id, request.operations[position], len(request.operations) == 1
         if id is None and writes(operation.name):
             raise ProtocolError(f"operation {operation.name!r} changes data, so its request needs an id")
@@ -228,22 +229,22 @@ class RequestRunner:
         fn = unpickle_function(operation.arrays[0])
         leading = (shards[0].partition,) if operation.params.get("with_index") else ()
         if operation.name == "look":
-            with contiguous_rows(shards, operation.rows, written=False) as rows:
+            with contiguous_rows(shards, operation.rows, write_back=False) as rows:
                 return Result(arrays=(run_reading(fn, leading, rows),))
-        with contiguous_rows(shards, operation.rows, written=True) as rows:
-            for shard, number in with_shards(shards, operation.rows):
-                shard.touched.drop([number])
+        with contiguous_rows(shards, operation.rows, write_back=True) as rows:
+            for shard, row_id in with_shards(shards, operation.rows):
+                shard.touched.drop([row_id])
             return Result(arrays=(run_writing(fn, leading, rows, self.memory),))
 
 
 def _forward(
-    copying: Copying | None, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[ShardId, Shard]
+    replicator: Replicator | None, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[ShardId, Shard]
 ) -> None:
-    if copying is not None and (changes or shards):
-        copying.forward(id, begun, changes, shards)
+    if replicator is not None and (changes or shards):
+        replicator.forward(id, begun, changes, shards)
 
 
-def _keys_before(shard: Shard) -> tuple[int, int, int]:
+def _key_counts(shard: Shard) -> tuple[int, int, int]:
     """Return the number of a shard's keys, and the counts of touches and removals of managed keys."""
     managed = shard.managed
     return (shard.live, 0, 0) if managed is None else (shard.live, managed.touched, managed.removals)
@@ -255,16 +256,16 @@ def _changes_of_failed(
     keys: KeySet | None,
     keys_before: tuple[int, int, int],
     error: Exception,
-    copying: Copying | None,
+    replicator: Replicator | None,
 ) -> list[Change]:
-    """Return the changes that a failed operation made since ``_keys_before``: keys that it added or touched."""
-    if copying is None or not any(map(copying.is_in_sync, shards)):
+    """Return the changes of a failed operation: the keys that it added or touched, by the counts before it."""
+    if replicator is None or not any(map(replicator.is_in_sync, shards)):
         return []
-    (live, touches, removals), (live_now, touches_now, removals_now) = keys_before, _keys_before(shards[0])
-    # A touch may evict keys; repeating the touch on the copy evicts the same keys. Other removals are unknown.
+    (live, touches, removals), (live_now, touches_now, removals_now) = keys_before, _key_counts(shards[0])
+    # A touch may evict keys; the same touch evicts the same keys on the copy. Other removals are unknown.
     is_unknown = removals_now > removals and touches_now == touches
     if not isinstance(error, PS2Error) or NOT_UNDONE in str(error) or is_unknown:
-        copying.mark_out_of_sync(shards)
+        replicator.mark_out_of_sync(shards)
         return []
     if touches_now > touches:
         return [touch_change(operation, shards[0], keys, touches)]
@@ -274,18 +275,18 @@ def _changes_of_failed(
 def _changes(
     operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None, outcome: tuple[int, Result, bool]
 ) -> list[Change]:
-    """Return the changes of an operation: its position, its result, and True if it is the request's last one."""
-    position, result, last = outcome
+    """Return the changes of an operation; ``outcome``: its position, its result, and True if it is the last."""
+    position, result, is_last = outcome
     if operation.name == "map":
-        return [function_change(operation, shards, position, result, last)]
+        return [function_change(operation, shards, position, result, is_last)]
     answer = [reply_change(operation, shards, position, result)] if has_answer(operation.name) else []
     return [operation_change(operation, shards, keys), *answer]
 
 
 def streamed_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> StreamedArray | None:
-    """Return the result of a pull of many blocks; None for other operations and for smaller pulls.
+    """Return the result of a pull of many blocks as a stream; None for other operations and for smaller pulls.
 
-    Each piece is read under the shard's lock. All pieces come from the shard's present array, even if the shard is
+    Each piece is read under the shard's lock. All pieces are read from the shard's current array, even if the shard is
     resized or freed between two pieces.
     """
     if operation.name != "columns_pull" or keys is None or operation.wire is not None:
@@ -297,7 +298,7 @@ def streamed_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> 
         return None
     shard.check_rows(np.empty(0, np.int64))
     blocks = readable(shard.blocks)
-    slots = check_slots(keys.find(shard, create=False), len(blocks))
+    slots = check_slots(keys.slots_on(shard, create=False), len(blocks))
     step = max(1, PIECE_BYTES // shard.spec.block_bytes)
     buffer = np.empty((step, shard.rows), blocks.dtype)
 
@@ -309,7 +310,7 @@ def streamed_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> 
                 take(blocks, piece_slots, piece)
             yield piece
 
-    # If the integers can be narrowed, the result is read as a whole: the first piece decides.
+    # If the integers of the first piece can be narrowed, the result is one narrowed array, not a stream.
     if blocks.dtype.kind == "i" and narrow_integers(next(pieces())).dtype != blocks.dtype:
         return None
     return StreamedArray(blocks.dtype, (slots.size, shard.rows), pieces)

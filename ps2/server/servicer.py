@@ -1,4 +1,4 @@
-"""The gRPC service of a server: each method decodes a call, calls one plain method, and encodes the reply."""
+"""The gRPC service of a server: each method decodes a request, calls one plain method, and encodes the reply."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ps2.rpc.execute import reply_to, request_from
 from ps2.rpc.server_status import Counts, ServerStatus, status_to_pb
 from ps2.server.engine import Engine
 from ps2.server.fence import now_s
-from ps2.server.loading import Loading
+from ps2.server.loading import CheckpointLoader
 from ps2.server.replication import Replication
 from ps2.server.snapshots import Snapshots, save
 from ps2.storage.manifest import SaveMatrix
@@ -54,7 +54,7 @@ class ServerServicer:
         data: DataServer | None = None,
         connect: Callable[[], Network] = _no_network,
     ) -> None:
-        """Serve ``engine``; ``stop`` ends the process."""
+        """Serve ``engine``; ``stop`` ends the process; ``connect`` returns a network for calls to other servers."""
         self._engine = engine
         self._server_id = server_id
         self._wire = wire
@@ -64,7 +64,7 @@ class ServerServicer:
         self._catalog = b""
         self._operations = digests()
         self._snapshots = Snapshots(engine)
-        self._loading = Loading(engine)
+        self._loader = CheckpointLoader(engine)
         self._replication = Replication(engine, connect, wire.request_limit_bytes)
 
     def close(self) -> None:
@@ -79,13 +79,13 @@ class ServerServicer:
             )
         fence = self._engine.fence
         if request.coordinator and request.coordinator == fence.coordinator:
-            fence.called()
-            fence.answered(request.answered_s)
+            fence.record_call()
+            fence.renew_lease(request.answered_s)
             if request.released:
                 fence.released.set()
-        carried = self._data.carried(request.connection) if self._data is not None and request.connection else None
+        counts = self._data.byte_counts(request.connection) if self._data is not None and request.connection else None
         return pb.HelloReply(
-            carried=None if carried is None else pb.Carried(**asdict(carried)),
+            carried=None if counts is None else pb.Carried(**asdict(counts)),
             protocol=PROTOCOL_VERSION,
             route_version=fence.route_version,
             coordinator=fence.coordinator,
@@ -105,7 +105,7 @@ class ServerServicer:
 
         def reserve(draft: RequestDraft) -> None:
             nonlocal reserved
-            # gRPC keeps the request's message until the call ends, and the reply is copied into another message.
+            # A copy: gRPC keeps the request's message until the call ends, and the reply is copied into a message.
             reserved = self._engine.reserve(draft, copies=1)
 
         try:
@@ -139,7 +139,7 @@ class ServerServicer:
             self._engine.fence.reset()
             return pb.ActivateReply()
         if request.loaded:
-            self._loading.take()
+            self._loader.activate()
         self._replication.follow(request.backup, request.seed)
         self._catalog = request.catalog or self._catalog
         if request.leave:
@@ -159,8 +159,8 @@ class ServerServicer:
 
     def Copy(self, request: pb.CopyRequest) -> pb.CopyReply:
         rows = {matrix.matrix: tuple(matrix.rows) for matrix in request.matrices}
-        copied = self._snapshots.copy(request.checkpoint, rows, request.last)
-        return pb.CopyReply(pause_s=copied.pause_s, bytes=copied.nbytes, mutations=copied.mutations)
+        report = self._snapshots.copy(request.checkpoint, rows, request.last)
+        return pb.CopyReply(pause_s=report.pause_s, bytes=report.nbytes, mutations=report.mutations)
 
     def Write(self, request: pb.WriteRequest) -> pb.WriteReply:
         shards = self._snapshots.write(request.checkpoint, request.url)
@@ -175,7 +175,7 @@ class ServerServicer:
     def Load(self, request: pb.LoadRequest) -> pb.LoadReply:
         self._engine.fence.check(request.route_version)
         matrices = [load_matrix_from_pb(matrix) for matrix in request.matrices]
-        return pb.LoadReply(bytes=self._loading.load(request.url, matrices, request.ids))
+        return pb.LoadReply(bytes=self._loader.load(request.url, matrices, request.ids))
 
     def Save(self, request: pb.SaveRequest) -> pb.SaveReply:
         order = SaveMatrix(request.matrix, tuple(request.rows), tuple(request.partitions), request.url, request.stem)
@@ -184,19 +184,19 @@ class ServerServicer:
 
     def Fill(self, request: pb.FillRequest) -> pb.FillReply:
         matrix = load_matrix_from_pb(request.matrix)
-        self._loading.fill(request.url, matrix, id_from_pb(request.id), request.route_version)
+        self._loader.fill(request.url, matrix, id_from_pb(request.id), request.route_version)
         return pb.FillReply()
 
     def Send(self, request: pb.SendRequest) -> pb.SendReply:
         self._engine.fence.check(request.route_version)
-        names = [(shard.matrix, shard.partition) for shard in request.shards]
-        return pb.SendReply(bytes=self._replication.send(request.to, names, request.copies))
+        shard_ids = [(shard.matrix, shard.partition) for shard in request.shards]
+        return pb.SendReply(bytes=self._replication.send(request.to, shard_ids, request.copies))
 
     def Status(self, request: pb.StatusRequest) -> pb.StatusReply:
         return status_to_pb(self.status())
 
     def status(self, max_matrices: int | None = None) -> ServerStatus:
-        """Return the status of this server; ``max_matrices`` limits it to the largest matrices."""
+        """Return the status of this server with at most ``max_matrices`` matrices, by size; None: with all."""
         data, replication = self._data, self._replication
         return server_status(
             self._engine,
@@ -223,7 +223,7 @@ def server_status(  # noqa: PLR0913 - parts of one server
     num_out_of_sync: int,
     max_matrices: int | None = None,
 ) -> ServerStatus:
-    """Return the counters and contents of a server, with only the ``max_matrices`` largest matrices."""
+    """Return the status of a server with at most ``max_matrices`` matrices, by size; None: with all."""
     counts, shards = engine.meter.read(), list(engine.shards().values())
     return ServerStatus(
         **{f.name: getattr(counts, f.name) for f in fields(Counts)},
@@ -232,7 +232,7 @@ def server_status(  # noqa: PLR0913 - parts of one server
         pid=os.getpid(),
         uptime_s=uptime_s,
         matrices=tuple(engine.matrices(max_matrices)),
-        # Fast-path buffers are left out, because they depend only on the number of connections.
+        # Without the fast paths' buffers, whose size depends on the connections, not on the model.
         memory_bytes=engine.memory.used_bytes - engine.fast_paths.nbytes,
         memory_limit_bytes=engine.memory.limit_bytes,
         rss_bytes=psutil.Process().memory_info().rss,

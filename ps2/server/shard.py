@@ -1,4 +1,4 @@
-"""A partition's arrays on one server, and its lock, which Python threads and compiled loops take."""
+"""A partition's arrays on one server, and the lock that Python threads and compiled loops acquire."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ps2.server.memory import MemoryAccount
 from ps2.server.reply_cache import CachedReply
 from ps2.server.touchedrows import TouchedRows
 
-# In the C libraries of Linux a pthread_mutex_t takes 40 or 48 bytes, and all zeros are an unlocked mutex.
+# In the C libraries of Linux a pthread_mutex_t has 40 or 48 bytes, and an unlocked mutex is all zeros.
 MUTEX_WORDS = 8
 HAS_MUTEX = sys.platform == "linux"
 
 if HAS_MUTEX:
-    # Trylock and unlock do not block, so these calls keep the GIL (PyDLL). Only waiting releases the GIL (CDLL).
+    # Trylock and unlock do not block, so they keep the GIL (PyDLL). Only the call that waits releases the GIL (CDLL).
     _try_mutex = ctypes.PyDLL(None).pthread_mutex_trylock
     _wait_for_mutex = ctypes.CDLL(None).pthread_mutex_lock
     _free_mutex = ctypes.PyDLL(None).pthread_mutex_unlock
@@ -40,11 +40,11 @@ if HAS_MUTEX:
 class ShardLock:
     """A reentrant lock with the methods of ``threading.RLock``.
 
-    A Python thread first takes a ``threading.RLock``, possibly after a long wait, and then the mutex. Only compiled
-    loops compete with it for the mutex, and each holds the mutex for a few microseconds.
+    A Python thread first acquires a ``threading.RLock``, possibly after a long wait, and then a mutex. Only compiled
+    loops compete with this thread for the mutex, and each holds it for a few microseconds.
 
     Attributes:
-        address: address of the mutex.
+        address: the address of the mutex, for compiled loops.
     """
 
     def __init__(self) -> None:
@@ -76,53 +76,55 @@ class ShardLock:
         self.release()
 
 
-# Initial columns of a sparse shard.
+# Initial number of columns of a sparse shard.
 MIN_CAPACITY = 64
 
 
 class Shard:
-    """The arrays of one partition: ``array`` has shape (rows, width), and each row holds one DCV's columns.
+    """The arrays of one partition. ``lock`` guards all attributes.
 
-    With layout "row", ``array`` is C-contiguous. With layout "column" it is Fortran-contiguous, and ``blocks`` is its
-    transposed view of shape (width, rows), C-contiguous.
-
-    A sparse shard has one key index for all rows, so the rows stay co-located slot by slot. Its array has more
-    slots than are live. ``lock`` guards everything here: rows, key index, touched columns and applied ids.
+    A sparse shard has one key index for all rows, so a key has the same slot in each row. Its array has more slots than
+    keys.
 
     Attributes:
-        incomplete: True while the shard must not be used, because another server has not sent all of its content yet.
-        newest_transfer: (route version, number) of the newest transfer of the shard's content that has begun.
-        arriving, arriving_keys: the pieces that the current transfer has received of the applied ids' JSON, and of the
-            state of managed keys.
-        restored: replies read from a checkpoint, until the shard is put in place.
+        array: the values of shape (rows, columns), one row for each DCV. C-contiguous with layout "row",
+            Fortran-contiguous with layout "column".
+        copy: True if this is a copy of another server's shard.
+        incomplete: True while another server has not sent all of the content; then the shard must not be used.
+        newest_transfer: (route version, number) of the newest transfer of content to this shard.
+        received_state, received_key_state: the received parts of the current transfer: of the JSON data with the
+            applied ids, and of the state of managed keys.
+        restored_replies: cached replies from a checkpoint, until the shard is activated.
         refused_version: a copy that was sent to a replacement server refuses changes at this or an older route version;
-            -1 otherwise.
+            -1: the copy was not sent.
         rows_changed: (route version, number) of the coordinator's last call that changed which rows are in use.
-        layout: generation counter, int64 of shape (1,). It grows when rows move or the set of rows in use changes. A
-            fast path's cached addresses of rows are valid for one generation.
+        layout: a counter, int64 of shape (1,), which increases when rows move in memory or are freed or reused. The
+            addresses of rows that a fast path has stored are valid for one value of the counter.
+        touched: the touched columns of rows.
+        applied: the ids of the applied mutations.
         managed: the managed keys; None if the matrix has no ``KeyPolicy``.
     """
 
     managed: ManagedKeys | None = None
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
-        """Allocate the rows as zeros; ``copy``: as a copy of another server's shard.
+        """Allocate rows of zeros. Raises LimitError before any allocation.
 
-        Raise LimitError before any allocation.
+        ``copy``: the shard is a copy of another server's shard.
         """
         self.spec = spec
         self.partition = partition
         self.copy = copy
         self.incomplete = copy
         self.newest_transfer = (-1, -1)
-        self.arriving: list[Array] = []
-        self.arriving_keys: list[Array] = []
+        self.received_state: list[Array] = []
+        self.received_key_state: list[Array] = []
         self.refused_version = -1
         self.rows_changed = (-1, 0)
         self.lock = ShardLock()
         self.layout = np.array([0])
         self.applied = AppliedIds()
-        self.restored: list[CachedReply] = []
+        self.restored_replies: list[CachedReply] = []
         self._new_index()
         self._memory = memory
         self._unused: set[int] = set()
@@ -139,12 +141,12 @@ class Shard:
 
     @property
     def live(self) -> int:
-        """Columns in use: all of a dense shard, the active keys of a sparse one."""
+        """The number of columns in use: all columns of a dense shard, or the keys of a sparse shard."""
         return int(self.array.shape[1]) if self.index is None else len(self.index)
 
     @property
     def blocks(self) -> Array:
-        """The blocks of the live columns: a writable view; raises UsageError in layout "row"."""
+        """The blocks of the columns in use: a writable view of shape (columns, rows); UsageError in layout "row"."""
         if self.spec.layout != "column":
             raise UsageError("a matrix with layout 'row' has no blocks: create it with layout='column', or name rows")
         return self.array.T[: self.live]
@@ -155,21 +157,21 @@ class Shard:
 
     @property
     def unused(self) -> frozenset[int]:
-        """Row numbers that are not in use."""
+        """The ids of rows that are not in use."""
         return frozenset(self._unused)
 
-    def row(self, number: int) -> Array:
-        """Return a writable view of the live columns of one row; it is strided in layout "column"."""
-        self.check_row(number)
-        return self.array[number, : self.live]
+    def row(self, row_id: int) -> Array:
+        """Return a writable view of the columns in use of one row; the view is strided in layout "column"."""
+        self.check_row(row_id)
+        return self.array[row_id, : self.live]
 
     @contextmanager
-    def contiguous_rows(self, numbers: Iterable[int], written: bool) -> Iterator[list[Array]]:
-        """Yield C-contiguous rows for kernels. In layout "column" they are copies, counted as transient memory.
+    def contiguous_rows(self, row_ids: Iterable[int], write_back: bool) -> Iterator[list[Array]]:
+        """Yield C-contiguous rows for kernels. In layout "column" these are copies, counted as transient memory.
 
-        ``written``: write copies back to the rows, unless the with-block fails.
+        ``write_back``: at the end of the with-block, copy the copies to the rows, unless the block has failed.
         """
-        rows = [self.row(number) for number in numbers]
+        rows = [self.row(row_id) for row_id in row_ids]
         if self.spec.layout == "row":
             yield rows
             return
@@ -178,48 +180,48 @@ class Shard:
         try:
             copies = [row.copy() for row in rows]
             yield copies
-            for row, copy in zip(rows if written else (), copies, strict=False):
+            for row, copy in zip(rows if write_back else (), copies, strict=False):
                 row[:] = copy
         finally:
             self._memory.give_transient(size)
 
-    def uses(self, number: int) -> bool:
+    def uses(self, row_id: int) -> bool:
         """Return True if a row is in use."""
-        return not self._freed and number not in self._unused and 0 <= number < self.rows
+        return not self._freed and row_id not in self._unused and 0 <= row_id < self.rows
 
-    def check_row(self, number: int) -> None:
-        """Raise unless a row is in use; for many rows ``check_rows`` is faster."""
-        if not self.uses(number):
-            self.check_rows(np.array([number]))
+    def check_row(self, row_id: int) -> None:
+        """Raise NotFoundError or OutOfRangeError unless a row is in use; for many rows ``check_rows`` is faster."""
+        if not self.uses(row_id):
+            self.check_rows(np.array([row_id]))
 
-    def check_rows(self, numbers: Int64s) -> None:
-        """Raise unless every row is in use."""
+    def check_rows(self, row_ids: Int64s) -> None:
+        """Raise NotFoundError or OutOfRangeError unless every row is in use."""
         if self._freed:
             raise NotFoundError("the matrix was freed")
-        if self._unused and (freed := self._unused.intersection(numbers.tolist())):
+        if self._unused and (freed := self._unused.intersection(row_ids.tolist())):
             raise NotFoundError(f"row {min(freed)} was freed")
-        if numbers.size and (numbers.min() < 0 or numbers.max() >= self.rows):
-            raise OutOfRangeError(f"row {outside(numbers, 0)} is outside [0, {self.rows})")
+        if row_ids.size and (row_ids.min() < 0 or row_ids.max() >= self.rows):
+            raise OutOfRangeError(f"row {outlier(row_ids, 0)} is outside [0, {self.rows})")
 
     def slots(self, columns: Int64s, create: bool) -> Int64s:
-        """Return the local column of each global column, or the slot of each key (-1 if absent).
+        """Return the local column of each global column (dense), or the slot of each key, -1 if absent (sparse).
 
-        ``create`` adds absent keys to a sparse shard; raises LimitError if they do not fit.
+        ``create``: add absent keys to a sparse shard; raises LimitError if they do not fit into memory.
         """
         if self.index is None:
-            local = columns - self.partition.begin
-            if local.size and (local.min() < 0 or local.max() >= self.partition.width):
+            local_columns = columns - self.partition.begin
+            if local_columns.size and (local_columns.min() < 0 or local_columns.max() >= self.partition.width):
                 raise OutOfRangeError(
-                    f"column {outside(columns, self.partition.begin)} is outside this partition, "
+                    f"column {outlier(columns, self.partition.begin)} is outside this partition, "
                     f"[{self.partition.begin}, {self.partition.end})"
                 )
-            return local
+            return local_columns
         assert isinstance(self.index, KeyIndex)
         slots = self.index.lookup(columns)
         if not create or not len(absent := columns[slots < 0]):
             return slots
         if columns.size and (columns.min() < 0 or int(columns.max()) >= self.spec.dim):
-            raise OutOfRangeError(f"key {outside(columns, 0)} is outside [0, {self.spec.dim})")
+            raise OutOfRangeError(f"key {outlier(columns, 0)} is outside [0, {self.spec.dim})")
         self._ensure_capacity(self.index.missing(absent))
         old_cells = self.index.cells
         slots = self.index.insert(columns)
@@ -227,43 +229,43 @@ class Shard:
         return slots
 
     def assign_slots(self, keys: Int64s) -> None:
-        """Give distinct keys their slots, in the order of ``keys``. A file or a server sends their values later."""
+        """Assign slots to distinct keys, in the order of ``keys``; their values come later."""
         self.slots(keys, create=True)
 
-    def clear_free(self, numbers: Sequence[Int64s]) -> None:
-        """Zero the keyless columns of these rows, or of all rows if the list is empty.
+    def clear_free(self, row_ids: Sequence[Int64s]) -> None:
+        """Set slots without keys to 0 in these rows, or in all rows if the list is empty.
 
-        An operation on whole rows may leave NaN there (0 * infinity).
+        An operation on whole rows may have written NaN (0 * infinity) to them.
         """
         if self.live < self.array.shape[1]:
-            rows = np.unique(np.concatenate(numbers)) if numbers else slice(None)
+            rows = np.unique(np.concatenate(row_ids)) if row_ids else slice(None)
             self.array[rows, self.live :] = 0
 
     def grow_rows(self, rows: int) -> None:
-        """Add rows of zeros until there are ``rows``."""
+        """Add rows of zeros until there are ``rows`` rows."""
         self.check_rows(np.empty(0, np.int64))
         if rows > self.rows and self.spec.layout == "column":
             raise UsageError(f"a matrix with layout 'column' cannot grow beyond its {self.rows} rows, got {rows}")
         if rows > self.rows:
             self._resize(rows, int(self.array.shape[1]))
 
-    def retire_rows(self, numbers: list[int]) -> None:
+    def retire_rows(self, row_ids: list[int]) -> None:
         """Take rows out of use."""
-        self.check_rows(np.array(numbers, dtype=np.int64))
-        self._unused.update(numbers)
+        self.check_rows(np.array(row_ids, dtype=np.int64))
+        self._unused.update(row_ids)
         self.layout += 1
-        self.touched.forget(numbers)
+        self.touched.forget(row_ids)
 
-    def reuse_rows(self, numbers: list[int]) -> None:
+    def reuse_rows(self, row_ids: list[int]) -> None:
         """Put retired rows in use again, as zeros."""
-        self._unused.difference_update(numbers)
+        self._unused.difference_update(row_ids)
         self.layout += 1
-        self.check_rows(np.array(numbers, dtype=np.int64))
-        # Also zero rows that are still in use here: they were retired while this server was unreachable.
-        self.array[numbers] = 0
+        self.check_rows(np.array(row_ids, dtype=np.int64))
+        # This also clears rows that are still in use here, because this server did not get the call that retired them.
+        self.array[row_ids] = 0
 
     def reset(self, rows: int) -> None:
-        """Clear the shard to ``rows`` rows of zeros, without keys and ids; raises LimitError if they do not fit."""
+        """Replace the content by ``rows`` rows of zeros, without keys and ids; raises LimitError if they do not fit."""
         self.check_rows(np.empty(0, np.int64))
         self.layout += 1
         self.touched.forget_all()
@@ -273,7 +275,7 @@ class Shard:
         if self.index is not None:
             self._new_index()
             columns = MIN_CAPACITY
-        # The old array is freed first, so that both never exist at the same time.
+        # Free the old array first, so that both arrays never exist at the same time.
         self.array = self._zeros(0, columns)
         self.touched.resize(columns)
         with self._counting(self._bytes(rows, columns), f"{rows} rows of {columns:,} columns"):
@@ -289,12 +291,12 @@ class Shard:
         self._counted = 0
 
     def _ensure_capacity(self, added: int) -> None:
-        """Double the columns until ``added`` more keys fit."""
+        """Double the number of columns until ``added`` more keys fit."""
         assert self.index is not None
-        needed, columns = len(self.index) + added, int(self.array.shape[1])
-        if needed <= columns and self.index.nbytes_after(added) == self.index.nbytes:
+        count, columns = len(self.index) + added, int(self.array.shape[1])
+        if count <= columns and self.index.nbytes_after(added) == self.index.nbytes:
             return
-        while columns < needed:
+        while columns < count:
             columns *= 2
         self._resize(self.rows, columns, self.index.nbytes_after(added))
 
@@ -315,7 +317,7 @@ class Shard:
         self.index: KeyIndex | ManagedIndex | None = KeyIndex() if self.spec.kind == "sparse" else None
 
     def _zeros(self, rows: int, columns: int) -> Array:
-        # The system allocates zero pages on first access, so untouched rows take no physical memory.
+        # The system allocates pages on first access, so rows that were never written take no physical memory.
         return np.zeros((rows, columns), self.spec.np_dtype, order="C" if self.spec.layout == "row" else "F")
 
     def _bytes(self, rows: int, columns: int, index_bytes: int | None = None) -> int:
@@ -331,18 +333,18 @@ class Shard:
             yield
         except MemoryError as error:
             self._memory.give(added)
-            raise LimitError(f"{purpose} takes {added:,} more bytes, which the system does not have") from error
+            raise LimitError(f"{purpose} takes {added:,} more bytes, but the system has no more memory") from error
         self._counted = total
 
 
-def outside(numbers: Int64s, begin: int) -> int:
-    """Return the smallest number if it is below ``begin``, else the largest; for messages about an interval."""
-    low, high = int(numbers.min()), int(numbers.max())
+def outlier(values: Int64s, begin: int) -> int:
+    """Return the smallest value if it is below ``begin``, otherwise the largest, for an error about a range."""
+    low, high = int(values.min()), int(values.max())
     return low if low < begin else high
 
 
 def check_colocated(shards: Sequence[Shard]) -> None:
-    """Raise unless one operation can work on all of these shards; the caller holds their locks."""
+    """Raise unless one operation can use all of these shards. The caller must hold their locks."""
     first = shards[0]
     for other in shards[1:]:
         other.check_rows(np.empty(0, np.int64))
@@ -354,24 +356,24 @@ def check_colocated(shards: Sequence[Shard]) -> None:
             raise NotColocatedError(f"one operation on {descriptions}: expected dense matrices with equal partitions")
 
 
-def with_shards(shards: Sequence[Shard], numbers: Sequence[int]) -> Iterator[tuple[Shard, int]]:
-    """Yield each row number with its shard; ``shards`` has one shard for all rows, or one per row."""
-    return zip(repeat(shards[0]) if len(shards) == 1 else shards, numbers, strict=len(shards) != 1)
+def with_shards(shards: Sequence[Shard], row_ids: Sequence[int]) -> Iterator[tuple[Shard, int]]:
+    """Yield each row id with its shard; ``shards`` has one shard for all rows, or one shard for each row."""
+    return zip(repeat(shards[0]) if len(shards) == 1 else shards, row_ids, strict=len(shards) != 1)
 
 
 def contiguous_rows(
-    shards: Sequence[Shard], numbers: Sequence[int], written: bool
+    shards: Sequence[Shard], row_ids: Sequence[int], write_back: bool
 ) -> AbstractContextManager[list[Array]]:
-    """Yield rows like ``Shard.contiguous_rows``; ``shards`` has one shard for all rows, or one per row."""
-    return (
-        shards[0].contiguous_rows(numbers, written) if len(shards) == 1 else _contiguous_rows(shards, numbers, written)
-    )
+    """Yield rows like ``Shard.contiguous_rows``; ``shards`` has one shard for all rows, or one shard for each row."""
+    if len(shards) == 1:
+        return shards[0].contiguous_rows(row_ids, write_back)
+    return _contiguous_rows(shards, row_ids, write_back)
 
 
 @contextmanager
-def _contiguous_rows(shards: Sequence[Shard], numbers: Sequence[int], written: bool) -> Iterator[list[Array]]:
+def _contiguous_rows(shards: Sequence[Shard], row_ids: Sequence[int], write_back: bool) -> Iterator[list[Array]]:
     with ExitStack() as stack:
         yield [
-            stack.enter_context(shard.contiguous_rows([number], written))[0]
-            for shard, number in zip(shards, numbers, strict=True)
+            stack.enter_context(shard.contiguous_rows([row_id], write_back))[0]
+            for shard, row_id in zip(shards, row_ids, strict=True)
         ]

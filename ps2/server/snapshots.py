@@ -1,4 +1,4 @@
-"""Checkpoints of one server: it pauses all its shards, copies them in memory, resumes them, and writes the copies."""
+"""Checkpoints of one server: pauses all its shards, copies them in memory, resumes them, and writes the copies."""
 
 from __future__ import annotations
 
@@ -14,59 +14,59 @@ from typing import Literal
 import numpy as np
 
 from ps2.errors import DeadlineError, ProtocolError, RecoveryError, UsageError
-from ps2.rpc.control import Copied
+from ps2.rpc.control import CopyReport
 from ps2.server.engine import Engine
 from ps2.server.shard import Shard, ShardLock
-from ps2.server.shard_snapshot import ShardSnapshot, copies, freeze, ids_json, write_shards
+from ps2.server.shard_snapshot import ShardSnapshot, copy_snapshots, ids_json, view_snapshot, write_shards
 from ps2.storage.manifest import FILE_NAME, SavedShard, SaveMatrix
 
-# Interval at which the thread checks whether the pause was cancelled, while it waits for a lock.
+# Interval at which a thread that waits for a lock checks whether the pause was cancelled.
 POLL_S = 0.1
 
 
 class ShardPause:
-    """Holds the locks of shards until ``release`` or a timeout. ``keep`` cancels the timeout."""
+    """Holds the locks of shards until ``release`` or a timeout, which ``cancel_timeout`` cancels."""
 
     def __init__(self, shards: Mapping[tuple[int, int], Shard], timeout_s: float) -> None:
         self.shards = shards
         self._timeout_s = timeout_s
         self._began_s = time.perf_counter()
         self._ended_s: float | None = None
-        self._held, self._without_timeout, self._released = threading.Event(), threading.Event(), threading.Event()
-        self._lock = threading.Lock()  # decides whether ``keep`` or the timeout comes first
+        self._acquired, self._without_timeout, self._released = threading.Event(), threading.Event(), threading.Event()
+        self._lock = threading.Lock()  # decides whether ``cancel_timeout`` or the timeout comes first
         self._thread = threading.Thread(target=self._run, name="ps2-hold", daemon=True)
 
-    def take(self) -> None:
-        """Wait until all locks are held.
+    def acquire(self) -> None:
+        """Acquire all locks.
 
-        If the timeout passes or ``release`` is called first, all are released, and DeadlineError is raised.
+        Raises DeadlineError, and releases all locks, if the timeout passes or ``release`` is called before.
         """
         self._began_s = time.perf_counter()
         self._thread.start()
-        self._held.wait()
-        if self.over:
+        self._acquired.wait()
+        if self.is_over:
             raise DeadlineError(f"not all of {len(self.shards)} shards could be paused within {self._timeout_s:g} s")
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self._released.is_set()
 
     @property
-    def held_s(self) -> float:
-        """Seconds from the request of the first lock to the release of all locks, or until now."""
+    def pause_s(self) -> float:
+        """Seconds from the beginning of ``acquire`` to the release of the locks, or until now."""
         ended_s = self._ended_s
         return (time.perf_counter() if ended_s is None else ended_s) - self._began_s
 
-    def keep(self) -> bool:
-        """Hold the locks until ``release``, without a timeout; return False if they are released already."""
+    def cancel_timeout(self) -> bool:
+        """Hold the locks until ``release``; return False if they are already released."""
         with self._lock:
-            if self.over:
+            if self.is_over:
                 return False
             self._without_timeout.set()
             return True
 
     def release(self) -> None:
-        """Release the locks; other threads can take them when this returns."""
+        """Release the locks; when this method returns, other threads can acquire them."""
         self._released.set()
         self._without_timeout.set()
         if self._thread.is_alive():
@@ -82,8 +82,8 @@ class ShardPause:
                         return
                     stack.callback(self.shards[key].lock.release)
             finally:
-                self._held.set()
-            self._without_timeout.wait(self._left_s())
+                self._acquired.set()
+            self._without_timeout.wait(self._remaining_s())
             with self._lock:
                 if not self._without_timeout.is_set():
                     self._released.set()
@@ -91,17 +91,18 @@ class ShardPause:
             self._ended_s = time.perf_counter()
 
     def _acquire(self, lock: ShardLock) -> bool:
-        while not self.over and (left_s := self._left_s()) > 0:
-            if lock.acquire(timeout=min(left_s, POLL_S)):
+        while not self.is_over and (remaining_s := self._remaining_s()) > 0:
+            if lock.acquire(timeout=min(remaining_s, POLL_S)):
                 return True
         return False
 
-    def _left_s(self) -> float:
+    def _remaining_s(self) -> float:
         return max(self._began_s + self._timeout_s - time.perf_counter(), 0.0)
 
 
 log = logging.getLogger(__name__)
 
+# The state of a checkpoint. In the states that end with -ing, a call of ``freeze``, ``copy`` or ``write`` is running.
 State = Literal["freezing", "frozen", "copying", "copied", "writing"]
 
 
@@ -110,18 +111,20 @@ class _Checkpoint:
     """A checkpoint between ``freeze`` and the end of ``write``.
 
     Attributes:
-        cancelled: True if the checkpoint was discarded during a call of ``copy`` or ``write``; that call then ends it.
+        counted_bytes: the size of the copies that is counted as transient memory.
+        cancelled: True if the checkpoint was discarded during a call of ``copy`` or ``write``, which then ends it.
     """
 
     name: str
     pause: ShardPause
     state: State = "freezing"
     shards: tuple[ShardSnapshot, ...] = ()
-    counted: int = 0
+    counted_bytes: int = 0
     cancelled: bool = False
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
+        """True if no call for the checkpoint is in progress."""
         return self.state in ("frozen", "copied")
 
 
@@ -139,73 +142,73 @@ class Snapshots:
         current = _Checkpoint(checkpoint, ShardPause(own_shards, timeout_s))
         with self._lock:
             previous = self._current
-            if previous is not None and not (previous.state == "frozen" and previous.pause.over):
+            if previous is not None and not (previous.state == "frozen" and previous.pause.is_over):
                 raise UsageError(
                     f"checkpoint {checkpoint!r}: {previous.name!r} is {previous.state} on this server; one at a time"
                 )
             self._current = current
         try:
-            current.pause.take()
+            current.pause.acquire()
         except BaseException:
             self._end(current)
             raise
-        self._leave(current, "frozen")
+        self._end_call(current, "frozen")
 
-    def copy(self, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> Copied:
-        """Copy the used rows of paused shards, and resume these; without memory for copies, ``write`` resumes them.
+    def copy(self, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> CopyReport:
+        """Copy rows of the paused shards, by matrix, and resume the shards; without memory for copies, ``write`` does.
 
-        ``last``: refuse clients' requests from now on, so that nothing changes after this checkpoint.
-        ``nbytes`` is 0 if the shards stay paused. Raises RecoveryError after the timeout: the shards are no
-        longer part of the fleet's consistent cut.
+        ``last``: refuse clients' requests from now on: nothing must change after this checkpoint. The report's
+        ``nbytes`` are 0 if the shards stay paused. Raises RecoveryError after the timeout: the shards have changed, and
+        no longer belong to the fleet's consistent checkpoint.
         """
-        current = self._enter(checkpoint, "frozen", "copying")
+        current = self._begin_call(checkpoint, "frozen", "copying")
         with self._ending_on_error(current):
-            if not current.pause.keep():
+            if not current.pause.cancel_timeout():
                 raise RecoveryError(f"checkpoint {checkpoint!r}: its timeout has passed, and its shards were resumed")
             mutations = self._engine.meter.mutations
             present = self._engine.shards()
-            # A shard that is being freed is no longer present: ``free_matrix`` waits for its lock.
-            held = [(key[0], shard) for key, shard in current.pause.shards.items() if present.get(key) is shard]
+            # A shard that is no longer present is being freed: ``free_matrix`` waits for its lock.
+            paused = [(key[0], shard) for key, shard in current.pause.shards.items() if present.get(key) is shard]
             current.shards = tuple(
                 replace(
-                    freeze(id, shard, rows[id]),
-                    ids=ids_json(shard, self._engine.replies.shard_replies((id, shard.partition.index))),
+                    view_snapshot(matrix, shard, rows[matrix]),
+                    ids=ids_json(shard, self._engine.replies.shard_replies((matrix, shard.partition.index))),
                 )
-                for id, shard in held
-                if id in rows
+                for matrix, shard in paused
+                if matrix in rows
             )
             size = sum(shard.nbytes for shard in current.shards)
             if last:
                 self._engine.fence.handed_over = True
-            copied = self._copy(current, size)
-            if copied:
+            is_copied = self._copy(current, size)
+            if is_copied:
                 current.pause.release()
-            pause_s = current.pause.held_s
-        self._leave(current, "copied")
-        return Copied(pause_s, size if copied else 0, mutations)
+            pause_s = current.pause.pause_s
+        self._end_call(current, "copied")
+        return CopyReport(pause_s, size if is_copied else 0, mutations)
 
     def write(self, checkpoint: str, url: str) -> list[SavedShard]:
-        """Write the shards of ``copy`` into a folder, one file per array, and end the checkpoint.
+        """Write the shards of ``copy`` into a folder, and end the checkpoint.
 
-        If it fails, or ``discard`` was called, the written files are removed.
+        If the writing fails, or ``discard`` is called, the written files are removed.
         """
-        current = self._enter(checkpoint, "copied", "writing")
+        current = self._begin_call(checkpoint, "copied", "writing")
         try:
             return write_shards(url, current.shards, check=lambda: _check(current))
         finally:
-            if not current.pause.over:
-                log.warning("checkpoint %s: requests waited for %.1f s", checkpoint, current.pause.held_s)
+            if not current.pause.is_over:
+                log.warning("checkpoint %s: requests waited for %.1f s", checkpoint, current.pause.pause_s)
             self._end(current)
 
     def discard(self, checkpoint: str) -> None:
-        """Abort a checkpoint ("": any) and resume its shards; do nothing if it is not in progress."""
+        """Abort a checkpoint ("": any checkpoint) and resume its shards; do nothing if it is not in progress."""
         with self._lock:
             current = self._current
             if current is None or checkpoint not in ("", current.name):
                 return
             current.cancelled = True
-            busy = not current.idle
-        if not busy:
+            is_idle = current.is_idle
+        if is_idle:
             self._end(current)
         elif current.state == "freezing":
             current.pause.release()
@@ -213,7 +216,7 @@ class Snapshots:
     def close(self) -> None:
         self.discard("")
 
-    def _enter(self, checkpoint: str, expected: State, state: State) -> _Checkpoint:
+    def _begin_call(self, checkpoint: str, expected: State, state: State) -> _Checkpoint:
         with self._lock:
             current = self._current
             if current is None or current.name != checkpoint or current.state != expected or current.cancelled:
@@ -222,21 +225,21 @@ class Snapshots:
             current.state = state
             return current
 
-    def _leave(self, current: _Checkpoint, state: State) -> None:
+    def _end_call(self, current: _Checkpoint, state: State) -> None:
         with self._lock:
             current.state = state
         with self._ending_on_error(current):
             _check(current)
 
     def _end(self, current: _Checkpoint) -> None:
-        """Release the locks and the memory; later calls do nothing."""
+        """End a checkpoint: release its locks and its memory. Further calls do nothing."""
         current.pause.release()
         with self._lock:
             if self._current is current:
                 self._current = None
             current.shards = ()
-            counted, current.counted = current.counted, 0
-        self._engine.memory.give_transient(counted)
+            counted_bytes, current.counted_bytes = current.counted_bytes, 0
+        self._engine.memory.give_transient(counted_bytes)
 
     @contextlib.contextmanager
     def _ending_on_error(self, current: _Checkpoint) -> Iterator[None]:
@@ -247,11 +250,11 @@ class Snapshots:
             raise
 
     def _copy(self, current: _Checkpoint, size: int) -> bool:
-        """Replace the snapshot's views by copies; return False if there is no memory for them."""
-        copied = copies(current.shards, self._engine.memory, f"the copy for checkpoint {current.name!r}")
+        """Replace the snapshots' views by copies; return False if there is no memory for copies."""
+        copied = copy_snapshots(current.shards, self._engine.memory, f"the copy for checkpoint {current.name!r}")
         if copied is None:
             return False
-        current.counted, current.shards = size, copied
+        current.counted_bytes, current.shards = size, copied
         return True
 
 
@@ -261,18 +264,18 @@ def _check(current: _Checkpoint) -> None:
 
 
 def save(engine: Engine, order: SaveMatrix, route_version: int) -> list[SavedShard]:
-    """Write rows of one matrix, shard by shard. The saved state of each shard is consistent.
+    """Write rows of one matrix, shard by shard; each shard is saved in a consistent state.
 
-    A peer with the fleet's token may name any URL, as for checkpoints. The server accesses the URL with its own user's
-    rights. It copies a shard in memory and writes the copy. Without memory for a copy, it writes the locked shard.
+    A peer with the fleet's token may name any URL, as for checkpoints; the server accesses it with its user's rights.
+    The server copies a shard in memory and writes the copy. Without memory for a copy, it writes the locked shard.
     """
     if not FILE_NAME.fullmatch(order.stem):
         raise ProtocolError(f"stem: expected a prefix of a file name, got {order.stem!r}")
     engine.check_call(route_version)
     saved = []
     for shard in engine.own_shards(order.matrix, order.partitions).values():
-        with _locked_snapshot(engine, order.matrix, shard, order.rows) as frozen:
-            saved += write_shards(order.url, [frozen], order.stem)
+        with _locked_snapshot(engine, order.matrix, shard, order.rows) as snapshot:
+            saved += write_shards(order.url, [snapshot], order.stem)
     engine.check_call(route_version)
     return saved
 
@@ -280,18 +283,20 @@ def save(engine: Engine, order: SaveMatrix, route_version: int) -> list[SavedSha
 @contextlib.contextmanager
 def _locked_snapshot(engine: Engine, matrix: int, shard: Shard, rows: Sequence[int]) -> Iterator[ShardSnapshot]:
     """Yield a snapshot of a shard's rows: copies, or views of the locked shard if there is no memory for copies."""
-    with ExitStack() as counted, ExitStack() as held:
+    with ExitStack() as memory, ExitStack() as locks:
         engine.meter.acquire(shard.lock)
-        held.callback(shard.lock.release)
+        locks.callback(shard.lock.release)
         shard.check_rows(np.array(rows, np.int64))
-        frozen = freeze(matrix, shard, rows)
+        snapshot = view_snapshot(matrix, shard, rows)
         if shard.spec.layout == "column":
             if rows[-1] - rows[0] >= len(rows):
                 raise ProtocolError(f"rows: with layout 'column' expected consecutive rows, got {rows}")
-            frozen = replace(frozen, arrays={**frozen.arrays, "values": (shard.blocks[:, rows[0] : rows[-1] + 1],)})
-        copied = copies([frozen], engine.memory, "the copy of rows that are saved")
+            snapshot = replace(
+                snapshot, arrays={**snapshot.arrays, "values": (shard.blocks[:, rows[0] : rows[-1] + 1],)}
+            )
+        copied = copy_snapshots([snapshot], engine.memory, "the copy of rows that are saved")
         if copied is not None:
-            counted.callback(engine.memory.give_transient, frozen.nbytes)
-            held.close()
-            (frozen,) = copied
-        yield frozen
+            memory.callback(engine.memory.give_transient, snapshot.nbytes)
+            locks.close()
+            (snapshot,) = copied
+        yield snapshot

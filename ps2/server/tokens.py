@@ -13,13 +13,14 @@ from ps2.transport.proof import Tokens
 
 log = logging.getLogger(__name__)
 
+# Interval between two checks of the file.
 POLL_S = 1.0
 
 
 def watch_token_file(path: str) -> Tokens:
-    """Return the tokens of a file, kept up to date in the background; tokens from a pipe never change.
+    """Return the tokens of a file, updated in the background when the file changes; a pipe is read once.
 
-    If the file becomes unusable later, the previous tokens stay valid.
+    If the file becomes unusable, the previous tokens stay valid.
     """
     stamp = file_stamp(path)
     tokens = Tokens(read_token(path))
@@ -32,13 +33,13 @@ def _reload_on_change(path: str, stamp: tuple[int, ...] | None, tokens: Tokens) 
     pause = threading.Event()
     while not pause.wait(POLL_S):
         new_stamp = file_stamp(path)
-        if new_stamp in (stamp, None):  # a missing file changes nothing: temporary files may be cleaned up
+        if new_stamp in (stamp, None):  # a missing file changes nothing: the system may have deleted a temporary file
             continue
         stamp = new_stamp
         try:
             text = read_token(path)
         except PS2Error as error:
-            log.warning("the previous token is still used: %s", error)
+            log.warning("the previous tokens stay valid: %s", error)
             continue
         if tuple(text.split()) != tokens.all:
             tokens.renew(text)

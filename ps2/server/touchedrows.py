@@ -1,4 +1,4 @@
-"""Sets of the columns that may differ from 0, by row. With a set, a lazy step visits only the touched columns."""
+"""For some rows, the set of columns that may differ from 0: with it, an optimizer step skips all other columns."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from ps2.ops.table import Array, Columns, Op
 from ps2.ops.touched import Touched
 from ps2.server.memory import MemoryAccount
 
-# Narrower rows have no sets: a scan of the whole row takes less time than a request.
+# Rows with fewer columns have no sets, because a scan of the whole row takes less time than a request.
 MIN_WIDTH = 1 << 16
 
 
 class TouchedRows:
     """Sets of touched columns by row; guarded by the shard's lock.
 
-    A row gets a set when it is zeroed after a lazy step has used it as the gradient. Invariant: outside its set a row
-    is 0 (not -0.0). Before an operation writes a row, the written columns are added to the set, so the invariant holds
-    even if the operation fails. An operation that names no columns, or too many, drops the set instead.
+    A row gets a set when it is set to zero after an optimizer step has used it as the gradient. Invariant: outside of
+    its set a row is 0 (not -0.0). Before an operation writes a row, the written columns are added to the set, so the
+    invariant holds even if the operation fails. Before an operation without columns, or with too many, the set is
+    dropped.
     """
 
     def __init__(self, memory: MemoryAccount, width: int, layout: Int64s) -> None:
-        """``layout``: the shard's generation counter. Each new set bumps it, because fast paths do not update sets."""
+        """``layout``: the shard's layout counter. Each new set increases it, because fast paths do not update sets."""
         self._memory = memory
         self._layout = layout
         self._width = width
-        self._gradients: set[int] = set()
+        self._gradients: set[int] = set()  # rows that a step has used as the gradient
         self._sets: dict[int, Touched] = {}
 
     def __contains__(self, row: int) -> bool:
         return row in self._sets
 
     def __len__(self) -> int:
-        """Number of rows with a set."""
+        """Return the number of rows with a set."""
         return len(self._sets)
 
     @property
@@ -45,29 +46,29 @@ class TouchedRows:
         return len(self._sets) * Touched.bytes_for(self._width)
 
     def call(self, op: Op, rows: Sequence[int], operands: Sequence[Array], scalars: Mapping[str, Any]) -> Any:
-        """Run an operation on its operands. Pass it the touched columns if it can use them, and update the sets."""
-        sparse = op.nonzero.row if op.nonzero is not None and op.nonzero.when(scalars) else None
-        if sparse is None and not self._sets:
+        """Run an operation, with the touched columns of its row if it can use them; update the sets."""
+        sparse_name = op.nonzero.row if op.nonzero is not None and op.nonzero.when(scalars) else None
+        if sparse_name is None and not self._sets:
             return op.fn(*operands, **scalars)
-        numbers = dict(zip(op.row_names, rows, strict=True))
-        written = [numbers[name] for name in op.writes if name in numbers and name != sparse]
+        row_ids = dict(zip(op.row_names, rows, strict=True))
+        written_rows = [row_ids[name] for name in op.writes if name in row_ids and name != sparse_name]
         if "slots" in op.operands:
-            self._mark(written, _columns_written(op, operands[op.operands.index("slots")], scalars))
+            self._mark(written_rows, _columns_written(op, operands[op.operands.index("slots")], scalars))
         else:
-            self.drop(written)
+            self.drop(written_rows)
         if any(op.operands[op.names.index(name)] in ("block", "blocks") for name in op.writes):
             self.drop_all()
-        if sparse is None:
+        if sparse_name is None:
             return op.fn(*operands, **scalars)
-        value = op.fn(*operands, **scalars, columns=self._columns(numbers[sparse]))
-        if sparse in op.writes:
-            self._zeroed(numbers[sparse])
+        value = op.fn(*operands, **scalars, columns=self._columns(row_ids[sparse_name]))
+        if sparse_name in op.writes:
+            self._start_set(row_ids[sparse_name])
         else:
-            self._gradients.add(numbers[sparse])
+            self._gradients.add(row_ids[sparse_name])
         return value
 
     def drop(self, rows: Iterable[int]) -> None:
-        """Drop the sets of rows that are about to be written at any column."""
+        """Drop the sets of rows before any of their columns may be written."""
         for row in rows:
             if self._sets.pop(row, None) is not None:
                 self._memory.give(Touched.bytes_for(self._width))
@@ -76,7 +77,7 @@ class TouchedRows:
         self.drop(list(self._sets))
 
     def forget(self, rows: Iterable[int]) -> None:
-        """Treat rows as new: no step has used them yet."""
+        """Drop the sets of rows, and forget that steps have used them as gradients."""
         self.drop(rows)
         self._gradients.difference_update(rows)
 
@@ -85,7 +86,7 @@ class TouchedRows:
         self._gradients.clear()
 
     def resize(self, width: int) -> None:
-        """Change the width of the rows, and drop all sets; rows get sets again when they are zeroed."""
+        """Change the number of columns, and drop all sets; a row gets a new set when it is set to zero again."""
         self.drop_all()
         self._width = width
 
@@ -98,8 +99,8 @@ class TouchedRows:
         touched = self._sets.get(row)
         return None if touched is None else touched.columns
 
-    def _zeroed(self, row: int) -> None:
-        """Make or clear the set of a zeroed row, if the row should have one and there is memory for it."""
+    def _start_set(self, row: int) -> None:
+        """Create or clear the set of a row that was set to zero, if it was a gradient and memory is available."""
         if row in self._sets:
             self._sets[row].clear()
         elif row in self._gradients and self._width >= MIN_WIDTH:

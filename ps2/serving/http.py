@@ -1,4 +1,4 @@
-"""A scorer over HTTP: JSON in, JSON out. Needs starlette and uvicorn."""
+"""An HTTP endpoint for a ``Scorer``; requests and answers are JSON. Needs starlette and uvicorn."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 16 << 20
 MAX_CONNECTIONS = 16_384
-# Time for a client to send its whole body. A slower client gets an error, so that it cannot hold a connection forever.
+# Time limit for a client to send its whole body; a slower client gets an error, because it would occupy a connection.
 BODY_S = 30.0
-# The maximum number of values in an answer: a body of 16 MiB could ask for more than fits into memory.
-MAX_NUMBERS = 4 << 20
-# Larger requests are parsed and scored in a thread, so that other requests need not wait.
+# Maximum number of values in an answer: a body of 16 MiB could request more values than fit into memory.
+MAX_VALUES = 4 << 20
+# Requests with more rows or bytes are parsed and scored in a thread, so that other requests need not wait.
 INLINE_ROWS = 64
 INLINE_BYTES = 1 << 16
-# A longer answer is converted to text in threads, in pieces of this many numbers: each takes a few milliseconds with
-# the GIL.
-PIECE_NUMBERS = 1 << 14
+# An answer with more values is converted to text in threads, in chunks of this many values. A chunk needs the GIL for a
+# few milliseconds.
+CHUNK_VALUES = 1 << 14
 # Seconds between two checks of the token file for changes.
 TOKEN_CHECK_S = 1.0
 
-# Takes the items of a request; returns the content of the answer by name, as arrays and plain values.
+# A function from the list in a request to the fields of the answer by name: arrays and plain values.
 Answer = Callable[[Any], Mapping[str, Any]]
 
 # Upper limits of the durations in each bucket of the histogram.
@@ -65,25 +65,25 @@ BUCKETS_S = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.05, 0.2, 1.0)
 
 
 class ScoringMetrics:
-    """Counts requests, and reads the scorer's figures at each scrape."""
+    """The metrics of the endpoint: counts of requests, and the scorer's state at the time of a scrape."""
 
     def __init__(self, scorer: Scorer) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._requests = Counter(
-            "ps2_scoring_requests", "Requests answered", ["request", "status"], registry=self._registry
+            "ps2_scoring_requests", "Answered requests", ["request", "status"], registry=self._registry
         )
         self._rows = Counter("ps2_scored_rows", "Rows scored, or keys looked up", ["request"], registry=self._registry)
         self._seconds = Histogram(
             "ps2_scoring_duration_seconds",
-            "Time in a request",
+            "Time to answer a request",
             ["request"],
             buckets=BUCKETS_S,
             registry=self._registry,
         )
         for name, text, read in (
             ("ps2_export_number", "Number of the export in use", lambda: scorer.number),
-            ("ps2_export_keys", "Keys of the export in use, with those of its deltas", lambda: scorer.keysCount),
+            ("ps2_export_keys", "Keys of the export in use and of its merged deltas", lambda: scorer.keysCount),
             ("ps2_export_age_seconds", "Age of the export in use", lambda: time.time() - scorer.writtenS),
             ("ps2_refresh_failing", "1 if the last check for a new export failed", lambda: scorer.failure is not None),
         ):
@@ -97,25 +97,25 @@ class ScoringMetrics:
         self._seconds.labels(request).observe(seconds)
 
     def text(self) -> tuple[bytes, str]:
-        """Return all metrics, and the type of their text."""
+        """Return all metrics as text, and the text's content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
 
 class _TooLarge(Exception):
-    """A request's body has too many bytes, or asks for too many numbers."""
+    """A request's body has too many bytes, or requests too many values."""
 
 
 class _LongAnswer(StreamingResponse):
-    """An answer whose pieces become text as the client reads them."""
+    """An answer that is converted to text chunk by chunk while the client reads it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer. If uvicorn cancels it at shutdown, one line is logged instead of a traceback."""
+        """Send the answer. If uvicorn cancels the answer at shutdown, it logs one line instead of a traceback."""
         with suppress(asyncio.CancelledError):
             await super().__call__(scope, receive, send)
 
 
 class TokenFile:
-    """The tokens in a file, read again when it changes; the previous tokens stay valid if it becomes unusable."""
+    """The tokens in a file, read again when the file changes; tokens stay valid while the file is unusable."""
 
     def __init__(self, path: str) -> None:
         """Read the file; raise AuthError or ConfigError if it is not usable."""
@@ -123,7 +123,7 @@ class TokenFile:
         self._tokens, self._stamp, self._checked_s = read_token(path).split(), file_stamp(path), time.monotonic()
 
     def accepts(self, token_text: str) -> bool:
-        """Return True for one of the tokens. Comparisons take constant time, so that timing reveals nothing."""
+        """Return True if the text is one of the tokens. Comparisons take constant time, which reveals nothing."""
         if time.monotonic() - self._checked_s > TOKEN_CHECK_S:
             self._checked_s = time.monotonic()
             self._reload()
@@ -138,11 +138,11 @@ class TokenFile:
         try:
             self._tokens = read_token(self._path).split()
         except PS2Error as error:
-            log.warning("the previous token is still used: %s", error)
+            log.warning("the previous tokens stay valid: %s", error)
 
 
 class ScoringService:
-    """The endpoint's answers to requests, which docs/serving.md describes."""
+    """Answers the requests that docs/serving.md describes."""
 
     def __init__(self, scorer: Scorer, tokens: TokenFile | None) -> None:
         self._scorer = scorer
@@ -179,7 +179,7 @@ class ScoringService:
     async def _answer(self, request: Request, field: str, answer: Answer, width: int = 0) -> Response:
         """Answer a request with the body ``{field: [...]}``.
 
-        ``width``: the number of values in the answer for each item; 0: the answer's size is not limited.
+        ``width``: the number of values in the answer for each item of the request; 0: the answer's size is not limited.
         """
         if (refusal := self._refusal(request)) is not None:
             return refusal
@@ -188,18 +188,18 @@ class ScoringService:
         try:
             with fail_after(BODY_S):
                 body = await _body(request)
-            if (1 + body.count(b",")) * width > MAX_NUMBERS:
-                raise _TooLarge(f"{MAX_NUMBERS // width:,} {field}, for an answer of {MAX_NUMBERS:,} numbers")
+            if (1 + body.count(b",")) * width > MAX_VALUES:  # an upper bound, before the body is parsed
+                raise _TooLarge(f"{MAX_VALUES // width:,} {field}, for an answer of {MAX_VALUES:,} values")
             is_long = len(body) > INLINE_BYTES
             items = await run_in_threadpool(_items, body, field) if is_long else _items(body, field)
             rows = len(items)
             is_long = is_long or rows > INLINE_ROWS
             content = await run_in_threadpool(answer, items) if is_long else answer(items)
-            pieces = _json_pieces(content)
-            if sum(value.size for value in content.values() if isinstance(value, np.ndarray)) > PIECE_NUMBERS:
-                response = _LongAnswer(pieces, media_type=JSONResponse.media_type)
+            chunks = _json_chunks(content)
+            if sum(value.size for value in content.values() if isinstance(value, np.ndarray)) > CHUNK_VALUES:
+                response = _LongAnswer(chunks, media_type=JSONResponse.media_type)
             else:
-                response = Response("".join(pieces), media_type=JSONResponse.media_type)
+                response = Response("".join(chunks), media_type=JSONResponse.media_type)
             status = 200
         except _TooLarge as error:
             status, response = 413, _error(413, f"expected at most {error}; send several requests")
@@ -227,7 +227,7 @@ class ScoringService:
         return Response(text, media_type=kind)
 
     def _refusal(self, request: Request) -> Response | None:
-        """Return the answer to a request without the token; None if the request may be answered."""
+        """Return the error for a request without a valid token; None if the request may be answered."""
         if self._tokens is None:
             return None
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -241,9 +241,9 @@ class ScoringService:
 
 
 def listen(host: str, ports: range, tokens: TokenFile | None) -> socket.socket:
-    """Listen at the first free port.
+    """Return a socket that listens on the first free port.
 
-    ConfigError: other hosts could connect without a token. LaunchError: no port is free.
+    Raises ConfigError if other hosts could connect without a token, and LaunchError if no port is free.
     """
     if tokens is None and not is_loopback(host):
         raise ConfigError(f"{host} can be reached by other hosts: give --token-file, or listen at {LOOPBACK}")
@@ -256,13 +256,13 @@ def listen(host: str, ports: range, tokens: TokenFile | None) -> socket.socket:
 def http_server(service: ScoringService, keep_alive_s: int, certificate: tuple[str, str] | None = None) -> HttpServer:
     """Return the server. Its ``run(sockets=[listener])`` answers requests until SIGINT, SIGTERM or ``should_exit``.
 
-    ``keep_alive_s``: a connection is closed after this time without a request. ``certificate``: the files of a
-    certificate and its key (PEM), for HTTPS; ConfigError: they cannot be used.
+    ``keep_alive_s``: the server closes a connection after this time without a request. ``certificate``: the files of a
+    certificate and its key (PEM), for HTTPS. Raises ConfigError if the files are unusable.
     """
     cert, key = certificate or (None, None)
     config = uvicorn.Config(
         service.application(),
-        # None: uvicorn's records go to the log of the process.
+        # With None, uvicorn logs to the process's log.
         log_config=None if log_format() == JSON else uvicorn.config.LOGGING_CONFIG,
         log_level="warning",
         access_log=False,
@@ -282,8 +282,8 @@ def http_server(service: ScoringService, keep_alive_s: int, certificate: tuple[s
 
 
 async def _body(request: Request) -> bytes:
-    """Read the body; raise _TooLarge as soon as it has too many bytes."""
-    if int(request.headers.get("content-length", 0)) > MAX_BODY_BYTES:  # h11 has checked that it is a number
+    """Return the body; raise _TooLarge as soon as it has too many bytes."""
+    if int(request.headers.get("content-length", 0)) > MAX_BODY_BYTES:  # h11 has checked that the header is an integer
         raise _TooLarge(f"{MAX_BODY_BYTES:,} bytes")
     parts, size = [], 0
     async for part in request.stream():
@@ -308,8 +308,8 @@ def _items(body: bytes, field: str) -> list[Any]:
     return items
 
 
-def _json_pieces(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a JSON object in pieces of at most ``PIECE_NUMBERS`` numbers, or of one row."""
+def _json_chunks(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a JSON object in chunks of at most ``CHUNK_VALUES`` values, or of one row."""
     separator = "{"
     for name, value in content.items():
         yield f"{separator}{json.dumps(name)}:"
@@ -317,7 +317,7 @@ def _json_pieces(content: Mapping[str, Any]) -> Iterator[str]:
         if not isinstance(value, np.ndarray):
             yield json.dumps(value)
             continue
-        rows = max(1, PIECE_NUMBERS // max(1, value[:1].size))
+        rows = max(1, CHUNK_VALUES // max(1, value[:1].size))
         yield "["
         for begin in range(0, len(value), rows):
             text = json.dumps(value[begin : begin + rows].tolist(), separators=(",", ":"), allow_nan=False)
@@ -333,5 +333,5 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _error(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    # JSON may hold a lone surrogate, for example in a column's name; UTF-8 cannot encode it.
+    # JSON may contain a lone surrogate, for example in a column's name; UTF-8 cannot encode it.
     return JSONResponse({"error": text.encode(errors="backslashreplace").decode()}, status, headers)

@@ -1,4 +1,4 @@
-"""Tables of ascending keys with values: looked up without the GIL, and merged with newer tables."""
+"""Tables of ascending keys with values. Look-ups and merges run in compiled code without the GIL."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Bytes = npt.NDArray[np.uint8]
 
 # The state of a key.
 UNKNOWN, PRESENT, REMOVED = 0, 1, 2
-# The mean number of keys in a bucket. The binary search in a bucket touches one or two cache lines.
+# Mean number of keys in a bucket. A binary search in a bucket reads one or two cache lines.
 BUCKET_KEYS = 4
-# A table is merged into a newer one if it has at most this many times its keys, and at most this many bytes.
+# A table is merged into a newer table if it has at most MERGED_RATIO times as many keys, and at most MERGED_BYTES.
 MERGED_RATIO = 2
 MERGED_BYTES = 256 << 20
 
-# Keys, values and marks of removed keys, as in ``KeyTable``.
+# The arrays ``keys``, ``values`` and ``removed`` of a ``KeyTable``.
 Columns = tuple[Int64s, Float32s, Bytes]
 _NONE_REMOVED: Bytes = np.empty(0, np.uint8)
 
 
 @kernel
 def _index(keys: Int64s, shift: int, starts: Int64s) -> bool:
-    """Write the index at which each bucket of keys begins; return whether the keys ascend and are not negative."""
+    """Write the index of each bucket's first key into ``starts``; return False unless keys ascend from 0 or more."""
     bucket = 0
     for i in range(keys.size):
         if keys[i] < 0 or (i > 0 and keys[i] <= keys[i - 1]):
@@ -55,7 +55,7 @@ def _look_up(  # noqa: PLR0913 - numba takes arrays one by one
     states: Bytes,
     out: Float32s,
 ) -> None:
-    """Write values and states of those requested keys whose state is UNKNOWN, if the table has them."""
+    """Write state and values of each requested key that the table has and whose state is UNKNOWN."""
     first, last = keys[0], keys[-1]
     for i in range(requested.size):
         key = requested[i]
@@ -104,7 +104,7 @@ def _merge(  # noqa: PLR0913 - numba takes arrays one by one
     values: Float32s,
     removed: Bytes,
 ) -> bool:
-    """Write each key once, with its entry of the newer table if there is one; return whether a key is removed.
+    """Write each key of two tables once, with the newer entry if there are two; return True if a key is removed.
 
     The values of removed keys are 0.
     """
@@ -134,13 +134,14 @@ def _merge(  # noqa: PLR0913 - numba takes arrays one by one
 
 @dataclass(frozen=True, eq=False)
 class KeyTable:
-    """At least one key, in ascending order, with values, or marked as removed.
+    """A table of one or more ascending keys. Each key has values, or is marked as removed.
 
     Attributes:
         keys: int64 of shape (n,).
         values: float32 of shape (n, width).
         removed: uint8 of shape (n,), 1: the key is removed; shape (0,): no key is removed.
-        starts, shift: the keys of bucket ``(key - keys[0]) >> shift`` begin at index ``starts[bucket]``.
+        starts: int64; the index of the first key of each bucket, and of the end of the last bucket.
+        shift: a key is in the bucket ``(key - keys[0]) >> shift``.
     """
 
     keys: Int64s
@@ -157,45 +158,46 @@ class KeyTable:
         return self.keys.nbytes + self.values.nbytes + self.removed.nbytes + self.starts.nbytes
 
     def look_up(self, requested: Int64s, states: Bytes, out: Float32s) -> None:
-        """Write values and states of those requested keys whose state is UNKNOWN, if the table has them."""
+        """Write state and values of each requested key that the table has and whose state is UNKNOWN."""
         _look_up(self.keys, self.starts, self.shift, self.values, self.removed, requested, states, out)
 
 
-def key_table(keys: Int64s, values: Float32s, removed: Bytes | None = None, where: str = "keys") -> KeyTable:
-    """Return a table of at least one key; CheckpointCorruptError: the keys do not ascend, or one is negative."""
+def key_table(keys: Int64s, values: Float32s, removed: Bytes | None = None, source: str = "keys") -> KeyTable:
+    """Return a table of at least one key; raises CheckpointCorruptError unless the keys ascend from 0 or more."""
     span, shift = int(keys[-1]) - int(keys[0]), 0
     while span >> shift > max(len(keys) // BUCKET_KEYS, 1):
         shift += 1
     starts = np.empty(max(span, 0) // (1 << shift) + 2, np.int64)
     keys = readable(keys)
     if not _index(keys, shift, starts):
-        raise CheckpointCorruptError(f"{where}: expected distinct keys, ascending, none of them negative")
+        raise CheckpointCorruptError(f"{source}: expected distinct non-negative keys in ascending order")
     removed = _NONE_REMOVED if removed is None else removed
     return KeyTable(keys, readable(values), readable(removed), readable(starts), shift)
 
 
-def are_in(keys: Int64s, candidates: Int64s) -> npt.NDArray[np.bool_]:
-    """Return for each candidate whether it is one of the ascending keys."""
+def is_key(keys: Int64s, candidates: Int64s) -> npt.NDArray[np.bool_]:
+    """Return a mask of the candidates that are among the ascending keys."""
     positions = np.searchsorted(keys, candidates)
     positions[positions == len(keys)] = 0
     return keys[positions] == candidates if len(keys) else np.zeros(len(candidates), np.bool_)
 
 
-def with_removed(keys: Int64s, values: Float32s, removed: Int64s, where: str) -> KeyTable | None:
-    """Return a delta as a table; None if it is empty. A removed key that has values was created again."""
+def delta_table(keys: Int64s, values: Float32s, removed: Int64s, source: str) -> KeyTable | None:
+    """Return the table of a delta; None if it is empty. A key in ``keys`` and ``removed`` was created again."""
     if not len(removed):
-        return key_table(keys, values, where=where) if len(keys) else None
+        return key_table(keys, values, source=source) if len(keys) else None
     marks = np.ones(len(removed), np.uint8)
-    return _merged((removed, np.empty((0, values.shape[1]), np.float32), marks), (keys, values, _NONE_REMOVED), where)
+    removed_columns = (removed, np.empty((0, values.shape[1]), np.float32), marks)
+    return _merge_columns(removed_columns, (keys, values, _NONE_REMOVED), source)
 
 
-def merged(older: KeyTable, newer: KeyTable) -> KeyTable:
-    """Return a table of all keys, each with its entry of the newer table if there is one."""
-    return _merged((older.keys, older.values, older.removed), (newer.keys, newer.values, newer.removed), "keys")
+def merge(older: KeyTable, newer: KeyTable) -> KeyTable:
+    """Return a table of the keys of both tables, each with the newer table's entry if that table has the key."""
+    return _merge_columns((older.keys, older.values, older.removed), (newer.keys, newer.values, newer.removed), "keys")
 
 
-def stacked(tables: Sequence[KeyTable], newer: KeyTable | None) -> tuple[KeyTable, ...]:
-    """Add a newer table to tables, the newest first; a table is merged into the newer one unless it is much larger.
+def add_newest(tables: Sequence[KeyTable], newer: KeyTable | None) -> tuple[KeyTable, ...]:
+    """Add a newer table to ``tables``, ordered from new to old; merge tables that are not much larger into it.
 
     So the time of a refresh does not grow with the number of deltas, and a look-up searches few tables.
     """
@@ -205,27 +207,27 @@ def stacked(tables: Sequence[KeyTable], newer: KeyTable | None) -> tuple[KeyTabl
     for older in tables:
         if len(older) > MERGED_RATIO * len(newer) or older.nbytes > MERGED_BYTES:
             break
-        newer, count = merged(older, newer), count + 1
+        newer, count = merge(older, newer), count + 1
     return newer, *tables[count:]
 
 
-def merged_all(tables: Sequence[KeyTable | None]) -> KeyTable | None:
-    """Merge tables, the oldest first. Neighbours are merged first, so that many small tables take little time."""
-    filled = [table for table in tables if table is not None]
-    while len(filled) > 1:
-        pairs = zip_longest(filled[::2], filled[1::2])
-        filled = [older if newer is None else merged(older, newer) for older, newer in pairs]
-    return filled[0] if filled else None
+def merge_all(tables: Sequence[KeyTable | None]) -> KeyTable | None:
+    """Merge tables, ordered from old to new. Merging in pairs takes n log(n) time for n tables, not n squared."""
+    merged = [table for table in tables if table is not None]
+    while len(merged) > 1:
+        pairs = zip_longest(merged[::2], merged[1::2])
+        merged = [older if newer is None else merge(older, newer) for older, newer in pairs]
+    return merged[0] if merged else None
 
 
 def warm() -> None:
-    """Compile all kernels of tables, or read them from the cache, before the first refresh delays scores."""
-    one = key_table(np.zeros(1, np.int64), np.zeros((1, 1), np.float32))
-    merged(one, one).look_up(readable(one.keys), np.zeros(1, np.uint8), np.zeros((1, 1), np.float32))
+    """Compile the kernels of this file or load them from the cache, which would otherwise delay the first scores."""
+    table = key_table(np.zeros(1, np.int64), np.zeros((1, 1), np.float32))
+    merge(table, table).look_up(readable(table.keys), np.zeros(1, np.uint8), np.zeros((1, 1), np.float32))
 
 
-def _merged(older: Columns, newer: Columns, where: str) -> KeyTable:
-    """Merge two tables in one pass without the GIL, so that other threads score rows in the meantime."""
+def _merge_columns(older: Columns, newer: Columns, source: str) -> KeyTable:
+    """Merge two tables in one pass without the GIL, so that other threads can score rows at the same time."""
     (old_keys, old_values, old_removed), (new_keys, new_values, new_removed) = (
         (readable(keys), readable(values), readable(removed)) for keys, values, removed in (older, newer)
     )
@@ -233,4 +235,4 @@ def _merged(older: Columns, newer: Columns, where: str) -> KeyTable:
     keys, removed = np.empty(count, np.int64), np.empty(count, np.uint8)
     values = np.empty((count, new_values.shape[1]), np.float32)
     has_removed = _merge(old_keys, old_values, old_removed, new_keys, new_values, new_removed, keys, values, removed)
-    return key_table(keys, values, removed if has_removed else None, where)
+    return key_table(keys, values, removed if has_removed else None, source)

@@ -35,7 +35,7 @@ from ps2.number_checks import is_number
 from ps2.ops.guards import readable
 from ps2.ops.initial import fill_initial
 from ps2.serving.key_table import PRESENT, warm
-from ps2.serving.loading import LoadedExport, Score, load, score_of, short_switch_interval
+from ps2.serving.loading import LoadedExport, Score, load, scoring_function, short_switch_interval
 from ps2.storage.exports import ExportManifest, read_manifest
 from ps2.storage.files import resolve_url
 
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Number of attempts to load an export, if newer exports replace it during the load.
-LOADS = 10
+# Maximum number of attempts to load an export, if newer exports replace it during the load.
+MAX_ATTEMPTS = 10
 
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """The parts of a model; a refresh replaces them all at once."""
+    """A loaded model; a refresh replaces the whole object, so that a call of ``score`` uses one export."""
 
     loaded: LoadedExport
     score: Score | None
@@ -59,13 +59,13 @@ class _Model:
 
 
 class Scorer:
-    """Scores rows with an exported model. Thread-safe: scores go on during a refresh, and each uses one export only.
+    """Scores rows with an exported model. Thread-safe, also during a refresh; each call uses one export.
 
-    A pickled scorer holds its path and settings. Tasks of Spark that unpickle it load the export themselves.
+    A pickled scorer contains only its path and settings. A Spark task that unpickles a scorer loads the export again.
 
     Attributes:
         path: the folder of the export.
-        failure: the error of the thread's last refresh; None: it succeeded.
+        failure: the error of the refresh thread's last check; None: the check succeeded.
     """
 
     @hints_keywords
@@ -73,17 +73,17 @@ class Scorer:
         """Load an export.
 
         Args:
-            path: the folder that ``export`` wrote to, or any fsspec URL of one.
+            path: the folder that ``export`` wrote to, as a path or fsspec URL.
             refreshS: seconds between two checks for a newer export, in a thread; None: only ``refresh()`` checks.
-            cacheDir: local folder for copies of remote files, which have no names there and take no space after the
-                scorer's end. None: the system's temporary folder.
+            cacheDir: local folder for unnamed copies of remote files, which take no space after the scorer's end. None:
+                the system's temporary folder.
 
         Raises:
             ConfigError: a setting is invalid.
             CheckpointMissingError: there is no export at this path.
-            CheckpointCorruptError: a file does not match the manifest.
+            CheckpointCorruptError: a file differs from the manifest.
             RecoveryError: the file system fails.
-            UsageError: this version has no such kind of model.
+            UsageError: this version of PS2 does not know the kind of model.
         """
         if refreshS is not None and (not is_number(refreshS) or not 0 < refreshS <= threading.TIMEOUT_MAX):
             raise ConfigError(
@@ -92,16 +92,16 @@ class Scorer:
         self.path = path
         self._cache = cacheDir
         self._refresh_s = refreshS
-        self._refreshing = threading.Lock()
+        self._refresh_lock = threading.Lock()
         warm()
         self._model = self._load(None)
-        self._ended = threading.Event()
+        self._end_event = threading.Event()
         self._thread: threading.Thread | None = None
         self.failure: PS2Error | None = None
         if refreshS is not None:
-            # The thread does not keep the scorer: one that a task has unpickled ends with the task.
-            weakref.finalize(self, self._ended.set)
-            arguments = (weakref.ref(self), self._ended, refreshS)
+            # The thread has a weak reference, so a scorer that a task has unpickled is collected after the task.
+            weakref.finalize(self, self._end_event.set)
+            arguments = (weakref.ref(self), self._end_event, refreshS)
             self._thread = threading.Thread(target=_refresh_every, args=arguments, name="ps2-refresh", daemon=True)
             self._thread.start()
 
@@ -117,43 +117,43 @@ class Scorer:
 
     @property
     def writtenS(self) -> float:
-        """Unix time, in seconds, at which the export in use was written."""
+        """The Unix time, in seconds, at which the export in use was written."""
         return self.manifest.newest.created_s
 
     @property
     def keysCount(self) -> int:
-        """Number of keys in the base of the export in use, plus number of keys in its merged deltas."""
+        """The number of keys in the base of the export in use, plus the number of keys in its merged deltas."""
         loaded = self._model.loaded
         return sum(map(len, (*loaded.base, *loaded.changes)))
 
     def score(self, rows: Any) -> npt.NDArray[Any]:
-        """Return the score of each row, float64 of shape (n,): the probability of label 1, or the cosine of two towers.
+        """Return the score of each row, float64 of shape (n,): the probability of label 1, or the two towers' cosine.
 
         Args:
-            rows: a list of dicts of columns, an Arrow batch or table with these columns, or ``KeyRows``; or keys, as a
-                list of lists or int64 of shape (n, keys of a row): each key has value 1, and its field is its position
-                in the row if the model has ``keysPerRow`` or no columns; else all keys are of one field.
+            rows: columns, as a list of dicts or an Arrow batch or table; or ``KeyRows``; or keys, as a list of lists or
+                int64 of shape (n, keys of a row). Each of these keys has value 1. Its field is its position in the row
+                if the model has ``keysPerRow`` or no columns; otherwise all keys have field 0.
 
         Raises:
-            UsageError: the export is a table, which has no scores; or rows have columns, and the model takes keys, or
-                rows are keys, and the model takes columns, or values of the keys.
-            InputError: a row lacks a column of the model, has another number of keys, or a value is wrong; or a score
-                is not finite.
+            UsageError: the export is a table, which has no scores; or the model expects keys and got columns; or it
+                expects columns, or keys with values, and got keys.
+            InputError: a row lacks a column of the model, or has another number of keys; or a value is invalid; or a
+                score is not finite.
             DTypeError, OutOfRangeError: a key is not an integer, or not in [0, 2**63); a value is not finite.
         """
         return self.scoreAt(rows)[0]
 
     def scoreAt(self, rows: Any) -> tuple[npt.NDArray[Any], int]:
-        """Return what ``score`` returns, and the number of the export that it used."""
+        """Return the scores as ``score`` does, and the number of the export used."""
         model = self._model
         if model.score is None:
             raise UsageError(f"{self.path}: this export is a table, which has no scores; vectors(keys) reads it")
-        return _scores(model, _keyed(rows, model.hasher, self.path)), model.loaded.manifest.number
+        return _scores(model, _to_key_rows(rows, model.hasher, self.path)), model.loaded.manifest.number
 
     def vectors(self, keys: Any) -> Float32s:
         """Return the values of keys, float32 of shape ``keys.shape + (width,)``.
 
-        A key that the export does not hold has its initial values, as on the servers.
+        A key that is not in the export has its initial values, as on the servers.
 
         Args:
             keys: integers of any shape.
@@ -166,20 +166,20 @@ class Scorer:
         return self.lookUp(keys)[0]
 
     def lookUp(self, keys: Any) -> tuple[Float32s, npt.NDArray[np.bool_]]:
-        """Return what ``vectors`` returns, and whether the export holds each key: bool of shape ``keys.shape``."""
+        """Return the values as ``vectors`` does, and a mask of the keys in the export, bool of shape ``keys.shape``."""
         array = _keys(keys)
         values, present = _vectors(model := self._model, readable(array.reshape(-1)))
         return values.reshape(*array.shape, model.loaded.description.width), present.reshape(array.shape)
 
     def refresh(self) -> bool:
-        """Load the newest export, and use it from then on; return False if it is in use already.
+        """Load and use the newest export; return False if it is already in use.
 
-        During the load, scores use the previous export.
+        During the load, other threads score with the previous export.
 
         Raises:
-            PS2Error: the constructor's errors; the previous export stays in use.
+            PS2Error: an error of the constructor; the previous export stays in use.
         """
-        with self._refreshing, short_switch_interval():
+        with self._refresh_lock, short_switch_interval():
             current = self._model.loaded.manifest
             newest = read_manifest(self.path)
             if [entry.folder for entry in newest.entries] == [entry.folder for entry in current.entries]:
@@ -188,8 +188,8 @@ class Scorer:
             return True
 
     def close(self) -> None:
-        """End the refreshing thread. Files are closed when the scorer is garbage-collected."""
-        self._ended.set()
+        """End the refresh thread. Files are closed when the scorer is garbage-collected."""
+        self._end_event.set()
         if self._thread is not None:
             self._thread.join()
 
@@ -209,22 +209,22 @@ class Scorer:
         return f"Scorer({self.path!r}, kind={description.kind}, width={description.width}, export={self.number})"
 
     def _load(self, previous: LoadedExport | None) -> _Model:
-        """Load the newest export; if its files are missing because a newer export has replaced it, load that one."""
-        for attempt in range(LOADS):
+        """Load the newest export; try again if a still newer export has removed its files."""
+        for attempt in range(MAX_ATTEMPTS):
             manifest = read_manifest(self.path)
             description = manifest.description
-            score = score_of(description.kind)
+            score = scoring_function(description.kind)
             try:
                 loaded = load(self.path, manifest, previous, self._cache)
             except RecoveryError:
-                if attempt + 1 < LOADS and read_manifest(self.path).number != manifest.number:
+                if attempt + 1 < MAX_ATTEMPTS and read_manifest(self.path).number != manifest.number:
                     continue
                 raise
             try:
                 initial = None if description.initial is None else Initial(**description.initial)
                 model = _Model(loaded, score, hasher := _hasher(description.hasher), initial)
-                # Scoring one row without values compiles the kernels now, and detects an unusable model.
-                _scores(model, _keyed([_empty_row(hasher)] if hasher else [[]], hasher, self.path))
+                # Score one row without values now: this compiles the kernels, and fails if the model is unusable.
+                _scores(model, _to_key_rows([_empty_row(hasher)] if hasher else [[]], hasher, self.path))
             except (LookupError, TypeError, ValueError) as error:  # UsageError is a ValueError
                 raise CheckpointCorruptError(
                     f"{self.path}: export {manifest.number} does not describe a model of kind {description.kind!r}: "
@@ -234,7 +234,7 @@ class Scorer:
         raise AssertionError("the last attempt returns or raises")
 
     def _try_refresh(self) -> None:
-        """Refresh, and keep the error in ``failure`` instead of raising it."""
+        """Refresh; store an error in ``failure`` instead of raising it."""
         try:
             self.refresh()
             self.failure = None
@@ -242,9 +242,9 @@ class Scorer:
             if str(error) != str(self.failure):
                 log.warning("%s: export %d stays in use: %s", self.path, self.number, error)
             self.failure = error
-        except Exception as error:  # a bug, or out of memory; this thread must not end, as nobody would notice
+        except Exception as error:  # a bug, or out of memory; this thread must not end, because nobody would notice
             log.exception("%s: export %d stays in use", self.path, self.number)
-            self.failure = RecoveryError(f"{self.path}: a newer export cannot be taken: {error!r}")
+            self.failure = RecoveryError(f"{self.path}: a newer export cannot be loaded: {error!r}")
 
 
 def _refresh_every(scorer: weakref.ref[Scorer], ended: threading.Event, seconds: float) -> None:
@@ -280,14 +280,14 @@ def _hasher(content: Any) -> FieldHasher | None:
 
 
 def _empty_row(hasher: FieldHasher) -> dict[str, Any]:
-    """Return a row without values; if a model has a fixed number of keys in each row, these are 0."""
+    """Return a row without values; if the model has a fixed number of keys in each row, the keys are 0."""
     key_fields = [field for field in hasher.fields if field.kind == "keys"]
     keys = {column: [0] * (field.width or 0) for field in key_fields for column in field.columns}
     return {**dict.fromkeys(hasher.columns), **keys}
 
 
-def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
-    """Convert rows, in any form that ``Scorer.score`` takes, to KeyRows."""
+def _to_key_rows(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
+    """Convert rows to KeyRows, from any form that ``Scorer.score`` accepts."""
     if isinstance(rows, KeyRows):
         rows.check()
         return rows
@@ -316,12 +316,12 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
     if isinstance(rows, pa.Table):
         parts = [hasher.rows(batch) for batch in rows.to_batches()]
         return KeyRows.concatenate(parts) if parts else hasher.rows_of_dicts([])
-    hint = "; to_dict('records') makes dicts of it" if hasattr(rows, "columns") else ""
+    hint = "; to_dict('records') converts it to dicts" if hasattr(rows, "columns") else ""
     raise DTypeError(f"rows: expected dicts, keys, KeyRows or an Arrow batch, got {type(rows).__name__}{hint}")
 
 
 def _list_field(hasher: FieldHasher | None, rows: int, path: str) -> Field | None:
-    """Return the field of lists of keys; None without columns or rows. UsageError: the model takes columns."""
+    """Return the field of keys in lists; None without a hasher or rows. UsageError: the model expects columns."""
     if hasher is None or not rows:
         return None
     first, *others = hasher.fields
@@ -332,11 +332,11 @@ def _list_field(hasher: FieldHasher | None, rows: int, path: str) -> Field | Non
             f"{path}: expected columns ({join_names(hasher.columns)}), as dicts or an Arrow batch, or KeyRows of "
             "hashed keys, got lists of keys"
         )
-    return first
+    return field
 
 
 def _key_rows(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], field: Field | None) -> KeyRows:
-    """Return KeyRows of value 1 for ``counts`` keys a row; without ``field``, each position in a row is a field."""
+    """Return KeyRows with values 1 and ``counts[i]`` keys in row i. Without ``field``, a key's field is its place."""
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
     if field is not None and field.width is None:
         fields = np.zeros(len(keys), np.int32)
@@ -344,7 +344,7 @@ def _key_rows(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], field:
         fields = (np.arange(len(keys)) - np.repeat(indptr[:-1], counts)).astype(np.int32)
     if field is not None and field.width is not None and (counts != field.width).any():
         row = int(np.argmax(counts != field.width))
-        raise InputError(f"rows: row {row}: expected {field.width} keys, as the model has, got {counts[row]}")
+        raise InputError(f"rows: row {row}: expected {field.width} keys, as in the training rows, got {counts[row]}")
     width = int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
     return KeyRows(indptr, keys, np.ones(len(keys), np.float32), fields, width)
 
@@ -359,18 +359,18 @@ def _keys(keys: Any) -> npt.NDArray[np.int64]:
     if array.dtype.kind not in "iu" and array.size:
         raise DTypeError(f"keys: expected int64, got {array.dtype}")
     if array.size and (array.min() < 0 or array.max() > 2**63 - 1):
-        bad = array.min() if array.min() < 0 else array.max()
-        raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {bad}")
+        key = array.min() if array.min() < 0 else array.max()
+        raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {key}")
     return np.ascontiguousarray(array, np.int64)
 
 
 def _check_types(keys: Sequence[Any]) -> None:
-    """Raise an error for keys that NumPy would convert: True to 1, and 2**63 together with -1 to floats."""
+    """Raise an error for lists that NumPy would convert silently: True to 1, and 2**63 together with -1 to floats."""
     types = set(map(type, keys))
     if bool in types or np.bool_ in types:
         raise DTypeError("keys: expected int64, got bool")
-    if types == {int} and (bad := next((key for key in (min(keys), max(keys)) if not 0 <= key < 2**63), None)):
-        raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {bad}")
+    if types == {int} and (invalid := next((key for key in (min(keys), max(keys)) if not 0 <= key < 2**63), None)):
+        raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {invalid}")
     for nested in keys if types & {list, tuple} else ():
         if isinstance(nested, (list, tuple)):
             _check_types(nested)

@@ -1,4 +1,4 @@
-"""Arrays as NumPy files (.npy), written and read in blocks."""
+"""NumPy files (.npy), written and read in blocks of bounded size."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ import numpy as np
 from ps2.errors import CheckpointCorruptError
 from ps2.storage.files import BLOCK_BYTES
 
-# The header of a numeric array in version 1.0 of the format, after the magic and the two-byte length.
+# The header of a numeric array in version 1.0 of the .npy format, after the magic string and the two-byte length.
 _HEADER = re.compile(rb"\{'descr': '([<>|][a-zA-Z]\d+)', 'fortran_order': (True|False), 'shape': \(([\d, ]*)\), \} *\n")
 
+# First row, first column, values of shape (rows, columns).
 Block = tuple[int, int, np.ndarray[Any, Any]]
 
 
-class Readable(Protocol):
+class ReadableFile(Protocol):
     def read(self, size: int = ..., /) -> bytes: ...
 
 
-class Named(Readable, Protocol):
-    """An open file that knows its path, and is read from its beginning."""
+class NamedFile(ReadableFile, Protocol):
+    """An open file with its path, at its beginning."""
 
     path: str
 
@@ -39,7 +40,7 @@ class NpyHeader:
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return the header of a .npy file; the values follow it, in C order."""
+    """Return the header of a .npy file. In the file, the array's bytes in C order follow the header."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
@@ -47,14 +48,14 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return header.getvalue()
 
 
-def npy(*pieces: np.ndarray[Any, Any]) -> Iterator[Any]:
-    """Yield the bytes of one .npy file that stacks the arrays along their first axis.
+def npy_bytes(*arrays: np.ndarray[Any, Any]) -> Iterator[Any]:
+    """Yield the bytes of a .npy file with the concatenation of the arrays along their first axis.
 
     Arrays that are not contiguous are copied, one block at a time.
     """
-    first = pieces[0]
-    yield npy_header(first.dtype, (sum(map(len, pieces)), *first.shape[1:]))
-    for array in pieces:
+    first = arrays[0]
+    yield npy_header(first.dtype, (sum(map(len, arrays)), *first.shape[1:]))
+    for array in arrays:
         rows = max(1, BLOCK_BYTES // max(array[:1].nbytes, 1))
         for start in range(0, len(array) if array.size else 0, rows):
             flat = np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8)
@@ -62,10 +63,10 @@ def npy(*pieces: np.ndarray[Any, Any]) -> Iterator[Any]:
                 yield flat[begin : begin + BLOCK_BYTES].data
 
 
-def read_npy_header(path: str, file: Readable) -> NpyHeader:
-    """Read the header of a .npy file; raises CheckpointCorruptError if it is not one.
+def read_npy_header(path: str, file: ReadableFile) -> NpyHeader:
+    """Read the header of a .npy file; raises CheckpointCorruptError if the file has no such header.
 
-    NumPy's own reader parses the header as Python, which can fail if several threads do so at once (CPython 3.11: "AST
+    NumPy's own reader parses the header as Python code, which can fail in several threads at once (CPython 3.11: "AST
     constructor recursion depth mismatch"). A regular expression is enough for headers that ``npy_header`` wrote.
     """
     try:
@@ -87,8 +88,8 @@ def check_dtype(path: str, header: NpyHeader, dtype: np.dtype[Any]) -> None:
         raise CheckpointCorruptError(f"{path}: expected values of {dtype}, got {header.dtype}")
 
 
-def blocks(file: Named, dtype: np.dtype[Any], rows: int, columns: int) -> Iterator[Block]:
-    """Yield (first row, first column, values) in blocks of whole rows, or parts of one row if it exceeds a block."""
+def read_blocks(file: NamedFile, dtype: np.dtype[Any], rows: int, columns: int) -> Iterator[Block]:
+    """Yield the values after the header in blocks of whole rows, or of parts of a row that is larger than a block."""
     block_items = BLOCK_BYTES // dtype.itemsize
     height = max(1, block_items // max(columns, 1))
     width = min(columns, block_items)

@@ -1,7 +1,7 @@
-"""Writes exports: first the files, then the manifest that names them. One program at a time writes to a folder.
+"""Writes exports: first the files, then the manifest that names them. One program at a time may write to a folder.
 
-If two programs write to one folder anyway, one of them fails. On local file systems a lock ensures this. On other file
-systems, both can succeed if they replace the manifest at the same moment; then one of the exports is lost.
+If two programs write to a folder, one of them fails. On local file systems a lock ensures this. On other file systems
+both succeed if they replace the manifest at the same moment, and one export is lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ps2.array_types import Int64s
 from ps2.errors import CheckpointMissingError, ConfigError, DivergedError, RecoveryError, ShapeError, UsageError
-from ps2.storage.arrays import npy, npy_header
+from ps2.storage.arrays import npy_bytes, npy_header
 from ps2.storage.exports import (
     ARRAY_NAME,
     FOLDER,
@@ -30,13 +30,13 @@ from ps2.storage.exports import (
     KeyFiles,
     find_manifest,
 )
-from ps2.storage.files import locked, remove_folder, reported, resolve_url, write, write_json
+from ps2.storage.files import folder_lock, recovery_errors, remove_folder, resolve_url, write, write_json
 from ps2.storage.manifest import SavedFile
 from ps2.version import __version__
 
 Values = npt.NDArray[np.float32]
 
-# Maximum bytes of values in one file, and in one read.
+# Maximum size of the values in one file, and in one read.
 PART_BYTES = 1 << 30
 READ_BYTES = 16 << 20
 ONE_AT_A_TIME = "only one program at a time may export to a folder"
@@ -47,13 +47,13 @@ class Export:
     """The result of ``export``; pass it as ``since`` to the next call.
 
     Attributes:
-        url: the folder.
-        number: number of this export in the folder.
-        keys: number of keys with values in this export.
-        removed: number of keys that this export lists as removed.
-        nbytes: size of the files in bytes.
-        full: True if this export holds all keys, False if it is a delta.
-        reason: why all keys were written although the caller asked for a delta; else None.
+        url: the path or URL of the folder.
+        number: the number of this export in the folder.
+        keys: the number of keys with values in this export.
+        removed: the number of keys that this export lists as removed.
+        nbytes: the size of the files in bytes.
+        full: True if this export contains all keys, False if it is a delta.
+        reason: why all keys were written although the caller asked for a delta; None if there was no reason.
     """
 
     url: str
@@ -70,12 +70,12 @@ class Content:
     """The content of an export.
 
     Attributes:
-        keys: int64 of shape (n,), ascending.
-        read: ``read(subset)`` returns the values of a subset of the keys, float32 of shape (len(subset), width). It is
-            called in another thread.
-        removed: keys that were removed since the previous export, int64 of shape (m,), ascending.
-        dense: arrays that are written whole each time, by name.
-        source: the origin of the keys as JSON data, for the next delta.
+        keys: the keys with values, int64 of shape (n,), ascending.
+        read: a function, called in another thread, from some of the keys, shape (m,), to their values, float32 of shape
+            (m, width).
+        removed: the keys that were removed since the previous export, int64 of shape (m,), ascending.
+        dense: arrays without keys, by name; each export contains all of them.
+        source: the origin of the keys (fleet, matrix, mark) as JSON data, for the next delta.
     """
 
     keys: Int64s
@@ -85,8 +85,8 @@ class Content:
     source: Mapping[str, Any] = field(default_factory=dict)
 
 
-def continued(url: str, since: Export | int | str) -> ExportManifest:
-    """Return the export that a delta adds to: the base, and the deltas up to ``since``, or all for "last"."""
+def find_delta_base(url: str, since: Export | int | str) -> ExportManifest:
+    """Return the entries that a new delta extends: the base and the deltas up to ``since``; "last": all deltas."""
     if isinstance(since, Export):
         if resolve_url(since.url)[1] != resolve_url(url)[1]:
             raise UsageError(f"since: expected an export to {url}, got one to {since.url}")
@@ -95,7 +95,7 @@ def continued(url: str, since: Export | int | str) -> ExportManifest:
         raise ConfigError(f"since: expected the result of export, its number, or 'last', got {since!r}")
     manifest = find_manifest(url)
     if manifest is None:
-        raise CheckpointMissingError(f"{url}: there is no export yet that a delta could add to; leave out since=")
+        raise CheckpointMissingError(f"{url}: expected an export that a delta can extend, found none; leave out since=")
     if isinstance(since, str):
         return manifest
     entries = tuple(entry for entry in manifest.entries if entry.number <= since)
@@ -114,24 +114,24 @@ def write_export(
     *,
     replaces: ExportManifest | None = None,
 ) -> Export:
-    """Write an export: a base, or a delta to ``after``.
+    """Write an export: a base, or a delta that extends ``after``.
 
-    A reader sees the previous export or this one, never a mixture. Files that only older exports need are removed.
-    ``reason``: why this is a base although the caller asked for a delta. ``replaces``: the export that the folder
-    must hold, because the content was derived from it; None: any. After an error the previous export stays, and the
-    new files are removed.
+    A reader sees the previous export or the new one, never a mixture. Files that only older exports need are removed.
+    ``reason``: why this is a base although the caller asked for a delta. ``replaces``: the export from which the
+    content was derived, and which the folder must still contain; None: no such condition. After an error the previous
+    export stays, and the new files are removed.
     """
     fs, root = resolve_url(url, "path")
     previous = replaces or find_manifest(url)
     _check(description, content, after)
     number = previous.number + 1 if previous else 1
     folder = f"{'base' if after is None else 'delta'}-{number:08d}-{uuid.uuid4().hex[:12]}"
-    with reported(root, "making the folder"):
+    with recovery_errors(root, "making the folder"):
         fs.makedirs(f"{root}/{folder}", exist_ok=True)
     try:
         entry = _write_entry(fs, f"{root}/{folder}", number, content, description.width)
         manifest = ExportManifest(description, (*(after.entries if after else ()), entry), __version__)
-        with locked(fs, root):
+        with folder_lock(fs, root):
             current = find_manifest(url)
             if (current.number if current else 0) != number - 1:
                 raise RecoveryError(f"{url}: another program has exported to this folder; {ONE_AT_A_TIME}")
@@ -156,7 +156,7 @@ def _check(description: Description, content: Content, after: ExportManifest | N
         if not ARRAY_NAME.fullmatch(name):
             raise UsageError(f"dense: expected names of letters, digits, dots and hyphens, got {name!r}")
         if array.dtype.kind not in "fiu":
-            raise UsageError(f"dense: {name}: expected numbers, got {array.dtype}")
+            raise UsageError(f"dense: {name}: expected floats or integers, got {array.dtype}")
         if not np.isfinite(array).all():
             raise DivergedError(f"{name}: expected finite numbers; the model has diverged, so it is not exported")
     if after is not None:
@@ -174,24 +174,24 @@ def _write_entry(fs: Any, folder: str, number: int, content: Content, width: int
     key_files = []
     for index, begin in enumerate(range(0, len(content.keys), height)):
         keys = content.keys[begin : begin + height]
-        saved = _write(fs, folder, f"keys-{index}.npy", npy(keys))
-        values = _write(fs, folder, f"values-{index}.npy", _values(keys, content.read, width))
+        saved = _write(fs, folder, f"keys-{index}.npy", npy_bytes(keys))
+        values = _write(fs, folder, f"values-{index}.npy", _value_bytes(keys, content.read, width))
         key_files.append(KeyFiles(len(keys), saved, values))
-    removed = _write(fs, folder, "removed.npy", npy(content.removed)) if len(content.removed) else None
-    dense = {name: _write(fs, folder, f"dense-{name}.npy", _npy(array)) for name, array in content.dense.items()}
+    removed = _write(fs, folder, "removed.npy", npy_bytes(content.removed)) if len(content.removed) else None
+    dense = {name: _write(fs, folder, f"dense-{name}.npy", _bytes(array)) for name, array in content.dense.items()}
     return ExportEntry(number, folder.rpartition("/")[2], tuple(key_files), removed, dense, content.source, time.time())
 
 
-def _values(keys: Int64s, read: Callable[[Int64s], Values], width: int) -> Iterator[Any]:
+def _value_bytes(keys: Int64s, read: Callable[[Int64s], Values], width: int) -> Iterator[Any]:
     yield npy_header(np.dtype(np.float32), (len(keys), width))
     rows = max(1, READ_BYTES // (4 * width))
     blocks = [keys[begin : begin + rows] for begin in range(0, len(keys), rows)]
-    with ThreadPoolExecutor(1, "ps2-export") as pool:  # reads the next block while this one is written
+    with ThreadPoolExecutor(1, "ps2-export") as pool:  # reads the next block while the caller writes this block
         next_values = pool.submit(read, blocks[0]) if blocks else None
-        for number, block in enumerate(blocks):
+        for index, block in enumerate(blocks):
             assert next_values is not None
             values = next_values.result()
-            next_values = pool.submit(read, blocks[number + 1]) if number + 1 < len(blocks) else None
+            next_values = pool.submit(read, blocks[index + 1]) if index + 1 < len(blocks) else None
             _check_values(block, values, width)
             yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
@@ -207,7 +207,7 @@ def _check_values(keys: Int64s, values: Values, width: int) -> None:
         raise DivergedError(f"key {key}: expected finite values; the model has diverged, so it is not exported")
 
 
-def _npy(array: npt.NDArray[Any]) -> Iterator[Any]:
+def _bytes(array: npt.NDArray[Any]) -> Iterator[Any]:
     array = np.ascontiguousarray(array).reshape(array.shape)
     yield npy_header(array.dtype, array.shape)
     yield array.tobytes()
@@ -217,22 +217,22 @@ def _write(fs: Any, folder: str, name: str, parts: Iterator[Any]) -> SavedFile:
     return SavedFile(name, *write(fs, f"{folder}/{name}", parts))
 
 
-def _remove_old(fs: Any, root: str, needed: list[ExportManifest]) -> None:
+def _remove_old(fs: Any, root: str, manifests: list[ExportManifest]) -> None:
     """Remove older folders that neither the new nor the previous manifest names.
 
     A reader may still open the folders of the previous manifest. A folder with the new number stays, because another
     program may be writing it; the next export removes it.
     """
-    keep = {entry.folder for manifest in needed for entry in manifest.entries}
+    keep = {entry.folder for manifest in manifests for entry in manifest.entries}
     with suppress(OSError):
         for path in fs.ls(root, detail=False):
             name = path.rstrip("/").rpartition("/")[2]
             match = FOLDER.fullmatch(name)
-            if match is not None and int(match[2]) < needed[0].number and name not in keep:
+            if match is not None and int(match[2]) < manifests[0].number and name not in keep:
                 _remove_folder(fs, f"{root}/{name}")
 
 
 def _remove_folder(fs: Any, path: str) -> None:
-    """Remove a folder if possible; a later export removes what stays."""
+    """Remove a folder if possible; a later export removes files that stay."""
     with suppress(OSError):
         remove_folder(fs, path)

@@ -5,11 +5,11 @@
     manifest.json
     base-00000001-3f9a2c1d77ab/keys-0.npy      int64 (n,), ascending
                                values-0.npy    float32 (n, width)
-                               removed.npy     int64 (m,), ascending: keys that are gone
-                               dense-bias.npy  an array that is written whole each time
+                               removed.npy     int64 (m,), ascending: removed keys
+                               dense-bias.npy  an array without keys, complete in each export
     delta-00000002-77ab3f9a2c1d/...
 
-A key has the values of the newest entry that holds it, and none if a later entry has removed it.
+A key has the values in the newest entry that contains the key. It has no values if a later entry lists it as removed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Description:
     """The model of an export, without its arrays. JSON data only.
 
     Attributes:
-        kind: name of the function that scores rows (``ps2.serving.loading``); "table" if there is no such function.
-        width: number of values of a key.
-        config: data of the scoring function.
-        hasher: how columns become keys (``FieldHasher.to_json``); None: rows come as keys.
-        initial: values of keys that are not in the export (``ps2.matrix.key_policy.Initial``); None: zeros.
+        kind: the kind of model, which selects the scoring function (``ps2.serving.loading``); "table": no scores.
+        width: the number of values of each key.
+        config: the scoring function's settings.
+        hasher: the hasher from columns to keys (``FieldHasher.to_json``); None: the caller passes keys.
+        initial: the values of keys that are not in the export (``ps2.matrix.key_policy.Initial``); None: zeros.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Description:
 
 @dataclass(frozen=True)
 class KeyFiles:
-    """Two files with ``count`` ascending keys and their values. A folder has several pairs, in order of their keys."""
+    """A pair of files with ``count`` ascending keys and their values. A folder has several pairs, in key order."""
 
     count: int
     keys: SavedFile
@@ -63,12 +63,14 @@ class KeyFiles:
 
 @dataclass(frozen=True)
 class ExportEntry:
-    """The files of one call of ``export``: a base, or the delta to all entries before it.
+    """The files of one call of ``export``: a base, or a delta to the entries before it.
 
     Attributes:
-        folder: name of the folder with the files; it begins with "base" or "delta".
-        source: the origin of the keys as the writer's JSON data, for the next delta: fleet, matrix and mark.
-        created_s: Unix time in seconds.
+        folder: the name of the folder with the files, which begins with "base" or "delta".
+        removed: the file of removed keys; None if no key was removed.
+        dense: the files of the arrays without keys, by array name.
+        source: the origin of the keys (fleet, matrix, mark) as JSON data, for the next delta.
+        created_s: the Unix time of the export, in seconds.
     """
 
     number: int
@@ -86,8 +88,8 @@ class ExportEntry:
     @property
     def files(self) -> list[SavedFile]:
         """All files of the folder."""
-        keyed = [file for files in self.key_files for file in (files.keys, files.values)]
-        return [*keyed, *([self.removed] if self.removed else []), *self.dense.values()]
+        key_files = [file for files in self.key_files for file in (files.keys, files.values)]
+        return [*key_files, *([self.removed] if self.removed else []), *self.dense.values()]
 
     @property
     def nbytes(self) -> int:
@@ -96,11 +98,11 @@ class ExportEntry:
 
 @dataclass(frozen=True)
 class ExportManifest:
-    """A whole export.
+    """The manifest of an export: a base and its deltas.
 
     Attributes:
         entries: the base, then its deltas in order.
-        version: version of PS2 that wrote it.
+        version: the version of PS2 that wrote the manifest.
     """
 
     description: Description
@@ -125,7 +127,7 @@ class ExportManifest:
 
     @classmethod
     def from_json(cls, content: object, path: str) -> ExportManifest:
-        """Return the manifest that ``to_json`` wrote; ``path`` is its path, for errors."""
+        """Return the manifest from the JSON data of ``to_json``; ``path``: the file's path, for errors."""
         fields = Fields(path, content)
         entries = tuple(_entry(entry) for entry in fields.objects("exports"))
         numbers = [entry.number for entry in entries]
@@ -138,7 +140,7 @@ class ExportManifest:
 def find_manifest(url: str) -> ExportManifest | None:
     """Return the manifest of an export; None if there is none. Raise CheckpointCorruptError if it is damaged."""
     fs, root = resolve_url(url, "path")
-    fs.invalidate_cache()  # another process may have exported since
+    fs.invalidate_cache()  # another process may have exported in the meantime
     path = f"{root}/{MANIFEST}"
     content = read_json(fs, path, FORMAT)
     return None if content is None else ExportManifest.from_json(content, path)
@@ -148,7 +150,7 @@ def read_manifest(url: str) -> ExportManifest:
     """Return the manifest of an export; raises like ``find_manifest``, and CheckpointMissingError if there is none."""
     manifest = find_manifest(url)
     if manifest is None:
-        raise CheckpointMissingError(f"{url}: expected an export, and there is no {MANIFEST} in it")
+        raise CheckpointMissingError(f"{url}: expected an export, but there is no {MANIFEST} in this folder")
     return manifest
 
 

@@ -1,8 +1,8 @@
 """Folders of checkpoints. Each checkpoint has its own folder, and is complete once the folder has a manifest.
 
-The name of a checkpoint's folder, ``checkpoint-00000012-3f9a2c1d77ab``, holds a number and the run that wrote it. A new
-checkpoint gets a larger number than all checkpoints that its run can see. Not every file system can arbitrate between
-two writers, so two runs may choose the same number; their folders still differ.
+The name of a checkpoint's folder, such as ``checkpoint-00000012-3f9a2c1d77ab``, contains a number and the id of the run
+that wrote it. A new checkpoint gets a larger number than all checkpoints that its run finds. Not every file system has
+locks, so two runs may choose the same number; the names of their folders differ by the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError
-from ps2.storage.files import FULL, read_json, reason, remove_folder, reported, resolve_url, write, write_json
+from ps2.storage.files import (
+    NO_SPACE,
+    read_json,
+    reason,
+    recovery_errors,
+    remove_folder,
+    resolve_url,
+    write,
+    write_json,
+)
 from ps2.storage.files import remove as remove_file
 from ps2.storage.manifest import FORMAT, Manifest, SavedFile
 from ps2.storage.shard_files import checked
@@ -24,12 +33,13 @@ from ps2.storage.shard_files import verify as verify_file
 MANIFEST = "manifest.json"
 MESSAGES = "messages.bin"
 NAME = re.compile(r"checkpoint-(\d{8,})-([0-9a-z]+)")
+# Size of the file that ``prepare`` writes to check a folder.
 PROBE_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A checkpoint's folder; ``run`` wrote it, and ``complete`` is True if it has a manifest."""
+    """A checkpoint's folder. ``run``: the id of the run that wrote it. ``complete``: True if it has a manifest."""
 
     url: str
     number: int
@@ -39,7 +49,7 @@ class CheckpointFolder:
 
 @dataclass(frozen=True)
 class VerifiedFile:
-    """A file of a checkpoint that was read to its end; ``problem`` describes its fault, None if it has none."""
+    """A file of a checkpoint that was read to its end; ``problem``: an error message, None if the file is correct."""
 
     name: str
     nbytes: int
@@ -52,18 +62,18 @@ def folder(url: str, number: int, run: str) -> str:
 
 
 def prepare(url: str) -> None:
-    """Create a folder for checkpoints, and check that it is writable."""
+    """Create a folder for checkpoints if it does not exist, and check that it is writable."""
     fs, root = resolve_url(url, "checkpointDir")
     probe = f"{root}/.probe-{uuid.uuid4().hex[:12]}"
     try:
-        with reported(probe, "writing"):
+        with recovery_errors(probe, "writing"):
             if fs.exists(root) and not fs.isdir(root):
                 raise ConfigError(f"checkpointDir: expected a writable folder, but {url} is a file")
             fs.makedirs(root, exist_ok=True)
         write(fs, probe, [bytes(PROBE_BYTES)])
     except RecoveryError as error:
         cause = error.__cause__
-        if isinstance(cause, OSError) and cause.errno in FULL:
+        if isinstance(cause, OSError) and cause.errno in NO_SPACE:
             raise RecoveryError(f"checkpointDir: there is no space left at {url}") from error
         raise ConfigError(f"checkpointDir: expected a writable folder, got {url}: {reason(cause or error)}") from error
     remove_file(fs, probe)
@@ -87,16 +97,16 @@ def at_url(url: str) -> CheckpointFolder:
 
 
 def is_complete(url: str) -> bool:
-    """Return True if the folder holds a complete checkpoint."""
+    """Return True if the folder contains a complete checkpoint."""
     fs, root = resolve_url(url)
-    with reported(root, "looking for its manifest"):
+    with recovery_errors(root, "looking for its manifest"):
         return bool(fs.exists(f"{root}/{MANIFEST}"))
 
 
 def newest(url: str) -> str:
-    """Return the newest complete checkpoint of a folder, or the folder itself if it is one.
+    """Return the URL of the newest complete checkpoint in a folder, or ``url`` if it is a checkpoint's folder itself.
 
-    Raises CheckpointMissingError, which lists the folder's contents.
+    Raises CheckpointMissingError, which describes the folder's contents.
     """
     fs, root = resolve_url(url)
     entries = _entries(fs, root, url)
@@ -105,9 +115,9 @@ def newest(url: str) -> str:
     checkpoints = find(url)
     complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
     if complete:
-        last = [checkpoint.url for checkpoint in complete if checkpoint.number == complete[-1].number]
-        # Two runs may have chosen the same number: take the later checkpoint.
-        return max(last, key=lambda url: read_manifest(url).created_s) if len(last) > 1 else last[0]
+        urls = [checkpoint.url for checkpoint in complete if checkpoint.number == complete[-1].number]
+        # Two runs may have chosen the same number: return the later checkpoint.
+        return max(urls, key=lambda url: read_manifest(url).created_s) if len(urls) > 1 else urls[0]
     if checkpoints:
         contents = f"{len(checkpoints)} incomplete checkpoint(s) without {MANIFEST}"
     elif entries:
@@ -130,21 +140,21 @@ def read_manifest(url: str) -> Manifest:
 
 
 def write_manifest(url: str, manifest: Manifest) -> None:
-    """Complete a checkpoint by writing its manifest atomically; write nothing if the manifest is not valid."""
+    """Complete a checkpoint: write its manifest atomically, or nothing if the manifest is not valid."""
     fs, root = resolve_url(url)
     path, content = f"{root}/{MANIFEST}", manifest.to_json()
     Manifest.from_json(content, path)  # raises if a shard is missing
-    with reported(root, "making the folder"):
+    with recovery_errors(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
     write_json(fs, path, content)
 
 
 def check_present(url: str, manifest: Manifest) -> None:
-    """Raise RecoveryError unless this process sees the files that servers wrote, in their reported sizes."""
+    """Raise RecoveryError unless this process sees all files that servers wrote, with the sizes that they reported."""
     fs, root = resolve_url(url)
     fs.invalidate_cache()
     sizes: dict[str, int | None] = {}
-    with reported(root, "listing what servers wrote"), suppress(FileNotFoundError):
+    with recovery_errors(root, "listing the servers' files"), suppress(FileNotFoundError):
         sizes = {entry["name"].rpartition("/")[2]: entry["size"] for entry in fs.ls(root, detail=True)}
     for *_, file in manifest.files():
         path = f"{root}/{file.name}"
@@ -162,22 +172,22 @@ def check_present(url: str, manifest: Manifest) -> None:
 def write_messages(url: str, encoded: bytes) -> SavedFile:
     """Write the driver's encoded messages to workers into a checkpoint's folder; raises RecoveryError."""
     fs, root = resolve_url(url)
-    with reported(root, "making the folder"):
+    with recovery_errors(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
     return SavedFile(MESSAGES, *write(fs, f"{root}/{MESSAGES}", [encoded]))
 
 
 def read_messages(url: str, file: SavedFile) -> bytes:
-    """Read what ``write_messages`` wrote."""
+    """Read the messages that ``write_messages`` wrote."""
     fs, root = resolve_url(url)
     with checked(fs, root, file) as checked_file:
         return b"".join(iter(checked_file.read, b""))
 
 
 def remove(url: str) -> None:
-    """Remove a checkpoint, manifest first: if the removal is interrupted, the other files are not a checkpoint."""
+    """Remove a checkpoint, its manifest first: without a manifest, the files of an interrupted removal do not count."""
     fs, root = resolve_url(url)
-    with reported(root, "removing"):
+    with recovery_errors(root, "removing"):
         if fs.exists(path := f"{root}/{MANIFEST}"):
             fs.rm_file(path)
         if fs.exists(root):
@@ -185,19 +195,19 @@ def remove(url: str) -> None:
 
 
 def prune(url: str, keep: int, removable: Collection[str]) -> list[str]:
-    """Remove the oldest complete checkpoints beyond ``keep``, and incomplete ones older than the newest complete one.
+    """Remove complete checkpoints except the newest ``keep``, and incomplete ones before the newest complete one.
 
-    Only checkpoints in ``removable`` are removed; those of other runs stay. Returns the removed folders.
+    Only checkpoints whose URLs are in ``removable`` are removed. Returns the URLs of the removed folders.
     """
     checkpoints = [checkpoint for checkpoint in find(url) if checkpoint.url in removable]
     complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
-    newest_ones = complete[max(len(complete) - keep, 0) :]
-    last = complete[-1].number if complete else 0
-    # A run writes one checkpoint at a time, so no process still writes to an earlier one.
-    removed = [old.url for old in checkpoints if old not in newest_ones and (old.complete or old.number < last)]
-    for old_url in removed:
+    retained = complete[max(len(complete) - keep, 0) :]
+    newest_number = complete[-1].number if complete else 0
+    # A run writes one checkpoint at a time, so no process still writes to an earlier checkpoint.
+    obsolete = [old.url for old in checkpoints if old not in retained and (old.complete or old.number < newest_number)]
+    for old_url in obsolete:
         remove(old_url)
-    return removed
+    return obsolete
 
 
 def verify(url: str, progress: Callable[[int], None] | None = None) -> list[VerifiedFile]:
@@ -222,7 +232,7 @@ def verify(url: str, progress: Callable[[int], None] | None = None) -> list[Veri
 
 def _entries(fs: Any, root: str, url: str) -> list[dict[str, Any]]:
     """Return the entries of a folder; raise CheckpointMissingError if ``url`` is not a folder."""
-    with reported(url, "reading the folder"):
+    with recovery_errors(url, "reading the folder"):
         try:
             if fs.info(root)["type"] != "directory":
                 raise CheckpointMissingError(f"{url}: expected a folder with a checkpoint, but this is a file")

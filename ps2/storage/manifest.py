@@ -1,6 +1,6 @@
-"""The parts of a checkpoint as plain data. Servers write the files, the caller of a save writes the manifest.
+"""The manifest of a checkpoint as plain data. Servers write the files; the process that saves writes the manifest.
 
-A checkpoint holds a whole fleet, or some saved rows of one matrix.
+A checkpoint contains all matrices of a fleet, or saved rows of one matrix.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ TYPE_NAMES = {
 
 
 class Fields:
-    """The fields of a JSON object, checked as they are read."""
+    """The fields of a JSON object, with checks of their types. ``location``: the file and field, for errors."""
 
-    def __init__(self, where: str, content: object) -> None:
-        self.where = where
+    def __init__(self, location: str, content: object) -> None:
+        self.location = location
         if not isinstance(content, dict):
-            raise CheckpointCorruptError(f"{where}: expected an object, got {short(content)}")
+            raise CheckpointCorruptError(f"{location}: expected an object, got {shortened(content)}")
         self._content = content
 
     def __contains__(self, name: str) -> bool:
         return name in self._content
 
     def get(self, name: str, *types: type) -> Any:
-        """Return a field that has one of these types; booleans do not count as integers."""
+        """Return a field of one of these types; booleans do not count as integers."""
         if name not in self._content:
-            raise CheckpointCorruptError(f"{self.where}: {name} is missing")
+            raise CheckpointCorruptError(f"{self.location}: {name} is missing")
         value = self._content[name]
         if not isinstance(value, types) or isinstance(value, bool):
             raise self.error(name, " or ".join(TYPE_NAMES[type] for type in types))
@@ -63,21 +63,22 @@ class Fields:
 
     def objects(self, name: str) -> list[Fields]:
         values: list[Any] = self.get(name, list)
-        return [Fields(f"{self.where}: {name}[{i}]", value) for i, value in enumerate(values)]
+        return [Fields(f"{self.location}: {name}[{i}]", value) for i, value in enumerate(values)]
 
     def object(self, name: str) -> Fields:
-        return Fields(f"{self.where}: {name}", self.get(name, dict))
+        return Fields(f"{self.location}: {name}", self.get(name, dict))
 
     def error(self, name: str, expected: str) -> CheckpointCorruptError:
-        """Return the error for a field whose value is not as expected."""
-        return CheckpointCorruptError(f"{self.where}: {name}: expected {expected}, got {short(self._content[name])}")
+        """Return the error for a field with an unexpected value."""
+        value = shortened(self._content[name])
+        return CheckpointCorruptError(f"{self.location}: {name}: expected {expected}, got {value}")
 
 
 def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def short(value: object) -> str:
+def shortened(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -101,7 +102,8 @@ class SavedShard:
     """The files of one shard, by kind.
 
     "values" is a .npy file of shape (rows in use, columns), or (columns, rows of the matrix) with layout "column". A
-    sparse matrix has "keys", and also "life" if its keys are managed. The checkpoint of a fleet has "ids".
+    sparse matrix also has "keys", and "life" if its keys are managed. A fleet's checkpoint also has "ids": the ids of
+    the applied mutations.
     """
 
     matrix: int
@@ -111,16 +113,16 @@ class SavedShard:
 
 @dataclass(frozen=True)
 class LoadMatrix:
-    """A matrix that a server has to load: its new partitions, from saved shards that may have been cut differently.
+    """A matrix that a server must load into new partitions, from saved shards with the same or other bounds.
 
     Attributes:
-        spec: the new spec; rows that the files lack are zeros.
-        partitions: partitions that this server will hold.
+        spec: the new spec; rows that are not in the files are zeros.
+        partitions: the new partitions of this server.
         saved: the spec at the checkpoint.
-        sources: the saved shards that these partitions need; empty if the matrix was created after the checkpoint.
-        rows: rows that the files hold, ascending.
-        unused: rows that are not in use.
-        zeros: rows in use that were handed out after the checkpoint.
+        sources: the saved shards that overlap the partitions; empty if the matrix was created after the checkpoint.
+        rows: the ids of the rows in the files, ascending.
+        unused: the ids of rows that are not in use.
+        zeros: the ids of rows in use that were allocated after the checkpoint.
     """
 
     matrix: int
@@ -135,7 +137,7 @@ class LoadMatrix:
 
 @dataclass(frozen=True)
 class SaveMatrix:
-    """Rows, ascending, of the partitions that a server has to write; the names of the files begin with ``stem``."""
+    """The rows (ascending ids) and partitions that a server must write; ``stem``: prefix of the file names."""
 
     matrix: int
     rows: tuple[int, ...]
@@ -145,13 +147,13 @@ class SaveMatrix:
 
 
 def array_kinds(spec: MatrixSpec) -> tuple[str, ...]:
-    """Return the kinds of array files that a shard of such a matrix has."""
+    """Return the kinds of array files of a shard of a matrix with this spec."""
     managed = ("life",) if spec.key_policy is not None else ()
     return ("keys", *managed, "values") if spec.kind == "sparse" else ("values",)
 
 
 def file_name(stem: str, matrix: int, partition: Partition, kind: str) -> str:
-    """Return the name of one of a shard's files; the stem keeps it distinct from files of earlier saves."""
+    """Return the name of a file of a shard; ``stem`` is a prefix that no earlier save has used."""
     return f"{stem}{matrix:x}-{partition.index}-{kind}.{'json' if kind == 'ids' else 'npy'}"
 
 
@@ -160,10 +162,13 @@ class SavedMatrix:
     """A matrix as it was at the checkpoint.
 
     Attributes:
-        spec: the spec of the matrix; ``spec.rows`` is the number of rows at that time.
-        generations: the generation of each row in use. A row that is freed and used again gets a later generation.
-        fresh: the first row that was never handed out.
-        retired: rows that were freed, to be handed out again.
+        spec: the spec of the matrix; ``spec.rows`` is the number of rows at the time of the checkpoint.
+        bounds: the columns at which the partitions begin, and the end of the last one.
+        generations: the generation of each row in use, by row id. A row that is used again after it was freed gets a
+            later generation.
+        names: the row ids of named vectors, by name.
+        fresh: the lowest id of the rows that were never in use.
+        retired: the ids of freed rows, which will be used again.
     """
 
     id: int
@@ -177,7 +182,7 @@ class SavedMatrix:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The rows in use, ascending. The files hold them in this order."""
+        """The ids of the rows in use, ascending; the files contain the rows in this order."""
         return tuple(sorted(self.generations))
 
     @property
@@ -185,7 +190,7 @@ class SavedMatrix:
         return sum(file.nbytes for shard in self.shards for file in shard.files.values())
 
     def sources(self, needed: Sequence[Partition]) -> tuple[SavedShard, ...]:
-        """Return the saved shards that overlap the needed partitions, which may be cut differently."""
+        """Return the saved shards that overlap the needed partitions, which may have other bounds."""
         return tuple(
             shard
             for shard in self.shards
@@ -198,10 +203,11 @@ class Manifest:
     """The contents of a checkpoint. A checkpoint is complete once its folder holds the manifest.
 
     Attributes:
-        number: the checkpoint's number; later ones have larger numbers. 0: saved rows.
-        step: first step that the checkpoint does not include, if the driver's loop counts steps.
-        pause_s: longest time for which a server held requests.
-        seconds: time from the beginning of the cut until all files were written.
+        number: the checkpoint's number, which increases from one checkpoint to the next; 0: saved rows of one matrix.
+        step: the first training step that the checkpoint does not include; None if the driver counts no steps.
+        pause_s: the longest pause of requests on a server, in seconds.
+        seconds: the time from the beginning of that pause until all files were written.
+        messages: the file with the driver's messages to workers; None if there were no messages.
     """
 
     number: int
@@ -241,9 +247,9 @@ class Manifest:
 
     @classmethod
     def from_json(cls, content: object, path: str) -> Manifest:
-        """Read what ``to_json`` wrote to ``path``.
+        """Return the manifest from JSON data of ``to_json``; ``path``: the file's path, for errors.
 
-        Raise CheckpointCorruptError if a part is wrong or contradicts another.
+        Raise CheckpointCorruptError if a field is wrong or contradicts another field.
         """
         fields = Fields(path, content)
         if (format := fields.get("format", str)) != FORMAT:
@@ -255,18 +261,18 @@ class Manifest:
             pause_s=float(fields.get("pause_s", float, int)),
             seconds=float(fields.get("seconds", float, int)),
             version=fields.get("version", str),
-            matrices=tuple(_with_shards(matrix) for matrix in fields.objects("matrices")),
+            matrices=tuple(_complete_matrix(matrix) for matrix in fields.objects("matrices")),
             messages=saved_file(fields.object("messages")) if "messages" in fields else None,
         )
 
 
-def _with_shards(fields: Fields) -> SavedMatrix:
+def _complete_matrix(fields: Fields) -> SavedMatrix:
     matrix = _matrix_from_json(fields)
     if [shard.partition for shard in matrix.shards] != list(partitions(matrix.bounds)):
         indexes = [shard.partition.index for shard in matrix.shards]
         raise CheckpointCorruptError(
-            f"{fields.where}: shards: expected one for each of {len(matrix.bounds) - 1} partitions, in order, got "
-            f"{short(indexes)}"
+            f"{fields.location}: shards: expected one for each of {len(matrix.bounds) - 1} partitions, in order, got "
+            f"{shortened(indexes)}"
         )
     return matrix
 
@@ -291,15 +297,15 @@ def matrix_to_json(matrix: SavedMatrix) -> dict[str, Any]:
     }
 
 
-def matrices_from_json(content: object, where: str) -> tuple[SavedMatrix, ...]:
-    """Read a list of what ``matrix_to_json`` wrote, with or without files; raises CheckpointCorruptError."""
-    return tuple(_matrix_from_json(fields) for fields in Fields(where, {"matrices": content}).objects("matrices"))
+def matrices_from_json(content: object, location: str) -> tuple[SavedMatrix, ...]:
+    """Return matrices from JSON data of ``matrix_to_json``, with or without shards; raises CheckpointCorruptError."""
+    return tuple(_matrix_from_json(fields) for fields in Fields(location, {"matrices": content}).objects("matrices"))
 
 
 def _matrix_from_json(fields: Fields) -> SavedMatrix:
     id, spec, bounds = fields.count("id"), _spec_from_json(fields.object("spec")), fields.counts("bounds")
-    ascending = all(begin < end for begin, end in pairwise(bounds))
-    if len(bounds) < 2 or not ascending or (bounds[0], bounds[-1]) != (0, spec.space):
+    is_ascending = all(begin < end for begin, end in pairwise(bounds))
+    if len(bounds) < 2 or not is_ascending or (bounds[0], bounds[-1]) != (0, spec.space):
         raise fields.error("bounds", f"ascending integers from 0 to {spec.space}")
     generations = {}
     for row, generation in fields.get("born", dict).items():
@@ -327,12 +333,12 @@ def _spec_to_json(spec: MatrixSpec) -> dict[str, Any]:
 def _spec_from_json(fields: Fields) -> MatrixSpec:
     names = [field.name for field in dataclasses.fields(MatrixSpec) if field.name != "key_policy"]
     content = {name: fields.get(name, int, str, type(None)) for name in names}
-    # In checkpoints of earlier versions, which have no managed keys, the field is missing.
+    # Checkpoints of earlier versions, which had no managed keys, lack the field.
     has_policy = "life" in fields and fields.get("life", dict, type(None)) is not None
     try:
         return MatrixSpec(**content, key_policy=_key_policy(fields.object("life")) if has_policy else None)
     except UsageError as error:
-        raise CheckpointCorruptError(f"{fields.where}: {error}") from error
+        raise CheckpointCorruptError(f"{fields.location}: {error}") from error
 
 
 def _key_policy(fields: Fields) -> KeyPolicy:

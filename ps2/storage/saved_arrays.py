@@ -1,4 +1,4 @@
-"""Saved vectors and matrices as NumPy arrays: this process reads the files, and no server is needed."""
+"""Reads saved vectors and matrices as NumPy arrays in this process, without servers."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ Array = npt.NDArray[Any]
 
 
 def load_numpy(url: str, name: str | None = None) -> Array | tuple[Int64s, Array]:
-    """Read what ``DCV.save`` or ``DCVMatrix.save`` wrote, or a named vector of a fleet's checkpoint, without servers.
+    """Read a vector or matrix from a ``save``, or a named vector from a fleet's checkpoint, without servers.
 
     Every byte that is read is compared with the manifest's checksums. The arrays must fit into this process's memory.
 
     Args:
-        url: the folder, a path or any fsspec URL: of a save, of a checkpoint, or a folder of checkpoints (whose newest
-            complete one is read).
-        name: the vector's name in a checkpoint; None: the folder is a save.
+        url: a path or fsspec URL: the folder of ``DCV.save`` or ``DCVMatrix.save``, of a checkpoint, or of several
+            checkpoints (the newest complete checkpoint is read).
+        name: the vector's name in a checkpoint; None: the folder was written by a ``save``.
 
     Returns:
-        In the stored dtype (float32, float64, int32 or int64): for a dense vector an array of shape (dim,), for a dense
-        matrix of shape (rows, dim). For sparse ones ``(keys, values)``, as ``pull()`` returns them: the active keys,
-        int64, ascending, shape (n,); and their values, shape (n,) or (rows, n). A matrix of one row is a vector.
+        Values in the stored dtype (float32, float64, int32 or int64). For a dense vector or matrix: an array of shape
+        (dim,) or (rows, dim). For a sparse vector or matrix: ``(keys, values)``, as ``pull()`` returns them: the active
+        keys, int64 of shape (n,), ascending; and their values, shape (n,) or (rows, n). A matrix of one row is returned
+        as a vector.
 
     Raises:
         UsageError: the folder is a checkpoint, and ``name`` is None.
         NotFoundError: no vector of the checkpoint has this name.
         CheckpointMissingError: the folder has no complete save or checkpoint.
         CheckpointCorruptError: the files do not match the manifest.
-        RecoveryError: the file system refuses.
+        RecoveryError: the file system fails.
     """
     url = folders.newest(str(url))
     manifest = folders.read_manifest(url)
@@ -48,22 +49,22 @@ def load_numpy(url: str, name: str | None = None) -> Array | tuple[Int64s, Array
 
 
 def _find_rows(url: str, manifest: Manifest, name: str | None) -> tuple[SavedMatrix, Int64s]:
-    """Return the matrix to read, and its rows, ascending."""
+    """Return the matrix to read, and the ids of the rows to read, ascending."""
     vectors = {vector: (matrix, row) for matrix in manifest.matrices for vector, row in matrix.names.items()}
     if name is None:
         if manifest.number or len(manifest.matrices) != 1:
             raise UsageError(
                 f"{url}: expected the save of a vector or a matrix, but this is a checkpoint of a fleet; "
-                f"load_numpy(url, name) reads one of its named vectors: {_listed(vectors)}"
+                f"load_numpy(url, name) reads one of its named vectors: {_name_list(vectors)}"
             )
         return manifest.matrices[0], np.array(manifest.matrices[0].rows, np.int64)
     if name not in vectors:
-        raise NotFoundError(f"{url}: expected a vector of the name {name!r}, got a checkpoint with {_listed(vectors)}")
+        raise NotFoundError(f"{url}: expected a vector named {name!r}, got a checkpoint with {_name_list(vectors)}")
     matrix, row = vectors[name]
     return matrix, np.array([row], np.int64)
 
 
-def _listed(names: Any) -> str:
+def _name_list(names: Any) -> str:
     return ", ".join(map(repr, sorted(names)[:10])) + ", ..." * (len(names) > 10) if names else "no names"
 
 
@@ -92,11 +93,11 @@ def _sparse(url: str, matrix: SavedMatrix, rows: Int64s) -> tuple[Int64s, Array]
 
 
 def _read(url: str, matrix: SavedMatrix, shard: SavedShard, rows: Int64s, out: Array) -> None:
-    """Read a shard's values of these rows into an array of shape (len(rows), columns of the shard)."""
+    """Read a shard's values of these rows into ``out``, shape (len(rows), columns of the shard)."""
     fs, root = resolve_url(url)
     all_rows = np.array(matrix.rows, np.int64)
     with checked(fs, root, shard.files["values"]) as file:
-        for numbers, column, values in read_values(file, matrix.spec, all_rows, out.shape[1]):
-            is_read = np.isin(numbers, rows)
-            positions = np.searchsorted(rows, numbers[is_read])
-            out[positions, column : column + values.shape[1]] = values[is_read]
+        for row_ids, column, values in read_values(file, matrix.spec, all_rows, out.shape[1]):
+            is_requested = np.isin(row_ids, rows)
+            positions = np.searchsorted(rows, row_ids[is_requested])
+            out[positions, column : column + values.shape[1]] = values[is_requested]

@@ -1,4 +1,4 @@
-"""Reading the files of a checkpoint: all bytes are checked against the size and the checksum in the manifest."""
+"""Reads the files of a checkpoint, and compares size and checksum of each file with the manifest."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ import xxhash
 from ps2.array_types import Int64s
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError
 from ps2.matrix.partition import MatrixSpec
-from ps2.storage.arrays import NpyHeader, blocks, check_dtype, read_npy_header
-from ps2.storage.files import BLOCK_BYTES, reported
+from ps2.storage.arrays import NpyHeader, check_dtype, read_blocks, read_npy_header
+from ps2.storage.files import BLOCK_BYTES, recovery_errors
 from ps2.storage.manifest import SavedFile, SavedMatrix, SavedShard
 
+# Row ids, first column, values of shape (rows, columns).
 Values = tuple[Int64s, int, np.ndarray[Any, Any]]
 
 
 class CheckedFile:
-    """A file that is read from its beginning; counts and hashes the bytes read."""
+    """A file that is read sequentially; counts and hashes the bytes read."""
 
     def __init__(self, path: str, file: IO[bytes], progress: Callable[[int], None] | None) -> None:
         self.path = path
@@ -40,7 +41,7 @@ class CheckedFile:
         return data
 
     def finish(self, expected: SavedFile) -> None:
-        """Read to the end; raise CheckpointCorruptError unless the bytes are those that were saved."""
+        """Read to the end; raise CheckpointCorruptError unless size and checksum are as expected."""
         while self.read():
             pass
         if self._size != expected.nbytes:
@@ -53,12 +54,12 @@ class CheckedFile:
 def checked(
     fs: Any, root: str, file: SavedFile, progress: Callable[[int], None] | None = None
 ) -> Iterator[CheckedFile]:
-    """Open a file of a checkpoint; the end of the with-block compares it with the manifest.
+    """Open a file of a checkpoint; the end of the with-block compares the whole file with the manifest.
 
-    Raises CheckpointCorruptError if the file is missing, or its bytes are not those that were saved.
+    Raises CheckpointCorruptError if the file is missing, or has another size or checksum than in the manifest.
     """
     path = f"{root}/{file.name}"
-    with reported(path, "reading"):
+    with recovery_errors(path, "reading"):
         try:
             size = fs.info(path)["size"]
             raw = fs.open(path, "rb")
@@ -87,7 +88,7 @@ def read_json(fs: Any, root: str, file: SavedFile) -> Any:
 def count_keys(fs: Any, root: str, file: SavedFile) -> int:
     """Return the number of keys in a file from its header, without verifying its bytes."""
     path = f"{root}/{file.name}"
-    with reported(path, "reading"):
+    with recovery_errors(path, "reading"):
         try:
             with fs.open(path, "rb") as raw:
                 header = read_npy_header(path, raw)
@@ -98,39 +99,40 @@ def count_keys(fs: Any, root: str, file: SavedFile) -> int:
 
 
 def read_keys(file: CheckedFile) -> Iterator[tuple[int, Int64s]]:
-    """Yield (position of the first key, int64 keys) in blocks."""
+    """Yield the int64 keys in blocks, each with the index of its first key."""
     header = read_npy_header(file.path, file)
     _check_keys(file.path, header)
-    for _, start, keys in blocks(file, np.dtype(np.int64), 1, header.shape[0]):
+    for _, start, keys in read_blocks(file, np.dtype(np.int64), 1, header.shape[0]):
         yield start, keys[0]
 
 
 def read_bytes(file: CheckedFile) -> bytes:
-    """Return the bytes that a file holds as an array of uint8."""
+    """Return the content of a .npy file of uint8 as bytes."""
     header = read_npy_header(file.path, file)
     check_dtype(file.path, header, np.dtype(np.uint8))
     return b"".join(iter(file.read, b""))
 
 
 def read_values(file: CheckedFile, spec: MatrixSpec, rows: Int64s, columns: int) -> Iterator[Values]:
-    """Yield (row numbers, first column, values of shape (rows, columns)) of a file in blocks.
+    """Yield the values of a shard in blocks.
 
-    ``rows``: the rows in use at the checkpoint, ascending.
+    ``rows``: the ids of the rows in use at the checkpoint, ascending. ``columns``: the number of the shard's columns.
     """
     header = read_npy_header(file.path, file)
     check_dtype(file.path, header, spec.np_dtype)
-    by_column = spec.layout == "column"
-    shape = (columns, spec.rows) if by_column else (rows.size, columns)
+    is_by_column = spec.layout == "column"
+    shape = (columns, spec.rows) if is_by_column else (rows.size, columns)
     if header.shape != shape:
         raise CheckpointCorruptError(f"{file.path}: expected values of shape {shape}, got {header.shape}")
-    for first, second, values in blocks(file, spec.np_dtype, *shape):
-        if not by_column:
-            yield rows[first : first + len(values)], second, values
+    for row, column, values in read_blocks(file, spec.np_dtype, *shape):
+        if not is_by_column:
+            yield rows[row : row + len(values)], column, values
             continue
-        begin, end = np.searchsorted(rows, (second, second + values.shape[1]))
+        row, column = column, row  # the file is transposed, and also has the rows that are not in use
+        begin, end = np.searchsorted(rows, (row, row + values.shape[1]))
         if begin < end:
-            all_in_use = end - begin == values.shape[1]
-            yield rows[begin:end], first, values.T if all_in_use else values.T[rows[begin:end] - second]
+            are_all_in_use = end - begin == values.shape[1]
+            yield rows[begin:end], column, values.T if are_all_in_use else values.T[rows[begin:end] - row]
 
 
 def verify(

@@ -33,7 +33,7 @@ from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, ConfigError, DTypeError, InputError, UsageError
 from ps2.run.spark.backend_lookup import backend_of, cores_each, with_python
-from ps2.storage.files import read_json, reported, resolve_url, write, write_json
+from ps2.storage.files import read_json, recovery_errors, resolve_url, write, write_json
 from ps2.torch.columns import read_tensors
 from ps2.torch.optimizer import RemoteOptimizer
 from ps2.torch.settings import TorchSettings
@@ -268,7 +268,7 @@ def save_module(path: str, module: Any, record: Mapping[str, Any]) -> None:
     fs, root = resolve_url(path, "path")
     if fs.exists(root):
         raise UsageError(f"{path}: there is something already; save to a new folder")
-    with reported(root, "making the folder"):
+    with recovery_errors(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
     tables: dict[str, str] = {}
     folders: dict[int, str] = {}
@@ -294,7 +294,7 @@ def load_module(path: str, model_fn: Callable[[], Any]) -> tuple[Any, dict[str, 
     manifest = read_json(fs, f"{root}/{MANIFEST}", FORMAT)
     if manifest is None:
         raise CheckpointMissingError(f"{path}: expected the folder of a saved module, but it has no {MANIFEST}")
-    with reported(f"{root}/{STATE}", "reading"):
+    with recovery_errors(f"{root}/{STATE}", "reading"):
         data = fs.cat_file(f"{root}/{STATE}")
     if xxhash.xxh3_128(data).hexdigest() != manifest["xxh3_128"]:
         raise CheckpointCorruptError(f"{root}/{STATE}: its checksum differs from the manifest's: the file has changed")

@@ -1,4 +1,4 @@
-"""Accepts connections outside gRPC. Each connection proves, in its own thread, that it knows the token."""
+"""Accepts data connections, which do not use gRPC. Each client proves in its own thread that it knows the token."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from ps2.transport.tls_connection import TlsConnection
 
 log = logging.getLogger(__name__)
 
-# Time limit for everything before the first request, from the first byte to the last.
+# Time limit of the TLS handshake and the exchange of proofs together.
 GREETING_TIMEOUT_S = 10.0
-# Maximum number of unauthenticated connections; one more evicts the oldest. A peer that knows the token authenticates
-# within milliseconds, so it is admitted despite any number of unauthenticated peers.
+# Maximum number of unauthenticated connections; a further connection evicts the oldest. A peer that knows the token
+# authenticates within milliseconds, so it is admitted despite any number of unauthenticated peers.
 MAX_UNAUTHENTICATED = 128
+# Connections that the kernel queues for ``accept``.
 BACKLOG = 1024
+# Time limit for the client to take the last message, and for the ``accept`` calls to return.
 DRAIN_TIMEOUT_S = 1.0
-# Pause after descriptors, threads or memory have run out.
+# Pause if no file descriptor, thread or memory is available.
 PAUSE_S = 0.1
 
 
@@ -40,7 +42,7 @@ class AuthenticatedPeer:
     """A connection whose client has passed the handshake.
 
     Attributes:
-        plain: the socket; the owner of this object must close it.
+        plain: the TCP or Unix socket; the owner of this object must close it.
         connection: the connection to use: TLS over ``plain`` if the server has TLS. It blocks without a timeout.
         token: the token that the client knows; None if the server has none.
         name: the client's name for the connection; empty if it gave none.
@@ -53,7 +55,7 @@ class AuthenticatedPeer:
 
 
 class Acceptor:
-    """Accepts connections on listening sockets until it is shut."""
+    """Accepts connections on listening sockets until ``shut`` is called."""
 
     def __init__(
         self,
@@ -65,8 +67,8 @@ class Acceptor:
     ) -> None:
         """Start accepting clients that ask for ``server_id`` and know one of the tokens; None admits every client.
 
-        ``welcome`` gets each admitted peer, in the peer's own thread; it must either call ``handshake.accept`` on the
-        peer's connection or close the peer's socket. If certificates are unusable, the listeners are closed.
+        ``welcome`` is called with each admitted peer, in the peer's own thread, and must either call
+        ``handshake.accept`` or close the peer's socket. If certificates are unusable, the listeners are closed.
         """
         self._listeners = listeners
         self._tokens = tokens
@@ -103,7 +105,7 @@ class Acceptor:
             hang_up(peer)
 
     def join(self) -> None:
-        """Wait until the listeners' addresses are free: the system keeps them until the last ``accept`` returns."""
+        """Wait until the listeners' addresses are free: the system frees them when the last ``accept`` returns."""
         for acceptor in self._acceptors:
             acceptor.join(DRAIN_TIMEOUT_S)
 
@@ -114,7 +116,7 @@ class Acceptor:
             except OSError as error:
                 if self._shut.is_set():
                     return
-                # For example, no descriptor is left until another connection ends.
+                # For example, no file descriptor is free until another connection ends.
                 self._not_accepted.log(error)
                 self._shut.wait(PAUSE_S)
                 continue
@@ -152,7 +154,7 @@ class Acceptor:
         try:
             tune(connection, self._wire)
             deadline_s = time.monotonic() + GREETING_TIMEOUT_S
-            wrapped = self._secured(connection, deadline_s)
+            wrapped = self._with_tls(connection, deadline_s)
             token, name = admit(wrapped, self._tokens, self._server_id, deadline_s)
             connection.settimeout(None)
             peer = AuthenticatedPeer(connection, wrapped, token, name)
@@ -167,8 +169,8 @@ class Acceptor:
         else:
             self._welcome(peer)
 
-    def _secured(self, connection: socket.socket, deadline_s: float) -> Connection:
-        """Run the TLS handshake with a client on another host; raises OSError."""
+    def _with_tls(self, connection: socket.socket, deadline_s: float) -> Connection:
+        """Return a TLS connection after its handshake, or a Unix socket unchanged; raises OSError."""
         if self._tls is None or connection.family == socket.AF_UNIX:
             return connection
         tls = TlsConnection(connection, self._tls.get(), None)
@@ -181,14 +183,14 @@ class Acceptor:
 
 
 def send_final(connection: Connection, message: bytes) -> None:
-    """Send a last message and then read for a moment: to close with unread input would discard the message."""
+    """Send a last message, then discard input for a moment: closing with unread input would discard the message."""
     with suppress(OSError):
         deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
         connection.settimeout(DRAIN_TIMEOUT_S)
         send_all(connection, [memoryview(message)])
         connection.shutdown(socket.SHUT_WR)
-        while (left_s := deadline_s - time.monotonic()) > 0:
-            connection.settimeout(left_s)
+        while (remaining_s := deadline_s - time.monotonic()) > 0:
+            connection.settimeout(remaining_s)
             if not connection.recv(1 << 16):
                 break
 

@@ -1,4 +1,4 @@
-"""Concurrent calls, for example to all servers."""
+"""Calls a function for many items concurrently, for example for all servers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ps2.interrupts import SHIELD, check
 
 # Maximum number of concurrent calls; further calls wait.
 MAX_CALLS = 32
+# Interval at which a waiting thread checks for interrupts and calls ``while_waiting``.
 POLL_S = 0.02
 
 T = TypeVar("T")
@@ -29,26 +30,26 @@ class ConcurrentCalls(Generic[T]):
     def __init__(self, items: Collection[U], call: Callable[[U], T]) -> None:
         self._results: dict[int, T] = {}
         self._errors: dict[int, BaseException] = {}
-        waiting = deque(enumerate(items))
+        queue = deque(enumerate(items))
 
-        def run() -> None:
+        def run_queued() -> None:
             with suppress(IndexError):  # the queue is empty
                 while True:
-                    number, item = waiting.popleft()
+                    index, item = queue.popleft()
                     try:
-                        self._results[number] = call(item)
+                        self._results[index] = call(item)
                     except BaseException as error:
-                        self._errors[number] = error
+                        self._errors[index] = error
 
         count = min(len(items), MAX_CALLS)
-        self._threads = [threading.Thread(target=run, name="ps2-ask", daemon=True) for _ in range(count)]
+        self._threads = [threading.Thread(target=run_queued, name="ps2-ask", daemon=True) for _ in range(count)]
         with SHIELD:
             try:
                 for thread in self._threads:
                     thread.start()
-            except RuntimeError:  # out of threads: the started ones make all calls, or else this thread
+            except RuntimeError:  # no more threads: the started threads make all calls; without any, this thread does
                 if not any(thread.is_alive() for thread in self._threads):
-                    run()
+                    run_queued()
 
     def results(self, while_waiting: Callable[[], object] = lambda: None) -> list[T]:
         """Wait for all calls; return their results in order.
@@ -64,8 +65,8 @@ class ConcurrentCalls(Generic[T]):
                     check()
         errors = self._errors
         if errors:
-            raise errors[min(errors, key=lambda number: (isinstance(errors[number], TransientError), number))]
-        return [self._results[number] for number in range(len(self._results))]
+            raise errors[min(errors, key=lambda index: (isinstance(errors[index], TransientError), index))]
+        return [self._results[index] for index in range(len(self._results))]
 
 
 def call_concurrently(

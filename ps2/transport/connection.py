@@ -1,4 +1,4 @@
-"""The interface of data connections, plain and with TLS, and the detection of dead ones and unreachable peers.
+"""The interface of data connections, plain and with TLS; detection of dead connections and of unreachable peers.
 
 Each end counts the bytes of the connection. A comparison of the counts reveals a firewall that has dropped the
 connection, and a proxy that accepts everything and forwards nothing. See docs/decisions/0032.
@@ -46,8 +46,10 @@ class Connection(Protocol):
     def close(self) -> None: ...
 
 
+# Length of a connection's name.
 NAME_BYTES = 16
-# Offsets in Linux's ``struct tcp_info``: unacknowledged packets, acknowledged bytes, received bytes, unsent bytes.
+# Linux's ``struct tcp_info``: its size, and the offsets of unacknowledged packets and of acknowledged, received and
+# unsent bytes.
 INFO_BYTES = 232
 UNACKED_OFFSET, ACKED_OFFSET, RECEIVED_OFFSET, UNSENT_OFFSET = 24, 120, 128, 144
 # The kernel also counts the SYN as a byte that the connecting end has sent.
@@ -60,10 +62,10 @@ def new_name() -> bytes:
 
 
 @dataclass(frozen=True)
-class Carried:
-    """Bytes that one end of a connection has sent and received since it was opened.
+class ByteCounts:
+    """The bytes that one end of a connection has sent and received since the connection was opened.
 
-    ``sent`` includes bytes in the send buffer; ``received`` includes the ``unread`` bytes.
+    ``sent`` includes bytes in the send buffer. ``received`` includes the ``unread`` bytes in the receive buffer.
     """
 
     sent: int
@@ -73,24 +75,24 @@ class Carried:
 
 @dataclass(frozen=True)
 class ConnectionCounts:
-    """The counts of both ends at about the same time; those of ``remote`` are older than those of ``local``."""
+    """The byte counts of both ends at about the same time: first of the ``remote`` end, then of the ``local`` end."""
 
-    local: Carried
-    remote: Carried
+    local: ByteCounts
+    remote: ByteCounts
 
 
-def carries_nothing(before: ConnectionCounts, now: ConnectionCounts) -> bool:
-    """Return True if bytes that were in flight ``before`` have not arrived ``now``, although the receiver reads."""
+def is_stalled(before: ConnectionCounts, now: ConnectionCounts) -> bool:
+    """Return True if no byte that was in flight ``before`` has arrived ``now``, although the receiver reads."""
     remote, local = now.remote, now.local
     is_sending_stuck = remote.received == before.remote.received < before.local.sent and not remote.unread
     is_receiving_stuck = local.received == before.local.received < before.remote.sent and not local.unread
     return is_sending_stuck or is_receiving_stuck
 
 
-def carried(connection: Connection, connected: bool) -> Carried | None:
+def byte_counts(connection: Connection, is_client: bool) -> ByteCounts | None:
     """Return the byte counts of this end of a connection; None for a Unix socket, or if the system does not count.
 
-    ``connected``: True if this end opened the connection, False if it accepted it.
+    ``is_client``: True if this end opened the connection, False if it accepted the connection.
     """
     info = _info(connection)
     if info is None:
@@ -100,11 +102,11 @@ def carried(connection: Connection, connected: bool) -> Carried | None:
         int(struct.unpack("=i", fcntl.ioctl(connection.fileno(), request, bytes(4)))[0])
         for request in (termios.TIOCOUTQ, termios.FIONREAD)
     )
-    return Carried(acked + unsent - connected * CONNECT_BYTES, received, unread)
+    return ByteCounts(acked + unsent - is_client * CONNECT_BYTES, received, unread)
 
 
-def is_held_back(connection: Connection) -> bool:
-    """Return True if data wait to be sent because the receive buffer of the peer, which is reachable, is full."""
+def is_peer_buffer_full(connection: Connection) -> bool:
+    """Return True if data wait to be sent although the peer is reachable: its receive buffer is full."""
     info = _info(connection)
     if info is None:
         return False
@@ -119,7 +121,7 @@ def _info(connection: Connection) -> bytes | None:
     return info if len(info) >= UNSENT_OFFSET + 4 else None
 
 
-def unreachable(peer: str, address: str, reason: object) -> UnreachableError:
+def unreachable_error(peer: str, address: str, reason: object) -> UnreachableError:
     """Return an error that names the peer, such as "a server", this host and the settings to check."""
     host, _ = split_address(address)
     if is_loopback(host):

@@ -34,7 +34,7 @@ from ps2.protocol.messages import (
 from ps2.transport.sockets import PlainSocket
 
 _HANDLE = struct.Struct("<I")
-_NUMBERS = struct.Struct("<QQ")
+_ID_NUMBERS = struct.Struct("<QQ")
 _SIZE = struct.Struct("<Q")
 SIZE_OFFSET = 4
 # Byte offsets of fields in a prepared header.
@@ -42,12 +42,13 @@ HANDLE_OFFSET = HEAD.size + binary.REQUEST.size
 NUMBER_OFFSET = HEAD.size + binary.NUMBER_OFFSET
 KEYS_OFFSET = HEAD.size + binary.STEPS_OFFSET
 TAIL_OFFSET = HEAD.size + binary.TAIL_OFFSET
-# The reply to one operation, up to its array records.
+# The reply to one operation, up to its array records: header length, size of the arrays, message kind, flags, handle,
+# number of results, whether there is a scalar, number of arrays, scalar.
 _REPLY = struct.Struct("<IQBBxxIIxxxxBxHxxxxd")
 REPLY_BYTES = HEAD.size + binary.REPLY.size + binary.RESULT.size
 # Size of the first read if the size of the reply is not known.
 SCRATCH_BYTES = 1024
-# Limit of cached headers per connection.
+# Maximum number of cached headers per connection.
 MAX_HEADERS = 1024
 NO_RESULTS = Reply((NO_RESULT,))
 
@@ -72,20 +73,20 @@ class PreparedHeader:
         self._arrays_offset = self._values_offset + self._values.size
 
     def fill(self, operation: Operation, id: RequestId | None) -> list[Array]:
-        """Write the id's numbers, scalars, keys and sizes; return the arrays that follow the header.
+        """Write the id's numbers, scalars, keys and sizes; return the arrays to send after the header.
 
-        struct.error: a scalar has another type than in the first request.
+        Raises struct.error if a scalar has another type than in the first request.
         """
-        data, sent = self.data, []
+        data, arrays = self.data, []
         if id is not None:
-            _NUMBERS.pack_into(data, NUMBER_OFFSET, id.number, id.settled)
+            _ID_NUMBERS.pack_into(data, NUMBER_OFFSET, id.number, id.settled)
         if operation.params:
             self._values.pack_into(data, self._values_offset, *operation.params.values())
         if operation.keys is not None:
             record, steps = binary.keys_record(operation.keys)
             data[KEYS_OFFSET:TAIL_OFFSET] = record
             if steps is not None:
-                sent.append(steps)
+                arrays.append(steps)
         offset, size = self._arrays_offset, 0
         for array in operation.arrays:
             if array.ndim == 1 and array.dtype in PLAIN_FLOATS and array.flags.c_contiguous and operation.wire is None:
@@ -96,11 +97,11 @@ class PreparedHeader:
                 record = binary.array_record(spec)
                 data[offset : offset + len(record)] = record
                 offset += len(record)
-            sent.append(array)
-        for array in sent:
+            arrays.append(array)
+        for array in arrays:
             size += array.nbytes
         _SIZE.pack_into(data, SIZE_OFFSET, size)
-        return sent
+        return arrays
 
     def set_handle(self, handle: int) -> None:
         """Write the handle that the server assigned to requests of this shape."""
@@ -116,7 +117,10 @@ def prepare(
         key = (
             *(operation.name, request.route_version, operation.matrix, operation.partition, operation.rows),
             *(operation.others, operation.wire, operation.keys is None, None if id is None else id.scope),
-            *(*operation.params, *[array.ndim for array in operation.arrays]),  # names of scalars, in order
+            *(
+                *operation.params,
+                *[array.ndim for array in operation.arrays],
+            ),  # parameter names in order, dimensions of arrays
         )
         header = connection.headers.get(key)
         if header is None:
@@ -168,17 +172,17 @@ def receive(connection: PlainSocket, request: Request, header: PreparedHeader | 
         except BlockingIOError:
             if not _wait(connection):
                 return None
-    expected = REPLY_BYTES + len(record)
-    if header is not None and received_bytes >= expected:
+    expected_bytes = REPLY_BYTES + len(record)
+    if header is not None and received_bytes >= expected_bytes:
         length, size, kind, flags, handle, count, has_scalar_flag, arrays, scalar = _REPLY.unpack_from(reply)
         if (
-            HEAD.size + length == expected
+            HEAD.size + length == expected_bytes
             and (kind, flags, count) == (binary.REPLY_KIND, 0, 1)
             and (arrays, size) == ((0, 0) if into is None else (1, into.nbytes))
-            and reply[REPLY_BYTES:expected] == record
+            and reply[REPLY_BYTES:expected_bytes] == record
         ):
-            if into is not None and received_bytes < expected + size:
-                _receive_all(connection, byte_view(into)[received_bytes - expected :])
+            if into is not None and received_bytes < expected_bytes + size:
+                _receive_all(connection, byte_view(into)[received_bytes - expected_bytes :])
             if handle and header.shape is not None:
                 binary.remember_handle(connection.handles, header.shape, handle)
                 header.set_handle(handle)
@@ -189,13 +193,13 @@ def receive(connection: PlainSocket, request: Request, header: PreparedHeader | 
     if into is not None and received_bytes > len(reply):
         received_parts.append(bytes(byte_view(into)[: received_bytes - len(reply)]))
     outcome = _receive_any(connection, request, received_parts)
-    if header is not None and header.shape is not None and (known := connection.handles.get(header.shape)):
-        header.set_handle(known)
+    if header is not None and header.shape is not None and (new_handle := connection.handles.get(header.shape)):
+        header.set_handle(new_handle)
     return outcome
 
 
 def _arrives_unconverted(into: Array, operation: Operation) -> bool:
-    """Return True if an array certainly has the same bytes in the message as in memory."""
+    """Return True if the message is sure to contain an array in the same form as memory: neither packed nor cast."""
     return operation.wire is None and (into.dtype.kind == "f" or into.nbytes < MIN_NARROWED_BYTES) and into.size > 0
 
 
@@ -227,12 +231,12 @@ def _send_remaining(connection: PlainSocket, views: Sequence[Any], sent: int, ti
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLOUT)
     for view in views:
-        left = memoryview(view)[sent:]
+        unsent = memoryview(view)[sent:]
         sent = max(0, sent - len(view))
-        while left:
+        while unsent:
             if not poll.poll(1000 * timeout_s):
                 raise TimeoutError("the server does not accept more data")
-            left = left[connection.send(left, socket.MSG_DONTWAIT) :]
+            unsent = unsent[connection.send(unsent, socket.MSG_DONTWAIT) :]
 
 
 def _receive_all(connection: PlainSocket, view: memoryview) -> None:

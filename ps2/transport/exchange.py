@@ -1,4 +1,4 @@
-"""Pipelines many requests to many servers over data connections, in one thread that polls all of them."""
+"""Pipelines many requests to many servers over data connections, in one thread that polls all connections."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ps2.protocol.binary import Handles, check_sendable, request_parts
 from ps2.protocol.framing import message_views, read_reply
 from ps2.protocol.messages import Reply, Request
 from ps2.transport.concurrent_calls import call_concurrently
-from ps2.transport.connection import Connection, ConnectionCounts, carries_nothing, is_held_back
-from ps2.transport.sockets import PlainSocket, give_up_unanswered, send_some
+from ps2.transport.connection import Connection, ConnectionCounts, is_peer_buffer_full, is_stalled
+from ps2.transport.sockets import PlainSocket, limit_unacknowledged, send_some
 
 Outcome = Reply | PS2Error
 # Returns the byte counts of both ends of a connection to an address; None if the system does not count. Raises PS2Error
@@ -37,8 +37,8 @@ class InFlightRequests:
         outcomes: the replies received so far, and an error for each request that could not be sent.
         failed: True if the connection is unusable; all remaining requests have the same error.
         last_byte_s: the time of the last byte sent or received.
-        looked_s: the time of the last ``check_liveness``.
-        is_patient: True if the system no longer ends the connection while the server's receive buffer is full.
+        checked_s: the time of the last ``check_liveness``.
+        is_patient: True if the operating system's timeout is off, because the server only leaves its input unread.
     """
 
     def __init__(
@@ -49,23 +49,23 @@ class InFlightRequests:
         limit_bytes: int,
         unsent: Sequence[Request] | None = None,
     ) -> None:
-        """Prepare the exchange; nothing is sent yet. ``unsent``: requests still to be written; None: all of them."""
+        """Prepare the exchange; send nothing yet. ``unsent``: requests that must still be sent; None: all of them."""
         self.address = address
         self.connection = connection
         self.requests = requests
         self.outcomes: list[Outcome] = []
         self.failed = False
-        self.last_byte_s = self.looked_s = time.monotonic()
+        self.last_byte_s = self.checked_s = time.monotonic()
         self.is_patient = False
-        self._seen: ConnectionCounts | None = None
+        self._last_counts: ConnectionCounts | None = None  # at the last check
         self._limit_bytes = limit_bytes
         self._unsent = deque(enumerate(requests if unsent is None else unsent))
         self._unsendable: dict[int, PS2Error] = {}
         # Handles exist only if the server has a fast path for the connection.
         self._handles: Handles = connection.handles if isinstance(connection, PlainSocket) else {}
-        self._sending: list[memoryview] = []
+        self._sending: list[memoryview] = []  # what remains of the request that is being sent
         self._reader = read_reply(requests[0], self._handles)
-        self._view = next(self._reader)
+        self._view = next(self._reader)  # the memory for the next bytes of the reply
 
     @property
     def finished(self) -> bool:
@@ -105,29 +105,29 @@ class InFlightRequests:
         A server that passes the check is only slow, and can leave its input unread until the exchange's deadline.
         """
         try:
-            now = ask(self.address, self.connection)
-            if now is not None and is_held_back(self.connection):
-                give_up_unanswered(self.connection, 0)
+            counts = ask(self.address, self.connection)
+            if counts is not None and is_peer_buffer_full(self.connection):
+                limit_unacknowledged(self.connection, 0)
                 self.is_patient = True
         except OSError as error:
             self.fail(UnavailableError(f"{self.address}: {error.strerror or error}"))
         except PS2Error as error:
             self.fail(UnavailableError(f"{self.address}: the server does not answer: {error}"))
         else:
-            if now is not None and self._seen is not None and carries_nothing(self._seen, now):
+            if counts is not None and self._last_counts is not None and is_stalled(self._last_counts, counts):
                 self.fail(UnavailableError(f"{self.address}: the connection delivers nothing any more"))
-            self._seen, self.looked_s = now, time.monotonic()
+            self._last_counts, self.checked_s = counts, time.monotonic()
 
     def _write(self) -> None:
         while self._sending or self._unsent:
             if not self._sending:
-                number, request = self._unsent.popleft()
+                index, request = self._unsent.popleft()
                 try:
                     parts = request_parts(request, self._handles)
                     check_sendable(parts, self._limit_bytes)
                 except PS2Error as error:
-                    self._unsendable[number] = error
-                    if number == len(self.outcomes):
+                    self._unsendable[index] = error
+                    if index == len(self.outcomes):
                         self._begin_next_reply()
                     continue
                 self._sending = message_views(parts)
@@ -152,7 +152,7 @@ class InFlightRequests:
                     return
 
     def _begin_next_reply(self) -> None:
-        """Begin the next reply; skip requests that could not be sent."""
+        """Prepare to read the next reply; skip requests that could not be sent."""
         while len(self.outcomes) in self._unsendable:
             self.outcomes.append(self._unsendable.pop(len(self.outcomes)))
         if not self.finished:
@@ -161,9 +161,9 @@ class InFlightRequests:
 
 
 def run(in_flight: Sequence[InFlightRequests], wire: WireConfig, ask: Ask) -> None:
-    """Drive ``in_flight`` until each exchange is done or has failed.
+    """Send the requests and receive the replies of all connections, until each connection is done or has failed.
 
-    ``ask`` is called for each server that has been silent for half of ``wire.keepalive_s``. An exchange may take long
+    ``ask`` is called for each server that has been silent for half of ``wire.keepalive_s``. A request may take long
     while the server computes; it fails if the server's process is stopped or the connection delivers nothing.
     """
     deadline_s = time.monotonic() + wire.request_timeout_s
@@ -183,13 +183,13 @@ def run(in_flight: Sequence[InFlightRequests], wire: WireConfig, ask: Ask) -> No
 def _poll(in_flight: Sequence[InFlightRequests], wait_s: float) -> None:
     """Wait until a connection is ready, then write and read."""
     poll = select.poll()
-    by_number = {flight.connection.fileno(): flight for flight in in_flight}
-    for number, flight in by_number.items():
-        poll.register(number, flight.events)
+    by_descriptor = {flight.connection.fileno(): flight for flight in in_flight}
+    for descriptor, flight in by_descriptor.items():
+        poll.register(descriptor, flight.events)
     if SHIELD.is_up:
         wait_s = min(wait_s, POLL_S)
-    for number, ready in poll.poll(1000 * wait_s + 1):
-        by_number[number].advance(ready)
+    for descriptor, ready in poll.poll(1000 * wait_s + 1):
+        by_descriptor[descriptor].advance(ready)
 
 
 def _check_silent(in_flight: Sequence[InFlightRequests], deadline_s: float, wire: WireConfig, ask: Ask) -> None:
@@ -200,7 +200,7 @@ def _check_silent(in_flight: Sequence[InFlightRequests], deadline_s: float, wire
             continue
         if now_s > deadline_s:
             flight.fail(DeadlineError(f"{flight.address}: no reply within {wire.request_timeout_s:.0f} s"))
-        elif now_s - max(flight.last_byte_s, flight.looked_s) >= wire.keepalive_s / 2 - TICK_S:
+        elif now_s - max(flight.last_byte_s, flight.checked_s) >= wire.keepalive_s / 2 - TICK_S:
             silent.append(flight)
     if silent:
         call_concurrently(silent, lambda flight: flight.check_liveness(ask))

@@ -21,8 +21,11 @@ from ps2.transport.sockets import hang_up
 
 # The default scrape timeout of Prometheus.
 SCRAPE_TIMEOUT_S = 10.0
+# Maximum number of connections; a further connection ends the oldest.
 MAX_SCRAPES = 32
+# Pause after ``accept`` has failed.
 PAUSE_S = 0.1
+# Connections that the kernel queues for ``accept``.
 BACKLOG = 32
 # Path of readiness probes, such as a kubelet's.
 READY_PATH = "/ready"
@@ -43,8 +46,8 @@ class Exposition:
     ) -> None:
         """Bind to the first free port (0: any) and start.
 
-        ``setting``: the name of the setting with ``listen``, for error messages. ``ready`` returns True once clients
-        find their shards on this server. A connection lasts at most ``timeout_s``.
+        ``setting``: the user's name of the setting ``listen``, for error messages. ``ready`` returns True when clients
+        can use their shards on this server. A connection lasts at most ``timeout_s``.
         """
         registry = CollectorRegistry()
         registry.register(collector)
@@ -75,9 +78,9 @@ class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
     def __init__(self, listener: socket.socket, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
-        self._ends_s: dict[socket.socket, float] = {}  # oldest first
+        self._deadlines_s: dict[socket.socket, float] = {}  # oldest first
         address = listener.getsockname()[:2]
-        super().__init__(address, _Silent, bind_and_activate=False)
+        super().__init__(address, _SilentHandler, bind_and_activate=False)
         self.socket.close()
         self.socket, self.server_address = listener, address
         # ``server_bind`` would look up this host's name, which can take seconds.
@@ -94,43 +97,43 @@ class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            self._ends_s[request] = time.monotonic() + self._timeout_s
-            oldest = next(iter(self._ends_s)) if len(self._ends_s) > MAX_SCRAPES else None
+            self._deadlines_s[request] = time.monotonic() + self._timeout_s
+            oldest = next(iter(self._deadlines_s)) if len(self._deadlines_s) > MAX_SCRAPES else None
         if oldest is not None:
-            self._cut(oldest)
+            self._hang_up(oldest)
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Cut off connections that last too long; ``serve_forever`` calls this twice a second."""
+        """End connections that last too long; ``serve_forever`` calls this method twice a second."""
         now_s = time.monotonic()
         with self._lock:
-            late = [request for request, end_s in self._ends_s.items() if end_s < now_s]
-        for request in late:
-            self._cut(request)
+            overdue = [request for request, deadline_s in self._deadlines_s.items() if deadline_s < now_s]
+        for request in overdue:
+            self._hang_up(request)
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
-            self._ends_s.pop(request, None)
+            self._deadlines_s.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that disconnected or were cut off."""
+        """Ignore errors of clients that disconnected, or whose connection was ended."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
-    def _cut(self, request: socket.socket) -> None:
+    def _hang_up(self, request: socket.socket) -> None:
         with self._lock:
-            self._ends_s.pop(request, None)
+            self._deadlines_s.pop(request, None)
         hang_up(request)
 
 
-class _Silent(WSGIRequestHandler):
+class _SilentHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Do not log scrapes."""
 
 
 def _with_ready(scrape: Callable[..., Any], ready: Callable[[], bool]) -> Callable[..., Any]:
-    """Return a WSGI application that answers readiness probes, and passes requests of metrics to ``scrape``."""
+    """Return a WSGI application that answers readiness probes, and passes requests for metrics to ``scrape``."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         path = environ.get("PATH_INFO")

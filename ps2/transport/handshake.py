@@ -18,8 +18,8 @@ def handshake(
 ) -> None:
     """Run the client's side of the handshake. With a token, the server must prove that it knows the token.
 
-    ``name``: the name that the server gets for the connection (``connection.new_name``). An error before the server's
-    proof may be forged.
+    ``name``: the connection's name, which the client sends to the server (``connection.new_name``). An error before the
+    server's proof may be forged.
     """
     tokens = Tokens.from_text(token)
     nonce = proof.new_nonce() if tokens is not None else b""
@@ -27,7 +27,7 @@ def handshake(
     send(connection, greeting)
     if tokens is not None:
         challenge = _receive_answer(connection, deadline_s).challenge
-        shared_token = tokens.shared(
+        shared_token = tokens.matching(
             (challenge.proof, *challenge.further_proofs),
             lambda token: proof.greeting_proof(token, "server", nonce, challenge.nonce, server_id),
         )
@@ -39,10 +39,10 @@ def handshake(
 
 
 def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadline_s: float) -> tuple[str | None, bytes]:
-    """Run the server's side of the handshake, up to ``accept``. With tokens, the client must prove that it knows one.
+    """Run the server's side of the handshake before ``accept``. With tokens, the client must prove that it knows one.
 
-    Returns the token that the client knows (None: no token is needed), and the client's name for the connection. A
-    PS2Error means that the client must be refused; ``refusal`` encodes it.
+    Returns the token that the client knows (None: no token is needed), and the client's name for the connection. On a
+    PS2Error, the caller must refuse the client; ``refusal`` encodes the error.
     """
     greeting = receive(connection, read_greeting(pb.Greeting), deadline_s)
     if greeting.protocol != PROTOCOL_VERSION:
@@ -56,11 +56,11 @@ def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadlin
     if len(greeting.nonce) != proof.NONCE_BYTES:
         raise AuthError("no token given; pass the token file that the fleet was started with")
     nonce = proof.new_nonce()
-    first, *others = (proof.greeting_proof(token, "server", greeting.nonce, nonce, server_id) for token in tokens.all)
-    challenge = pb.GreetingChallenge(nonce=nonce, proof=first, further_proofs=others)
+    proofs = [proof.greeting_proof(token, "server", greeting.nonce, nonce, server_id) for token in tokens.all]
+    challenge = pb.GreetingChallenge(nonce=nonce, proof=proofs[0], further_proofs=proofs[1:])
     send_all(connection, [memoryview(_answer_bytes(pb.ReplyHeader(challenge=challenge)))])
     answer = receive(connection, read_greeting(pb.GreetingProof), deadline_s)
-    token = tokens.shared(
+    token = tokens.matching(
         [answer.proof], lambda token: proof.greeting_proof(token, "client", greeting.nonce, nonce, server_id)
     )
     if token is None:

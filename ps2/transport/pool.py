@@ -14,10 +14,10 @@ from typing import Any
 from ps2.config import WireConfig
 from ps2.errors import PS2Error, StoppedError, UnavailableError
 from ps2.interrupts import POLL_S
-from ps2.transport.connection import Connection, unreachable
+from ps2.transport.connection import Connection, unreachable_error
 from ps2.transport.handshake import handshake
 from ps2.transport.proof import Tokens
-from ps2.transport.sockets import PlainSocket, connect, limit_wait, tune
+from ps2.transport.sockets import PlainSocket, connect, set_read_timeout, tune
 from ps2.transport.tls import TlsValue, client_context
 from ps2.transport.tls_connection import TlsConnection
 
@@ -35,7 +35,7 @@ class Peer:
 
     Attributes:
         addresses: the data addresses, best first, as (family, address). The family of a host and port is AF_UNSPEC.
-        idle: open connections that no call uses.
+        idle: open connections that are not in use.
     """
 
     server_id: str
@@ -46,7 +46,7 @@ class Peer:
 class ConnectionPool:
     """A connection pool. Thread-safe, but not fork-safe.
 
-    Each connection that is taken must be returned by ``release`` or ``discard``.
+    The caller must pass each connection of ``take`` or ``open`` to ``release`` or ``discard``.
     """
 
     def __init__(self, token: Tokens | None, wire: WireConfig, identify: Callable[[str], Peer]) -> None:
@@ -57,12 +57,12 @@ class ConnectionPool:
         self._tls = TlsValue(wire.tls, client_context) if wire.tls is not None else None
         self._lock = threading.Lock()
         self._peers: dict[str, Peer] = {}
-        self._busy: set[Connection] = set()
-        self._connected_before: set[str] = set()  # addresses of servers to which a data connection was made
+        self._in_use: set[Connection] = set()
+        self._reached_addresses: set[str] = set()  # addresses of servers that this pool has connected to
         self.is_closed = False
 
     def take(self, address: str) -> PlainSocket | None:
-        """Take an idle connection without TLS; None if there is none."""
+        """Return an idle connection without TLS; None if there is none."""
         with self._lock:
             peer = self._peers.get(address)
             if peer is None or not peer.idle or self.is_closed:
@@ -70,7 +70,7 @@ class ConnectionPool:
             connection = peer.idle[-1]
             if not isinstance(connection, PlainSocket):
                 return None
-            self._busy.add(peer.idle.pop())
+            self._in_use.add(peer.idle.pop())
             return connection
 
     def open(self, address: str) -> Connection:
@@ -79,10 +79,10 @@ class ConnectionPool:
             peer = self._peers.get(address)
             connection = peer.idle.pop() if peer is not None and peer.idle else None
             if connection is not None:
-                self._busy.add(connection)
+                self._in_use.add(connection)
         if connection is not None and _is_open(connection):
             return connection
-        if connection is not None:  # the server has ended, and another process may listen there now
+        if connection is not None:  # the server has ended, and another process may listen at the address now
             self.discard(connection)
             self.forget(address)
         peer, is_new = self._peer(address)
@@ -96,9 +96,9 @@ class ConnectionPool:
         return self._connect(address, peer)
 
     def release(self, address: str, connection: Connection) -> None:
-        """Put a connection without in-flight requests back into the pool; close it if the pool is full."""
+        """Return a connection without in-flight requests to the pool; close it if the pool is full."""
         with self._lock:
-            self._busy.discard(connection)
+            self._in_use.discard(connection)
             peer = self._peers.get(address)
             if not self.is_closed and peer is not None and len(peer.idle) < MAX_IDLE:
                 peer.idle.append(connection)
@@ -106,13 +106,13 @@ class ConnectionPool:
         connection.close()
 
     def discard(self, connection: Connection) -> None:
-        """Close a connection that was taken from the pool."""
+        """Close a connection instead of returning it to the pool."""
         with self._lock:
-            self._busy.discard(connection)
+            self._in_use.discard(connection)
         connection.close()
 
     def forget(self, address: str) -> None:
-        """Forget a server's identity and close its idle connections: another process may listen there now."""
+        """Forget a server's identity and close its idle connections: another process may listen at the address now."""
         with self._lock:
             peer = self._peers.pop(address, None)
         for connection in peer.idle if peer is not None else ():
@@ -123,10 +123,10 @@ class ConnectionPool:
         with self._lock:
             self.is_closed = True
             connections = [connection for peer in self._peers.values() for connection in peer.idle]
-            for busy in self._busy:
-                # Only wake the thread that uses the connection: that thread closes it.
+            for connection in self._in_use:
+                # This only wakes the thread that uses the connection; the thread closes it.
                 with suppress(OSError):
-                    busy.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
         for connection in connections:
             connection.close()
 
@@ -143,7 +143,7 @@ class ConnectionPool:
     def _connect(self, address: str, peer: Peer) -> Connection:
         """Connect to one of a server's data addresses.
 
-        Raises UnreachableError if this pool never had a connection to the address, else UnavailableError.
+        Raises UnreachableError if this pool has never reached the address, otherwise UnavailableError.
         """
         reasons = []
         for family, data_address in peer.addresses:
@@ -154,24 +154,24 @@ class ConnectionPool:
                 name = "Unix socket" if family == socket.AF_UNIX else f"data port {data_address[1]}"
                 reasons.append(f"{name}: {error.strerror or error}")
             else:
-                self._connected_before.add(address)
+                self._reached_addresses.add(address)
                 return connection
-        reason = "; ".join(reasons) or "it has no data address"
-        if address in self._connected_before:
-            raise UnavailableError(f"{address}: no data connection any more: {reason}")
-        raise unreachable("the data port of the server that answers", address, reason)
+        reason = "; ".join(reasons) or "the server has no data address"
+        if address in self._reached_addresses:
+            raise UnavailableError(f"{address}: cannot connect to the server's data addresses any more: {reason}")
+        raise unreachable_error("the data port of the server, whose gRPC port answers,", address, reason)
 
     def _connect_to(self, peer: Peer, family: int, data_address: Any) -> Connection:
-        """Connect, and run the handshake; raises OSError if no such server listens there."""
+        """Connect to one data address and run the handshake; raises OSError if the server does not answer there."""
         plain = connect(family, data_address, self._wire.connect_s)
         connection: Connection = plain
         if self._tls is not None and family != socket.AF_UNIX:
             connection = TlsConnection(plain, self._tls.get(), self._tls.name or data_address[0])
         with self._lock:
-            self._busy.add(connection)
-            closed = self.is_closed
+            self._in_use.add(connection)
+            is_closed = self.is_closed
         try:
-            if closed:  # ``close`` had no reference to this connection
+            if is_closed:  # ``close`` ran before this connection was registered
                 raise StoppedError(CLOSED)
             tune(plain, self._wire)
             deadline_s = time.monotonic() + min(self._wire.keepalive_s, self._wire.request_timeout_s)
@@ -182,7 +182,7 @@ class ConnectionPool:
             except PS2Error as error:  # an unauthenticated peer, or a proxy with nothing behind it
                 raise ConnectionRefusedError(0, str(error)) from error
             plain.patience_s = min(self._wire.keepalive_s / 2, self._wire.request_timeout_s)
-            limit_wait(connection, min(plain.patience_s, POLL_S))
+            set_read_timeout(connection, min(plain.patience_s, POLL_S))
         except BaseException:
             self.discard(connection)
             raise

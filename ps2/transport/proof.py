@@ -1,4 +1,4 @@
-"""Proves that both sides know the fleet's token without sending it. No I/O; ``auth.proto`` is the contract."""
+"""Proofs that both sides know the fleet's token, which is never sent. No I/O; ``auth.proto`` defines the protocol."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hashlib import sha256
 import numpy as np
 
 NONCE_BYTES = 32
-# Maximum number of sessions of a server, a few hundred bytes each. At the limit all sessions end, and active clients
-# start new ones.
+# Maximum number of sessions of a server, of a few hundred bytes each. At the limit all sessions end, and active clients
+# start new sessions.
 MAX_SESSIONS = 10_000
-# Number of call numbers that a session remembers: calls of a client's threads may arrive out of order.
+# Number of recent call numbers that a session stores, because calls of a client's threads may arrive out of order.
 WINDOW = 1024
 
 
@@ -29,7 +29,7 @@ def digest(message: bytes) -> bytes:
 
 
 def server_proof(token: str, client_nonce: bytes, server_nonce: bytes) -> bytes:
-    """Return the server's proof in its answer to a challenge."""
+    """Return the server's proof for its reply to a client's challenge."""
     return _mac(token.encode(), b"ps2 server" + client_nonce + server_nonce)
 
 
@@ -57,15 +57,15 @@ def equal(proof: bytes, expected: bytes) -> bool:
 
 
 class Tokens:
-    """The fleet's token; while it is being replaced, the new and the old one. Thread-safe.
+    """The fleet's token; during its replacement, the new and the old token. Thread-safe.
 
     Attributes:
         all: the tokens; the first is used for proofs.
-        generation: an array with a counter, which increases with each change of the tokens.
+        generation: a counter of the tokens' changes, int64 of shape (1,).
     """
 
     def __init__(self, text: str) -> None:
-        """Take the tokens from ``text``: one, or two on separate lines."""
+        """Read the tokens from ``text``: one token, or two on separate lines."""
         self.generation = np.zeros(1, np.int64)
         self.renew(text)
 
@@ -74,14 +74,14 @@ class Tokens:
         return cls(text) if isinstance(text, str) else text
 
     def renew(self, text: str) -> None:
-        """Replace the tokens; peers that know only other tokens are refused from now on."""
+        """Replace the tokens. From now on, peers that know only other tokens are refused."""
         self.all = tuple(text.split())
         self.generation += 1
 
-    def shared(self, proofs: Iterable[bytes], make: Callable[[str], bytes]) -> str | None:
-        """Return the first token that matches one of the other side's proofs; None if none does."""
+    def matching(self, proofs: Iterable[bytes], expected: Callable[[str], bytes]) -> str | None:
+        """Return the first token whose expected proof is one of the peer's proofs; None if there is none."""
         candidates = list(proofs)
-        return next((token for token in self.all if any(equal(proof, make(token)) for proof in candidates)), None)
+        return next((token for token in self.all if any(equal(proof, expected(token)) for proof in candidates)), None)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class ClientSession:
 
 @dataclass(frozen=True)
 class Claim:
-    """The proof that comes with a call; see ``CallProof`` of the contract."""
+    """The proof in the metadata of a call; see ``CallProof`` in auth.proto."""
 
     client_nonce: bytes
     server_nonce: bytes
@@ -113,8 +113,8 @@ class Admitted:
     number: int
     digest: bytes
 
-    def brings(self, message: bytes) -> bool:
-        """Return True if the message is the one whose digest was sent with the call."""
+    def covers(self, message: bytes) -> bool:
+        """Return True if the call's proof contains the digest of this message."""
         return equal(digest(message), self.digest)
 
     def proof(self, kind: str, message: bytes = b"") -> bytes:
@@ -122,9 +122,9 @@ class Admitted:
 
 
 class Gatekeeper:
-    """Authenticates one port of a server: proves the server to any peer, and remembers authenticated sessions.
+    """Authenticates one port of a server: proves the server's identity to any peer, and stores authenticated sessions.
 
-    Keeps no state for unauthenticated peers. Thread-safe.
+    Stores no state for unauthenticated peers. Thread-safe.
     """
 
     def __init__(self, tokens: Tokens) -> None:
@@ -133,7 +133,7 @@ class Gatekeeper:
         self._restart()
 
     def challenge(self, client_nonce: bytes) -> tuple[bytes, list[bytes]]:
-        """Return the server's nonce, and the server's proofs for a client's nonce: one for each token."""
+        """Return the server's nonce, and the server's proof for a client's nonce with each token."""
         nonce = self._nonce
         return nonce, [server_proof(token, client_nonce, nonce) for token in self._tokens.all]
 
@@ -153,9 +153,9 @@ class Gatekeeper:
             if not is_known:
                 if len(self._sessions) < MAX_SESSIONS:
                     self._sessions[claim.client_nonce] = session
-                else:  # a new nonce ends all sessions, so that no recorded call, such as this one, can be replayed
+                else:  # the new nonce ends all sessions, because an attacker could replay calls of a forgotten session
                     self._restart()
-            return Admitted(session.key, claim.number, claim.digest) if session.takes(claim.number) else None
+            return Admitted(session.key, claim.number, claim.digest) if session.accepts(claim.number) else None
 
     def _new_session(self, method: str, claim: Claim) -> _Session | None:
         """Return a session for a client's first call; None if the call's proof matches no token."""
@@ -166,7 +166,7 @@ class Gatekeeper:
         def expected_proof(token: str) -> bytes:
             return call_proof(key(token), claim.number, claim.digest, method)
 
-        token = self._tokens.shared([claim.proof], expected_proof)
+        token = self._tokens.matching([claim.proof], expected_proof)
         return None if token is None else _Session(token, key(token))
 
     def _restart(self) -> None:
@@ -175,25 +175,25 @@ class Gatekeeper:
 
 
 class _Session:
-    """The call numbers of a client's session that a server has seen."""
+    """A client's session on the server, with the call numbers that the server has seen."""
 
     def __init__(self, token: str, key: bytes) -> None:
         self.token = token
         self.key = key
         self._highest = -1
-        self._seen = 0  # bit i: number ``_highest - i`` has been seen
+        self._seen_bits = 0  # bit i: number ``_highest - i`` has been seen
 
-    def takes(self, number: int) -> bool:
+    def accepts(self, number: int) -> bool:
         """Record a call number; return False if the number has been seen before or is older than ``WINDOW``."""
         ahead = number - self._highest
         if ahead > 0:
-            self._seen = (self._seen << min(ahead, WINDOW) | 1) & ((1 << WINDOW) - 1)
+            self._seen_bits = (self._seen_bits << min(ahead, WINDOW) | 1) & ((1 << WINDOW) - 1)
             self._highest = number
             return True
         bit = 1 << -ahead
-        if -ahead >= WINDOW or self._seen & bit:
+        if -ahead >= WINDOW or self._seen_bits & bit:
             return False
-        self._seen |= bit
+        self._seen_bits |= bit
         return True
 
 

@@ -16,10 +16,12 @@ from ps2.transport.connection import Connection, new_name
 
 # Maximum number of buffers in one sendmsg call (IOV_MAX is 1024).
 MAX_VIEWS = 512
+# Send buffer of a Unix socket. With the system's default, 4 MiB of values would take about twenty rounds of writing and
+# reading.
 UNIX_BUFFER_BYTES = 1 << 20
 # A timeout of 0 would make the socket non-blocking.
 MIN_TIMEOUT_S = 0.001
-
+# Unanswered TCP keepalive probes until the system ends a connection.
 KEEPALIVE_PROBES = 3
 
 T = TypeVar("T")
@@ -28,7 +30,6 @@ T = TypeVar("T")
 def tune(connection: socket.socket, wire: WireConfig) -> None:
     """Set the socket options that both ends of a data connection need."""
     if connection.family == socket.AF_UNIX:
-        # With the system's default, a block would take about twenty rounds of writing and reading.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER_BYTES)
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -42,44 +43,44 @@ def tune(connection: socket.socket, wire: WireConfig) -> None:
     ):
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    give_up_unanswered(connection, wire.keepalive_s)
+    limit_unacknowledged(connection, wire.keepalive_s)
 
 
-def give_up_unanswered(connection: Connection, after_s: float) -> None:
-    """Let the system end a connection if data are not acknowledged for ``after_s``; 0: after the system's default.
+def limit_unacknowledged(connection: Connection, after_s: float) -> None:
+    """Let the system end a connection if the peer does not acknowledge data for ``after_s``; 0: the system's default.
 
-    With a time above 0, the system also ends a connection if the peer's receive buffer stays full for this long.
+    With ``after_s`` above 0, the system also ends a connection if the peer's receive buffer stays full for this long.
     """
     if connection.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * after_s))
 
 
-def abstract(name: str) -> str:
-    """Return the address of a Unix socket in the abstract namespace: without a file, and free after its process."""
+def abstract_address(name: str) -> str:
+    """Return a Unix socket's address in the abstract namespace: it has no file, and is free when its process ends."""
     return f"\0ps2/{name}"
 
 
-def limit_wait(connection: Connection, timeout_s: float) -> None:
-    """Limit how long a read blocks. After ``timeout_s`` the read returns partial input, or raises BlockingIOError."""
-    whole_s = int(timeout_s)
-    timeval = struct.pack("@ll", whole_s, int(1e6 * (timeout_s - whole_s)))
+def set_read_timeout(connection: Connection, timeout_s: float) -> None:
+    """Limit how long a read blocks. After ``timeout_s`` a read returns partial input, or raises BlockingIOError."""
+    seconds = int(timeout_s)
+    timeval = struct.pack("@ll", seconds, int(1e6 * (timeout_s - seconds)))
     connection.settimeout(None)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
 
-def wait_until(connection: Connection, deadline_s: float) -> None:
-    """Let the next call block until the deadline; in the main thread only briefly, so that signal handlers can run."""
-    left_s = max(MIN_TIMEOUT_S, deadline_s - time.monotonic())
-    connection.settimeout(min(left_s, POLL_S) if SHIELD.is_up else left_s)
+def set_timeout(connection: Connection, deadline_s: float) -> None:
+    """Set the timeout of the next call; in the main thread it is short, because signal handlers must run."""
+    remaining_s = max(MIN_TIMEOUT_S, deadline_s - time.monotonic())
+    connection.settimeout(min(remaining_s, POLL_S) if SHIELD.is_up else remaining_s)
 
 
 def send_some(connection: Connection, views: list[memoryview], flags: int = 0) -> None:
-    """Send as much of the views as the socket accepts, without joining them, and remove that part from the list."""
-    sent = connection.sendmsg(views[:MAX_VIEWS], (), flags)
-    while views and sent >= len(views[0]):
-        sent -= len(views.pop(0))
-    if sent:
-        views[0] = views[0][sent:]
+    """Send as much of the views as the socket accepts, without joining them; remove the sent bytes from the list."""
+    sent_bytes = connection.sendmsg(views[:MAX_VIEWS], (), flags)
+    while views and sent_bytes >= len(views[0]):
+        sent_bytes -= len(views.pop(0))
+    if sent_bytes:
+        views[0] = views[0][sent_bytes:]
 
 
 def send_all(connection: Connection, views: list[memoryview]) -> None:
@@ -89,10 +90,10 @@ def send_all(connection: Connection, views: list[memoryview]) -> None:
 
 
 def receive(connection: Connection, reader: Generator[memoryview, None, T], deadline_s: float | None = None) -> T:
-    """Read one message, with a reader of ``framing``, from a blocking socket; the deadline sets the socket's timeout.
+    """Read one message from a blocking socket, with a reader of ``protocol.framing``.
 
-    EOFError: the peer closed the connection before the message. OSError: it did so within the message, or the deadline
-    has passed.
+    Raises EOFError if the peer closed the connection before the message, and OSError if it did so within the message or
+    the deadline passed.
     """
     has_begun = False
     try:
@@ -100,20 +101,20 @@ def receive(connection: Connection, reader: Generator[memoryview, None, T], dead
         while True:
             while len(view):
                 if deadline_s is not None:
-                    wait_until(connection, deadline_s)
+                    set_timeout(connection, deadline_s)
                 try:
-                    received = connection.recv_into(view, 0, socket.MSG_WAITALL)
+                    received_bytes = connection.recv_into(view, 0, socket.MSG_WAITALL)
                 except TimeoutError:
                     check()
                     if deadline_s is None or time.monotonic() > deadline_s:
                         raise
                     continue
-                if not received and not has_begun:
+                if not received_bytes and not has_begun:
                     raise EOFError
-                if not received:
+                if not received_bytes:
                     raise ConnectionResetError(0, "the peer closed the connection in the middle of a message")
                 has_begun = True
-                view = view[received:]
+                view = view[received_bytes:]
             view = next(reader)
     except StopIteration as stop:
         message: T = stop.value
@@ -125,9 +126,9 @@ class PlainSocket(socket.socket):
 
     Attributes:
         name: the name by which the server knows the connection.
-        handles: the handles that the server has assigned to shapes of requests.
-        headers: prepared headers of repeated requests.
-        patience_s: time to wait for a reply before a check that the peer is alive.
+        handles: the handles that the server has assigned, by request shape.
+        headers: prepared headers of repeated requests, by the request's fixed fields (``direct.prepare``).
+        patience_s: time to wait for a reply before the client checks that the peer is alive.
     """
 
     def __init__(self, family: int) -> None:
@@ -141,7 +142,7 @@ class PlainSocket(socket.socket):
 def connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
     """Connect a socket; raises OSError.
 
-    ``family``: AF_UNIX; or AF_UNSPEC for a host and port: the addresses of the host are tried in order.
+    ``family``: AF_UNIX, or AF_UNSPEC for a host and port. All addresses of the host are tried in order.
     """
     if family == socket.AF_UNIX:
         return _connect(family, address, timeout_s)
@@ -169,12 +170,12 @@ def _connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
 
 
 def hang_up(connection: Connection) -> None:
-    """Shut a connection down; threads that wait on it wake up and close it."""
+    """Shut a connection down; threads that wait for it wake up and close it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 def close(connection: Connection) -> None:
-    """Close a socket and wake threads that wait on it."""
+    """Close a socket and wake the threads that wait for it."""
     hang_up(connection)
     connection.close()

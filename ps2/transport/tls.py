@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class TlsValue(Generic[T]):
-    """A value made from certificates, rebuilt when the certificates change. Thread-safe.
+    """A value derived from certificates, rebuilt when the certificates change. Thread-safe.
 
-    If new certificates are unusable, the previous ones stay in use: files that are replaced one after the other do not
-    match for a moment.
+    If new certificates are unusable, the previous certificates stay in use: while files are replaced one after another,
+    key and certificate do not match for a moment.
     """
 
     def __init__(self, tls: Tls, make: Callable[[Pems], T]) -> None:
@@ -38,7 +38,7 @@ class TlsValue(Generic[T]):
 
     @property
     def name(self) -> str:
-        """The name in all certificates of the fleet; empty if each certificate names its own host."""
+        """The host name in all certificates of the fleet; empty if each certificate names its own host."""
         return self._tls.name
 
     def get(self) -> T:
@@ -58,42 +58,42 @@ class TlsValue(Generic[T]):
 
 
 def build(make: Callable[[Pems], T], pems: Pems, tls: Tls) -> T:
-    """Return ``make(pems)``; raise ConfigError, which names the files, if the certificates are unusable."""
+    """Return ``make(pems)``; raise ConfigError, which names the certificate files, if they are unusable."""
     try:
         return make(pems)
     except ssl.SSLError as error:
-        raise ConfigError(f"certificates: {reason(error)} ({tls})") from error
+        raise ConfigError(f"certificates: {load_error_text(error)} ({tls})") from error
 
 
-def reason(error: ssl.SSLError) -> str:
-    """Return in plain words the reason why OpenSSL rejects a certificate or key."""
-    known = {
+def load_error_text(error: ssl.SSLError) -> str:
+    """Return why OpenSSL cannot load a certificate or key."""
+    texts = {
         "KEY_VALUES_MISMATCH": "the private key does not belong to the certificate",
         "EE_KEY_TOO_SMALL": "the key is too small",
         "BAD_DECRYPT": "the private key is encrypted; give one without a passphrase",
         "BAD_PASSWORD_READ": "the private key is encrypted; give one without a passphrase",
     }
-    return known.get(error.reason or "", str(error))
+    return texts.get(error.reason or "", str(error))
 
 
 def check_serving(tls: Tls, *hosts: str) -> None:
     """Raise ConfigError if peers with the same certificates would reject this process at one of these hosts."""
     for host in hosts:
-        if (fault_text := peer_fault(tls, host)) is not None:
-            raise ConfigError(f"certificates: peers that trust {tls} would reject {host}: {fault_text}")
+        if (reason := peer_refusal(tls, host)) is not None:
+            raise ConfigError(f"certificates: peers that trust {tls} would reject {host}: {reason}")
 
 
-def peer_fault(tls: Tls, host: str) -> str | None:
-    """Return why peers with these certificates would reject a process on that host; None if they would accept it.
+def peer_refusal(tls: Tls, host: str) -> str | None:
+    """Return why peers with these certificates would reject a process on a host; None if they would accept it.
 
-    The result is also None without a certificate authority, because then nothing can be checked.
+    Without a certificate authority nothing can be checked, and the result is None.
     """
     pems = tls.current()
-    return build(partial(fault, host=pems.name or host), pems, tls) if pems.ca else None
+    return build(partial(refusal, host=pems.name or host), pems, tls) if pems.ca else None
 
 
-def fault(pems: Pems, host: str) -> str | None:
-    """Return why a peer with the same certificates would reject them at ``host`` ("": any host); None: accepted."""
+def refusal(pems: Pems, host: str) -> str | None:
+    """Run a TLS handshake in memory; return why a peer would reject the certificates at ``host`` ("": any host)."""
     client, server = client_context(pems), server_context(pems)
     client.check_hostname = bool(host)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -101,7 +101,7 @@ def fault(pems: Pems, host: str) -> str | None:
         client.wrap_bio(to_client, to_server, server_hostname=host or None),
         server.wrap_bio(to_server, to_client, server_side=True),
     ]
-    for side in 2 * sides:
+    for side in 2 * sides:  # each side has two turns, after which both certificates are checked
         try:
             side.do_handshake()
         except ssl.SSLWantReadError:
@@ -112,7 +112,7 @@ def fault(pems: Pems, host: str) -> str | None:
 
 
 def verify_reason(error: ssl.SSLCertVerificationError) -> str:
-    """Return OpenSSL's reason for rejecting a certificate."""
+    """Return OpenSSL's reason for the refusal of a certificate."""
     return error.verify_message.rstrip(".")
 
 
@@ -121,7 +121,7 @@ def client_context(pems: Pems) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cadata=trusted_authority(pems))
-    load_own(context, pems)
+    load_own_certificate(context, pems)
     return context
 
 
@@ -135,15 +135,15 @@ def server_context(pems: Pems) -> ssl.SSLContext:
             "a process that listens with TLS needs a certificate and its key; give --tls-cert and --tls-key (tlsCert "
             "and tlsKey)"
         )
-    load_own(context, pems)
+    load_own_certificate(context, pems)
     if pems.ca:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=pems.ca)
     return context
 
 
-def usable(pems: Pems) -> Pems:
-    """Return the certificates if a client can use them; raise otherwise."""
+def usable_by_clients(pems: Pems) -> Pems:
+    """Return the certificates; raise PS2Error or ssl.SSLError if a client cannot use them."""
     client_context(pems)
     return pems
 
@@ -156,16 +156,16 @@ def trusted_authority(pems: Pems) -> str:
     return pems.ca
 
 
-def load_own(context: ssl.SSLContext, pems: Pems) -> None:
+def load_own_certificate(context: ssl.SSLContext, pems: Pems) -> None:
     if pems.cert:
         # Python's ssl module loads certificates only from files, and a key must not be written to a disk.
-        with _file(pems.cert) as cert, _file(pems.key) as key:
+        with _temporary_file(pems.cert) as cert, _temporary_file(pems.key) as key:
             context.load_cert_chain(cert, key, password="")
 
 
 @contextlib.contextmanager
-def _file(text: str) -> Iterator[str]:
-    """Yield the path of a file with this text; in memory where the system supports that."""
+def _temporary_file(text: str) -> Iterator[str]:
+    """Yield the path of a temporary file with this text, in memory if the system supports that."""
     in_memory = hasattr(os, "memfd_create")
     with os.fdopen(os.memfd_create("ps2"), "wb") if in_memory else tempfile.TemporaryFile() as file:
         file.write(text.encode())

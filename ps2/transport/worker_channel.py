@@ -1,4 +1,4 @@
-"""A worker's connection to its run: message framing, and the worker's end."""
+"""The connection of a worker to its run in the driver: the framing of messages, and the worker's end."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ps2.transport.sockets import MIN_TIMEOUT_S, hang_up, receive, send_all, tun
 from ps2.transport.tls import TlsValue, client_context
 from ps2.transport.tls_connection import TlsConnection
 
+# A message's prefix: its length in bytes.
 LENGTH = struct.Struct("<I")
 CONNECT_TIMEOUT_S = 10.0
 
@@ -26,19 +27,19 @@ M = TypeVar("M", bound=Message)
 
 
 def framed(encoded: bytes) -> memoryview:
-    """Frame a message: its length, then its bytes."""
+    """Return an encoded message with its length as prefix."""
     return memoryview(LENGTH.pack(len(encoded)) + encoded)
 
 
 class WorkerChannel(Generic[M]):
-    """Sends requests to the driver and waits for answers. Any thread may ``close`` it; one at a time may ``ask``."""
+    """Sends requests to the driver and waits for answers. One thread at a time may ask; any thread may close it."""
 
-    def __init__(self, address: str, token: str | None, name: str, reply: type[M], wire: WireConfig) -> None:
-        """Create a channel to the peer called ``name``; the first request opens the connection."""
+    def __init__(self, address: str, token: str | None, name: str, reply_type: type[M], wire: WireConfig) -> None:
+        """Create a channel; the first request connects. ``name``: the peer's name, which the handshake checks."""
         self._address = address
         self._token = token
         self._name = name
-        self._reply = reply
+        self._reply = reply_type
         self._wire = wire
         self._tls = TlsValue(wire.tls, client_context) if wire.tls is not None else None
         self._lock = threading.Lock()
@@ -46,11 +47,11 @@ class WorkerChannel(Generic[M]):
         self._closed = False
 
     def ask(self, message: Message) -> M:
-        """Send a message and wait for its answer, without a timeout; UnavailableError: the connection has ended."""
+        """Send a message and return the answer, however long it takes; UnavailableError: the connection has ended."""
         try:
             connection = self._connection or self._connect()
             send_all(connection, [framed(message.SerializeToString())])
-            return receive(connection, _read(self._reply))
+            return receive(connection, _read_reply(self._reply))
         except (EOFError, OSError) as error:
             self.close()
             reason = "the other side closed the connection" if isinstance(error, EOFError) else str(error)
@@ -91,12 +92,12 @@ class WorkerChannel(Generic[M]):
             raise
 
 
-def _read(reply: type[M]) -> Reading[M]:
+def _read_reply(reply_type: type[M]) -> Reading[M]:
     head = bytearray(LENGTH.size)
     yield memoryview(head)
     body = bytearray(LENGTH.unpack(head)[0])
     yield memoryview(body)
     try:
-        return reply.FromString(bytes(body))
+        return reply_type.FromString(bytes(body))
     except DecodeError as error:
         raise ProtocolError(f"an answer cannot be decoded: {error}") from error

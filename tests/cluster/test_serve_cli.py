@@ -79,5 +79,5 @@ def test_serve_when_an_option_is_wrong_then_says_so(tmp_path, more, code, text):
 def test_serve_when_there_is_no_export_then_says_so(tmp_path):
     assert refused(tmp_path, "--listen", "127.0.0.1:0") == (
         1,
-        f"ps2: {tmp_path}: expected an export, and there is no manifest.json in it\n",
+        f"ps2: {tmp_path}: expected an export, but there is no manifest.json in this folder\n",
     )

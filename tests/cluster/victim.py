@@ -19,7 +19,7 @@ from ps2.protocol.messages import PROTOCOL_VERSION, Keys, Operation, Request, Re
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.control import Activation, ServerControl
 from ps2.transport.handshake import handshake
-from ps2.transport.sockets import abstract
+from ps2.transport.sockets import abstract_address
 from tests.messages import header_of, request_bytes, request_frame
 
 WAYS = ("execute", "tcp", "unix")
@@ -149,7 +149,7 @@ def reply_of(fn):
 
 @contextmanager
 def dialled(victim, way):
-    positions = {"tcp": ("127.0.0.1", victim.hello.data_port), "unix": abstract(victim.hello.data_socket)}
+    positions = {"tcp": ("127.0.0.1", victim.hello.data_port), "unix": abstract_address(victim.hello.data_socket)}
     with socket.socket(socket.AF_INET if way == "tcp" else socket.AF_UNIX) as connection:
         connection.settimeout(20)
         connection.connect(positions[way])

@@ -24,7 +24,7 @@ from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
 from ps2.transport.data_server import DataServer
 from ps2.transport.handshake import handshake
-from ps2.transport.sockets import abstract
+from ps2.transport.sockets import abstract_address
 from tests.messages import header_of, reply_from, request_bytes, request_frame
 
 TOKEN = "a-token-of-the-fleet"
@@ -71,7 +71,7 @@ class Served:
         self.data = DataServer(engine, host, ANY_PORT, token, self.id, wire)
         try:
             port, unix_name = places(self.data) if places else (self.data.port, self.data.unix_name)
-            messages = SimpleNamespace(port=port, unix_name=unix_name, connections=0, carried=self.data.carried)
+            messages = SimpleNamespace(port=port, unix_name=unix_name, connections=0, byte_counts=self.data.byte_counts)
             self.servicer = ServerServicer(
                 engine, self.id, wire, lambda: None, messages, lambda: FleetNetwork(token, wire)
             )
@@ -218,7 +218,7 @@ def dialled(server, carrier, first=None):
 
 def place_of(server, carrier):
     if carrier == "unix":
-        return socket.AF_UNIX, abstract(server.data.unix_name)
+        return socket.AF_UNIX, abstract_address(server.data.unix_name)
     return socket.AF_INET, ("127.0.0.1", server.data.port)
 
 
@@ -266,7 +266,7 @@ class Proxy:
         self._swallowing = set()
         self._clients = set()
         self._listener = socket.socket(family)
-        self._listener.bind(abstract(name) if family == socket.AF_UNIX else ("127.0.0.1", 0))
+        self._listener.bind(abstract_address(name) if family == socket.AF_UNIX else ("127.0.0.1", 0))
         self._listener.listen()
         self.place = self._listener.getsockname()
         self._ended = threading.Event()
@@ -319,7 +319,7 @@ def cut_by_proxy(carrier, engine):
             proxies.append(Proxy(socket.AF_INET, ("127.0.0.1", data.port)))
             return proxies[0].place[1], ""
         if carrier == "unix":
-            proxies.append(Proxy(socket.AF_UNIX, abstract(data.unix_name), f"proxy-{data.port}"))
+            proxies.append(Proxy(socket.AF_UNIX, abstract_address(data.unix_name), f"proxy-{data.port}"))
             return 0, f"proxy-{data.port}"
         raise ValueError(carrier)
 

@@ -21,12 +21,12 @@ from ps2.protocol import binary
 from ps2.protocol.framing import HEAD, read_reply
 from ps2.protocol.messages import PLAIN, Keys, Operation, Request, RequestId
 from ps2.server.engine import Engine
-from ps2.server.fast_path import MEMORY_SHARE
+from ps2.server.fast_path import MEMORY_DIVISOR
 from ps2.server.fence import now_s
 from ps2.server.metrics import MUTATIONS, REQUESTS
 from ps2.transport.handshake import handshake
 from ps2.transport.proof import Tokens
-from ps2.transport.sockets import abstract, receive
+from ps2.transport.sockets import abstract_address, receive
 from tests.contract.servers import TOKEN, connected, outcomes, send, serving
 
 BEGIN, WIDTH = 32, 96
@@ -162,7 +162,7 @@ def reset(*servers):
         for matrix in DTYPES:
             server.engine.free_matrix(matrix)
         create(server.engine)
-        server.engine._ended.__init__()
+        server.engine._ended_stages.__init__()
 
 
 def plain_outcome(outcome):
@@ -380,7 +380,7 @@ def test_lease_when_expired_then_nothing_is_done_until_renewed():
                 ask(request)
         assert engine.shards()[1, 1].array[0, 0] == 2
         engine.fence._lease_s = 60.0
-        engine.fence.answered(now_s())
+        engine.fence.renew_lease(now_s())
         before = quick(engine)
         ask(Request((push(),), an_id(7), 4))
         assert quick(engine) == before + 1
@@ -417,7 +417,7 @@ def test_touched_columns_when_row_has_them_then_python_updates():
         with shard.lock:
             shard.touched._width = 1 << 16
             shard.touched._gradients.add(0)
-            shard.touched._zeroed(0)
+            shard.touched._start_set(0)
         assert 0 in shard.touched
         before = quick(engine)
         ask(Request((push(),), an_id(7)))
@@ -484,7 +484,7 @@ def test_token_when_replaced_then_old_holders_are_rejected():
 
 
 def test_memory_when_there_is_none_for_lanes_then_python_answers():
-    with one(an_engine(MEMORY_SHARE * 10_000)) as (engine, ask):
+    with one(an_engine(MEMORY_DIVISOR * 10_000)) as (engine, ask):
         bound(ask)
         assert (quick(engine), engine.fast_paths.nbytes) == (0, 0)
 
@@ -537,7 +537,7 @@ HANDLE_OFFSET = HEAD.size + 4  # in a reply
 @contextmanager
 def a_connection(server):
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(abstract(server.data.unix_name))
+        connection.connect(abstract_address(server.data.unix_name))
         handshake(connection, Tokens(TOKEN), server.id, time.monotonic() + 10)
         connection.settimeout(20)
         yield connection

@@ -75,7 +75,7 @@ def test_thread_when_its_connection_is_idle_then_takes_another(until):
     for count, (ours, theirs) in enumerate(pairs, 1):
         poller.park(AuthenticatedPeer(ours, ours, None, b""))
         theirs.sendall(b"request")
-        until(lambda count=count: len(attended) == count and poller._spare == 1, "one is attended to")
+        until(lambda count=count: len(attended) == count and poller._spare_threads == 1, "one is attended to")
     poller.stop()
     for end in (end for pair in pairs for end in pair):
         end.close()

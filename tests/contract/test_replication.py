@@ -468,7 +468,7 @@ def test_copy_when_forwarded_request_fails_midway_then_unusable(fleet, pair):
     for _ in range(2):
         with pytest.raises(PS2Error):
             fleet.send(backup, broken)
-    with pytest.raises(StaleRouteError, match="before it has been sent as a whole"):
+    with pytest.raises(StaleRouteError, match="before its transfer is complete"):
         fleet.send(backup, Request((push(1),), RequestId("p", 1), forwarded=True))
     other = fleet.start()
     fleet.create(other, {3: MATRICES[3]})
@@ -601,7 +601,7 @@ def test_copy_when_made_for_used_shard_then_waits_until_sent(fleet):
     backup = fleet.start()
     fleet.create(backup, copies=True)
     fleet.activate(backup)
-    with pytest.raises(StaleRouteError, match="before it has been sent as a whole"):
+    with pytest.raises(StaleRouteError, match="before its transfer is complete"):
         fleet.send(backup, Request((push(1),), RequestId("p", 1), forwarded=True))
 
 

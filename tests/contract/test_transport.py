@@ -153,7 +153,7 @@ def test_keys_when_told_once_then_their_hash_alone_is_enough(transport, address,
 def test_keys_when_not_remembered_then_key_miss_error(transport, address, engine):
     before = row(engine, 1)
     scatter = op("scatter_add", 0, matrix=2, keys=Keys(3, None, b"never told of it"), arrays=[np.ones(3)])
-    with pytest.raises(KeyMissError, match="these 3 keys are not remembered"):
+    with pytest.raises(KeyMissError, match="these 3 keys are not in"):
         send(transport, address, changing(op("fill", 1, value=9.0), scatter))
     assert np.array_equal(row(engine, 1), before)
 
@@ -224,7 +224,7 @@ def test_memory_when_requests_succeed_or_fail_then_all_released(transport, addre
 
 def test_memory_when_exhausted_then_limit_error_and_server_lives(transport, address, engine, until):
     until(lambda: nothing_under_way(engine) and not engine.fast_paths.nbytes, "memory given back")
-    engine.keys.shed(engine.keys.nbytes)  # they would make room
+    engine.keys.free_memory(engine.keys.nbytes)  # they would make room
     limit, engine.memory.limit_bytes = engine.memory.limit_bytes, engine.memory.used_bytes + 1000
     try:
         got = outcomes(

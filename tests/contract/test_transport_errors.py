@@ -13,7 +13,7 @@ from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.protocol import framing
 from ps2.protocol.error_details import from_detail
 from ps2.protocol.pb import server_pb2 as pb
-from ps2.rpc.status import STATUS
+from ps2.rpc.status import CODE_BY_ERROR
 from ps2.server.engine import Engine
 from tests.contract.servers import (
     DIM,
@@ -100,7 +100,7 @@ def raising():
         yield server
 
 
-@pytest.mark.parametrize("cls", STATUS)
+@pytest.mark.parametrize("cls", CODE_BY_ERROR)
 def test_error_when_raised_in_a_server_then_it_is_the_callers(raising, transport, cls):
     raising.engine.error = cls("what, expected 3, got 4")
     (outcome,) = outcomes(transport, raising.address, reading(op("sum", 0)))

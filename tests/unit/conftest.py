@@ -12,7 +12,7 @@ import pytest
 
 from ps2.client import task
 from ps2.client.fleet import fleet_text, seal
-from ps2.rpc.run_control import Entered
+from ps2.rpc.run_control import ClockEntry
 from ps2.run.clock_loop import ClockLoop, RunRef
 from ps2.run.clocks import Clocks
 from ps2.run.prefetch import Freshness, Prefetches
@@ -48,7 +48,7 @@ class ControlInProcess:
 
     def poll_progress(self, applied, clock, epoch):
         horizon, epoch = self.run.poll_progress(self.lease.rank, self.lease.attempt, applied, clock, epoch)
-        return Entered(clock, horizon, epoch)
+        return ClockEntry(clock, horizon, epoch)
 
     def barrier(self, phase, number, metrics=()):
         self.run.barrier(self.lease, (phase, number), self.entry.epoch if self.entry else 0)

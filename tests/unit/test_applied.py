@@ -55,7 +55,7 @@ def test_part_when_the_request_succeeds_then_it_is_forgotten():
     applied = AppliedIds()
     applied.add_begun(RequestId("s", 0), 3)
     applied.add(RequestId("s", 0))
-    assert applied._scopes["s"].begun == {}
+    assert applied._scopes["s"].applied_counts == {}
 
 
 def test_applied_when_numbers_settle_then_keeps_no_single_ids():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ps2.errors import CheckpointCorruptError
-from ps2.storage.arrays import NpyHeader, npy, npy_header, read_npy_header
+from ps2.storage.arrays import NpyHeader, npy_bytes, npy_header, read_npy_header
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2855), (0, 4), (1, 2, 3)])
@@ -22,7 +22,7 @@ def test_npy_header_then_numpy_and_reader_agree(shape: tuple[int, ...], dtype: s
 def test_npy_header_when_numpy_wrote_the_file_then_it_is_read() -> None:
     file = io.BytesIO()
     np.save(file, np.zeros((7, 5), np.float32))
-    assert file.getvalue() == b"".join(npy(np.zeros((7, 5), np.float32)))
+    assert file.getvalue() == b"".join(npy_bytes(np.zeros((7, 5), np.float32)))
     file.seek(0)
     assert read_npy_header("x", file) == NpyHeader(np.dtype("float32"), (7, 5))
 

@@ -72,5 +72,5 @@ def test_load_when_server_memory_is_too_small_then_caller_learns(fleet, control,
 
 def test_activate_when_nothing_was_loaded_then_caller_learns_it(fleet, control):
     control.route_version = 1
-    with pytest.raises(RecoveryError, match="has read no checkpoint"):
+    with pytest.raises(RecoveryError, match="has loaded no checkpoint"):
         control.activate(fleet.addresses[1], Activation("coordinator", loaded=True))

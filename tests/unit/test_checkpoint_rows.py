@@ -10,7 +10,7 @@ from ps2.errors import RecoveringError
 from ps2.matrix.partition import MatrixSpec
 from ps2.protocol.messages import Request, RequestId
 from ps2.rpc.control import ServerControl
-from ps2.server.loading import Loading
+from ps2.server.loading import CheckpointLoader
 from tests.checkpoints import op
 from tests.fakes import FleetInProcess
 
@@ -53,9 +53,9 @@ def loaded(fleet, newest):
     """Let every server read its shards again; return the first value of each row."""
     (entry,) = fleet.master.entries()
     for index, address in enumerate(fleet.addresses):
-        loading = Loading(fleet.engines[address])
+        loading = CheckpointLoader(fleet.engines[address])
         loading.load(newest.path, [to_load(newest.manifest, entry, index)], ids=True)
-        loading.take()
+        loading.activate()
     return {row: value for row, value in enumerate(shard_of(fleet, entry.id).array[:, 0].tolist()) if value}
 
 

@@ -7,11 +7,11 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from ps2.transport.connection import Carried, ConnectionCounts, carried, carries_nothing, is_held_back
+from ps2.transport.connection import ByteCounts, ConnectionCounts, byte_counts, is_peer_buffer_full, is_stalled
 
 
 def look(here, there):
-    return ConnectionCounts(Carried(*here), Carried(*there))
+    return ConnectionCounts(ByteCounts(*here), ByteCounts(*there))
 
 
 BEFORE = look((100, 50, 0), (60, 80, 0))
@@ -30,7 +30,7 @@ BEFORE = look((100, 50, 0), (60, 80, 0))
     ],
 )
 def test_connection_when_looked_at_twice_then_lasting_ones_count(now, nothing):
-    assert carries_nothing(BEFORE, now) is nothing
+    assert is_stalled(BEFORE, now) is nothing
 
 
 @contextmanager
@@ -49,22 +49,22 @@ def test_carried_when_both_ends_have_sent_then_they_count_alike(until):
         client.sendall(b"x" * 1000)
         server.sendall(b"y" * 10)
         server.recv(300, socket.MSG_WAITALL)
-        until(lambda: carried(client, connected=True) == Carried(1000, 10, 10), "the client's end")
-        until(lambda: carried(server, connected=False) == Carried(10, 1000, 700), "the server's end")
+        until(lambda: byte_counts(client, is_client=True) == ByteCounts(1000, 10, 10), "the client's end")
+        until(lambda: byte_counts(server, is_client=False) == ByteCounts(10, 1000, 700), "the server's end")
 
 
 def test_carried_when_on_one_host_without_network_then_none():
     ends = socket.socketpair()
-    assert carried(ends[0], connected=True) is None
+    assert byte_counts(ends[0], is_client=True) is None
     for end in ends:
         end.close()
 
 
 def test_connection_when_peer_has_no_room_then_is_held_back(until):
     with pair() as (client, _):
-        assert not is_held_back(client)
+        assert not is_peer_buffer_full(client)
         client.setblocking(False)
         with suppress(BlockingIOError):
             while True:
                 client.send(bytes(1 << 16))
-        until(lambda: is_held_back(client), "all that was sent is acknowledged")
+        until(lambda: is_peer_buffer_full(client), "all that was sent is acknowledged")

@@ -66,7 +66,7 @@ def test_training_when_a_number_is_large_then_error_names_limit(ps):
 
 def test_training_when_batch_has_more_keys_then_max_keys_says_so(ps):
     """A limit below the keys of one step is refused by the server; the other errors of a limit are those of a table."""
-    with pytest.raises(LimitError, match=r"maxKeys: expected room for the \d+ keys"):
+    with pytest.raises(LimitError, match=r"maxKeys: expected a limit of at least \d+ keys"):
         learn(ps, model_of(USER, AD, X, maxKeys=10), rows())
 
 

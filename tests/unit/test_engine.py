@@ -127,7 +127,7 @@ def test_map_when_result_is_no_longer_kept_then_says_applied(engine, monkeypatch
     run(engine, mapped(lambda w: bytes(600), 0), id=number(0))
     run(engine, mapped(lambda w: bytes(600), 0), id=number(1))
     assert kept(run(engine, mapped(lambda w: bytes(600), 0), id=number(1))) == bytes(600)
-    with pytest.raises(OpError, match="was applied by an earlier attempt, and its result is no longer kept"):
+    with pytest.raises(OpError, match="was applied by an earlier attempt, and its result is no longer stored"):
         run(engine, mapped(lambda w: bytes(600), 0), id=number(0))
 
 
@@ -319,7 +319,7 @@ def test_matrix_when_one_shard_does_not_fit_then_limit_error(engine):
 
 def test_matrix_when_partition_exceeds_it_then_protocol_error(engine):
     taken = engine.memory.used_bytes
-    with pytest.raises(ProtocolError, match=r"partition 1 of matrix 9 is \[5, 11\), and the matrix ends at 10"):
+    with pytest.raises(ProtocolError, match=r"partition 1 of matrix 9 is \[5, 11\), but the matrix ends at 10"):
         engine.create_matrix(9, MatrixSpec(10, 1), [Partition(0, 0, 5), Partition(1, 5, 11)])
     assert engine.memory.used_bytes == taken
 
@@ -439,7 +439,7 @@ def test_rows_when_grown_then_new_ones_are_zero_on_every_shard(engine):
 
 
 def test_rows_when_of_a_matrix_that_is_not_held_then_stale_route(engine):
-    with pytest.raises(StaleRouteError, match="nothing of matrix 63"):
+    with pytest.raises(StaleRouteError, match="no shard of matrix 63"):
         engine.update_rows(99, 5, freed=[], reused=[])
 
 

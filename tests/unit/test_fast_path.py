@@ -11,7 +11,7 @@ from numba.core.errors import TypingError
 
 from ps2.server import fast_path, fast_path_compiled, fast_path_loop, shard
 from ps2.server.engine import Engine
-from ps2.server.fast_path import FIRST_BYTES, MEMORY_SHARE, CompiledFastPath
+from ps2.server.fast_path import FIRST_BYTES, MEMORY_DIVISOR, CompiledFastPath
 from ps2.server.shard import ShardLock
 
 BUSY = 16  # EBUSY
@@ -67,7 +67,7 @@ def test_loop_when_loaded_then_is_compiled_until_source_changes(monkeypatch, tmp
 
 
 def test_memory_when_lanes_have_their_share_then_no_more_lanes():
-    engine = Engine(MEMORY_SHARE * 3 * FIRST_BYTES, allow_udf=False)
+    engine = Engine(MEMORY_DIVISOR * 3 * FIRST_BYTES, allow_udf=False)
     some = [CompiledFastPath(engine.fast_paths, fast_path_loop) for _ in range(5)]
     assert [engine.fast_paths.resize(one, FIRST_BYTES) for one in some] == [True, True, True, False, False]
     assert engine.memory.used_bytes == engine.fast_paths.nbytes == 3 * FIRST_BYTES
@@ -79,7 +79,7 @@ def test_memory_when_lanes_have_their_share_then_no_more_lanes():
 
 
 def test_memory_when_others_need_lane_share_then_get_it():
-    limit = MEMORY_SHARE * 3 * FIRST_BYTES
+    limit = MEMORY_DIVISOR * 3 * FIRST_BYTES
     engine = Engine(limit, allow_udf=False)
     some = [CompiledFastPath(engine.fast_paths, fast_path_loop) for _ in range(3)]
     for one in some:

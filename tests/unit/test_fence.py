@@ -95,7 +95,7 @@ def test_lease_when_over_then_takes_nothing_until_next_answer(until):
     run_out(fence, until)
     with pytest.raises(StaleRouteError, match="no answer from its coordinator"):
         fence.check_lease()
-    fence.answered(fences.now_s() + LONG_S)
+    fence.renew_lease(fences.now_s() + LONG_S)
     assert is_taken(fence, 3)
 
 
@@ -103,14 +103,14 @@ def test_lease_when_answer_is_to_old_call_then_stays_over(until):
     fence = active(lease_s=SHORT_S)
     sent_s = fences.now_s()
     run_out(fence, until)
-    fence.answered(sent_s)
+    fence.renew_lease(sent_s)
     assert not is_taken(fence, 3)
 
 
 def test_lease_when_answers_are_unordered_then_later_call_counts():
     fence = active()
-    fence.answered(fences.now_s() + LONG_S)
-    fence.answered(fences.now_s() - 2 * LONG_S)
+    fence.renew_lease(fences.now_s() + LONG_S)
+    fence.renew_lease(fences.now_s() - 2 * LONG_S)
     assert is_taken(fence, 3)
 
 
@@ -119,7 +119,7 @@ def test_lease_when_coordinator_calls_then_is_only_sign_of_life(until):
     fence = active(lease_s=SHORT_S)
     run_out(fence, until)
     before_s = fence.silent_s
-    fence.called()
+    fence.record_call()
     assert fence.silent_s < before_s
     assert not is_taken(fence, 3)
 

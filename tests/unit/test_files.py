@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ps2.errors import ConfigError, RecoveryError
-from ps2.storage.files import remove_folder, resolve_url, write_whole
+from ps2.storage.files import remove_folder, resolve_url, write_atomically
 
 
 @pytest.mark.parametrize("url", ["", "  ", "a\0b"])
@@ -44,14 +44,14 @@ def test_url_when_a_chain_of_file_systems_then_all_of_it(url, tmp_path):
         with file[0].open(file[1], "wb") as opened, zipfile.ZipFile(opened, "w") as archive:
             archive.writestr("m/w", b"here")
     fs, path = resolve_url("memory://m/w")
-    write_whole(fs, path, [b"here"])
+    write_atomically(fs, path, [b"here"])
     fs, path = resolve_url(url.format(tmp_path))
     assert fs.cat_file(path) == b"here"
 
 
 @pytest.mark.parametrize("url", ["file:", "file://", "local://"])
 def test_url_when_a_url_has_no_path_then_error_says_so(url):
-    with pytest.raises(ConfigError, match=f"^path: expected a path behind {url}, got none"):
+    with pytest.raises(ConfigError, match=f"^path: expected a path after {url}, got none"):
         resolve_url(url, "path")
 
 
@@ -86,16 +86,16 @@ def test_write_whole_when_disk_is_full_then_old_file_stays(tmp_path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     fs, path = resolve_url(str(tmp_path / "file"))
-    write_whole(fs, path, [b"old"])
+    write_atomically(fs, path, [b"old"])
     with pytest.raises(RecoveryError, match=r"/file: writing failed: No space left on device"):
-        write_whole(fs, path, filling())
+        write_atomically(fs, path, filling())
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("file", b"old")]
 
 
 def test_write_whole_when_path_is_folder_then_says_so(tmp_path):
     fs, path = resolve_url(str(tmp_path))
     with pytest.raises(RecoveryError, match="expected a file or no file, got a folder"):
-        write_whole(fs, path, [b"new"])
+        write_atomically(fs, path, [b"new"])
     assert (list(tmp_path.iterdir()), list(tmp_path.parent.glob(f"{tmp_path.name}.*"))) == ([], [])
 
 
@@ -118,8 +118,8 @@ def test_files_when_their_folder_is_a_pattern_then_others_stay(tmp_path, scheme)
     for name in ("m[1]", "m1", "m*"):
         fs, root = resolve_url(f"{scheme}{tmp_path}/{name}")
         fs.makedirs(f"{root}/deep", exist_ok=True)
-        write_whole(fs, f"{root}/deep/file", [b"old"])
-        write_whole(fs, f"{root}/deep/file", [b"new"])
+        write_atomically(fs, f"{root}/deep/file", [b"old"])
+        write_atomically(fs, f"{root}/deep/file", [b"new"])
     for name in ("m[1]", "m*"):
         remove_folder(fs, resolve_url(f"{scheme}{tmp_path}/{name}")[1])
     folder = resolve_url(f"{scheme}{tmp_path}")[1]

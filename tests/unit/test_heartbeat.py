@@ -8,7 +8,7 @@ import pytest
 
 from ps2.errors import AuthError, NotFoundError, ProtocolError, UnavailableError
 from ps2.server.engine import Engine
-from ps2.server.process import Heart, Home, _heartbeat
+from ps2.server.process import HeartbeatSender, Home, _heartbeat
 
 INTERVAL_S = 0.001
 
@@ -42,7 +42,7 @@ class AnswersWith:
 
 
 def heart_of(master):
-    return Heart(master, Home("m:1", 0), "id", Engine(1 << 20, allow_udf=False), lambda: "its status")
+    return HeartbeatSender(master, Home("m:1", 0), "id", Engine(1 << 20, allow_udf=False), lambda: "its status")
 
 
 def beat(master, orphan_timeout_s):

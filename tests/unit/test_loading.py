@@ -154,7 +154,7 @@ def test_load_when_matrix_has_grown_then_new_rows_are_zeros(saved, folder):
     grown = replace(DENSE, rows=6)
     for server, loading in enumerate(fleet.loadings):
         loading.load(str(folder), fleet.to_load(manifest, server, spec=grown), ids=False)
-        loading.take()
+        loading.activate()
     fleet.specs[D] = grown
     assert np.array_equal(fleet.pull(D, 1, COLUMNS), COLUMNS + 0.5)
     assert not fleet.pull(D, 5, COLUMNS).any()
@@ -243,8 +243,8 @@ def test_take_when_shards_were_loaded_then_others_are_freed(saved, folder):
 
 
 def test_take_when_nothing_was_loaded_then_error_says_so():
-    with pytest.raises(RecoveryError, match="this server has read no checkpoint"):
-        Fleet(1).loadings[0].take()
+    with pytest.raises(RecoveryError, match="this server has loaded no checkpoint"):
+        Fleet(1).loadings[0].activate()
 
 
 def test_load_when_called_again_then_earlier_read_is_dropped(saved, folder):
@@ -293,7 +293,7 @@ def test_request_when_shards_were_replaced_then_is_refused(saved, folder):
         late.start()
         wait_until(lambda: engine.meter.read().waiting == 1, "the request waits")
         engine.fence.activate(2, "c", 0)
-        fleet.loadings[0].take()
+        fleet.loadings[0].activate()
     late.join(timeout=30)
     assert len(errors) == 1
 
@@ -448,7 +448,7 @@ def test_load_when_no_room_beside_current_data_then_error(saved, folder, matrix)
     engine = fleet.engines[0]
     before = engine.memory.used_bytes
     engine.memory.limit_bytes = before + (1000 if matrix == D else 3 * 4 * DIM)
-    with pytest.raises(LimitError, match="the server keeps its present shards until the checkpoint"):
+    with pytest.raises(LimitError, match="the server keeps its current shards in memory until the checkpoint"):
         fleet.loadings[0].load(str(folder), fleet.to_load(saved, 0), ids=False)
     assert engine.memory.used_bytes == before
     check(fleet)

@@ -170,7 +170,7 @@ def test_add_when_keys_are_limited_then_least_recent_go(program):
 def test_add_when_one_request_exceeds_the_limit_then_error(one_server):
     m = managed(maxKeys=10)
     touch(m, np.arange(8))
-    with pytest.raises(LimitError, match=r"maxKeys: expected room for the 11 keys"):
+    with pytest.raises(LimitError, match=r"maxKeys: expected a limit of at least 11 keys"):
         touch(m, np.arange(11))
     assert active(m) == list(range(8))
 

@@ -83,7 +83,7 @@ def impatient(monkeypatch):
 def test_take_when_transient_usage_blocks_it_then_busy_error():
     account = MemoryAccount(1000)
     account.take_transient(700, "a")
-    with pytest.raises(BusyError, match=r"^b needs 500 bytes, and 300 are left .* of 1,000; 700 are taken by requests"):
+    with pytest.raises(BusyError, match=r"^b needs 500 bytes, and 300 are left .* of 1,000; 700 are used by requests"):
         account.take(500, "b")
 
 
@@ -196,7 +196,7 @@ def test_admit_when_threads_come_and_go_then_all_enter_in_bounds():
 
 def test_spare_when_others_need_its_room_then_it_is_shed():
     account = MemoryAccount(1000)
-    account.sheds.append(account.give_cache)
+    account.cache_releasers.append(account.give_cache)
     assert account.take_cache(900)
     account.take(300, "a")
     account.admit(400, "b")

@@ -39,8 +39,8 @@ def test_call_when_sender_knows_token_then_answer_uses_same_key(gatekeeper):
     claim = claimed(gatekeeper)
     key = proof.session_key(TOKEN, NONCE, claim.server_nonce)
     admitted = gatekeeper.admit(METHOD, claim)
-    assert admitted.brings(b"hello")
-    assert not admitted.brings(b"hellp")
+    assert admitted.covers(b"hello")
+    assert not admitted.covers(b"hellp")
     assert admitted.proof("reply", b"x") == proof.answer_proof(key, "reply", 0, proof.digest(b"x"))
 
 

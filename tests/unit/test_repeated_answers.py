@@ -131,7 +131,7 @@ def test_answer_when_shard_is_from_checkpoint_then_comes_with_it():
     shard = engine.shards()[M, 0]
     saved = json.loads(ids_json(shard, engine.replies.shard_replies((M, 0))))
     engine.replies.replace([])
-    shard.restored = [CachedReply.from_json(kept, (M, 0)) for kept in saved["kept"]]
+    shard.restored_replies = [CachedReply.from_json(kept, (M, 0)) for kept in saved["kept"]]
     restored = Engine(1 << 30, allow_udf=False)
     restored.replace_shards({(M, 0): shard})
     assert run(restored, added(value=5), id=number(0)) == [[0] * 4]

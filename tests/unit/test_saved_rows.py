@@ -30,7 +30,7 @@ from ps2.errors import (
 )
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server import reading, shard_snapshot
-from ps2.server.loading import Loading
+from ps2.server.loading import CheckpointLoader
 from ps2.server.snapshots import save
 from ps2.storage import folders
 from ps2.storage.manifest import LoadMatrix, SaveMatrix
@@ -325,7 +325,7 @@ def test_fill_when_mutation_repeats_then_later_changes_stay(folder, kind):
         make(kind).save(str(folder))
         vector = make(kind).add(5)
         for _ in range(2):
-            Loading(engine).fill(*filling(folder, vector))
+            CheckpointLoader(engine).fill(*filling(folder, vector))
             vector.add(1)
         assert np.array_equal(pull(vector), VALUES + 2)
 
@@ -337,7 +337,7 @@ def test_fill_when_another_call_began_then_only_that_goes_on(folder, kind, monke
     with over(fleet):
         make(kind).save(str(folder))
         vector = make(kind).add(5)
-        loading, really_read, calls = Loading(engine), reading.read_values, []
+        loading, really_read, calls = CheckpointLoader(engine), reading.read_values, []
 
         def read_values(*args):
             if not calls:
@@ -346,7 +346,7 @@ def test_fill_when_another_call_began_then_only_that_goes_on(folder, kind, monke
             return really_read(*args)
 
         monkeypatch.setattr(reading, "read_values", read_values)
-        with pytest.raises(StaleRouteError, match="a later call reads it now"):
+        with pytest.raises(StaleRouteError, match="a later call loads it now"):
             loading.fill(*filling(folder, vector))
         assert np.array_equal(pull(vector), VALUES)
 
@@ -360,7 +360,7 @@ def test_fill_when_the_stage_is_over_then_nothing_is_changed(folder, kind):
         url, load, _, version = filling(folder, vector)
         engine.end_stages("app", 4, [])
         with pytest.raises(StoppedError, match="stage 3 of app is over"):
-            Loading(engine).fill(url, load, RequestId("task", 0, series="app", stage=3), version)
+            CheckpointLoader(engine).fill(url, load, RequestId("task", 0, series="app", stage=3), version)
         assert np.array_equal(pull(vector), VALUES + 5)
 
 

@@ -53,7 +53,7 @@ def test_deltas_of_any_sizes_when_stacked_then_as_a_dict(monkeypatch, most_bytes
     rng, stack, expected = np.random.default_rng(most_bytes), (), {}
     for shift, size in enumerate([50, 1, 3, 200, 0, 7, 7, 7, 1]):
         keys, removed = (np.unique(rng.integers(0, 300, size)) for _ in range(2))
-        stack = tables.stacked(stack, tables.with_removed(keys, values_of(keys, shift), removed, "a delta"))
+        stack = tables.add_newest(stack, tables.delta_table(keys, values_of(keys, shift), removed, "a delta"))
         expected |= dict.fromkeys(removed.tolist(), None) | dict.fromkeys(keys.tolist(), shift)
     requested = readable(np.arange(300))
     out, known = np.zeros((300, WIDTH), np.float32), np.full(300, UNKNOWN, np.uint8)
@@ -359,7 +359,7 @@ def test_lists_of_keys_then_scored_as_the_column(tmp_path, width):
     if width is None:
         np.testing.assert_array_equal(scorer.score([[2], []]), scorer.score([{"ids": [2]}, {"ids": []}]))
     else:
-        with pytest.raises(InputError, match="row 1: expected 3 keys, as the model has, got 2"):
+        with pytest.raises(InputError, match="row 1: expected 3 keys, as in the training rows, got 2"):
             scorer.score([[2, 4, 6], [8, 10]])
 
 

@@ -183,11 +183,11 @@ def test_body_when_too_large_then_413(endpoint, monkeypatch):
 
 def test_keys_when_answer_has_too_many_numbers_then_413(endpoint, monkeypatch):
     """16 MiB of keys would ask for as many numbers as no memory holds."""
-    monkeypatch.setattr(http, "MAX_NUMBERS", 30)
+    monkeypatch.setattr(http, "MAX_VALUES", 30)
     assert endpoint.post("/vectors", json={"keys": [4] * 10})[0] == 200
     for keys in ([4] * 11, [[4] * 11]):
         status, result = endpoint.post("/vectors", json={"keys": keys})
-        error = "expected at most 10 keys, for an answer of 30 numbers; send several requests"
+        error = "expected at most 10 keys, for an answer of 30 values; send several requests"
         assert (status, result["error"]) == (413, error)
 
 

@@ -67,8 +67,8 @@ def test_sums_when_eight_threads_count_at_once_then_are_exact():
     def work():
         for number in range(TIMES):
             meter.begin(16)
-            meter.ran(gather(3), 0.25)  # a power of two: its sums are exact, too
-            meter.ran(Operation("dot", M, 0, (0,)), 0.5, failed=number % 4 == 0)
+            meter.count_operation(gather(3), 0.25)  # a power of two: its sums are exact, too
+            meter.count_operation(Operation("dot", M, 0, (0,)), 0.5, failed=number % 4 == 0)
             meter.end(8, KeyMissError("?") if number % 2 else None)
 
     together(work)
@@ -119,14 +119,14 @@ def test_lock_when_taken_then_who_waits_is_counted(engine, until):
 def test_operation_when_its_name_is_made_up_then_makes_no_series():
     meter = Meter()
     for number in range(100):
-        meter.ran(Operation(f"drop_table_{number}", M, 0), 0.1, failed=True)
+        meter.count_operation(Operation(f"drop_table_{number}", M, 0), 0.1, failed=True)
     assert meter.read().operations == ()
 
 
 def test_series_when_all_operations_ran_then_table_map_and_keys():
     meter = Meter()
     for name in ("map", "keys", "mop", *TABLE):
-        meter.ran(Operation(name, M, 0), 0.1, failed=True)
+        meter.count_operation(Operation(name, M, 0), 0.1, failed=True)
     assert {operation.name for operation in meter.read().operations} == {"map", "keys", *TABLE}
 
 
@@ -136,7 +136,7 @@ def test_series_when_all_operations_ran_then_table_map_and_keys():
 )
 def test_bucket_when_chosen_then_holds_its_upper_end(seconds, bucket):
     meter = Meter()
-    meter.ran(gather(), seconds)
+    meter.count_operation(gather(), seconds)
     assert counts_of(meter, "gather").buckets.index(1) == bucket
 
 
@@ -159,13 +159,13 @@ def test_buckets_when_looked_at_then_ascend_from_10_us_to_10_s():
 )
 def test_keys_when_operation_ran_then_counts_columns_it_names(operation, keys):
     meter = Meter()
-    meter.ran(operation, 0.1)
+    meter.count_operation(operation, 0.1)
     assert counts_of(meter, operation.name).keys == keys
 
 
 def test_keys_when_an_operation_failed_then_are_not_counted():
     meter = Meter()
-    meter.ran(gather(5), 0.1, failed=True)
+    meter.count_operation(gather(5), 0.1, failed=True)
     assert (counts_of(meter, "gather").failures, counts_of(meter, "gather").keys) == (1, 0)
 
 

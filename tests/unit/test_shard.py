@@ -66,7 +66,7 @@ def test_clear_free_when_no_row_is_named_then_clears_all():
 def test_contiguous_rows_when_action_fails_then_rows_stay():
     shard = by_column()
     shard.slots(np.arange(5), create=True)
-    with pytest.raises(ZeroDivisionError), shard.contiguous_rows([0], written=True) as (row,):
+    with pytest.raises(ZeroDivisionError), shard.contiguous_rows([0], write_back=True) as (row,):
         row[:] = 1 / (row.size - 5)
     assert not shard.row(0).any()
 

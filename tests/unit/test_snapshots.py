@@ -136,7 +136,7 @@ def test_copy_when_one_row_is_in_use_then_takes_memory_of_one(snapshots, engine)
 
 def test_copy_when_a_row_in_use_is_not_there_then_error_says_so(snapshots, engine):
     snapshots.freeze("a", LONG_S)
-    with pytest.raises(RecoveryError, match="matrix 1: row 3 is in use, and this server has 3 rows of it"):
+    with pytest.raises(RecoveryError, match="matrix 1: expected row 3, but this server has only 3 rows"):
         snapshots.copy("a", {DENSE: [0, 3]})
     assert not frozen(engine)
 

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from ps2.errors import AuthError, DeadlineError, OpError, PS2Error, UnavailableError
-from ps2.rpc.status import BARE, MAX_METADATA_BYTES, STATUS, from_rpc, to_status
+from ps2.rpc.status import CODE_BY_ERROR, ERROR_BY_CODE, MAX_METADATA_BYTES, from_rpc, to_status
 
 
 def tree(cls=PS2Error):
@@ -48,7 +48,7 @@ def test_error_when_sent_then_it_comes_back_as_itself(cls):
 
 
 def test_table_when_compared_with_error_tree_then_maps_all():
-    assert set(STATUS) == set(tree())
+    assert set(CODE_BY_ERROR) == set(tree())
 
 
 @pytest.mark.parametrize("cls", tree())
@@ -95,7 +95,7 @@ def test_status_when_message_has_lines_then_details_are_last_one():
         (grpc.StatusCode.CANCELLED, UnavailableError),
         (grpc.StatusCode.DEADLINE_EXCEEDED, DeadlineError),
         (grpc.StatusCode.UNAUTHENTICATED, AuthError),
-        *((code, PS2Error) for code in grpc.StatusCode if code not in BARE),
+        *((code, PS2Error) for code in grpc.StatusCode if code not in ERROR_BY_CODE),
     ],
 )
 def test_failure_when_not_from_our_server_then_status_decides(code, cls):

@@ -129,7 +129,7 @@ def test_server_token_when_file_breaks_then_keeps_last_tokens(path, monkeypatch,
     until(lambda: kept.all == (new, old), "both are accepted")
     with caplog.at_level("WARNING"):
         replace_token(path, "short")
-        until(lambda: "the previous token is still used" in caplog.text, "it says so")
+        until(lambda: "the previous tokens stay valid" in caplog.text, "it says so")
     path.unlink()
     assert kept.all == (new, old)
     write_token(path, new)

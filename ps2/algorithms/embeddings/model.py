@@ -19,7 +19,7 @@ from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.number_checks import is_whole
 from ps2.plot_extra import PlotPath, needs_matplotlib, saved
-from ps2.storage.files import resolve_url, write_whole
+from ps2.storage.files import resolve_url, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -172,7 +172,7 @@ class Embedding(ArrayModel):
                     f"{path}: expected names without white space, which ends a name in this format, got {text!r:.100}"
                 )
         fs, root = resolve_url(path, "path")
-        write_whole(fs, root, _word2vec_blocks(texts, self.vectors, binary))
+        write_atomically(fs, root, _word2vec_blocks(texts, self.vectors, binary))
 
     def similar(self, name: Any, n: int = 10) -> list[tuple[Any, float]]:
         """Return the names with the most similar vectors and their cosines, the most similar first.

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import xxhash
 
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageError
-from ps2.storage.arrays import npy
-from ps2.storage.files import reported, resolve_url, write
+from ps2.storage.arrays import npy_bytes
+from ps2.storage.files import recovery_errors, resolve_url, write
 
 A = TypeVar("A", bound="ArrayFiles")
 
@@ -31,11 +31,11 @@ MAX_PICKLED_VALUES = 1 << 14
 def write_arrays(url: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
     """Write arrays, given by file name, to a folder; return the size and checksum of each file for the metadata."""
     fs, root = resolve_url(url)
-    with reported(root, "making the folder"):
+    with recovery_errors(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
     entries = {}
     for name, array in arrays.items():
-        num_bytes, digest = write(fs, f"{root}/{name}", npy(array))
+        num_bytes, digest = write(fs, f"{root}/{name}", npy_bytes(array))
         entries[name] = {"bytes": num_bytes, "xxh3_128": digest}
     return entries
 
@@ -64,7 +64,7 @@ def load_metadata(path: str) -> dict[str, Any]:
     Raise CheckpointMissingError if the folder has no metadata, and CheckpointCorruptError if they are not JSON.
     """
     fs, root = resolve_url(path, "path")
-    with reported(root, "reading the metadata"):
+    with recovery_errors(root, "reading the metadata"):
         folder = f"{root}/metadata"
         files = sorted(fs.ls(folder, detail=False)) if fs.isdir(folder) else []
         parts = [file for file in files if "/part-" in file and not file.endswith(".crc")]
@@ -111,7 +111,7 @@ def save_without_spark(
         "defaultParamMap": {},
         KEY: write_content(path),
     }
-    with reported(root, "writing the metadata"):
+    with recovery_errors(root, "writing the metadata"):
         fs.makedirs(f"{root}/metadata", exist_ok=True)
         write(fs, f"{root}/metadata/part-00000", [f"{json.dumps(metadata)}\n".encode()])
         write(fs, f"{root}/metadata/_SUCCESS", [])

@@ -18,7 +18,7 @@ from ps2.algorithms.frame.array_files import load_metadata as read_metadata
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError, UsageError
 from ps2.run.spark.backend_lookup import active_session, is_connect, with_python
 from ps2.run.spark.files import escaped, file_system_of
-from ps2.storage.files import remove_folder, reported, resolve_url, shared_url, write_whole
+from ps2.storage.files import recovery_errors, remove_folder, resolve_url, shared_url, write_atomically
 
 # Spark's name for the only part of a small text file.
 PART = "part-00000"
@@ -65,10 +65,10 @@ def write_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] |
     """Write the same metadata as ``save_metadata``, but by this process instead of by Spark."""
     text: str = DefaultParamsWriter._get_metadata_to_save(instance, spark, extra, params)
     fs, root = resolve_url(path)
-    with reported(root, "writing the metadata"):
+    with recovery_errors(root, "writing the metadata"):
         fs.makedirs(f"{root}/metadata", exist_ok=True)
-        write_whole(fs, f"{root}/metadata/{PART}", [f"{text}\n".encode()])
-        write_whole(fs, f"{root}/metadata/_SUCCESS", [b""])
+        write_atomically(fs, f"{root}/metadata/{PART}", [f"{text}\n".encode()])
+        write_atomically(fs, f"{root}/metadata/_SUCCESS", [b""])
 
 
 def load_metadata(path: str, spark: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def load_metadata(path: str, spark: Any) -> dict[str, Any]:
     if not is_connect(spark):
         return DefaultParamsReader.loadMetadata(escaped(path), spark.sparkContext)
     fs, root = resolve_url(path)
-    with reported(root, "reading the metadata"):
+    with recovery_errors(root, "reading the metadata"):
         (part, *_) = sorted(file for file in fs.ls(f"{root}/metadata", detail=False) if "/part-" in file)
         return DefaultParamsReader._parseMetaData(fs.cat_file(part).decode().splitlines()[0])
 
@@ -89,7 +89,7 @@ class _Overwriting(MLWriter):
             super()._handleOverwrite(path)
         elif locate(self.sparkSession, path)[1]:
             fs, root = resolve_url(path, "path")
-            with reported(root, "removing the files in it"):
+            with recovery_errors(root, "removing the files in it"):
                 remove_folder(fs, root)
 
 
@@ -249,7 +249,7 @@ def prepare_folder(spark: Any, path: str, overwrite: bool) -> None:
     if exists and not overwrite and (fs.isfile(root) or fs.ls(root)):
         raise ConfigError(f"{path}: there is something already, which only --overwrite replaces")
     try:
-        with reported(root, "making the folder"):
+        with recovery_errors(root, "making the folder"):
             fs.makedirs(root, exist_ok=True)
     except RecoveryError as error:
         raise ConfigError(f"{path}: no model can be saved here: {error}") from error

@@ -22,7 +22,7 @@ from ps2.algorithms.trees.layout import Bools
 from ps2.algorithms.trees.tree import LEAF, Forest, Tree, leaf_range, leaf_tree
 from ps2.array_types import Int64s
 from ps2.errors import UsageError
-from ps2.storage.files import resolve_url, write_whole
+from ps2.storage.files import resolve_url, write_atomically
 
 VERSION = (3, 2, 0)
 # What xgboost stores as the parent of a root, and as the condition of a split by a set.
@@ -38,7 +38,7 @@ ZERO_MARGIN_SCORES = {"logistic": 0.5, "poisson": 1.0}
 def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
     """Write a forest to a file; UsageError: see ``_check_float32``. To xgboost, absent entries are missing."""
     fs, path = resolve_url(url, "path")
-    write_whole(fs, path, [json.dumps(as_xgboost(forest, names)).encode()])
+    write_atomically(fs, path, [json.dumps(as_xgboost(forest, names)).encode()])
 
 
 def as_xgboost(forest: Forest, names: Sequence[str] = ()) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import cloudpickle
 
 from ps2.errors import ConfigError
-from ps2.storage.files import reported, resolve_url
+from ps2.storage.files import recovery_errors, resolve_url
 
 
 def escaped(path: str) -> str:
@@ -76,7 +76,7 @@ class ClientFiles:
 
     def exists(self, path: str) -> bool:
         fs, root = resolve_url(path)
-        with reported(path, "reading"):
+        with recovery_errors(path, "reading"):
             return bool(fs.exists(root))
 
     def exists_uri(self, uri: str) -> bool:
@@ -84,14 +84,14 @@ class ClientFiles:
 
     def names(self, folder: str) -> list[str]:
         fs, root = resolve_url(folder)
-        with reported(folder, "listing"):
+        with recovery_errors(folder, "listing"):
             fs.invalidate_cache()
             entries = fs.ls(root, detail=False) if fs.exists(root) else []
         return [entry.rstrip("/").rpartition("/")[2] for entry in entries]
 
     def text(self, path: str) -> str:
         fs, root = resolve_url(path)
-        with reported(path, "reading"), fs.open(root, "rb") as file:
+        with recovery_errors(path, "reading"), fs.open(root, "rb") as file:
             content: bytes = file.read()
         return content.decode()
 
@@ -99,7 +99,7 @@ class ClientFiles:
         """Delete a file, and its checksum, which Hadoop writes next to files on local disks."""
         fs, root = resolve_url(path)
         folder, _, name = root.rpartition("/")
-        with reported(path, "deleting"):
+        with recovery_errors(path, "deleting"):
             for file in (root, f"{folder}/.{name}.crc"):
                 if fs.exists(file):
                     fs.rm_file(file)

@@ -25,7 +25,7 @@ from ps2.errors import ConfigError, PS2Error, UnavailableError
 from ps2.processes import wait_readable
 from ps2.programs import command, import_path
 from ps2.rpc.launcher_control import ContainerReport, LauncherControl
-from ps2.transport.connection import unreachable
+from ps2.transport.connection import unreachable_error
 from ps2.version import __version__
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def own_address(launcher: str) -> str:
         with socket.create_connection((host, port), timeout=10) as probe:
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise unreachable("the fleet's launcher", launcher, error) from error
+        raise unreachable_error("the fleet's launcher", launcher, error) from error
 
 
 def listen_address(own_host: str, previous: str) -> str:
