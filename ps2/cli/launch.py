@@ -24,14 +24,14 @@ from ps2.config import (
     TOKEN_FILE_VARIABLE,
     Binding,
     FleetConfig,
-    host_of,
+    encryption_warning,
+    host_from_text,
     is_loopback,
     is_wildcard,
     join_address,
     new_token,
     read_token,
     split_address,
-    unencrypted,
     write_token,
 )
 from ps2.errors import AuthError, ConfigError, LaunchError, PS2Error, UnavailableError
@@ -162,7 +162,7 @@ def launch(
     from ps2.server.memory import available_bytes
     from ps2.transport.tls import check_serving
 
-    host = None if host is None else host_of(host, "--host")
+    host = None if host is None else host_from_text(host, "--host")
     if on == "spark":
         for option, value in (("--metrics-port", metrics_port), ("--data-port", data_port)):
             if value is not None:
@@ -305,7 +305,7 @@ def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -
         for index, server in enumerate(fleet.servers)
     ]
     lines = [*description(fleet, "running", texts, detach), f"logs    {fleet.folder}"]
-    if (warning := unencrypted(fleet.tls, *(server.address for server in fleet.servers))) is not None:
+    if (warning := encryption_warning(fleet.tls, *(server.address for server in fleet.servers))) is not None:
         lines += ["", f"warning: {warning}"]
     if not all(is_loopback(split_address(server.address)[0]) for server in fleet.servers):
         lines += ["", COPY_ADVICE]

@@ -157,7 +157,7 @@ def server(
         announce=announce,
         drain_s=drain,
         # Read certificates from pipes now, as a pipe can be read only once.
-        tls=tls if tls is None or tls.lasting else tls.current(),
+        tls=tls if tls is None or tls.are_regular else tls.current(),
     )
     token = None if token_file is None else watch_token_file(token_file)
     serve(

@@ -70,7 +70,7 @@ def limit_wait(connection: Connection, timeout_s: float) -> None:
 def wait_until(connection: Connection, deadline_s: float) -> None:
     """Let the next call block until the deadline; in the main thread only briefly, so that signal handlers can run."""
     left_s = max(MIN_TIMEOUT_S, deadline_s - time.monotonic())
-    connection.settimeout(min(left_s, POLL_S) if SHIELD.is_up else left_s)
+    connection.settimeout(min(left_s, POLL_S) if SHIELD.is_active else left_s)
 
 
 def send_some(connection: Connection, views: list[memoryview], flags: int = 0) -> None:
