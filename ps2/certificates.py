@@ -29,7 +29,7 @@ class Pems:
         cert: PEM: this process's certificate and the intermediate certificates.
         key: PEM: the private key of that certificate.
         ca: PEM: the trusted certificate authorities.
-        name: the host name in the certificates of all processes; "": each certificate has the name of its process's host.
+        name: the host name in the certificates of all processes; "": each certificate names its process's host.
     """
 
     cert: str = ""

@@ -41,7 +41,7 @@ class WireConfig:
     Attributes:
         block_bytes: larger calls are split into requests of about this size, sent without waiting for replies. Above
             4 MiB throughput does not grow. With 4 MiB, the buffers of both sides fit into the processor's cache.
-        request_limit_bytes: maximum size of the arrays of one request; a server keeps them in memory while it runs the request.
+        request_limit_bytes: maximum size of the arrays of one request; a server keeps them in memory until it answers.
         keepalive_s: a data connection is closed after this time without any data, a gRPC connection after
             ``keepalive_s + keepalive_timeout_s``. So calls fail if a process is stopped or a cable is cut, but wait for
             a slow server.
@@ -95,7 +95,7 @@ class ServerConfig:
 
     Attributes:
         listen: ``host:port``, or ``host:first-last`` for the first free port; port 0 means any.
-        data_ports: ports for data connections, which do not use gRPC; the first free port is used; 0 means any.
+        data_ports: ports for data connections, which do not use gRPC; the first free one is used; 0 means any.
         advertise: host by which others reach the server, if it differs from the host in ``listen``.
         memory_limit_bytes: maximum memory of all shards and unfinished requests together.
         threads: maximum number of concurrent gRPC requests. Each data connection has a thread of its own.
@@ -104,7 +104,7 @@ class ServerConfig:
         metrics_port: port of the Prometheus metrics, on the host that the server listens on; 0: any free port; None: no
             metrics. None is the default, as metrics can be read without a token.
         ops: modules that declare operations (docs/kernels.md), in addition to those of installed packages.
-        announce: file descriptor to which the server writes its address when it listens; None: the address is not written.
+        announce: file descriptor to which the server writes its address when it listens; None: it does not write it.
         orphan_timeout_s: a server with a master ends after this time without an answer from the master. A server that
             ends with its parent process ignores this setting: the parent may be paused, and then runs again.
         drain_s: after SIGTERM, maximum wait for the coordinator to move the server's data to safety.
@@ -305,6 +305,6 @@ def encryption_warning(tls: object | None, *addresses: str) -> str | None:
     if tls is not None or not remote_hosts:
         return None
     return (
-        f"{remote_hosts[0]} is not loopback, and connections to it are not encrypted; --tls-cert, --tls-key and --tls-ca, "
-        "or PS2Conf(tlsCert=..., tlsKey=..., tlsCa=...), encrypt them, see docs/security.md"
+        f"{remote_hosts[0]} is not loopback, and connections to it are not encrypted; --tls-cert, --tls-key and "
+        "--tls-ca, or PS2Conf(tlsCert=..., tlsKey=..., tlsCa=...), encrypt them, see docs/security.md"
     )

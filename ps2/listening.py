@@ -57,7 +57,7 @@ def listening_socket(host: str, ports: Sequence[int], backlog: int) -> socket.so
 def resolve(host: str, port: int) -> tuple[int, Any]:
     """Return the family and the address to listen on; raise OSError if ``host`` has no address of this machine.
 
-    If ``host`` is a name, it stands for the first of its addresses that this machine has. ``::`` means all IPv4 and IPv6
+    A name stands for the first of its addresses that this machine has. ``::`` means all IPv4 and IPv6
     addresses; without IPv6, all IPv4 addresses.
     """
     if is_wildcard(host) and ":" in host and not has_ipv6():

@@ -80,7 +80,10 @@ def run(
 
     with contextlib.ExitStack() as undo:
         fleet = claim(
-            name, ProcessId.of(os.getpid()), token_file.absolute() if token_file is not None else None, servers.tls
+            name,
+            ProcessId.from_pid(os.getpid()),
+            token_file.absolute() if token_file is not None else None,
+            servers.tls,
         )
         undo.callback(remove, fleet)
         if token_file is None:

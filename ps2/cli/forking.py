@@ -24,7 +24,7 @@ from ps2.cli.main import main
 from ps2.ops.kernels import total
 from ps2.ops.modules import GROUP
 from ps2.processes import wait_readable
-from ps2.programs import entries_of
+from ps2.programs import installed_entry_points
 from ps2.server.fast_path_compiled import is_compiled, load
 
 PARENT_CHECK_S = 0.5
@@ -47,7 +47,7 @@ def fork_request(parent: int) -> dict[str, Any] | None:
         else:
             # Read the packages' operations on the driver's path before the fork, once for all servers.
             sys.path[:] = request["start"]["path"]
-            entries_of(GROUP)
+            installed_entry_points(GROUP)
             try:
                 pid = os.fork()
             except OSError as error:

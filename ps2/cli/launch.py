@@ -200,7 +200,7 @@ def launch(
     _check_not_replaced(name)
     stop_request = StopRequest()
     with contextlib.ExitStack() as undo:
-        fleet = claim(name, ProcessId.of(os.getpid()), token_file, tls)
+        fleet = claim(name, ProcessId.from_pid(os.getpid()), token_file, tls)
         undo.callback(remove, fleet)
         if token_file is None:
             write_token(fleet.token_file, new_token())

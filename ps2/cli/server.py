@@ -164,6 +164,6 @@ def server(
         config,
         token,
         Home(master, index) if master else None,
-        Parent(ProcessId.of(exit_with_parent), scratch) if exit_with_parent is not None else None,
+        Parent(ProcessId.from_pid(exit_with_parent), scratch) if exit_with_parent is not None else None,
         lambda wire: FleetNetwork(token, wire),
     )

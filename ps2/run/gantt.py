@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from ps2.errors import ConfigError
-from ps2.plot_style import BLUE, GREEN, GREY, NOTE, PINK, SKY, SMALL, TICK, axes_for, style
+from ps2.plot_style import BLUE, GREEN, GREY, NOTE_COLOR, PINK, SKY, SMALL, TICK, axes_for, style
 from ps2.run.timeline import (
     NAMES,
     ROW_ORDER,
@@ -255,7 +255,15 @@ def _label_cut_ends(axes: Axes, rows_s: Span, view_s: Span) -> None:
         cut_off.append((1, "right", f"outside of clocks until {rounded(rows_s[1])} s ▶"))
     for x, side, label in cut_off:
         axes.annotate(
-            label, (x, 0), (0, -22), "axes fraction", "offset points", ha=side, va="top", fontsize=SMALL, color=NOTE
+            label,
+            (x, 0),
+            (0, -22),
+            "axes fraction",
+            "offset points",
+            ha=side,
+            va="top",
+            fontsize=SMALL,
+            color=NOTE_COLOR,
         )
 
 

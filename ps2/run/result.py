@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps2.errors import NotFoundError
-from ps2.plot_extra import PlotPath, needs_matplotlib, saved
+from ps2.plot_extra import PlotPath, needs_matplotlib, save_plot
 from ps2.rpc.run_control import Logged
 from ps2.run.summary import RunTimes, shares_by_category, summary, summary_parts
 from ps2.run.timeline import FIELDS, ClockTable, rounded, rows
@@ -194,4 +194,4 @@ class RunResult(Sequence[Any]):
         """
         with needs_matplotlib("plot"):
             from ps2.run.gantt import draw
-        return saved(draw(self._tables, self.staleness, clocks, ax), path)
+        return save_plot(draw(self._tables, self.staleness, clocks, ax), path)

@@ -28,7 +28,7 @@ from ps2.data.columns import IMPUTE
 from ps2.data.row_spill import Spilled
 from ps2.errors import InputError
 from ps2.formats import short_time
-from ps2.plot_extra import PlotPath, needs_matplotlib, saved
+from ps2.plot_extra import PlotPath, needs_matplotlib, save_plot
 from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.errors import plain_job_errors
 from ps2.run.spark.jvm import metrics_of
@@ -316,7 +316,7 @@ class HistorySummary:
         """
         with needs_matplotlib("plot"):
             from ps2.algorithms.frame.plotting import draw_losses
-        return saved(draw_losses(self._history, ax), path)
+        return save_plot(draw_losses(self._history, ax), path)
 
     def _repr_html_(self) -> str:
         return history_html(self._history)

@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ps2.errors import ConfigError
-from ps2.programs import hiding
+from ps2.programs import shadowing_files
 from ps2.version import __version__
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
     python = (chosen or sys.executable or DEFAULT) if is_default else spark_context.pythonExec
     environment = {**os.environ, **spark_context.environment}
     fault = _fault(python, environment, folders)
-    hidden = hiding(os.getcwd()) if fault is not None else []
+    hidden = shadowing_files(os.getcwd()) if fault is not None else []
     if hidden and hasattr(sys.flags, "safe_path"):
         # Spark starts the workers in the current folder, which comes first in their import path.
         fault = _fault(python, {SAFE_PATH_VARIABLE: "1", **environment}, folders)
