@@ -42,7 +42,7 @@ class WireConfig:
         block_bytes: larger calls are split into requests of about this size, sent without waiting for replies. Above
             4 MiB throughput does not grow. With 4 MiB, the buffers of both sides fit into the processor's cache.
         request_limit_bytes: maximum size of the arrays of one request; a server keeps them in memory until it answers.
-        keepalive_s: a data connection is closed after this time without any data, a gRPC connection after
+        keepalive_s: a data connection is closed after this time without data or a reply to a probe, a gRPC one after
             ``keepalive_s + keepalive_timeout_s``. So calls fail if a process is stopped or a cable is cut, but wait for
             a slow server.
         keepalive_timeout_s: maximum time for the answer to a ping.

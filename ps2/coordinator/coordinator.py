@@ -86,7 +86,7 @@ class Coordinator:
         self.active_run = ActiveRun()
         with contextlib.ExitStack() as undo:
             active = self.active_run
-            self._log = JsonLog(lambda: {"fleet": id, **active.logged()})
+            self._log = JsonLog(lambda: {"fleet": id, **active.log_fields()})
             undo.callback(self._log.close)
             if log_format() == JSON:  # the loggers ``ps2.*`` of this process print JSON
                 self._log.open()
