@@ -132,7 +132,7 @@ class Worker:
         fetch: Fetch | None = None,
         at: At | None = None,
     ) -> Iterator[Turn]:
-        """Yield turns. In a turn, this worker has a block of the model exclusively; in a rotation, it has each block once.
+        """Yield turns. In a turn, only this worker has a certain block of a model; a rotation gives it each block once.
 
         Model rotation (Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation"). The
         caller defines the blocks; in a turn, it must change only the turn's block. All changes of a block's last owner

@@ -31,7 +31,7 @@ from ps2.formats import short_time
 from ps2.plot_extra import PlotPath, needs_matplotlib, save_plot
 from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.errors import plain_job_errors
-from ps2.run.spark.jvm import metrics_of
+from ps2.run.spark.jvm import evaluator_metrics
 from ps2.text_tables import Column as TextColumn
 from ps2.text_tables import Table, named_values, to_html
 
@@ -100,7 +100,7 @@ class Summary:
         }
         renamed = predictions.select(*(value.alias(role) for role, value in values.items()))
         with plain_job_errors():
-            return _PlainMetrics(metrics_of(evaluator, renamed))
+            return _PlainMetrics(evaluator_metrics(evaluator, renamed))
 
 
 def finite_number(frame: DataFrame, name: str) -> Column:
