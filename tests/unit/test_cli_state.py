@@ -128,7 +128,7 @@ def test_remove_when_a_later_fleet_has_the_name_then_leaves_it():
 
 def test_find_when_only_others_are_there_then_names_them():
     state.claim("b", ME, None)
-    with pytest.raises(UnavailableError, match="known here: --name b"):
+    with pytest.raises(UnavailableError, match="launched here: --name b"):
         state.find("a")
 
 

@@ -406,6 +406,6 @@ def _check_version(session: Any) -> None:
     version = tuple(int(part) for part in re.findall(r"\d+", str(session.version))[:2])
     if version < OLDEST_VERSION:
         raise ConfigError(
-            f"Spark Connect {session.version}: PS2 needs a server of Spark {'.'.join(map(str, OLDEST_VERSION))} or later; "
-            "with an older server, make the SparkSession without remote()"
+            f"Spark Connect {session.version}: PS2 needs a server of Spark {'.'.join(map(str, OLDEST_VERSION))} or "
+            "later; with an older server, make the SparkSession without remote()"
         )

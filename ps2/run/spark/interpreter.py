@@ -31,8 +31,8 @@ VERSIONS = re.compile(r"(\d+\.\d+) (\S+)")
 CHECK_TIMEOUT_S = 60.0
 # Packages that PS2's tasks need.
 MISSING = re.compile(r"No module named '(ps2|numpy|scipy|numba|pandas|pyarrow|grpc)'")
-# The setting of the daemon's module applies to all interpreters of an application, but DataFrames that exist already may
-# use an interpreter without ps2. So later tasks run this program as their interpreter, which replaces the module.
+# The setting of the daemon's module applies to all interpreters of an application, but earlier DataFrames may use
+# an interpreter without ps2. So later tasks run this program as their interpreter, which replaces the module.
 PROGRAM = "ps2-python"
 PROGRAM_TEXT = """\
 #!/bin/sh
@@ -50,8 +50,8 @@ _checked: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
     """Let local tasks run with this interpreter, or check the interpreter that the user has chosen.
 
-    If it raises ConfigError, nothing has changed. On a cluster, only failed tasks show that an interpreter is unsuitable
-    (``python_error``). ``folders`` are the workers' import folders; the first one belongs to this application.
+    If it raises ConfigError, nothing has changed. On a cluster, only failed tasks show that an interpreter is
+    unsuitable (``python_error``). ``folders`` are the workers' import folders; the first belongs to this application.
     """
     if not spark_context.master.startswith("local") or is_checked(spark_context):
         return
