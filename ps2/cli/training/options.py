@@ -240,6 +240,8 @@ def _checking_callback(setting: Setting[Any]) -> Callable[[click.Context, click.
     """Return the callback of a param's option. It converts and checks the value by the setting's declaration."""
 
     def check(context: click.Context, option: click.Parameter, value: Any) -> Any:
+        if value is None:  # the option is not set
+            return None
         if isinstance(value, str) and hasattr(setting.kind, "__args__"):  # list[int], ...
             (kind,) = setting.kind.__args__
             base = click.types.convert_type(kind)
