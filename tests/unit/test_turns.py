@@ -234,7 +234,7 @@ def test_rotate_when_fetch_returns_no_reads_then_it_is_refused(start_worker, fet
 
 def test_pull_when_nothing_was_asked_for_then_it_is_refused(start_worker):
     worker, _ = start_worker(1)
-    with pytest.raises(UsageError, match="expected worker.rotate.*fetch="):
+    with pytest.raises(UsageError, match=r"expected worker.rotate.*fetch="):
         next(iter(worker.rotate(BLOCKS))).pull()
 
 
