@@ -299,7 +299,7 @@ class Binding:
         return replace(self, advertised=loopback if is_wildcard(self.host) else self.host)
 
 
-def encryption_warning(tls: object | None, *addresses: str) -> str | None:
+def tls_warning(tls: object | None, *addresses: str) -> str | None:
     """Return a warning if processes communicate with other hosts without TLS, else None."""
     remote_hosts = [host for host, _ in map(split_address, addresses) if not is_loopback(host)]
     if tls is not None or not remote_hosts:

@@ -24,7 +24,6 @@ from ps2.config import (
     TOKEN_FILE_VARIABLE,
     Binding,
     FleetConfig,
-    encryption_warning,
     host_from_text,
     is_loopback,
     is_wildcard,
@@ -32,6 +31,7 @@ from ps2.config import (
     new_token,
     read_token,
     split_address,
+    tls_warning,
     write_token,
 )
 from ps2.errors import AuthError, ConfigError, LaunchError, PS2Error, UnavailableError
@@ -305,7 +305,7 @@ def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -
         for index, server in enumerate(fleet.servers)
     ]
     lines = [*description(fleet, "running", texts, detach), f"logs    {fleet.folder}"]
-    if (warning := encryption_warning(fleet.tls, *(server.address for server in fleet.servers))) is not None:
+    if (warning := tls_warning(fleet.tls, *(server.address for server in fleet.servers))) is not None:
         lines += ["", f"warning: {warning}"]
     if not all(is_loopback(split_address(server.address)[0]) for server in fleet.servers):
         lines += ["", COPY_ADVICE]

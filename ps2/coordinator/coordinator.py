@@ -16,7 +16,7 @@ from ps2.client.fleet import FleetRef, derived_token, token_id
 from ps2.client.network import FleetNetwork
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
-from ps2.config import Binding, WireConfig, encryption_warning, join_address, read_token
+from ps2.config import Binding, WireConfig, join_address, read_token, tls_warning
 from ps2.coordinator.application import Application, driver_binding, driver_secret, start_python
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.fleet import Fleet, with_restore
@@ -92,7 +92,7 @@ class Coordinator:
                 self._log.open()
             if conf.tls is not None:
                 check_serving(conf.tls, binding.advertised)
-            elif (warning := encryption_warning(None, join_address(binding.host, 0), *conf.addresses)) is not None:
+            elif (warning := tls_warning(None, join_address(binding.host, 0), *conf.addresses)) is not None:
                 log.warning("%s", warning)
             python = start_python(spark, conf)
             network = FleetNetwork(tokens.fleet, WireConfig(tls=conf.tls))
