@@ -216,14 +216,14 @@ def split_listen(listen: str, setting: str = "address") -> tuple[str, range]:
         raise ConfigError(
             f"{setting}: expected HOST:PORT, with IPv6 addresses in brackets ([::1]:7070), got {listen!r}"
         )
-    return host_from_text(host, error_text), ports_from_text(ports, error_text)
+    return read_host(host, error_text), read_ports(ports, error_text)
 
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def host_from_text(text: str, setting: str) -> str:
+def read_host(text: str, setting: str) -> str:
     """Return a host (a name or an address) without the brackets of IPv6; raise ConfigError, which names ``setting``."""
     host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     is_plain = bool(host) and not any(char.isspace() or char in "[]/,@" for char in host)
@@ -232,7 +232,7 @@ def host_from_text(text: str, setting: str) -> str:
     return host
 
 
-def ports_from_text(text: str, setting: str) -> range:
+def read_ports(text: str, setting: str) -> range:
     """Read a port (0 for any free port) or a range ``first-last``; raise ConfigError."""
     first, dash, last = text.partition("-")
     if not text.isascii() or not first.isdecimal() or not (last.isdecimal() or not dash):
@@ -246,7 +246,7 @@ def ports_from_text(text: str, setting: str) -> range:
 
 
 def ports_text(ports: range) -> str:
-    """Return ports in the form that ``ports_from_text`` reads."""
+    """Return ports in the form that ``read_ports`` reads."""
     return str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"
 
 

@@ -80,12 +80,8 @@ def run(
     from ps2.processes import ProcessId
 
     with contextlib.ExitStack() as undo:
-        fleet = claim(
-            name,
-            ProcessId.from_pid(os.getpid()),
-            token_file.absolute() if token_file is not None else None,
-            servers.tls,
-        )
+        file = None if token_file is None else token_file.absolute()
+        fleet = claim(name, ProcessId.from_pid(os.getpid()), file, servers.tls)
         undo.callback(remove, fleet)
         if token_file is None:
             write_token(fleet.token_file, servers.token)
@@ -124,8 +120,7 @@ class ContainerFleet:
         """Start all servers, and wait until they listen; return their addresses by index.
 
         Raises:
-            LaunchError: a server does not start, or servers do not start in time; the message contains the cluster's
-                reason.
+            LaunchError: servers do not start, or not in time; the message contains the cluster's reason.
             KeyboardInterrupt: the user has requested to stop.
         """
         for index in range(self.launcher.servers):

@@ -24,11 +24,11 @@ from ps2.config import (
     TOKEN_FILE_VARIABLE,
     Binding,
     FleetConfig,
-    host_from_text,
     is_loopback,
     is_wildcard,
     join_address,
     new_token,
+    read_host,
     read_token,
     split_address,
     tls_warning,
@@ -162,7 +162,7 @@ def launch(
     from ps2.server.memory import available_bytes
     from ps2.transport.tls import check_serving
 
-    host = None if host is None else host_from_text(host, "--host")
+    host = None if host is None else read_host(host, "--host")
     if on == "spark":
         for option, value in (("--metrics-port", metrics_port), ("--data-port", data_port)):
             if value is not None:

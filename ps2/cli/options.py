@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ps2.certificates import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, NAME_VARIABLE, TlsFiles, tls_files
-from ps2.config import MAX_BYTES, host_from_text, is_wildcard, ports_from_text, split_address, split_listen
+from ps2.config import MAX_BYTES, is_wildcard, read_host, read_ports, split_address, split_listen
 from ps2.errors import ConfigError
 
 Command = Callable[..., Any]
@@ -59,7 +59,7 @@ def parse_bytes(text: str) -> int:
 
 def parse_ports(context: click.Context, option: click.Parameter, text: str) -> range:
     """Parse a port, or a range FIRST-LAST."""
-    return ports_from_text(text, option.opts[0])
+    return read_ports(text, option.opts[0])
 
 
 def parse_listen(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -78,7 +78,7 @@ def parse_address(context: click.Context, option: click.Parameter, text: str | N
 
 def parse_host(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
     """Parse the advertised host, which is no wildcard; an IPv6 address can have brackets."""
-    host = None if text is None else host_from_text(text, option.opts[0])
+    host = None if text is None else read_host(text, option.opts[0])
     if host is not None and is_wildcard(host):
         raise ConfigError(f"{option.opts[0]}: expected a name or address that reaches this host, got {text}")
     return host

@@ -1,7 +1,4 @@
-"""Draws the workers' times as a Gantt chart. Needs matplotlib, but no display.
-
-A lane is the horizontal strip of one rank.
-"""
+"""Draws the workers' times as a Gantt chart, with a lane for each rank. Needs matplotlib, but no display."""
 
 from __future__ import annotations
 
@@ -35,8 +32,7 @@ from ps2.run.timeline import (
 Floats = NDArray[np.float64]
 Span = tuple[float, float]  # begin and end, in seconds
 
-# With more ranks, ``shown_ranks`` selects some.
-MAX_LANES = 32
+MAX_LANES = 32  # with more ranks, ``shown_ranks`` selects some
 WIDTH_IN = 12.0
 # The maximum number of columns in a lane, about its width in pixels; the minimum number of rows in a column.
 MAX_COLUMNS = 1200
@@ -72,7 +68,7 @@ LABELS = {"outside": "outside of clocks"}
 ALWAYS_IN_LEGEND = ("compute", "pull", "push", "wait", "onClock", "outside")
 # The height of a lane's bars, as a fraction of the lane.
 HEIGHT = 0.8
-# The height of the band below the bars, which shows the blocks of a rotation. Blocks far apart have the same colour.
+# The height of the band below the bars, whose colours show the blocks of a rotation; colours repeat.
 BAND = 0.08
 BLOCK_COLORS = colormaps["Set3"].colors  # type: ignore[attr-defined]
 
