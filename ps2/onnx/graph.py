@@ -197,7 +197,7 @@ def _with_integer_categories(graph: Graph, trees: Sequence[Tree]) -> str:
         is_cut[tree.feature[~has_set & (tree.feature != LEAF)]] = True
     if (is_set & is_cut).any():
         raise UsageError(
-            f"export: feature {np.argmax(is_set & is_cut)} is split both by thresholds and by sets of categories"
+            f"export: feature {np.argmax(is_set & is_cut)} is split by thresholds and by sets of categories"
         )
     if not is_set.any():
         return FEATURES

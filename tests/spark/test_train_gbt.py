@@ -276,7 +276,7 @@ def test_gbt_when_driver_was_killed_then_restore_gets_same_trees(
 
 WRONG_ROWS = {
     "one": ([], "expected two different values, got 1"),
-    "three": ([], "expected two different values, got 10, 20, 30; --task multiclass or --task regression takes more"),
+    "three": ([], "expected two different values, got 10, 20, 30; --task multiclass and --task regression accept more"),
     "negative": (["--task", "regression", "--loss", "poisson"], "expected counts for loss 'poisson'"),
 }
 

@@ -275,7 +275,7 @@ def test_train_when_java_is_missing_then_says_what_to_install(variables, tmp_pat
 
 def test_gbt_when_binary_task_has_three_labels_then_says_tasks():
     rows = LabelledRows("rows", None, {10.0: 1, 20.0: 1, 30.0: 1})
-    with pytest.raises(InputError, match="got 10, 20, 30; --task multiclass or --task regression takes more"):
+    with pytest.raises(InputError, match="got 10, 20, 30; --task multiclass and --task regression accept more"):
         GBTCommand(None, {}, {"task": "binary"}).classes(rows)
 
 
