@@ -261,7 +261,7 @@ def bare(ratings: Ratings) -> float:
     with ThreadPoolExecutor(WORKERS) as threads:
         for iteration in range(1, ITERATIONS + 1):
             began_s = time.monotonic()
-            turns = np.stack([layout.rotation.turns_of(0, iteration, rank) for rank in range(WORKERS)], axis=1)
+            turns = np.stack([layout.rotation.worker_blocks(0, iteration, rank) for rank in range(WORKERS)], axis=1)
             for turn in turns.tolist():
                 list(threads.map(take, range(WORKERS), turn, [iteration] * WORKERS))
             seconds.append(time.monotonic() - began_s)

@@ -21,7 +21,7 @@ from ps2.client import plans, requests
 from ps2.client.network import FleetNetwork
 from ps2.config import WireConfig, split_address
 from ps2.errors import PS2Error
-from ps2.listening import open_files
+from ps2.listening import raise_file_limit
 from ps2.protocol.messages import PROTOCOL_VERSION, Request, RequestId
 from ps2.protocol.pb import run_pb2 as pb
 from ps2.protocol.pb import server_pb2
@@ -133,7 +133,7 @@ class Worker:
 def main() -> None:
     """Connect all workers, then let each enter its clocks as soon as it may."""
     load = Load(**json.loads(os.environ["PS2_SCALE"]))
-    open_files()
+    raise_file_limit()
     positions = _places(load)
     waiting = selectors.DefaultSelector()
     for rank in load.ranks:

@@ -1,4 +1,4 @@
-"""PS2: a parameter server that runs beside Apache Spark.
+"""PS2: a parameter server for programs on Apache Spark.
 
 Names load on first use, so that a server process never imports what only drivers need.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ps2.run.worker import Worker
     from ps2.storage.saved_arrays import load_numpy
 
-_HOME = {
+_MODULES = {
     "DCV": "ps2.client.dcv",
     "DCVMatrix": "ps2.client.matrix",
     "EmbeddingTable": "ps2.client.embedding_table",
@@ -68,5 +68,5 @@ __all__ = [
     "op",
 ]
 
-if not TYPE_CHECKING:  # type checkers look for unknown names themselves
-    __getattr__, __dir__ = _lazy_names(__name__, _HOME)
+if not TYPE_CHECKING:  # a type checker would accept every name if it saw __getattr__
+    __getattr__, __dir__ = _lazy_names(__name__, _MODULES)

@@ -16,19 +16,20 @@ CA_VARIABLE = "PS2_TLS_CA"
 NAME_VARIABLE = "PS2_TLS_NAME"
 # Only commands read these variables. A server that another process starts gets certificates explicitly.
 VARIABLES = (CERT_VARIABLE, KEY_VARIABLE, CA_VARIABLE, NAME_VARIABLE)
-# Certificates travel in one environment variable, and through pipes.
+# The maximum size of one certificate file. The text of all three is passed in one environment variable, for which Linux
+# allows 128 KiB.
 MAX_FILE_BYTES = 32 << 10
 
 
 @dataclass(frozen=True)
 class Pems:
-    """The contents of certificate files, as tasks and containers get them; "" means not given.
+    """The contents of certificate files, in the form that is sent to tasks and containers; "" means not given.
 
     Attributes:
         cert: PEM: this process's certificate and the intermediate certificates.
         key: PEM: the private key of that certificate.
         ca: PEM: the trusted certificate authorities.
-        name: the host name in the certificates of all processes; "": each certificate has the name of its host.
+        name: the host name in the certificates of all processes; "": each certificate names its process's host.
     """
 
     cert: str = ""
@@ -50,7 +51,7 @@ class Tls(Protocol):
     def name(self) -> str: ...
 
     def current(self) -> Pems:
-        """Return the current certificates; ConfigError, AuthError: a file is unusable."""
+        """Return the current certificates. Raises ConfigError or AuthError if a file is unusable."""
         ...
 
 
@@ -70,7 +71,7 @@ class TlsFiles:
             raise ConfigError(f"the private key {self.key} needs its certificate; give --tls-cert (tlsCert)")
 
     @property
-    def lasting(self) -> bool:
+    def are_regular(self) -> bool:
         """True if the files can be read repeatedly; a pipe cannot."""
         return all(os.path.isfile(path) for path in (self.cert, self.key, self.ca) if path)
 
@@ -82,7 +83,7 @@ class TlsFiles:
     def arguments(self) -> list[str]:
         """Return the files as options of ``ps2``."""
         options = {"--tls-cert": self.cert, "--tls-key": self.key, "--tls-ca": self.ca, "--tls-name": self.name}
-        return [word for option, value in options.items() if value for word in (option, value)]
+        return [argument for option, value in options.items() if value for argument in (option, value)]
 
     def current(self) -> Pems:
         return _read(self, tuple(file_stamp(path) for path in (self.cert, self.key, self.ca)))
@@ -92,19 +93,19 @@ class TlsFiles:
 
 
 def tls_files(cert: str | None, key: str | None, ca: str | None, name: str | None) -> TlsFiles | None:
-    """Return the files that options name; None: they name none, so TLS is off. ConfigError: a file is missing."""
+    """Return the certificate files of these options; None (TLS is off) if no option is set. Raises ConfigError."""
     files = TlsFiles(cert or "", key or "", ca or "", name or "")
     if not (files.cert or files.ca):
         if files.name:
-            raise ConfigError("--tls-name (tlsName) goes with certificates; give --tls-ca (tlsCa)")
+            raise ConfigError("--tls-name (tlsName) needs certificates; give --tls-ca (tlsCa)")
         return None
     return files.absolute()
 
 
 def check_private(label: str, name: str, status: os.stat_result) -> None:
-    """Raise ConfigError, which begins with ``label``, if other users can read a secret, as ssh does for keys.
+    """Raise ConfigError if other users can access a secret file, as ssh does for keys; ``label`` begins the message.
 
-    A file of another user may be readable by its group, as mounted secrets are.
+    If the file belongs to another user, this process's group may read the file: mounted secrets have such permissions.
     """
     mode = stat.S_IMODE(status.st_mode)
     if mode & (0o077 if status.st_uid == os.getuid() else 0o007):
@@ -124,7 +125,7 @@ def _read(files: TlsFiles, stamps: tuple[tuple[int, ...] | None, ...]) -> Pems:
 
 
 def file_stamp(path: str) -> tuple[int, ...] | None:
-    """Return numbers that differ after any change of a file; None if there is no file."""
+    """Return a file's modification time, inode and size, which differ after a change; None if there is no file."""
     try:
         status = os.stat(path)
     except OSError:

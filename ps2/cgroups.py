@@ -21,17 +21,17 @@ ESCAPED = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True)
 class _Group:
-    """One control group: its folder, and True for version 2."""
+    """One control group: its folder, and whether the group is of cgroups version 2."""
 
     folder: Path
     is_v2: bool
 
-    def number(self, name: str) -> int | None:
-        """Return the number in a file; None if it holds no number ("max")."""
+    def read_number(self, name: str) -> int | None:
+        """Return the number in a file of the group; None if the file has no number ("max")."""
         text = _read(self.folder / name).strip()
         return int(text) if text.lstrip("-").isdecimal() else None
 
-    def stat(self, name: str) -> int | None:
+    def read_stat(self, name: str) -> int | None:
         """Return a number from the file memory.stat; None if it is missing."""
         for line in _read(self.folder / "memory.stat").splitlines():
             key, _, value = line.partition(" ")
@@ -43,18 +43,18 @@ class _Group:
         """Return the memory limit of the group; None if there is none."""
         if self.is_v2:
             # Above memory.high, the system slows processes down to a near standstill.
-            limits = [self.number("memory.max"), self.number("memory.high")]
+            limits = [self.read_number("memory.max"), self.read_number("memory.high")]
         else:
-            # hierarchical_memory_limit includes ancestors that are not mounted here.
-            limits = [self.number("memory.limit_in_bytes"), self.stat("hierarchical_memory_limit")]
+            # hierarchical_memory_limit includes the limits of ancestors that this container does not mount.
+            limits = [self.read_number("memory.limit_in_bytes"), self.read_stat("hierarchical_memory_limit")]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def used_bytes(self) -> int:
-        """Return the memory in use by the group, without file caches that the system frees by itself."""
+        """Return the memory in use by the group, without file caches that the system frees when it needs memory."""
         if self.is_v2:
-            used, cached = self.number("memory.current"), self.stat("inactive_file")
+            used, cached = self.read_number("memory.current"), self.read_stat("inactive_file")
         else:
-            used, cached = self.number("memory.usage_in_bytes"), self.stat("total_inactive_file")
+            used, cached = self.read_number("memory.usage_in_bytes"), self.read_stat("total_inactive_file")
         return max(0, (used or 0) - (cached or 0))
 
     def cores(self) -> float | None:
@@ -72,7 +72,7 @@ def memory_limit_bytes(root: Path = ROOT) -> int | None:
     """Return the memory limit of this process's groups; None if they set none.
 
     Args:
-        root: folder with the system's files.
+        root: the folder with /proc and /sys; tests use another one.
     """
     limits = (group.memory_bytes() for group in _groups("memory", root))
     return min((limit for limit in limits if limit is not None), default=None)
@@ -91,7 +91,7 @@ def core_quota(root: Path = ROOT) -> float | None:
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use: CPU affinity and quota, at least one."""
+    """Return the number of cores that this process may use: CPU affinity and quota, at least 1."""
     affinity, quota = len(os.sched_getaffinity(0)), _own_quota()
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
 
@@ -102,23 +102,23 @@ def _own_quota() -> float | None:
 
 
 def _groups(controller: str, root: Path) -> Iterator[_Group]:
-    """Yield the groups of this process for a controller: its own, and all ancestors that are mounted."""
+    """Yield this process's group for a controller, and all mounted ancestors of the group."""
     mounts = list(_mounts(controller, root))
     for is_v2, path in sorted(_own_paths(controller, root).items(), reverse=True):
-        version_mounts = [(point, top) for version, point, top in mounts if version == is_v2]
-        # In a container, a mount may show only a part of the tree, while the process's path is seen from outside.
-        matching = [(point, path.relative_to(top)) for point, top in version_mounts if path.is_relative_to(top)]
+        version_mounts = [(point, group) for version, point, group in mounts if version == is_v2]
+        # A container may mount only a part of the tree of groups, while ``path`` is the path outside of the container.
+        matching = [(point, path.relative_to(group)) for point, group in version_mounts if path.is_relative_to(group)]
         for point, group_path in matching or [(point, PurePosixPath()) for point, _ in version_mounts]:
             for folder in (group_path, *group_path.parents) if group_path.parts else (group_path,):
                 yield _Group(root / point.relative_to("/") / folder, is_v2)
 
 
 def _own_paths(controller: str, root: Path) -> dict[bool, PurePosixPath]:
-    """Return the process's group for each version, keyed by True for version 2."""
+    """Return the path of the process's group in each version of cgroups; the key is True for version 2."""
     groups = {}
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, names, path = line.split(":", 2)
-        # The process may be outside of its namespace's view: "/../other".
+        # A group outside of the process's cgroup namespace has a path such as "/../other".
         group_path = PurePosixPath("/") if ".." in path.split("/") else PurePosixPath(path)
         if number == "0" and not names:
             groups[True] = group_path
@@ -130,11 +130,11 @@ def _own_paths(controller: str, root: Path) -> dict[bool, PurePosixPath]:
 def _mounts(controller: str, root: Path) -> Iterator[tuple[bool, PurePosixPath, PurePosixPath]]:
     """Yield the mounts of a controller: True for version 2, the mount point, and the mounted group."""
     for line in _read(root / "proc/self/mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        fields, (kind, *_, options) = before.split(" "), after.split(" ")
+        mount, _, filesystem = line.partition(" - ")
+        fields, (kind, *_, options) = mount.split(" "), filesystem.split(" ")
         if kind == "cgroup2" or (kind == "cgroup" and controller in options.split(",")):
-            top, point = (ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), name) for name in fields[3:5])
-            yield kind == "cgroup2", PurePosixPath(point), PurePosixPath(top)
+            group, point = (ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), name) for name in fields[3:5])
+            yield kind == "cgroup2", PurePosixPath(point), PurePosixPath(group)
 
 
 def _read(path: Path) -> str:

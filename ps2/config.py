@@ -21,34 +21,35 @@ CONTAINER_VARIABLE = "PS2_CONTAINER"
 NODE_VARIABLE = "PS2_NODE"
 DEFAULT_PORT = 7070
 MAX_PORT = 65535
-ANY_PORT = range(1)
+ANY_PORT = range(1)  # port 0: the system chooses a free port
 MIN_TOKEN_CHARS = 16
-MAX_TOKENS = 2
+MAX_TOKENS = 2  # the new and the old token, while a fleet's token is being replaced
 MAX_BYTES = 2**63 - 1  # the largest int64
+# Values of an environment variable that turn a feature off.
 OFF = ("0", "false", "no", "off")
 
 
 def _is_on(variable: str) -> bool:
-    """Return False if an environment variable turns something off."""
+    """Return False if an environment variable turns its feature off."""
     return os.environ.get(variable, "").strip().lower() not in OFF
 
 
 @dataclass(frozen=True)
 class WireConfig:
-    """Settings of requests and connections, for both sides.
+    """Settings of requests and connections, for clients and servers.
 
     Attributes:
         block_bytes: larger calls are split into requests of about this size, sent without waiting for replies. Above
             4 MiB throughput does not grow. With 4 MiB, the buffers of both sides fit into the processor's cache.
-        request_limit_bytes: maximum size of the arrays of one request; a server has them in memory while it runs it.
-        keepalive_s: a data connection is closed after this time without a sign of life, a gRPC connection after
+        request_limit_bytes: maximum size of the arrays of one request; a server keeps them in memory until it answers.
+        keepalive_s: a data connection is closed after this time without data or a reply to a probe, a gRPC one after
             ``keepalive_s + keepalive_timeout_s``. So calls fail if a process is stopped or a cable is cut, but wait for
             a slow server.
         keepalive_timeout_s: maximum time for the answer to a ping.
-        connect_s: maximum time of one attempt to connect; long enough for a busy machine.
+        connect_s: maximum time of one attempt to connect. Connecting to a busy machine takes up to seconds.
         request_timeout_s: maximum time of one request, including a user's function.
         unix_sockets: processes of one host communicate over Unix sockets; ``PS2_UNIX_SOCKETS=0`` turns that off.
-        fast_path: plain requests take a shorter path; ``PS2_FAST_PATH=0`` turns that off.
+        fast_path: requests without special options run in compiled code; ``PS2_FAST_PATH=0`` turns that off.
         tls: certificates for encrypting connections between hosts; None: no encryption.
     """
 
@@ -65,16 +66,16 @@ class WireConfig:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """The time for which a client retries transient failures.
+    """How long a client retries transient failures.
 
     Attributes:
-        total_s: time from the first failure until the error is raised, if no reason is known.
-        recovery_s: the same while the coordinator recovers a lost server.
-        first_contact_s: the same if this process has never reached the master.
-        unreached_s: the same if this process has never reached a server that the coordinator considers alive.
-        later_contact_s: like ``first_contact_s``, in a later attempt of a task: the first attempt has waited already.
+        total_s: time from the first failure until the error is raised, if none of the next four cases applies.
+        recovery_s: this time while the coordinator recovers a lost server.
+        first_contact_s: this time if this process has never reached the master.
+        unreached_s: this time if this process has never reached a server that the coordinator considers alive.
+        later_contact_s: like ``first_contact_s``, in a later attempt of a task: its first attempt has waited long.
         later_connect_s: maximum time of one attempt to connect in such a task.
-        first_pause_s: pause after the first failure; doubles up to ``longest_pause_s``.
+        first_pause_s: pause after the first failure. Each further pause is twice as long, up to ``longest_pause_s``.
         longest_pause_s: longest pause between two attempts.
     """
 
@@ -94,20 +95,20 @@ class ServerConfig:
 
     Attributes:
         listen: ``host:port``, or ``host:first-last`` for the first free port; port 0 means any.
-        data_ports: ports for data without gRPC; the first free one is used; 0 means any.
+        data_ports: ports for data connections, which do not use gRPC; the first free one is used; 0 means any.
         advertise: host by which others reach the server, if it differs from the host in ``listen``.
-        memory_limit_bytes: maximum memory of shards and requests under way together.
+        memory_limit_bytes: maximum memory of all shards and unfinished requests together.
         threads: maximum number of concurrent gRPC requests. Each data connection has a thread of its own.
-        cores: cores that kernels on long rows may use; None: all that the process may use.
+        cores: maximum number of cores that a kernel may use for a long row; None: all cores of the process.
         allow_udf: ``mapPartitions`` may run functions that clients send.
         metrics_port: port of the Prometheus metrics, on the host that the server listens on; 0: any free port; None: no
             metrics. None is the default, as metrics can be read without a token.
         ops: modules that declare operations (docs/kernels.md), in addition to those of installed packages.
-        announce: file descriptor to write the address to once the server listens; None: none.
+        announce: file descriptor to which the server writes its address when it listens; None: it does not write it.
         orphan_timeout_s: a server with a master ends after this time without an answer from the master. A server that
-            ends together with its parent process ignores this setting, because the parent may only be paused.
+            ends with its parent process ignores this setting: the parent may be paused, and then runs again.
         drain_s: after SIGTERM, maximum wait for the coordinator to move the server's data to safety.
-        tls: certificates of this server for all its ports except that of metrics; None: no encryption.
+        tls: certificates of this server, used on all its ports except ``metrics_port``; None: no encryption.
     """
 
     listen: str = "127.0.0.1:0"
@@ -188,7 +189,7 @@ def read_token(path: str | os.PathLike[str]) -> str:
             f"token file {name}: expected one token, or two while it is being replaced, got {len(lines)} lines"
         )
     for line in lines:
-        if len(line) < MIN_TOKEN_CHARS or any(c.isspace() or not c.isprintable() for c in line):
+        if len(line) < MIN_TOKEN_CHARS or any(char.isspace() or not char.isprintable() for char in line):
             raise AuthError(
                 f"token file {name}: expected a line of at least {MIN_TOKEN_CHARS} printable ASCII characters, "
                 f"got {len(line)} characters"
@@ -215,23 +216,23 @@ def split_listen(listen: str, setting: str = "address") -> tuple[str, range]:
         raise ConfigError(
             f"{setting}: expected HOST:PORT, with IPv6 addresses in brackets ([::1]:7070), got {listen!r}"
         )
-    return host_of(host, error_text), ports_of(ports, error_text)
+    return read_host(host, error_text), read_ports(ports, error_text)
 
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def host_of(text: str, setting: str) -> str:
-    """Return a host, a name or an address, without the brackets of IPv6; raise ConfigError."""
+def read_host(text: str, setting: str) -> str:
+    """Return a host (a name or an address) without the brackets of IPv6; raise ConfigError, which names ``setting``."""
     host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    is_plain = bool(host) and not any(letter.isspace() or letter in "[]/,@" for letter in host)
+    is_plain = bool(host) and not any(char.isspace() or char in "[]/,@" for char in host)
     if not is_plain or (":" in host and _address(host) is None):
         raise ConfigError(f"{setting}: expected a name or an address of a host, without a port, got {text!r}")
     return host
 
 
-def ports_of(text: str, setting: str) -> range:
+def read_ports(text: str, setting: str) -> range:
     """Read a port (0 for any free port) or a range ``first-last``; raise ConfigError."""
     first, dash, last = text.partition("-")
     if not text.isascii() or not first.isdecimal() or not (last.isdecimal() or not dash):
@@ -245,15 +246,15 @@ def ports_of(text: str, setting: str) -> range:
 
 
 def ports_text(ports: range) -> str:
-    """Return ports in the form that ``ports_of`` reads."""
+    """Return ports in the form that ``read_ports`` reads."""
     return str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a host name always means the host itself."""
+    """Return True if a host is a loopback address or "localhost"."""
     address = _address(host)
-    mapped = getattr(address, "ipv4_mapped", None) or address
-    return host == "localhost" if mapped is None else mapped.is_loopback
+    ip = getattr(address, "ipv4_mapped", None) or address
+    return host == "localhost" if ip is None else ip.is_loopback
 
 
 def is_wildcard(host: str) -> bool:
@@ -270,12 +271,12 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 
 @dataclass(frozen=True)
 class Binding:
-    """Where a process listens, and how others reach it.
+    """The addresses on which a process listens, and those by which other processes reach it.
 
     Attributes:
-        host: the host that it listens on.
-        advertised: the host that others use; never a wildcard.
-        ports: ports to choose from; the first free ones are used; 0 means any.
+        host: the host that the process listens on.
+        advertised: the host by which other processes reach this one; never a wildcard such as 0.0.0.0.
+        ports: the allowed ports; the process listens on the first free ones; 0 means any.
     """
 
     host: str = LOOPBACK
@@ -287,23 +288,23 @@ class Binding:
         """``host:port``, or ``host:first-last``."""
         return join_address(self.host, 0).removesuffix("0") + ports_text(self.ports)
 
-    def reached(self, address: str) -> str:
-        """Return the address that others use for an address bound here."""
+    def advertised_address(self, address: str) -> str:
+        """Return the address by which other processes reach an address on which this process listens."""
         return join_address(self.advertised, split_address(address)[1])
 
     @property
-    def near(self) -> Binding:
-        """The same binding for processes of this host, which need not use the advertised host."""
+    def local(self) -> Binding:
+        """This binding for processes of the same host, which need not use the advertised host."""
         loopback = "::1" if ":" in self.host else LOOPBACK
         return replace(self, advertised=loopback if is_wildcard(self.host) else self.host)
 
 
-def unencrypted(tls: object | None, *addresses: str) -> str | None:
+def tls_warning(tls: object | None, *addresses: str) -> str | None:
     """Return a warning if processes communicate with other hosts without TLS, else None."""
-    hosts = [host for host, _ in map(split_address, addresses) if not is_loopback(host)]
-    if tls is not None or not hosts:
+    remote_hosts = [host for host, _ in map(split_address, addresses) if not is_loopback(host)]
+    if tls is not None or not remote_hosts:
         return None
     return (
-        f"{hosts[0]} is not loopback, and connections to it are not encrypted; --tls-cert, --tls-key and --tls-ca, or "
-        "PS2Conf(tlsCert=..., tlsKey=..., tlsCa=...), encrypt them, see docs/security.md"
+        f"{remote_hosts[0]} is not loopback, and connections to it are not encrypted; --tls-cert, --tls-key and "
+        "--tls-ca, or PS2Conf(tlsCert=..., tlsKey=..., tlsCa=...), encrypt them, see docs/security.md"
     )

@@ -25,7 +25,7 @@ class ShapeError(UsageError):
 
 
 class DTypeError(UsageError):
-    """An array or scalar has a type that the vector cannot hold."""
+    """An array or scalar has a type that the vector cannot store."""
 
 
 class OutOfRangeError(UsageError, IndexError):
@@ -41,7 +41,7 @@ class NotColocatedError(UsageError):
 
 
 class StaleMarkError(UsageError):
-    """The servers cannot tell what has changed since a mark: all keys have to be read instead."""
+    """The servers no longer know which keys have changed since a mark: read all keys instead."""
 
 
 class StoppedError(UsageError):
@@ -53,7 +53,7 @@ class RunEndedError(StoppedError):
 
 
 class LimitError(UsageError):
-    """The request exceeds a limit: for example, the server's memory would not hold it even without other requests."""
+    """The request exceeds a limit. For example, the server has too little memory for it even without other requests."""
 
 
 class AuthError(UsageError):
@@ -69,11 +69,11 @@ class InputError(UsageError):
 
 
 class DivergedError(UsageError):
-    """A training's numbers became infinite or NaN, or its objective much worse: the step size is too large."""
+    """A training's values became infinite or NaN, or its loss much larger: the step size is too large."""
 
 
 class SlotsError(UsageError):
-    """Spark has no free task slot to run on."""
+    """Spark has too few free task slots for the workers, or for a job that ``onClock`` has started."""
 
 
 class LaunchError(UsageError):
@@ -153,7 +153,7 @@ class WorkerError(PS2Error):
 
 
 class NotColocatedWarning(UserWarning):
-    """The vectors of one operation are not co-located, so their data travelled through the network."""
+    """The vectors of one operation are not co-located, so their data were sent through the network."""
 
 
 class PrecisionWarning(UserWarning):
@@ -165,4 +165,4 @@ class DivergenceWarning(UserWarning):
 
 
 class CheckpointWarning(UserWarning):
-    """A periodic checkpoint failed; the one before stays the newest."""
+    """A periodic checkpoint failed; the previous checkpoint stays the newest."""

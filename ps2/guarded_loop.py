@@ -19,10 +19,10 @@ class GuardedLoop:
         """Run one iteration; log its exception, with the traceback."""
         try:
             iteration()
-        except Exception as error:  # the thread's work must go on
+        except Exception as error:  # the thread must not end
             text = repr(error)
             if text != self._last_error:
-                log.exception("%s: unexpected error; the thread goes on", self._thread)
+                log.exception("%s: unexpected error; the thread continues", self._thread)
             self._last_error = text
         else:
             self._last_error = ""

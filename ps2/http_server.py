@@ -11,15 +11,15 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ps2.listening import open_files
+from ps2.listening import raise_file_limit
 from ps2.logs import RateLimitedWarning
 
 log = logging.getLogger(__name__)
 
-# Connections that wait for ``accept``.
+# The maximum number of connections that the system keeps until ``accept``.
 BACKLOG = 128
-# Connections that are accepted in one round of the event loop. The connections that are closed in favour of them need a
-# few rounds until their descriptors are free.
+# The maximum number of connections accepted in one round of the event loop. If old connections are closed for new ones,
+# a few rounds pass until their descriptors are free.
 ACCEPTED_AT_ONCE = 16
 # Time limit for a client to send the whole head of a request. uvicorn has no such limit.
 HEAD_S = 10.0
@@ -37,25 +37,25 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(self, config: uvicorn.Config, max_connections: int) -> None:
-        """``config``: not loaded yet."""
-        config.ws = "none"  # another protocol would take connections away from those that are counted
+        """``config`` must not have been loaded."""
+        config.ws = "none"  # a WebSocket's connection would not be counted
         super().__init__(config)
-        self._connections = _Connections(max(1, min(max_connections, open_files() // 2)))
+        self._connections = _Connections(max(1, min(max_connections, raise_file_limit() // 2)))
         self._opening: set[asyncio.Task[None]] = set()
-        self._too_many = RateLimitedWarning(log, "the limit of %d connections is reached: idle ones are closed")
-        self._not_accepted = RateLimitedWarning(log, "a connection could not be accepted: %s")
+        self._limit_warning = RateLimitedWarning(log, "the limit of %d connections is reached: idle ones are closed")
+        self._accept_warning = RateLimitedWarning(log, "a connection could not be accepted: %s")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections. uvicorn would learn of a connection only after its TLS handshake."""
+        """Accept connections. If uvicorn accepted them, this class could count them only after the TLS handshake."""
         await super().startup([])
         for listener in sockets or []:
             listener.setblocking(False)
-            if hasattr(socket, "TCP_USER_TIMEOUT"):  # accepted connections have it, too
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # accepted connections inherit the option
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * UNANSWERED_S))
             self._listen(listener)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more connections, and end the open connections when they have been answered."""
+        """Accept no more connections, and end the open connections when their requests are answered."""
         for listener in sockets or []:
             asyncio.get_running_loop().remove_reader(listener)
         await super().shutdown(sockets)
@@ -68,18 +68,18 @@ class HttpServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                accepted, _ = listener.accept()
+                client_socket, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # for example out of descriptors: connections that end will free some
-                self._not_accepted.log(error)
+            except OSError as error:  # for example, no free descriptor; connections that end free some
+                self._accept_warning.log(error)
                 loop.remove_reader(listener)
                 loop.call_later(PAUSE_S, self._listen, listener)
                 return
-            connection = _Connection(self, accepted, self._connections)
-            if (ended := self._connections.add(connection)) is not None:
-                self._too_many.log(self._connections.limit)
-                ended.hang_up()
+            connection = _Connection(self, client_socket, self._connections)
+            if (evicted := self._connections.add(connection)) is not None:
+                self._limit_warning.log(self._connections.limit)
+                evicted.hang_up()
             task = loop.create_task(self._open(connection))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
@@ -89,9 +89,9 @@ class HttpServer(uvicorn.Server):
         tls = self.config.ssl
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, connection.accepted, ssl=tls, ssl_handshake_timeout=HEAD_S if tls else None
+                lambda: connection, connection.client_socket, ssl=tls, ssl_handshake_timeout=HEAD_S if tls else None
             )
-        except OSError as error:  # the client is gone, silent, or does not speak TLS; or the connection was ended
+        except OSError as error:  # the client has closed, sends nothing or sends no TLS; or ``hang_up`` was called
             log.debug("a connection ended before its first request: %s", error)
             self._connections.remove(connection)
 
@@ -105,13 +105,13 @@ class _Connections:
         self._answering: set[_Connection] = set()
 
     def add(self, connection: _Connection) -> _Connection | None:
-        """Add a connection that waits; return the connection that must end if there are too many, else None."""
+        """Add a connection that waits; return the connection to close if there are too many, else None."""
         self.wait(connection)
         if len(self._waiting) + len(self._answering) <= self.limit:
             return None
-        ended = next(iter(self._waiting))
-        del self._waiting[ended]
-        return ended
+        evicted = next(iter(self._waiting))
+        del self._waiting[evicted]
+        return evicted
 
     def wait(self, connection: _Connection) -> None:
         """Record that a connection waits for a request."""
@@ -130,17 +130,17 @@ class _Connections:
 
 
 class _Connection(H11Protocol):
-    """A connection that ends if a request's head is not complete ``HEAD_S`` after its first byte, or after the opening.
+    """A connection that ends if a request's head is not complete ``HEAD_S`` after its first byte, or after ``accept``.
 
     It uses h11, which refuses heads of more than 64 KiB. httptools, which uvicorn prefers where it is installed, keeps
     heads of any length, so a client without a token could fill the memory. uvicorn limits the time between two requests
-    (``timeout_keep_alive``), but only until the first byte.
+    (``timeout_keep_alive``), but not the time from the first byte of a request to the end of its head.
     """
 
-    def __init__(self, server: HttpServer, accepted: socket.socket, connections: _Connections) -> None:
+    def __init__(self, server: HttpServer, client_socket: socket.socket, connections: _Connections) -> None:
         super().__init__(config=server.config, server_state=server.server_state, app_state=server.lifespan.state)
-        self.accepted = accepted
-        self._all = connections
+        self.client_socket = client_socket
+        self._connections = connections
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -151,24 +151,24 @@ class _Connection(H11Protocol):
         super().data_received(data)
         if self._is_answered():
             self._stop_timer()
-            self._all.answer(self)
+            self._connections.answer(self)
         elif self._timer is None:
             self._timer = self.loop.call_later(HEAD_S, self.transport.close)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._is_answered() and not self.transport.is_closing():  # else the next request has arrived already
-            self._all.wait(self)
+        if not self._is_answered() and not self.transport.is_closing():  # otherwise the next request has arrived
+            self._connections.wait(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        self._all.remove(self)
+        self._connections.remove(self)
         super().connection_lost(exc)
 
     def hang_up(self) -> None:
         """End the connection at once."""
         with suppress(OSError):
-            self.accepted.shutdown(socket.SHUT_RDWR)
+            self.client_socket.shutdown(socket.SHUT_RDWR)
 
     def _is_answered(self) -> bool:
         """Return True while a request is being answered."""

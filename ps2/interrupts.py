@@ -1,14 +1,14 @@
 """Deferral of Ctrl-C and other signals whose handlers can raise, until an exception can do no harm.
 
 Python runs signal handlers in the main thread between any two instructions: even just after a lock was taken, or when
-half of a reply was read. While the main thread is inside ``SHIELD``, handlers are deferred until it leaves ``SHIELD``
-or calls ``check``. So code that can take long calls ``check``, and waits by ``sleep``, ``wait_for`` and ``join``. The
-handlers are the user's, an IPython kernel's or a test runner's. Outside of ``SHIELD`` they are installed unchanged.
+only half of a reply was read. While the main thread is inside ``SHIELD``, handlers are deferred until the thread leaves
+``SHIELD`` or calls ``check``. So slow code calls ``check``, and waits with ``sleep``, ``wait_for`` and ``join``. The
+handlers may be those of the user, of an IPython kernel or of a test runner. Outside of ``SHIELD`` they are unchanged.
 """
 
 from __future__ import annotations
 
-# The functions that ``signal`` wraps in ones that take ten times as long. A small call of PS2 takes 30 us.
+# The functions of ``signal`` without its wrappers, which take ten times as long. A small call of PS2 takes 30 us.
 import _signal  # type: ignore[import-not-found]
 import functools
 import os
@@ -63,13 +63,13 @@ class Shield:
                 self._restore()
 
     @property
-    def is_up(self) -> bool:
-        """True if the calling thread is inside, and there are handlers to defer."""
+    def is_active(self) -> bool:
+        """True if the calling thread is inside ``SHIELD``, and there are handlers to defer."""
         return bool(self._handlers) and bool(self._depth) and threading.get_ident() == self._main
 
     def check(self) -> None:
         """Run the handlers of signals that have arrived, at a place where an exception can do no harm."""
-        if self._pending and self.is_up:
+        if self._pending and self.is_active:
             with Opening():
                 pass
 
@@ -80,18 +80,18 @@ class Shield:
         self._pending.clear()
         self._restore()
 
-    def _record(self, number: int, frame: FrameType | None) -> None:
-        if number not in self._pending:
-            self._pending.append(number)
+    def _record(self, signal_number: int, frame: FrameType | None) -> None:
+        if signal_number not in self._pending:
+            self._pending.append(signal_number)
 
     def _replace(self) -> None:
         """Replace the user's handlers: all of them, or none if a handler raises during the replacement."""
         try:
-            for number in SIGNALS:
-                handler = _signal.getsignal(number)
+            for signal_number in SIGNALS:
+                handler = _signal.getsignal(signal_number)
                 if callable(handler) and handler is not self._recorder:
-                    self._handlers[number] = handler
-                    _signal.signal(number, self._recorder)
+                    self._handlers[signal_number] = handler
+                    _signal.signal(signal_number, self._recorder)
         except ValueError:  # a subinterpreter, in which no handler runs
             self._main = 0
             self._handlers.clear()
@@ -103,10 +103,10 @@ class Shield:
         """Restore the user's handlers and run the handlers of pending signals, even if one raises."""
         try:
             while self._handlers:
-                number, handler = next(reversed(self._handlers.items()))
-                if _signal.getsignal(number) is self._recorder:
-                    _signal.signal(number, handler)
-                del self._handlers[number]
+                signal_number, handler = next(reversed(self._handlers.items()))
+                if _signal.getsignal(signal_number) is self._recorder:
+                    _signal.signal(signal_number, handler)
+                del self._handlers[signal_number]
             while self._pending:
                 signal.raise_signal(self._pending.pop(0))
         finally:
@@ -143,7 +143,7 @@ class Opening:
             try:
                 SHIELD._replace()
             except BaseException:
-                SHIELD._replace()  # the error is that of a pending signal's handler
+                SHIELD._replace()  # a pending signal's handler raised the error
                 raise
             finally:
                 SHIELD._depth = self._depth
@@ -163,25 +163,25 @@ def shielded(function: Callable[P, T]) -> Callable[P, T]:
 def sleep(seconds: float) -> None:
     """Sleep; signal handlers can run during the sleep."""
     end_s = time.monotonic() + seconds
-    while (left_s := end_s - time.monotonic()) > 0:
-        time.sleep(min(left_s, POLL_S) if SHIELD.is_up else left_s)
+    while (remaining_s := end_s - time.monotonic()) > 0:
+        time.sleep(min(remaining_s, POLL_S) if SHIELD.is_active else remaining_s)
         check()
 
 
-def wait_for(changed: threading.Condition, predicate: Callable[[], object], timeout_s: float | None = None) -> bool:
-    """Wait like ``changed.wait_for``; the caller holds the condition. Signal handlers can run while it waits."""
-    if not SHIELD.is_up:
-        return bool(changed.wait_for(predicate, timeout_s))
+def wait_for(condition: threading.Condition, predicate: Callable[[], object], timeout_s: float | None = None) -> bool:
+    """Wait like ``condition.wait_for``; the caller holds its lock. Signal handlers can run during the wait."""
+    if not SHIELD.is_active:
+        return bool(condition.wait_for(predicate, timeout_s))
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
     while not (result := predicate()) and (end_s is None or time.monotonic() < end_s):
-        changed.wait(POLL_S if end_s is None else max(0.0, min(POLL_S, end_s - time.monotonic())))
+        condition.wait(POLL_S if end_s is None else max(0.0, min(POLL_S, end_s - time.monotonic())))
         check()
     return bool(result)
 
 
 def join(thread: threading.Thread, timeout_s: float | None = None) -> None:
-    """Wait for a thread's end; signal handlers can run while it waits."""
-    if not SHIELD.is_up:
+    """Wait for a thread's end; signal handlers can run during the wait."""
+    if not SHIELD.is_active:
         thread.join(timeout_s)
         return
     end_s = None if timeout_s is None else time.monotonic() + timeout_s

@@ -20,9 +20,9 @@ def lazy_names(
     Args:
         package: ``__name__`` of the module.
         modules: for each lazy name, the module that defines it.
-        project: the project that the names need. PS2's extra and the project's module have the last part of the name
-            ``package``.
-        missing: the error to raise if the project is not installed.
+        project: the optional project that the names need, such as "MLflow". Its module and PS2's extra have the last
+            component of ``package`` as their name. "": the names need no optional project.
+        missing: the class of the error that is raised if the project is not installed.
     """
 
     def get(name: str) -> object:

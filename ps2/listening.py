@@ -14,27 +14,27 @@ import psutil
 
 from ps2.config import LOOPBACK, is_loopback, is_wildcard
 
-# The assumed limit of open files if the system has no limit.
-MANY_FILES = 1 << 20
+# The result of ``raise_file_limit`` if the system has no limit.
+ASSUMED_FILE_LIMIT = 1 << 20
 
 
-def open_files() -> int:
+def raise_file_limit() -> int:
     """Raise this process's limit of open files and connections to the maximum, and return it.
 
-    A shell's default (usually 1,024) is meant for programs that cannot handle more.
+    The default (usually 1,024) is for programs that use ``select``, which supports no more.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(OSError, ValueError):  # some systems report a limit that they do not allow
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-    return MANY_FILES if soft == resource.RLIM_INFINITY else soft
+    return ASSUMED_FILE_LIMIT if soft == resource.RLIM_INFINITY else soft
 
 
 def listening_socket(host: str, ports: Sequence[int], backlog: int) -> socket.socket:
     """Return a socket that listens on the first free port of ``ports``; raises OSError.
 
-    The connections that it accepts send small messages at once (TCP_NODELAY).
+    Its accepted connections send small messages without delay (TCP_NODELAY).
     """
     family, (address, _, *rest) = resolve(host, ports[0])
     for port in ports:
@@ -55,10 +55,10 @@ def listening_socket(host: str, ports: Sequence[int], backlog: int) -> socket.so
 
 
 def resolve(host: str, port: int) -> tuple[int, Any]:
-    """Return the family and the address to listen on; OSError: ``host`` has no address of this machine.
+    """Return the family and the address to listen on; raise OSError if ``host`` has no address of this machine.
 
-    A name means its first address on this machine. ``::`` means all IPv4 and IPv6 addresses; without IPv6, all IPv4
-    addresses.
+    A name stands for the first of its addresses that this machine has. ``::`` means all IPv4 and IPv6
+    addresses; without IPv6, all IPv4 addresses.
     """
     if is_wildcard(host) and ":" in host and not has_ipv6():
         host = "0.0.0.0"
@@ -94,9 +94,9 @@ def loopback_host() -> str:
 
 
 def reachable_host() -> str:
-    """Return a name or address by which other hosts reach this one: its name, unless that means only loopback.
+    """Return the host's name, or an address that other hosts can reach if the name has only loopback addresses.
 
-    A host with only loopback addresses gets one of these.
+    If the host has only loopback addresses, return one of them.
     """
     name = socket.gethostname()
     with suppress(OSError):
@@ -107,15 +107,15 @@ def reachable_host() -> str:
 
 
 def _own_addresses() -> Iterator[str]:
-    """Yield addresses of this host that others can probably reach; first, those of its outgoing connections."""
+    """Yield addresses that other hosts can probably reach, first the source addresses of outgoing connections."""
     for family, host in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))  # nothing is sent
+            probe.connect((host, 9))  # connecting a UDP socket sends nothing; any remote address serves
             yield str(probe.getsockname()[0])
-    is_up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    active_interfaces = {name for name, state in psutil.net_if_stats().items() if state.isup}
     for name, addresses in psutil.net_if_addrs().items():
         for entry in addresses:
-            if name in is_up and entry.family in (socket.AF_INET, socket.AF_INET6):
+            if name in active_interfaces and entry.family in (socket.AF_INET, socket.AF_INET6):
                 ip = ip_address(entry.address)
                 if not ip.is_loopback and not ip.is_link_local:
                     yield entry.address

@@ -25,7 +25,7 @@ Fields = Mapping[str, object]
 
 
 def log_format(environment: Mapping[str, str] = os.environ) -> LogFormat:
-    """Return the form of this process's log: Python's own ("text"), or lines of JSON.
+    """Return the format of this process's log: Python's own ("text"), or lines of JSON.
 
     Raises:
         ConfigError: ``PS2_LOG`` has another value.
@@ -40,12 +40,12 @@ def log_format(environment: Mapping[str, str] = os.environ) -> LogFormat:
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON.
 
-    ``ts`` is RFC 3339 in UTC; ``level``, ``logger`` and ``message`` follow, then the known fields of ``FIELDS``, and
+    ``ts`` is RFC 3339 in UTC; ``level``, ``logger`` and ``message`` follow, then the ``FIELDS`` that have values, and
     ``exception``, a traceback, if the record has one. A record's own fields (``extra=``) override the process's fields.
     """
 
     def __init__(self, fields: Callable[[], Fields] = dict) -> None:
-        """``fields``: returns the current fields of this process."""
+        """``fields`` returns the current values of ``FIELDS`` in this process."""
         super().__init__()
         self._fields = fields
 
@@ -68,14 +68,14 @@ class JsonFormatter(logging.Formatter):
 class JsonLog:
     """Writes the records of a logger and its children to stderr as JSON, between ``open`` and ``close``.
 
-    Meanwhile, the records do not propagate to parent loggers, whose handlers would print them again.
+    Between both calls, records do not propagate to parent loggers, whose handlers would print them again.
     """
 
     def __init__(self, fields: Callable[[], Fields] = dict, logger: str = "ps2", level: int = logging.INFO) -> None:
         """Args:
-        fields: returns the current fields of this process.
-        logger: the logger's name; "" is the root.
-        level: the level to set if the logger has none.
+        fields: returns the current values of ``FIELDS`` in this process.
+        logger: the logger's name; "" is the root logger.
+        level: the level that ``open`` sets if the logger has none.
         """
         self._logger = logging.getLogger(logger)
         self._level = level

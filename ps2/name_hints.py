@@ -1,4 +1,4 @@
-"""Hints for misspelt names in errors."""
+"""Hints about misspelt names, for messages of errors."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ T = TypeVar("T")
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the most similar name. Case, dashes and underscores do not count. None: no name is similar."""
-    plain = {_plain(candidate): candidate for candidate in names}
-    matches = difflib.get_close_matches(_plain(name), plain, n=1)
-    return plain[matches[0]] if matches else None
+    """Return the most similar name, or None if no name is similar. Case, dashes and underscores do not count."""
+    name_by_plain = {_plain(candidate): candidate for candidate in names}
+    matches = difflib.get_close_matches(_plain(name), name_by_plain, n=1)
+    return name_by_plain[matches[0]] if matches else None
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: the most similar name, or all names."""
-    near = nearest(name, names := list(names))
-    return f"did you mean {near}?" if near else f"there are: {', '.join(names)}"
+    match = nearest(name, names := list(names))
+    return f"did you mean {match}?" if match else f"there are: {', '.join(names)}"
 
 
 def hints_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function: the TypeError for an unknown keyword names the most similar one, as from Python 3.13 on."""
+    """Decorate a function: the TypeError for an unknown keyword names the most similar one, as in Python 3.13."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -35,9 +35,9 @@ def hints_keywords(function: Callable[P, T]) -> Callable[P, T]:
         except TypeError:
             names = [name for name in inspect.signature(function).parameters if name != "self"]
             if unknown := [name for name in kwargs if name not in names]:
-                called = function.__qualname__.removesuffix(".__init__")
+                function_name = function.__qualname__.removesuffix(".__init__")
                 hint = did_you_mean(unknown[0], names)
-                raise TypeError(f"{called}: there is no keyword {unknown[0]!r}; {hint}") from None
+                raise TypeError(f"{function_name}: there is no keyword {unknown[0]!r}; {hint}") from None
             raise
 
     return call

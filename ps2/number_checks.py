@@ -1,4 +1,4 @@
-"""Checks of numbers that a caller gives: NumPy's numbers count as numbers, and True and False do not."""
+"""Checks whether an argument is a number: NumPy's scalars count as numbers, True and False do not."""
 
 from __future__ import annotations
 

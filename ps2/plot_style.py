@@ -21,14 +21,14 @@ DPI = 120
 WIDTH_IN, HEIGHT_IN, MARGIN_IN = 8.0, 4.5, 0.1
 # Okabe and Ito's palette, for colour-blind readers.
 BLUE, SKY, GREEN, ORANGE, PINK, GREY = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#999999"
-GRID, NOTE = "#DDDDDD", "#555555"
+GRID_COLOR, NOTE_COLOR = "#DDDDDD", "#555555"
 # Font sizes, in points.
 TITLE, LABEL, TICK, SMALL = 11, 10, 9, 8
-# The height of a bar with its gap, and the height of title, axis and margins, in inches.
+# The height of a bar and the gap above it, and the height of title, axis and margins together, in inches.
 BAR_IN, AROUND_BARS_IN = 0.28, 1.2
-# The maximum number of points of a line with dots.
+# Lines with more points have no dots.
 MAX_DOTS = 30
-# The maximum length of the name of a bar.
+# The maximum length of a bar's name; longer names are cut.
 NAME_CHARS = 40
 
 
@@ -54,7 +54,7 @@ class Points:
     """Points of one colour.
 
     Attributes:
-        label: the label in the legend; "": none.
+        label: the label in the legend; "": the points are not in the legend.
         positions: the coordinates, shape (n, 2).
     """
 
@@ -64,7 +64,7 @@ class Points:
 
 
 def axes_for(ax: Any, width_in: float = WIDTH_IN, height_in: float = HEIGHT_IN) -> Axes:
-    """Return ``ax``, or if it is None the Axes of a new figure; raise ConfigError if it is something else."""
+    """Return ``ax``, or the Axes of a new figure if ``ax`` is None; raise ConfigError if it is something else."""
     if ax is None:
         layout = ConstrainedLayoutEngine(w_pad=MARGIN_IN, h_pad=MARGIN_IN)
         figure = Figure(figsize=(width_in, height_in), dpi=DPI, layout=layout)
@@ -89,11 +89,11 @@ def style(axes: Axes, title: str, x: str, y: str, grid: Literal["x", "y"] | None
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
     if grid is not None:
-        axes.grid(axis=grid, color=GRID, linewidth=0.6)
+        axes.grid(axis=grid, color=GRID_COLOR, linewidth=0.6)
 
 
 def draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
-    """Draw lines over whole numbers, such as steps. Short lines have a dot for each number."""
+    """Draw lines whose x are integers, such as steps. Short lines have a dot at each point."""
     max_length = max(len(line.x) for line in lines)
     dots = "o" if max_length <= MAX_DOTS else ""
     for line in lines:
@@ -101,23 +101,23 @@ def draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
-def draw_bars(axes: Axes, names: Sequence[str], shares: Float64s) -> None:
-    """Draw a horizontal bar for each share, the first one on top, with its name and its percentage."""
-    bars = axes.barh(np.arange(len(shares)), shares, color=BLUE, height=0.7)
-    axes.bar_label(bars, [f"{share:.1%}" for share in shares], padding=3, fontsize=SMALL)
-    axes.set_yticks(range(len(shares)), [shortened(name) for name in names])
-    axes.set_ylim(len(shares) - 0.4, -0.6)
-    axes.set_xlim(0, 1.12 * float(shares.max()))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
+def draw_bars(axes: Axes, names: Sequence[str], fractions: Float64s) -> None:
+    """Draw a horizontal bar for each fraction, the first bar on top, with its name and its percentage."""
+    bars = axes.barh(np.arange(len(fractions)), fractions, color=BLUE, height=0.7)
+    axes.bar_label(bars, [f"{fraction:.1%}" for fraction in fractions], padding=3, fontsize=SMALL)
+    axes.set_yticks(range(len(fractions)), [shortened(name) for name in names])
+    axes.set_ylim(len(fractions) - 0.4, -0.6)
+    axes.set_xlim(0, 1.12 * float(fractions.max()))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda fraction, _: f"{100 * fraction:.3g}%"))
 
 
 def draw_points(axes: Axes, groups: Sequence[Points]) -> None:
     """Draw groups of points, and a legend if groups have labels. The more points, the smaller they are."""
     count = sum(len(group.positions) for group in groups)
-    size = float(np.clip(40_000 / max(count, 1), 2, 30))
+    area = float(np.clip(40_000 / max(count, 1), 2, 30))  # of a point, in square points of typography
     for group in groups:
         x, y = group.positions.T
-        axes.scatter(x, y, s=size, color=group.color, alpha=0.7, linewidths=0, label=group.label or None)
+        axes.scatter(x, y, s=area, color=group.color, alpha=0.7, linewidths=0, label=group.label or None)
     if any(group.label for group in groups):
         legend = axes.legend(frameon=False, fontsize=SMALL, loc="upper left", bbox_to_anchor=(1, 1))
         for handle in legend.legend_handles:

@@ -14,26 +14,26 @@ import psutil
 
 PROC = Path("/proc")
 BOOT = PROC / "sys/kernel/random/boot_id"
-# Positions in /proc/PID/stat, counted after the command's name: the state, and the start in clock ticks since the boot.
+# Indices of fields in /proc/PID/stat, after the command's name: the state, and the start in clock ticks since the boot.
 STATE, START = 0, 19
-ENDED = (b"Z", b"X")
+ENDED = (b"Z", b"X")  # the states of zombies and of dead processes
 
 
 @dataclass(frozen=True)
 class ProcessId:
-    """The identity of a process of this host; a later process with the same pid differs.
+    """The identity of a process of this host. A later process with the same pid has another identity.
 
     Attributes:
-        pid: the operating system's number.
-        start: distinguishes the process from earlier and later ones with the pid, even if the clock is changed. "" if
-            the process had already ended.
+        pid: the process id, which the system can give to a later process.
+        start: the id of the host's boot, and the start in clock ticks since the boot, which do not depend on the host's
+            clock. "": the process had already ended.
     """
 
     pid: int
     start: str
 
     @classmethod
-    def of(cls, pid: int) -> ProcessId:
+    def from_pid(cls, pid: int) -> ProcessId:
         return cls(pid, _read_start(pid) or "")
 
     def alive(self) -> bool:
@@ -50,7 +50,7 @@ class ProcessId:
 def wait_readable(pipe: IO[bytes] | IO[str] | int, timeout_s: float) -> bool:
     """Return True if a process's pipe becomes readable, or ends, within ``timeout_s``.
 
-    Uses poll, as ``select`` supports only the first 1,024 open files of a process.
+    Uses ``poll``, because ``select`` supports only file descriptors below 1,024.
     """
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
@@ -58,7 +58,7 @@ def wait_readable(pipe: IO[bytes] | IO[str] | int, timeout_s: float) -> bool:
 
 
 def _read_start(pid: int) -> str | None:
-    """Return the ``start`` of the running process with a pid; None if there is none."""
+    """Return ``ProcessId.start`` of the running process with a pid; None if there is no such process."""
     if not (PROC / "self/stat").exists():  # a system without /proc
         try:
             process = psutil.Process(pid)
@@ -66,7 +66,7 @@ def _read_start(pid: int) -> str | None:
         except psutil.NoSuchProcess:
             return None
     try:
-        # The command's name may contain any character, even brackets.
+        # The command's name is in brackets, and can contain brackets.
         fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     import rich.table
     from rich.console import Console
 
-# The width of a pipe, so large that lines are neither wrapped nor cut.
+# The assumed width of a pipe: lines are neither wrapped nor cut.
 PIPE_COLUMNS = 10_000
 # The number of blanks between two columns.
 GAP = 2
-# The minimum width of a folding column, if its text is so long.
-FOLDED = 24
+# The minimum width of a folding column whose text is at least as long.
+MIN_FOLDED_WIDTH = 24
 # The maximum number of rows in a notebook, where long tables are slow.
 MAX_HTML_ROWS = 200
 
@@ -27,10 +27,10 @@ class Column:
     """A column of a table.
 
     Attributes:
-        right: whether the text is aligned to the right.
-        folds: whether a terminal may break the text into lines.
+        right: True if the text is aligned to the right.
+        folds: True if a terminal may break the text into several lines.
         max_width: the maximum width of the column in a terminal; None: the terminal's width.
-        min_width: the minimum width of a terminal for the column to be shown.
+        min_width: the column is hidden in a terminal that is narrower.
     """
 
     title: str
@@ -54,24 +54,24 @@ class Table:
         return captured.get().rstrip("\n")
 
     def html(self) -> str:
-        """Return the table as HTML, with escaped cells, and without colours, which depend on the page's theme."""
-        hidden = len(self.rows) - MAX_HTML_ROWS
-        more = f'<tr><td colspan="{len(self.columns)}">and {hidden:,} more</td></tr>' if hidden > 0 else ""
+        """Return the table as HTML with escaped cells. It has no colours: they would depend on the page's theme."""
+        num_hidden = len(self.rows) - MAX_HTML_ROWS
+        footer = f'<tr><td colspan="{len(self.columns)}">and {num_hidden:,} more</td></tr>' if num_hidden > 0 else ""
         titles = [column.title for column in self.columns]
         head = self._html_row("th", titles) if any(titles) else ""
         body = "".join(self._html_row("td", row) for row in self.rows[:MAX_HTML_ROWS])
-        return f"<table>{head}{body}{more}</table>"
+        return f"<table>{head}{body}{footer}</table>"
 
     def _html_row(self, tag: str, cells: Sequence[str]) -> str:
         sides = ("right" if column.right else "left" for column in self.columns)
         pairs = zip(sides, cells, strict=True)
-        shown = [f'<{tag} style="text-align: {side}">{escape(cell)}</{tag}>' for side, cell in pairs]
-        return f"<tr>{''.join(shown)}</tr>"
+        elements = [f'<{tag} style="text-align: {side}">{escape(cell)}</{tag}>' for side, cell in pairs]
+        return f"<tr>{''.join(elements)}</tr>"
 
 
 @dataclass(frozen=True)
 class Link:
-    """A link on a page."""
+    """A link that opens in a new tab."""
 
     address: str
 
@@ -83,14 +83,16 @@ class Link:
 
 def named_values(**values: object) -> Table:
     """Return a table of names and values. Values of None are left out, and "_" in names becomes a blank."""
-    shown = [(name.replace("_", " "), str(value)) for name, value in values.items() if value is not None]
-    return Table((Column(""), Column("", folds=True)), shown)
+    rows = [(name.replace("_", " "), str(value)) for name, value in values.items() if value is not None]
+    return Table((Column(""), Column("", folds=True)), rows)
 
 
-def to_html(title: str, *parts: Table | Link | str) -> str:
+def to_html(title: str, *contents: Table | Link | str) -> str:
     """Return the HTML of an object for a notebook: its title, tables, links and paragraphs of text, all escaped."""
-    shown = [f"<p>{escape(part)}</p>" if isinstance(part, str) else part.html() for part in parts if part]
-    return f"<div><p><b>{escape(title)}</b></p>{''.join(shown)}</div>"
+    elements = [
+        f"<p>{escape(content)}</p>" if isinstance(content, str) else content.html() for content in contents if content
+    ]
+    return f"<div><p><b>{escape(title)}</b></p>{''.join(elements)}</div>"
 
 
 def console_for(is_terminal: bool) -> Console:
@@ -104,40 +106,38 @@ def console_for(is_terminal: bool) -> Console:
 
 
 def print_to_console(console: Console, table: Table) -> bool:
-    """Print a table; return whether all columns are shown.
+    """Print a table; return False if the terminal was too narrow for some columns (``min_width``).
 
-    In a narrow terminal, further tables below show the other columns, each with the first column again.
+    Columns that do not fit next to each other are in further tables below. Each repeats the first column.
     """
     shown = [column.min_width <= console.width for column in table.columns]
     columns = [*compress(table.columns, shown)]
     cells = [[*compress(row, shown)] for row in table.rows]
     widths = [_min_width(column, [row[index] for row in cells]) for index, column in enumerate(columns)]
-    for number, part in enumerate(split_columns(widths, console.width)):
+    for number, indices in enumerate(split_columns(widths, console.width)):
         if number:
             console.print()
-        console.print(
-            _rich_table([columns[index] for index in part], [[row[index] for index in part] for row in cells], console)
-        )
+        console.print(_rich_table([columns[i] for i in indices], [[row[i] for i in indices] for row in cells], console))
     return all(shown)
 
 
 def split_columns(widths: Sequence[int], width: int) -> list[list[int]]:
-    """Split columns into tables that fit the width; return column numbers. The first column is in each table."""
-    parts: list[list[int]] = [[0]]
-    used = widths[0]
+    """Split columns into tables that fit the width; return each table's column indices. All have the first column."""
+    tables: list[list[int]] = [[0]]
+    used_width = widths[0]
     for index, column_width in enumerate(widths[1:], 1):
-        if used + GAP + column_width > width and len(parts[-1]) > 1:
-            parts.append([0])
-            used = widths[0]
-        parts[-1].append(index)
-        used += GAP + column_width
-    return parts
+        if used_width + GAP + column_width > width and len(tables[-1]) > 1:
+            tables.append([0])
+            used_width = widths[0]
+        tables[-1].append(index)
+        used_width += GAP + column_width
+    return tables
 
 
 def _min_width(column: Column, cells: Iterable[str]) -> int:
     """Return the minimum width of a column. A folding column can be wider."""
     width = max(len(text) for text in (column.title, *cells))
-    return min(width, max(len(column.title), column.max_width or FOLDED)) if column.folds else width
+    return min(width, max(len(column.title), column.max_width or MIN_FOLDED_WIDTH)) if column.folds else width
 
 
 def _rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], console: Console) -> rich.table.Table:

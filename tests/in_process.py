@@ -43,7 +43,7 @@ from ps2.rpc.run_control import Report
 from ps2.rpc.server_status import ServerStatus
 from ps2.run.message import STOP, Message
 from ps2.run.prefetch import Freshness, Prefetch, Prefetches
-from ps2.run.reports import merged, report
+from ps2.run.reports import merge_reports, report
 from ps2.run.rotation import RotationSchedule
 from ps2.run.turns import Rotations, Turn
 
@@ -177,7 +177,7 @@ class TrainingContext:
                         continue
                     if ended:
                         clock = ended[0].clock
-                        given = merged(clock, {worker.rank: worker.take_reports() for worker in ended})
+                        given = merge_reports(clock, {worker.rank: worker.take_reports() for worker in ended})
                         self.reports[-1].append(given)
                         if rollbacks is None:
                             state.take(clock, onClock(clock, given))

@@ -33,7 +33,7 @@ Examples:
   ps2 checkpoint verify /data/checkpoints/checkpoint-00000012-3f9a2c1d77ab
 
 \b
-Exit codes: 0 all files are as saved, 1 a file is not, or there is no complete checkpoint.
+Exit codes: 0 all files are as saved, 1 a file has changed, or there is no complete checkpoint.
 """
 LS_COLUMNS = (
     Column("number", right=True),
@@ -163,20 +163,20 @@ def _row(record: Mapping[str, Any]) -> list[str]:
 
 
 def _state(name: str, problem: str | None) -> str:
-    """Return "ok", or the problem without the folder, which is the same for all files."""
+    """Return "ok", or the problem without the folder's path, which is the same for all files."""
     if problem is None:
         return "ok"
     return problem.partition(f"/{name}: ")[2] or problem
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Show progress if stderr is a terminal; yield the function that adds verified bytes."""
+def _progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Show progress if stderr is a terminal; yield the function to call with each number of verified bytes."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
     columns = (TextColumn("verifying"), BarColumn(bar_width=30), DownloadColumn(True), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda count: bar.advance(task, count)
+        task = bar.add_task("", total=total_bytes)
+        yield lambda nbytes: bar.advance(task, nbytes)

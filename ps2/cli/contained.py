@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from ps2.coordinator.launchers.spark import ContainedServers, SparkLauncher
 
 POLL_S = 0.2
-# The name of the log of a fleet in the background, in the fleet's folder.
-LOG = "launcher.log"
-# The time for 'ps2 stop' to end all servers after the first one.
+# The file for the log of a fleet in the background, in the fleet's folder.
+LOG_FILE = "launcher.log"
+# The time in which 'ps2 stop' ends all servers after the first server.
 STOP_TOGETHER_S = 10.0
 # The minimum time between two attempts to start a server.
 PAUSE_S = 2.0
 
 
 class StopRequest:
-    """Records the user's request to stop (Ctrl-C, SIGTERM, a closed terminal), without an exception.
+    """Records the user's request to stop (Ctrl-C, SIGTERM, a closed terminal) without raising an exception.
 
     Attributes:
         received: True after any of these signals.
@@ -38,18 +38,19 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.received = self.interrupted = False
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # With nohup, SIGHUP is ignored, so that the command outlives the terminal.
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._record)
+        for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # nohup ignores SIGHUP, so that the command continues when the terminal is closed.
+            if signal_number != signal.SIGHUP or signal.getsignal(signal_number) != signal.SIG_IGN:
+                signal.signal(signal_number, self._record)
 
     def check(self) -> None:
+        """Raise KeyboardInterrupt if a signal was received."""
         if self.received:
             raise KeyboardInterrupt
 
-    def _record(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, signal_number: int, frame: FrameType | None) -> None:
         self.received = True
-        self.interrupted = self.interrupted or number == signal.SIGINT
+        self.interrupted = self.interrupted or signal_number == signal.SIGINT
 
 
 def run(
@@ -65,13 +66,13 @@ def run(
 
     Args:
         arguments: options of spark-submit.
-        token_file: the file with the token; None: create a token.
+        token_file: the file with the token; None: write a new token to a file.
         timeout_s: the maximum time for all servers to start.
-        report_ready: called when the servers run, with the file for all later output; None: this command is in the
+        report_ready: called with the file for all later output when the servers run; None: the command runs in the
             foreground.
 
     Raises:
-        LaunchError: a fleet of that name runs, or servers do not start.
+        LaunchError: a fleet of that name is running, or servers do not start.
         KeyboardInterrupt: the user pressed Ctrl-C.
     """
     from ps2.cli.state import COPY_ADVICE, LaunchedServer, claim, description, remove
@@ -79,32 +80,31 @@ def run(
     from ps2.processes import ProcessId
 
     with contextlib.ExitStack() as undo:
-        fleet = claim(
-            name, ProcessId.of(os.getpid()), token_file.absolute() if token_file is not None else None, servers.tls
-        )
+        file = None if token_file is None else token_file.absolute()
+        fleet = claim(name, ProcessId.from_pid(os.getpid()), file, servers.tls)
         undo.callback(remove, fleet)
         if token_file is None:
             write_token(fleet.token_file, servers.token)
         container_fleet = ContainerFleet(servers, arguments, name)
         undo.callback(container_fleet.launcher.stop)
         addresses = container_fleet.start(timeout_s, stop_request)
-        # The launcher's process stands for the servers, which are on other hosts and end with it.
+        # The servers are on other hosts and end with the launcher, so its process is recorded as theirs.
         members = tuple(LaunchedServer(address, fleet.launcher) for _, address in sorted(addresses.items()))
         fleet = fleet.with_servers(members)
         locations = container_fleet.launcher.hosts.locations()
         server_texts = [locations.get(index, "") for index in range(len(members))]
         lines = description(fleet, "in containers", server_texts, detached=report_ready is not None)
-        lines += [f"log     {fleet.folder / LOG}"] if report_ready is not None else []
+        lines += [f"log     {fleet.folder / LOG_FILE}"] if report_ready is not None else []
         click.echo("\n".join([*lines, "", COPY_ADVICE]))
         if report_ready is not None:
-            report_ready(fleet.folder / LOG)
+            report_ready(fleet.folder / LOG_FILE)
         container_fleet.watch(stop_request, fleet)
     if stop_request.interrupted:
         raise KeyboardInterrupt
 
 
 class ContainerFleet:
-    """Servers in containers, until the user or ``ps2 stop`` ends them. Dead servers are restarted."""
+    """A fleet of servers in containers. Dead servers are restarted until the user or ``ps2 stop`` ends the fleet."""
 
     def __init__(self, servers: ContainedServers, arguments: Sequence[str], name: str) -> None:
         """``arguments``: options of spark-submit."""
@@ -114,14 +114,14 @@ class ContainerFleet:
         self.launcher: SparkLauncher = SparkLauncher(
             servers, Submission(arguments=tuple(arguments), name=f"ps2 fleet {name}")
         )
-        self._start_attempts_s: dict[int, float] = {}  # index -> the time of the last restart
+        self._start_attempts_s: dict[int, float] = {}  # server index -> the time of its last restart
 
     def start(self, timeout_s: float, stop_request: StopRequest) -> dict[int, str]:
         """Start all servers, and wait until they listen; return their addresses by index.
 
         Raises:
-            LaunchError: a server does not start, or not all start in time; the message has the cluster's reason.
-            KeyboardInterrupt: the user has requested the stop.
+            LaunchError: servers do not start, or not in time; the message contains the cluster's reason.
+            KeyboardInterrupt: the user has requested to stop.
         """
         for index in range(self.launcher.servers):
             self.launcher.start(index, "")
@@ -139,7 +139,7 @@ class ContainerFleet:
         return addresses
 
     def watch(self, stop_request: StopRequest, fleet: LaunchedFleet) -> None:
-        """Restart dead servers until the user requests the stop, or 'ps2 stop' has ended all servers."""
+        """Restart dead servers until the user requests to stop, or 'ps2 stop' has ended all servers."""
         addresses, first_stop_s = self.launcher.hosts.addresses(), 0.0
         while not stop_request.received:
             ended = self.launcher.poll()
@@ -147,7 +147,7 @@ class ContainerFleet:
             if len(stopped) == self.launcher.servers:
                 click.echo("the fleet was stopped")
                 return
-            # After the first stopped server, wait for the others, which 'ps2 stop' is ending.
+            # 'ps2 stop' may be ending all servers: restart none for a while.
             first_stop_s = (first_stop_s or time.monotonic()) if stopped else 0.0
             if not first_stop_s or time.monotonic() - first_stop_s > STOP_TOGETHER_S:
                 self._restart(ended)

@@ -34,7 +34,7 @@ Exit codes: 0 ended by SIGTERM or Ctrl-C, 2 an option is wrong, 4 there is no su
     metavar="HOST:PORT",
     default="127.0.0.1:4070-4169",
     show_default=True,
-    help="Address to listen at; HOST:FIRST-LAST the first free port.",
+    help="Address to listen on; HOST:FIRST-LAST is the first free port.",
 )
 def dashboard(which: Which, listen: str) -> None:
     """Show the live page of a fleet's servers in a browser."""
@@ -45,8 +45,8 @@ def dashboard(which: Which, listen: str) -> None:
     target = find_target(which)
     ask_all(target, lambda control, address: control.hello(address), target.addresses)  # raises for a wrong token
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: ended.set())
     with controlled(target.token, target.tls) as control:
         watcher = FleetWatcher(control, target.addresses)
         page = PageServer(

@@ -1,4 +1,4 @@
-"""Entry point of the ``ps2`` command, which handles signals from the start."""
+"""The entry point of the ``ps2`` command. It handles SIGTERM before the imports of the command."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 def main() -> None:
     """Run the command line (``ps2.cli.main``).
 
-    The imports of a command take a second. The first process of a container ignores SIGTERM unless it has a handler, so
-    a SIGTERM in that second would be lost, and the container would be killed later. A server that ends so early has no
-    data to save, so its exit code is 0.
+    The imports of a command take a second. The first process of a container ignores SIGTERM unless it has a handler.
+    So without a handler, SIGTERM in that second would be lost, and the container would be killed later. A server that
+    ends during the imports has no data to save, so its exit code is 0.
     """
     is_server = sys.argv[1:2] == ["server"]
     if is_server or os.getpid() == 1:

@@ -29,7 +29,8 @@ ADDRESSES_VARIABLE = "PS2_FLEET"
 def env(name: str | None) -> None:
     """Print the variables with which a job attaches to a launched fleet, for a shell to evaluate.
 
-    PS2_FLEET has the servers' addresses, PS2_TOKEN_FILE the file with their token, PS2_TLS_* the certificates, if any.
+    PS2_FLEET contains the servers' addresses, PS2_TOKEN_FILE the path of the token file, and PS2_TLS_* the paths of
+    the certificates, if any.
     """
     from ps2.cli.state import DEFAULT_NAME, find
 

@@ -16,7 +16,7 @@ Examples:
   ps2 k8s render --servers 8 --memory 8g --image registry/ps2:0.1.0 | kubectl apply -f -
   ps2 k8s render --servers 8 --memory 8g --image registry/ps2:0.1.0 --namespace ml --tls-secret ps2-tls
 """
-# The names of Services, short enough for the suffixes of a StatefulSet's pod labels.
+# Names of Services (RFC 1035). Kubernetes adds a suffix for a label of the pods, which has at most 63 characters.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 Object = dict[str, Any]
@@ -25,15 +25,15 @@ GRPC_PORT = DEFAULT_PORT
 DATA_PORT = DEFAULT_PORT + 1
 METRICS_PORT = 9090
 PORTS = {"grpc": GRPC_PORT, "data": DATA_PORT, "metrics": METRICS_PORT}
-# The user of Spark's own images.
+# The user id in Spark's own images, and the mount points in the container.
 USER = 185
 SECRETS = "/run/secrets/ps2"
 CERTIFICATES = "/run/secrets/ps2-tls"
 READY_PATH = "/ready"
 SCRATCH = "/tmp"
-# The seconds for a pod to hand its shards over before it ends; and of the kubelet, which waits a little longer.
+# The seconds in which a pod's shards are moved to safety before it ends, and those after which the kubelet kills it.
 DRAIN_S, GRACE_S = 110, 120
-# The folders of compiled kernels: in the image, and the writable folder of servers.
+# The folders of compiled kernels: in the image, and the writable copy.
 COMPILED, KERNELS = "/opt/ps2/kernels", f"{SCRATCH}/kernels"
 
 
@@ -54,8 +54,8 @@ def check_namespace(context: click.Context, option: click.Parameter, text: str |
 
 
 def check_image(context: click.Context, option: click.Parameter, text: str) -> str:
-    """Check only that an image reference has no blanks, as registries check it."""
-    if not text or text.startswith("-") or any(letter.isspace() for letter in text):
+    """Check only that an image reference has no blanks. Kubernetes checks the rest."""
+    if not text or text.startswith("-") or any(char.isspace() for char in text):
         raise click.BadParameter(f"expected an image such as registry/ps2:0.1.0, got {text!r:.100}")
     return text
 
@@ -119,10 +119,10 @@ class FleetSettings:
         memory_bytes: the memory of a pod; arrays take up to 80% of it.
         cores: the cores of a pod.
         name: the name of the objects, also of the headless Service in the pods' host names.
-        namespace: the objects' namespace; None: kubectl's.
+        namespace: the objects' namespace; None: that of kubectl's context.
         token_secret: the Secret with the key ``token``, without which pods do not start.
         tls_secret: the Secret with tls.crt, tls.key and ca.crt, as cert-manager makes them; None: no TLS.
-        monitoring_namespace: another namespace whose pods may read the metrics; None: only those of the fleet's may.
+        monitoring_namespace: another namespace whose pods may read the metrics; None: only the fleet's namespace.
     """
 
     image: str
@@ -143,7 +143,7 @@ class FleetSettings:
 
 def manifests(fleet: FleetSettings) -> list[Object]:
     """Return the objects of a fleet, in the order in which they are applied."""
-    # AlwaysAllow, as without a driver no pod is ready, and nodes could not be drained.
+    # AlwaysAllow: without a driver no pod is ready, and otherwise nodes could not be drained.
     budget = {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": _selector(fleet)}
     stateful_set = {
         "serviceName": fleet.name,
@@ -179,9 +179,9 @@ def _selector(fleet: FleetSettings) -> Object:
 def _service(fleet: FleetSettings) -> Object:
     return {
         "clusterIP": "None",
-        # Drivers also call servers that are not ready, by name.
+        # Drivers look up servers that are not ready, too.
         "publishNotReadyAddresses": True,
-        # Names resolve to addresses of all families that the cluster has.
+        # Names resolve to IPv4 and IPv6 addresses, if the cluster has both.
         "ipFamilyPolicy": "PreferDualStack",
         "selector": _labels(fleet),
         "ports": [{"name": name, "port": port, "targetPort": name} for name, port in PORTS.items()],
@@ -189,7 +189,7 @@ def _service(fleet: FleetSettings) -> Object:
 
 
 def _network_policy(fleet: FleetSettings) -> Object:
-    """Allow pods of this namespace all ports, and pods of the monitoring namespace the metrics."""
+    """Allow all ports to pods of this namespace, and the metrics port to pods of the monitoring namespace."""
     ports = [{"protocol": "TCP", "port": name} for name in PORTS]
     allowed: list[Object] = [{"from": [{"podSelector": {}}], "ports": ports}]
     if fleet.monitoring_namespace is not None:
@@ -219,25 +219,26 @@ def _pod(fleet: FleetSettings) -> Object:
                 "labelSelector": _selector(fleet),
             }
         ],
-        "initContainers": [_kernels(fleet)],
+        "initContainers": [_kernel_copier(fleet)],
         "containers": [_container(fleet)],
         "volumes": _volumes(fleet),
     }
 
 
-def _kernels(fleet: FleetSettings) -> Object:
-    """Copy the image's compiled kernels to a writable folder, the only one that numba reads."""
+def _kernel_copier(fleet: FleetSettings) -> Object:
+    """Return the init container that copies the image's compiled kernels to numba's cache folder, which is writable."""
     return {
         "name": "kernels",
         "image": fleet.image,
         "command": ["cp", "-r", COMPILED, KERNELS],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "128Mi"}},
-        "securityContext": _confined(),
+        "securityContext": _security_context(),
         "volumeMounts": [{"name": "scratch", "mountPath": SCRATCH}],
     }
 
 
-def _confined() -> Object:
+def _security_context() -> Object:
+    """Return the security context of all containers."""
     return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -245,7 +246,7 @@ def _container(fleet: FleetSettings) -> Object:
     mounts = [{"name": "token", "mountPath": SECRETS, "readOnly": True}, {"name": "scratch", "mountPath": SCRATCH}]
     if fleet.tls_secret is not None:
         mounts.append({"name": "tls", "mountPath": CERTIFICATES, "readOnly": True})
-    amounts = {"cpu": str(fleet.cores), "memory": str(fleet.memory_bytes)}
+    resources = {"cpu": str(fleet.cores), "memory": str(fleet.memory_bytes)}
     return {
         "name": "server",
         "image": fleet.image,
@@ -258,12 +259,12 @@ def _container(fleet: FleetSettings) -> Object:
         ],
         "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
         # Imports take seconds on a slow node; the other probes begin after the startup probe. A pod is ready when it
-        # has its shards, so a rolling update replaces the next pod only when the driver has recovered the last one.
+        # has its shards. So a rolling update replaces a pod only when the driver has recovered the previous one.
         "startupProbe": {**_probe(fleet), "periodSeconds": 2, "failureThreshold": 60},
         "readinessProbe": {"httpGet": {"port": "metrics", "path": READY_PATH}, "periodSeconds": 2},
         "livenessProbe": {**_probe(fleet), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
-        "resources": {"requests": amounts, "limits": {"memory": amounts["memory"]}},
-        "securityContext": _confined(),
+        "resources": {"requests": resources, "limits": {"memory": resources["memory"]}},
+        "securityContext": _security_context(),
         "volumeMounts": mounts,
     }
 
@@ -285,7 +286,7 @@ def _arguments(fleet: FleetSettings) -> list[str]:
 
 
 def _probe(fleet: FleetSettings) -> Object:
-    """Return a probe of gRPC's health service, which needs no token; with TLS, which that probe lacks, of the port."""
+    """Return a probe of gRPC's health service, which needs no token. It does not support TLS: then probe the port."""
     return {"tcpSocket": {"port": "grpc"}} if fleet.tls_secret is not None else {"grpc": {"port": GRPC_PORT}}
 
 

@@ -24,14 +24,14 @@ from ps2.config import (
     TOKEN_FILE_VARIABLE,
     Binding,
     FleetConfig,
-    host_of,
     is_loopback,
     is_wildcard,
     join_address,
     new_token,
+    read_host,
     read_token,
     split_address,
-    unencrypted,
+    tls_warning,
     write_token,
 )
 from ps2.errors import AuthError, ConfigError, LaunchError, PS2Error, UnavailableError
@@ -53,8 +53,8 @@ Examples:
 Exit codes: 0 the servers run (--detach) or were stopped, 1 a server died, 130 Ctrl-C.
 """
 MAX_SERVERS = 256
-# The share of the machine's memory for all servers together. The rest is for Spark.
-MEMORY_SHARE = 0.8
+# The fraction of the machine's memory for all servers together. The rest is for Spark.
+MEMORY_FRACTION = 0.8
 START_POLL_S = 0.05
 WATCH_POLL_S = 0.2
 
@@ -162,12 +162,12 @@ def launch(
     from ps2.server.memory import available_bytes
     from ps2.transport.tls import check_serving
 
-    host = None if host is None else host_of(host, "--host")
+    host = None if host is None else read_host(host, "--host")
     if on == "spark":
         for option, value in (("--metrics-port", metrics_port), ("--data-port", data_port)):
             if value is not None:
                 raise ConfigError(f"{option}: servers in containers choose their ports when they start")
-        # This forks, so it comes before the first thread.
+        # This forks, so no thread may have been started before.
         report_ready = go_to_background() if detach else None
         from ps2.cli.contained import run
         from ps2.coordinator.launchers.containers.submission import DEFAULT_MEMORY_BYTES
@@ -183,15 +183,15 @@ def launch(
         run(containers, submit, name, token_file, start_timeout, StopRequest(), report_ready)
         return
     if submit:
-        raise ConfigError(f"{' '.join(submit)}: options of spark-submit go with --on spark")
+        raise ConfigError(f"{' '.join(submit)}: options of spark-submit need --on spark")
     if ports != ANY_PORT:
-        raise ConfigError("--ports goes with --on spark: --port and --data-port set the ports of servers on this host")
+        raise ConfigError("--ports needs --on spark: --port and --data-port set the ports of servers on this host")
     host = host or loopback_host()
     _check_ports(servers, {"--port": port, "--data-port": data_port, "--metrics-port": metrics_port})
     if token_file is not None:
         token_file = token_file.absolute()
         read_token(token_file)
-    limit = memory_limit or int(available_bytes() * MEMORY_SHARE) // servers
+    limit = memory_limit or int(available_bytes() * MEMORY_FRACTION) // servers
     listen = [join_address(host, port + index) for index in range(servers)]
     advertised = advertise or (reachable_host() if is_wildcard(host) else host)
     addresses = [join_address(advertised, port + index) for index in range(servers)]
@@ -200,7 +200,7 @@ def launch(
     _check_not_replaced(name)
     stop_request = StopRequest()
     with contextlib.ExitStack() as undo:
-        fleet = claim(name, ProcessId.of(os.getpid()), token_file, tls)
+        fleet = claim(name, ProcessId.from_pid(os.getpid()), token_file, tls)
         undo.callback(remove, fleet)
         if token_file is None:
             write_token(fleet.token_file, new_token())
@@ -229,24 +229,24 @@ def launch(
 
 
 def _check_not_replaced(name: str) -> None:
-    """Raise LaunchError if the fleet's servers have ended, and another launcher has replaced them."""
+    """Raise LaunchError if other processes, started by another launcher, have replaced the fleet's servers."""
     from ps2.cli.state import command, find
 
     try:
         fleet = find(name)
-        running = replaced_servers(fleet, read_token(fleet.token_file), fleet.tls)
+        addresses = replaced_servers(fleet, read_token(fleet.token_file), fleet.tls)
     except (UnavailableError, AuthError):  # there is no such fleet, or it cannot be reached
         return
-    if running:
+    if addresses:
         raise LaunchError(
-            f"fleet {name!r} is running at {', '.join(sorted(running))}; end it with '{command('stop', name)}', or "
+            f"fleet {name!r} is running at {', '.join(sorted(addresses))}; end it with '{command('stop', name)}', or "
             "choose another --name"
         )
 
 
-def _check_ports(servers: int, first: Mapping[str, int | None]) -> None:
-    """Raise ConfigError if ports overlap or exceed ``MAX_PORT``. ``first``: the first port by option, or None."""
-    first_ports = {option: port for option, port in first.items() if port is not None}
+def _check_ports(servers: int, requested: Mapping[str, int | None]) -> None:
+    """Raise ConfigError if ports overlap or exceed ``MAX_PORT``. ``requested``: option -> the first server's port."""
+    first_ports = {option: port for option, port in requested.items() if port is not None}
     for option, port in first_ports.items():
         if port + servers - 1 > MAX_PORT:
             raise ConfigError(f"{option}: {servers} servers from {port} on need ports up to {port + servers - 1}")
@@ -259,24 +259,24 @@ def _wait_answering(fleet: LaunchedFleet, processes: ServerProcesses, stop_reque
     """Wait until each server answers with the pid of its process; raise LaunchError if one ends, or takes too long."""
     timeout_s = FleetConfig().start_timeout_s
     deadline_s = time.monotonic() + timeout_s
-    waiting = dict(enumerate(fleet.servers))
+    pending = dict(enumerate(fleet.servers))
     with controlled(read_token(fleet.token_file), fleet.tls) as control:
-        while waiting:
-            for index, server in list(waiting.items()):
+        while pending:
+            for index, server in list(pending.items()):
                 if processes.exit_code(index) is not None:
                     raise LaunchError(f"server {index} ({server.address}) did not start: {processes.ending(index)}")
-                with contextlib.suppress(PS2Error):  # it does not answer yet
+                with contextlib.suppress(PS2Error):  # the server does not answer yet
                     if control.status(server.address).pid == server.process.pid:
-                        del waiting[index]
+                        del pending[index]
             stop_request.check()
             if time.monotonic() > deadline_s:
-                addresses = ", ".join(server.address for server in waiting.values())
+                addresses = ", ".join(server.address for server in pending.values())
                 raise LaunchError(f"no answer from {addresses} within {timeout_s:.0f} s")
             time.sleep(START_POLL_S)
 
 
 def _watch(fleet: LaunchedFleet, processes: ServerProcesses, stop_request: StopRequest) -> None:
-    """Wait until the user requests the stop, or 'ps2 stop' has ended all servers; raise LaunchError if one died."""
+    """Wait until the user requests to stop, or 'ps2 stop' has ended all servers; raise LaunchError if a server died."""
     stopping_s: float | None = None
     while not stop_request.received:
         codes = [processes.exit_code(index) for index in range(len(fleet.servers))]
@@ -290,7 +290,7 @@ def _watch(fleet: LaunchedFleet, processes: ServerProcesses, stop_request: StopR
             stopping_s = stopping_s or time.monotonic()
             if time.monotonic() - stopping_s > STOP_TOGETHER_S:
                 index = codes.index(0)
-                raise LaunchError(f"server {index} ({fleet.servers[index].address}) was stopped alone")
+                raise LaunchError(f"server {index} ({fleet.servers[index].address}) was stopped, but not the others")
         time.sleep(WATCH_POLL_S)
     click.echo(f"\nstopping {fleet.count_text}")
     if stop_request.interrupted:
@@ -305,7 +305,7 @@ def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -
         for index, server in enumerate(fleet.servers)
     ]
     lines = [*description(fleet, "running", texts, detach), f"logs    {fleet.folder}"]
-    if (warning := unencrypted(fleet.tls, *(server.address for server in fleet.servers))) is not None:
+    if (warning := tls_warning(fleet.tls, *(server.address for server in fleet.servers))) is not None:
         lines += ["", f"warning: {warning}"]
     if not all(is_loopback(split_address(server.address)[0]) for server in fleet.servers):
         lines += ["", COPY_ADVICE]
@@ -313,11 +313,11 @@ def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -
 
 
 def go_to_background() -> Callable[[Path], None]:
-    """Fork: the parent waits, and the child returns. Call it while there is one thread.
+    """Fork; the parent waits, and the child returns. The process must have only one thread.
 
     Returns:
         The function that ends the parent's wait when the fleet runs; its argument is the file for all later output. The
-        parent then exits with 0. If the child ends earlier, the parent exits with the child's exit code.
+        parent then exits with 0. If the child ends before that, the parent exits with the child's exit code.
     """
     reader, writer = os.pipe()
     pid = os.fork()
@@ -330,12 +330,12 @@ def go_to_background() -> Callable[[Path], None]:
     def report_ready(log: Path) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        # Leave the terminal, with its signals and its files.
+        # Leave the terminal's session, and replace its files.
         os.setsid()
         with open(os.devnull) as null, open(log, "a") as file:
             os.dup2(null.fileno(), 0)
-            for number in (1, 2):
-                os.dup2(file.fileno(), number)
+            for fd in (1, 2):
+                os.dup2(file.fileno(), fd)
         os.write(writer, b"+")
         os.close(writer)
 

@@ -1,4 +1,4 @@
-"""The ``ps2`` command. Commands import what they need when they run: ``ps2 --help`` is instant."""
+"""The ``ps2`` command. Commands import slow modules only when they run, so ``ps2 --help`` is fast."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ for training in (
 
 
 def main() -> None:
-    """Run the command line; errors are one message on stderr and an exit code, never a traceback."""
+    """Run the command line. An error becomes a message on stderr and an exit code, without a traceback."""
     try:
         code = cli(prog_name="ps2", standalone_mode=False)
     except PS2Error as error:
@@ -71,14 +71,15 @@ def main() -> None:
 
 
 def _hinted(error: click.NoSuchOption) -> click.NoSuchOption:
-    """Return the error with the most similar option as a hint, by the names of options and of the params they set."""
+    """Return the error with the most similar option as a hint. Names of params stand for their options."""
     from ps2.name_hints import nearest
 
-    options = [] if error.ctx is None else [each for each in error.ctx.command.params if isinstance(each, click.Option)]
+    options = [] if error.ctx is None else [p for p in error.ctx.command.params if isinstance(p, click.Option)]
     params = {str(option.name): option.opts[0] for option in options}
+    # A name that the user may have meant -> the option.
     spellings = params | {name: name for option in options for name in (*option.opts, *option.secondary_opts)}
-    near = nearest(error.option_name, spellings)
-    hint = "" if near is None else f" Did you mean {spellings[near]}?"
+    match = nearest(error.option_name, spellings)
+    hint = "" if match is None else f" Did you mean {spellings[match]}?"
     return click.NoSuchOption(error.option_name, f"No such option {error.option_name!r}.{hint}", ctx=error.ctx)
 
 

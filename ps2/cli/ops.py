@@ -27,16 +27,16 @@ COLUMNS = (
     Column("dtypes", folds=True),
     Column("what it does", folds=True, min_width=120),
 )
-# Short forms of some tuples of dtypes.
+# Short names of some tuples of dtypes.
 SHORT_DTYPES = {("float32", "float64", "int32", "int64"): "any", ("float32", "float64"): "floats"}
-PAGE_INDENT = 12
+PAGE_INDENT = 12  # the width of the first column on an operation's page
 
 
 @click.command(epilog=EPILOG)
 @click.argument("name", required=False)
 @format_option
 def ops(name: str | None, output: Format) -> None:
-    """Show the operations that servers run, or the one called NAME."""
+    """Show all operations that servers run, or the operation NAME."""
     from ps2.ops.all import TABLE, lookup
 
     if name is None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ps2.certificates import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, NAME_VARIABLE, TlsFiles, tls_files
-from ps2.config import MAX_BYTES, host_of, is_wildcard, ports_of, split_address, split_listen
+from ps2.config import MAX_BYTES, is_wildcard, read_host, read_ports, split_address, split_listen
 from ps2.errors import ConfigError
 
 Command = Callable[..., Any]
@@ -20,7 +20,7 @@ Decorator = Callable[[Command], Command]
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 # The suffix of the option's name -> the environment variable, metavar and help.
 TLS_OPTIONS = {
-    "cert": (CERT_VARIABLE, "FILE", "Certificate of this process, and intermediate ones (PEM)."),
+    "cert": (CERT_VARIABLE, "FILE", "Certificate of this process, and intermediate certificates (PEM)."),
     "key": (KEY_VARIABLE, "FILE", "Its private key (PEM), readable by the owner only."),
     "ca": (CA_VARIABLE, "FILE", "Trusted authority (PEM); servers then require client certificates."),
     "name": (NAME_VARIABLE, "HOST", "Name in the fleet's certificates  [default: the host of each process]."),
@@ -35,7 +35,7 @@ def add_options(command: Command, options: Sequence[Decorator]) -> Command:
 
 
 class FiniteRange(click.FloatRange):
-    """A range without NaN, which click accepts because it is not below or above a bound, and without infinity."""
+    """A range of finite numbers. click accepts NaN, because NaN is neither below nor above a bound."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -51,7 +51,7 @@ def parse_bytes(text: str) -> int:
     unit = number[len(digits) :]
     if unit not in UNITS or not digits.isdecimal() or not digits.strip("0"):
         raise click.BadParameter(f"expected a positive number of bytes such as 8g or 500m, got {text!r}")
-    # Check the length first, as Python parses very long numbers slowly.
+    # Check the length first, because Python parses very long numbers slowly.
     if len(digits) > len(str(MAX_BYTES)) or int(digits) * UNITS[unit] > MAX_BYTES:
         raise click.BadParameter(f"expected at most {MAX_BYTES:,} bytes, got {text!r:.100}")
     return int(digits) * UNITS[unit]
@@ -59,26 +59,26 @@ def parse_bytes(text: str) -> int:
 
 def parse_ports(context: click.Context, option: click.Parameter, text: str) -> range:
     """Parse a port, or a range FIRST-LAST."""
-    return ports_of(text, option.opts[0])
+    return read_ports(text, option.opts[0])
 
 
 def parse_listen(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Check the address to listen at, before other options are checked."""
+    """Check an address to listen on; return it unchanged."""
     if text is not None:
         split_listen(text, option.opts[0])
     return text
 
 
 def parse_address(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Check the address to connect to, before other options are checked."""
+    """Check an address to connect to; return it unchanged."""
     if text is not None:
         split_address(text, option.opts[0])
     return text
 
 
 def parse_host(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Parse the advertised host; an IPv6 address can have brackets."""
-    host = None if text is None else host_of(text, option.opts[0])
+    """Parse the advertised host, which is no wildcard; an IPv6 address can have brackets."""
+    host = None if text is None else read_host(text, option.opts[0])
     if host is not None and is_wildcard(host):
         raise ConfigError(f"{option.opts[0]}: expected a name or address that reaches this host, got {text}")
     return host
@@ -94,9 +94,9 @@ ops_option = click.option(
 
 
 def tls_arguments(environment: bool) -> list[Decorator]:
-    """Return the options ``tls_cert``, ``tls_key``, ``tls_ca`` and ``tls_name``.
+    """Return the options --tls-cert, --tls-key, --tls-ca and --tls-name.
 
-    ``environment``: True if environment variables are their defaults.
+    ``environment``: True if environment variables are the options' defaults.
     """
     options: list[Decorator] = []
     for name, (variable, metavar, text) in TLS_OPTIONS.items():
@@ -118,5 +118,5 @@ def tls_options(command: Command) -> Command:
 
 
 def tls_from_environment() -> TlsFiles | None:
-    """Return the certificates that environment variables name; None: they name none."""
+    """Return the certificate files that environment variables name; None: no variable is set."""
     return tls_files(*(os.environ.get(variable) for variable, _, _ in TLS_OPTIONS.values()))

@@ -1,4 +1,4 @@
-"""Output of commands: tables on terminals, plain text in pipes, JSON and YAML for programs; and exit codes."""
+"""The output of commands (tables on terminals, text in pipes, JSON and YAML for programs), and their exit codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ format_option = click.option(
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> bool:
-    """Print a table, with colours only on terminals; return whether all columns fit."""
+    """Print a table, with colours only on terminals; return False if columns are hidden in a narrow terminal."""
     return print_to_console(console_for(sys.stdout.isatty()), Table(columns, [*rows]))
 
 

@@ -19,7 +19,7 @@ class ServerOptions:
     Attributes:
         advertise: the host by which clients reach the servers; None: the host of ``listen``.
         data_port: the data port of the first server; each further server has the next port; None: any free ports.
-        metrics_port: likewise for metrics; None: no metrics.
+        metrics_port: the metrics port of the first server; each further server has the next port; None: no metrics.
         ops: modules that declare operations.
         tls: the servers' certificates; None: no TLS.
         exit_with_parent: True if servers end with this process.
@@ -36,14 +36,14 @@ class ServerOptions:
 
 
 class ServerProcesses:
-    """A process for each server. Each has its own session, so Ctrl-C and a closed terminal do not reach it."""
+    """The processes of a fleet's servers. Each has its own session: Ctrl-C or a closed terminal does not end it."""
 
     def __init__(self, listen: Sequence[str], folder: Path, options: ServerOptions) -> None:
-        """``listen``: the ``host:port`` of each server; ``folder``: the folder for their logs."""
+        """``listen``: the ``host:port`` of each server; ``folder``: the folder for the servers' logs."""
         self._listen = list(listen)
         self._folder = folder
         self._options = options
-        self._forks = ForkServer()
+        self._fork_server = ForkServer()
         self._children: list[Child] = []
 
     def start(self) -> list[ProcessId]:
@@ -57,8 +57,8 @@ class ServerProcesses:
         return self._children[index].poll()
 
     def ending(self, index: int) -> str:
-        """Return the reason of a server's end, and the last lines of its log."""
-        return ending(self._children[index].wait(), last_lines(self._log(index)))
+        """Wait for a server's end; return the reason, and the last lines of its log."""
+        return ending(self._children[index].wait(), last_lines(self._log_file(index)))
 
     def stop(self) -> None:
         """Terminate the servers; kill those that take too long."""
@@ -66,8 +66,8 @@ class ServerProcesses:
         self.leave()
 
     def leave(self) -> None:
-        """Let the servers continue when this process ends."""
-        self._forks.close()
+        """End the fork server. Servers without ``exit_with_parent`` continue when this process ends."""
+        self._fork_server.close()
 
     def _spawn(self, index: int) -> Child:
         options = self._options
@@ -86,7 +86,7 @@ class ServerProcesses:
             arguments += options.tls.arguments()
         if options.exit_with_parent:
             arguments += ["--exit-with-parent", str(os.getpid())]
-        return self._forks.start(f"server {index}", arguments, self._log(index))
+        return self._fork_server.start(f"server {index}", arguments, self._log_file(index))
 
-    def _log(self, index: int) -> Path:
+    def _log_file(self, index: int) -> Path:
         return self._folder / f"server-{index}.log"

@@ -13,7 +13,7 @@ from ps2.errors import ConfigError
 from ps2.logs import JSON, JsonLog, log_format
 
 DEFAULT_LISTEN = "127.0.0.1:8501"
-# Longer than proxies keep idle connections (60 s): they answer 502 if this end closes a connection first.
+# Proxies keep idle connections for 60 s, and answer 502 if the server closes a connection before.
 KEEP_ALIVE_S = 75
 EPILOG = """\b
 Examples:
@@ -32,14 +32,14 @@ Exit codes: 0 ended by SIGTERM or Ctrl-C, 1 the export cannot be used or the por
 
 
 @click.command(epilog=EPILOG)
-@click.option("--model", required=True, metavar="PATH", help="Folder, or URL of one, that a model was exported to.")
+@click.option("--model", required=True, metavar="PATH", help="Folder (a path or URL) to which a model was exported.")
 @click.option(
     "--listen",
     callback=parse_listen,
     metavar="HOST:PORT",
     default=DEFAULT_LISTEN,
     show_default=True,
-    help="Address to listen at; HOST:FIRST-LAST is the first free port. Other hosts can reach it only with a token.",
+    help="Address to listen on; HOST:FIRST-LAST is the first free port. Other hosts can reach it only with a token.",
 )
 @click.option(
     "--token-file",
@@ -62,7 +62,7 @@ Exit codes: 0 ended by SIGTERM or Ctrl-C, 1 the export cannot be used or the por
     default=KEEP_ALIVE_S,
     show_default=True,
     metavar="SECONDS",
-    help="Time after which an idle connection is closed; it should be longer than that of proxies.",
+    help="Time after which an idle connection is closed; it should be longer than the time of proxies.",
 )
 @click.option("--cache-dir", type=click.Path(), help="Local folder for the files of a remote export.")
 @click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Certificate of this endpoint (PEM): HTTPS.")
@@ -78,22 +78,22 @@ def serve(
     tls_key: str | None,
 ) -> None:
     """Answer requests for scores of an exported model over HTTP, without Spark and servers."""
-    # A few rows are too little work for several threads, and each request has its own thread.
+    # Each request has its own thread, and scoring a few rows is too little work for several threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ps2.serving import http
     from ps2.serving.scorer import Scorer
 
     if (tls_cert is None) != (tls_key is None):
-        raise ConfigError("--tls-cert and --tls-key belong together: give both, or none")
+        raise ConfigError("--tls-cert and --tls-key: expected both or neither")
     if log_format() == JSON:
         JsonLog(logger="").open()
     certificate = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     host, ports = split_listen(listen, "--listen")
     tokens = None if token_file is None else http.TokenFile(token_file)
     with http.listen(host, ports, tokens) as listener, Scorer(model, refreshS=refresh, cacheDir=cache_dir) as scorer:
-        # The HTTP server handles the signals, and then raises them again for these handlers.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
+        # The HTTP server ends after these signals, and then raises them again for the earlier handlers.
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signal_number, lambda *_: None)
         server = http.http_server(http.ScoringService(scorer, tokens), keep_alive, certificate)
         address = join_address(*listener.getsockname()[:2])
         click.echo(f"{scorer!r}\nlistening at {'http' if certificate is None else 'https'}://{address}")

@@ -36,7 +36,7 @@ Examples:
     "--listen",
     callback=parse_listen,
     metavar="HOST:PORT",
-    help="Address to listen at; [::]:7070 is all addresses of this host, HOST:FIRST-LAST is the first free port  "
+    help="Address to listen on; [::]:7070 is all addresses of this host, HOST:FIRST-LAST is the first free port  "
     f"[default: 127.0.0.1:{DEFAULT_PORT}; with --master a free port on 127.0.0.1].",
 )
 @click.option(
@@ -47,7 +47,7 @@ Examples:
     metavar="PORT",
     show_default=True,
     help="Port for data connections, on the host of --listen; FIRST-LAST is the first free port, 0 is any free port. "
-    "Clients learn it by gRPC.",
+    "The server tells clients the port over gRPC.",
 )
 @click.option(
     "--advertise",
@@ -99,8 +99,8 @@ Examples:
     default=ServerConfig.drain_s,
     show_default=True,
     metavar="SECONDS",
-    help="After SIGTERM, wait at most this time for the driver to make a checkpoint, or to have copies. A second "
-    "SIGTERM ends the server at once. Not with --master.",
+    help="After SIGTERM, wait at most this time until the driver has made a checkpoint, or has copies of the data. A "
+    "second SIGTERM ends the server at once. Not with --master.",
 )
 @ops_option
 @click.option("--exit-with-parent", type=int, metavar="PID", hidden=True)
@@ -126,7 +126,7 @@ def server(
     announce: int | None,
     tls: TlsFiles | None,
 ) -> None:
-    """Run one server in the foreground, until it is told to stop."""
+    """Run one server in the foreground, until it is stopped."""
     from ps2.client.network import FleetNetwork
     from ps2.listening import loopback_host
     from ps2.processes import ProcessId
@@ -141,7 +141,7 @@ def server(
     if token_file is not None and insecure:
         raise ConfigError("give either --token-file or --insecure, not both")
     if drain and master is not None:
-        raise ConfigError("--drain: a server with --master is ended, and replaced, by its coordinator")
+        raise ConfigError("--drain: expected no --master, whose coordinator ends and replaces the server")
     if log_format() == TEXT:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = ServerConfig(
@@ -156,14 +156,14 @@ def server(
         ops=ops,
         announce=announce,
         drain_s=drain,
-        # Read certificates from pipes now, as a pipe can be read only once.
-        tls=tls if tls is None or tls.lasting else tls.current(),
+        # Read certificates from pipes now, because a pipe can be read only once.
+        tls=tls if tls is None or tls.are_regular else tls.current(),
     )
     token = None if token_file is None else watch_token_file(token_file)
     serve(
         config,
         token,
         Home(master, index) if master else None,
-        Parent(ProcessId.of(exit_with_parent), scratch) if exit_with_parent is not None else None,
+        Parent(ProcessId.from_pid(exit_with_parent), scratch) if exit_with_parent is not None else None,
         lambda wire: FleetNetwork(token, wire),
     )

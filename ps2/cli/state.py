@@ -1,4 +1,4 @@
-"""The launched fleets of this host. Each has a folder by its name, with ``fleet.json``, token and logs."""
+"""The launched fleets of this host. Each fleet has a folder with its name: ``fleet.json``, the token and logs."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ class LaunchedFleet:
     Attributes:
         name: the fleet's name, unique among the fleets of this user.
         host: the host of the fleet's processes.
-        run: a random id that distinguishes this fleet from earlier and later fleets of its name.
+        run: a random id that distinguishes this fleet from earlier and later fleets with its name.
         launcher: the ``ps2 launch`` process; a fleet in the foreground ends with it.
         token_file: the file with the fleet's token.
+        servers: the servers by index; empty while they start.
         tls: the certificates of the servers and of clients on this host; None: no TLS.
     """
 
@@ -59,7 +60,7 @@ class LaunchedFleet:
 
     @property
     def folder(self) -> Path:
-        return folder_of(self.name)
+        return fleet_folder(self.name)
 
     @property
     def count_text(self) -> str:
@@ -69,7 +70,7 @@ class LaunchedFleet:
         return self.launcher.alive() or any(server.alive() for server in self.servers)
 
     def with_servers(self, servers: tuple[LaunchedServer, ...]) -> LaunchedFleet:
-        """Return the fleet with these servers, and record it on disk."""
+        """Return the fleet with these servers, and write it to ``fleet.json``."""
         fleet = replace(self, servers=servers)
         _write(fleet)
         return fleet
@@ -89,7 +90,7 @@ def root() -> Path:
         ) from error
 
 
-def folder_of(name: str) -> Path:
+def fleet_folder(name: str) -> Path:
     if not NAME.fullmatch(name):
         raise ConfigError(f"--name: expected letters, digits, '.', '_' and '-', at most 64, got {name!r}")
     return root() / name
@@ -100,11 +101,11 @@ def names() -> list[str]:
 
 
 def find(name: str) -> LaunchedFleet:
-    """Return the fleet of a name; raise UnavailableError if there is none, or it is on another host."""
+    """Return the fleet with a name; raise UnavailableError if there is none, or it is on another host."""
     fleet = _read(name)
     if fleet is None:
         other_names = ", ".join(f"--name {other}" for other in names())
-        hint = f"; known here: {other_names}" if other_names else ""
+        hint = f"; launched here: {other_names}" if other_names else ""
         raise UnavailableError(
             f"no fleet named {name!r} was launched here{hint}; start one with 'ps2 launch', or name one with --fleet"
         )
@@ -126,8 +127,8 @@ def other_servers(name: str) -> list[LaunchedServer]:
 
 
 def claim(name: str, launcher: ProcessId, token_file: Path | None, tls: TlsFiles | None = None) -> LaunchedFleet:
-    """Make the folder of a new fleet, without the files of an ended one; raise LaunchError if one of its name runs."""
-    folder = folder_of(name)
+    """Make the folder of a new fleet, and remove an ended fleet of its name; raise LaunchError if that fleet runs."""
+    folder = fleet_folder(name)
     fleet = LaunchedFleet(name, launcher, token_file or folder / "token", tls=tls)
     with _locked():
         earlier = _read(name)
@@ -154,37 +155,37 @@ def remove(fleet: LaunchedFleet) -> None:
 
 
 def command(verb: str, name: str) -> str:
-    """Return the command line of a command for a fleet."""
+    """Return the command line of a ``ps2`` command for a fleet: ``ps2 stop --name ads``."""
     return f"ps2 {verb}" + ("" if name == DEFAULT_NAME else f" --name {name}")
 
 
 def description(fleet: LaunchedFleet, state: str, server_texts: Iterable[str], detached: bool) -> list[str]:
     """Return lines that describe a running fleet and the commands for it."""
-    end = f"until '{command('stop', fleet.name)}'" if detached else "until Ctrl-C"
+    lifetime = f"until '{command('stop', fleet.name)}'" if detached else "until Ctrl-C"
     servers = (f"  {server.address}  {text}" for server, text in zip(fleet.servers, server_texts, strict=True))
     return [
-        f"fleet {fleet.name!r}: {fleet.count_text} {state}, {end}",
+        f"fleet {fleet.name!r}: {fleet.count_text} {state}, {lifetime}",
         *servers,
         "",
-        f"attach  {_attaching(fleet)}",
+        f"attach  {_attach_call(fleet)}",
         f"look    {command('status', fleet.name)}",
         f"stop    {command('stop', fleet.name)}",
     ]
 
 
-def _attaching(fleet: LaunchedFleet) -> str:
+def _attach_call(fleet: LaunchedFleet) -> str:
     addresses = ",".join(server.address for server in fleet.servers)
     arguments = f"fleet={json.dumps(addresses)}, tokenFile={json.dumps(str(fleet.token_file), ensure_ascii=False)}"
     files = fleet.tls or TlsFiles()
-    named = {"tlsCert": files.cert, "tlsKey": files.key, "tlsCa": files.ca, "tlsName": files.name}
-    if options := [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in named.items() if value]:
+    settings = {"tlsCert": files.cert, "tlsKey": files.key, "tlsCa": files.ca, "tlsName": files.name}
+    if options := [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in settings.items() if value]:
         arguments += f", conf=PS2Conf({', '.join(options)})"
     return f"PS2Context.getOrCreate(spark, {arguments})"
 
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    """Lock all folders: only one process at a time claims or removes a name."""
+    """Lock all fleets' folders: only one process at a time claims or removes a name."""
     root().mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(root() / ".lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -192,7 +193,7 @@ def _locked() -> Iterator[None]:
 
 
 def _read(name: str) -> LaunchedFleet | None:
-    file = folder_of(name) / FILE
+    file = fleet_folder(name) / FILE
     try:
         record = json.loads(file.read_text())
         _check_current(record, file)
@@ -207,7 +208,7 @@ def _read(name: str) -> LaunchedFleet | None:
 
 
 def _check_current(record: dict[str, Any], file: Path) -> None:
-    """Raise InputError for a file of an earlier version, which identified processes by the clock of the system."""
+    """Raise InputError if an earlier version wrote the file: it identified processes by the system's clock."""
     processes = [record["launcher"], *(server["process"] for server in record["servers"])]
     if any("created_s" in process for process in processes):
         pids = ", ".join(str(pid) for pid in dict.fromkeys(process["pid"] for process in processes))

@@ -27,7 +27,7 @@ Exit codes: 0 all servers answer, 4 a server does not, or there is no such fleet
 ENDED = TransientError("its process has ended")
 
 
-# The status of one server, and the catalog that a driver has published to it (b"": none).
+# The status of a server, and the encoded catalog that a driver has published to it (b"": none).
 Answer = tuple["ServerStatus", bytes]
 
 
@@ -52,20 +52,20 @@ def status(which: Which, output: Format) -> None:
             if number:
                 click.echo()
             print_table(table.columns, table.rows)
-    failed = [server for server in report.servers if server.error]
-    if failed:
-        # Only the end of a failed call's message is relevant.
-        missing = [f"{server.address}: {server.error.rsplit(': ', 1)[-1].strip(']')}" for server in failed]
+    unreachable = [server for server in report.servers if server.error]
+    if unreachable:
+        # The relevant reason is the end of a failed call's message.
+        reasons = [f"{server.address}: {server.error.rsplit(': ', 1)[-1].strip(']')}" for server in unreachable]
         has_ended = all(server.error == str(ENDED) for server in report.servers)
         is_over = has_ended and target.launched is not None and not target.launched.alive()
         advice = "; 'ps2 launch' starts a new fleet" if is_over else ""
-        text = f"{len(missing)} of {len(report.servers)} servers unreachable: {'; '.join(missing)}{advice}"
+        text = f"{len(reasons)} of {len(report.servers)} servers unreachable: {'; '.join(reasons)}{advice}"
         click.echo(f"ps2: {text}", err=True)
         sys.exit(EXIT_UNREACHABLE)
 
 
 def _ask(target: NamedFleet) -> Mapping[str, Answer | TransientError]:
-    """Ask all servers, except those whose process has ended and was not replaced."""
+    """Ask all servers, except those whose processes have ended and were not replaced."""
     ended: set[str] = set()
     if target.launched is not None:
         ended = {server.address for server in target.launched.servers if not server.alive()}

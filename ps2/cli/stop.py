@@ -24,9 +24,10 @@ Examples:
   ps2 stop --fleet host1:7070,host2:7070 --token-file fleet.token
 
 \b
-Exit codes: 0 all servers have ended, 1 one has not, 4 one cannot be reached, or there is no such fleet, 6 the fleet
-has another token.
+Exit codes: 0 all servers have ended, 1 a server has not, 4 a server cannot be reached, or there is no such fleet, 6 the
+fleet has another token.
 """
+# The time in which servers end; in which killed processes end; and in which the launcher ends after its servers.
 END_TIMEOUT_S = 10.0
 KILL_TIMEOUT_S = 2.0
 LAUNCHER_TIMEOUT_S = 3.0
@@ -41,17 +42,17 @@ def stop(which: Which) -> None:
     if target.launched is not None:
         _stop_launched(target, target.launched)
     else:
-        _stop_foreign(target)
+        _stop_by_address(target)
 
 
 def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
-    """End servers whose processes are known, and servers that replaced them. One that does not answer gets a signal."""
+    """End the launched servers and their replacements. A launched server that does not answer gets SIGTERM."""
     from ps2.cli.state import remove
 
     replaced = replaced_servers(fleet, target.token, target.tls)
     if replaced:
         try:
-            _stop_foreign(replace(target, addresses=tuple(sorted(replaced))))
+            _stop_by_address(replace(target, addresses=tuple(sorted(replaced))))
         except UnavailableError as error:
             raise UnavailableError(f"{error}; the fleet's token stays in {fleet.folder}") from error
     elif not fleet.alive():
@@ -63,33 +64,33 @@ def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
         if isinstance(answer, TransientError):
             running[address].send(signal.SIGTERM)
     alive = _wait_for_end(list(running.values()), END_TIMEOUT_S)
-    # A launcher in the foreground ends by itself when its servers have ended.
+    # A launcher in the foreground ends when its servers have ended.
     if _wait_for_end([fleet.launcher], LAUNCHER_TIMEOUT_S if running else 0):
         fleet.launcher.send(signal.SIGTERM)
     alive += _wait_for_end([fleet.launcher], END_TIMEOUT_S)
     for process in alive:
         click.echo(f"process {process.pid} did not end within {END_TIMEOUT_S:.0f} s: killed", err=True)
         process.send(signal.SIGKILL)
-    stuck = _wait_for_end(alive, KILL_TIMEOUT_S)
-    if stuck:
-        raise PS2Error(f"these processes do not end: {', '.join(str(process.pid) for process in stuck)}")
+    still_alive = _wait_for_end(alive, KILL_TIMEOUT_S)
+    if still_alive:
+        raise PS2Error(f"these processes do not end: {', '.join(str(process.pid) for process in still_alive)}")
     remove(fleet)
     if running or not replaced:
         click.echo(f"stopped fleet {fleet.name!r}: {', '.join(running)}")
 
 
-def _stop_foreign(target: NamedFleet) -> None:
+def _stop_by_address(target: NamedFleet) -> None:
     """End servers that are known only by their addresses."""
     answers = ask_all(target, _stop_and_wait, target.addresses)
     ended = [address for address, answer in answers.items() if answer is True]
-    stuck = [address for address, answer in answers.items() if answer is False]
-    missing = [str(answer) for answer in answers.values() if isinstance(answer, TransientError)]
+    running = [address for address, answer in answers.items() if answer is False]
+    errors = [str(answer) for answer in answers.values() if isinstance(answer, TransientError)]
     if ended:
         click.echo(f"stopped {', '.join(ended)}")
-    if stuck:
-        raise PS2Error(f"these servers still run after {END_TIMEOUT_S:.0f} s: {', '.join(stuck)}")
-    if missing:
-        raise UnavailableError(f"{len(missing)} of {len(answers)} servers unreachable: {'; '.join(missing)}")
+    if running:
+        raise PS2Error(f"these servers still run after {END_TIMEOUT_S:.0f} s: {', '.join(running)}")
+    if errors:
+        raise UnavailableError(f"{len(errors)} of {len(answers)} servers unreachable: {'; '.join(errors)}")
 
 
 def _stop_and_wait(control: ServerControl, address: str) -> bool:

@@ -1,4 +1,4 @@
-"""The fleet of a command: named on the command line, or launched on this host."""
+"""The fleet that a command uses: its addresses are on the command line, or it was launched on this host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class NamedFleet:
-    """A fleet to connect to; ``launched`` is its record if it was launched on this host."""
+    """A fleet that a command connects to; ``launched`` is its record if it was launched on this host."""
 
     addresses: tuple[str, ...]
     token: str | None
@@ -34,7 +34,7 @@ class NamedFleet:
 
 @dataclass(frozen=True)
 class Which:
-    """The values of the options that name a fleet; None: not given."""
+    """The values of the options that name a fleet; None: the option is not set."""
 
     fleet: str | None
     token_file: str | None
@@ -70,7 +70,7 @@ def find_target(which: Which) -> NamedFleet:
     """Return the fleet that the options name.
 
     Raises:
-        ConfigError: the options name a fleet both by --fleet and by --name, or an address is malformed.
+        ConfigError: --fleet and --name are both set, or an address is malformed.
         UnavailableError: no fleet of that name was launched here.
         AuthError: the token cannot be read.
     """
@@ -92,7 +92,7 @@ def find_target(which: Which) -> NamedFleet:
         raise ConfigError(f"--fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}")
     for address in addresses:
         if ":" not in address:
-            raise ConfigError(f"--fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}: --name {address} takes a name")
+            raise ConfigError(f"--fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}; a name needs --name {address}")
         split_address(address, "--fleet")
     file = token_file or os.environ.get(TOKEN_FILE_VARIABLE)
     return NamedFleet(addresses, read_token(file) if file else None, tls=tls or tls_from_environment())
@@ -114,10 +114,10 @@ def controlled(token: str | None, tls: TlsFiles | None) -> Iterator[ServerContro
 def ask_all(
     target: NamedFleet, ask: Callable[[ServerControl, str], T], addresses: Sequence[str]
 ) -> dict[str, T | TransientError]:
-    """Call ``ask`` for all servers at the same time. The result has the errors of those that do not answer.
+    """Call ``ask`` for all servers concurrently; return the results by address, or the TransientError of a call.
 
     Raises:
-        PS2Error: a server refused; the message starts with its address.
+        PS2Error: a call raised another error; the message starts with the server's address.
     """
     from ps2.transport.concurrent_calls import call_concurrently
 
@@ -127,7 +127,7 @@ def ask_all(
         except TransientError as error:
             return error
         except PS2Error as error:
-            hint = _hint(error, target)
+            hint = _message(error, target)
             raise type(error)(hint if hint.startswith(address) else f"{address}: {hint}") from error
 
     with controlled(target.token, target.tls) as control:
@@ -137,10 +137,10 @@ def ask_all(
 
 
 def replaced_servers(fleet: LaunchedFleet, token: str | None, tls: TlsFiles | None) -> set[str]:
-    """Return the addresses at which a server accepts the fleet's token, but is not the launched process.
+    """Return the addresses of servers that accept the fleet's token, but are not the launched processes.
 
-    A server that accepts connections but does not answer in time, such as a stopped process, counts, as it can belong
-    to the fleet. Servers of other fleets launched on this host, which can have the same token, do not count.
+    The result includes servers that accept connections but do not answer in time, such as paused processes, because
+    they can belong to the fleet. It excludes servers of this host's other fleets, which can have the same token.
     """
     from ps2.cli.state import other_servers
     from ps2.transport.concurrent_calls import call_concurrently
@@ -165,7 +165,7 @@ def replaced_servers(fleet: LaunchedFleet, token: str | None, tls: TlsFiles | No
     return {address for address, replaced in zip(ended, answers, strict=True) if replaced}
 
 
-def _hint(error: PS2Error, target: NamedFleet) -> str:
+def _message(error: PS2Error, target: NamedFleet) -> str:
     if isinstance(error, AuthError) and target.token is None:
         return f"a token is needed; give --token-file, or set {TOKEN_FILE_VARIABLE}"
     return str(error)

@@ -45,7 +45,7 @@ def new(file: Path, output: Format) -> None:
     try:
         write_token(file, new_token())
     except FileExistsError:
-        raise ConfigError(f"{file} exists; 'ps2 token rotate {file}' replaces a token") from None
+        raise ConfigError(f"{file} exists; 'ps2 token rotate {file}' adds a new token to it") from None
     _report(file, output, "made")
 
 
@@ -65,7 +65,7 @@ def rotate(file: Path, output: Format) -> None:
 @file_argument
 @format_option
 def retire(file: Path, output: Format) -> None:
-    """Remove the old token from FILE: only the new one is accepted then."""
+    """Remove the old token from FILE. From then on, only the new token is accepted."""
     tokens = read_token(file).split()
     if len(tokens) > 1:
         replace_token(file, tokens[0])
@@ -86,7 +86,7 @@ def _report(file: Path, output: Format, change: str) -> None:
     if output != "table":
         print_data(record, output)
         return
-    first, *older = fingerprints
-    click.echo(f"{file}: token {first}" + (f", and {older[0]} before it: both are accepted" if older else ""))
+    newest, *older = fingerprints
+    click.echo(f"{file}: token {newest}" + (f", and the older {older[0]}: both are accepted" if older else ""))
     if change == "rotated":
         click.echo(f"copy it to all hosts; when all drivers that started before have ended: ps2 token retire {file}")

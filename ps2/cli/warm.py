@@ -1,6 +1,6 @@
-"""Compile the kernels of all families, unless numba's cache already holds them (``python -m ps2.cli.warm``).
+"""Compile the kernels that numba's cache does not contain, those of all families (``python -m ps2.cli.warm``).
 
-A kernel that is not compiled yet takes seconds at its first use. Several processes share the work by modules, whose
+A kernel that is not compiled takes seconds at its first use. Each module is compiled by one process, because its
 kernels share functions.
 """
 
@@ -16,23 +16,23 @@ from ps2.cgroups import usable_cores
 
 ROOT = Path(ps2.__file__).parent
 FAST_PATH = "ps2.server.fast_path_compiled"
-# The modules that take the longest time.
-FIRST = ("ps2.algorithms.trees.warm", "ps2.ops.warm", "ps2.algorithms.embeddings.warm", FAST_PATH)
+# The modules that take the longest time, which are compiled first.
+SLOWEST = ("ps2.algorithms.trees.warm", "ps2.ops.warm", "ps2.algorithms.embeddings.warm", FAST_PATH)
 
 
 def warmers() -> list[str]:
-    """Return the modules that compile kernels, those that take long first."""
+    """Return the modules that compile kernels, slow modules first: after ``SLOWEST``, larger files first."""
     sizes = {
         ".".join(file.relative_to(ROOT.parent).with_suffix("").parts): file.stat().st_size
         for folder in ("algorithms", "data", "torch")
         for file in (ROOT / folder).rglob("warm.py")
     }
-    others = sorted(set(sizes) - set(FIRST), key=lambda module: (-sizes[module], module))
-    return [*FIRST, *others]
+    others = sorted(set(sizes) - set(SLOWEST), key=lambda module: (-sizes[module], module))
+    return [*SLOWEST, *others]
 
 
 def compile_all(modules: Sequence[str], processes: int) -> None:
-    """Compile the kernels of modules in several processes; raises the error of any of them."""
+    """Compile the kernels of modules in several processes; raise the first error."""
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         pool.map(_warm, modules, chunksize=1)
 

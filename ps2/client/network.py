@@ -166,7 +166,7 @@ class FleetNetwork:
         with SHIELD, self._stopped_if_closed():
             # gRPC waits while it holds locks, and a KeyboardInterrupt would leave them locked. If a KeyboardInterrupt
             # is possible, another thread makes the call.
-            return reply.FromString(call_concurrently([encoded], ask)[0] if SHIELD.is_up else ask(encoded))
+            return reply.FromString(call_concurrently([encoded], ask)[0] if SHIELD.is_active else ask(encoded))
 
     @shielded
     def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ps2.certificates import Tls
 from ps2.client.fleet import Access, FleetRef, fleet_text, mutation_id_prefix, seal
-from ps2.config import Binding, host_of, is_loopback, is_wildcard, new_token, split_address
+from ps2.config import Binding, is_loopback, is_wildcard, new_token, read_host, split_address
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.master import Master
 from ps2.coordinator.stages import StageWatch
@@ -35,20 +35,22 @@ def driver_binding(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -
     if has_token and spark is not None and (conf.launcherClass.is_remote or not spark.shares_host):
         settings = spark.addresses
     spark_host = settings.get(HOST) or loopback_host()
-    host = conf.bindAddress or host_of(settings.get(BIND) or spark_host, BIND)
+    host = conf.bindAddress or read_host(settings.get(BIND) or spark_host, BIND)
     if is_wildcard(host) and not has_ipv6():
         host = "0.0.0.0"
-    advertised = conf.advertiseAddress or (host_of(spark_host, HOST) if settings and conf.bindAddress is None else host)
+    advertised = conf.advertiseAddress or (
+        read_host(spark_host, HOST) if settings and conf.bindAddress is None else host
+    )
     if is_wildcard(advertised):
         # Executors reach PS2's driver by the same name as Spark's driver.
         driver_host = settings.get(HOST, LOOPBACK_NAME)
-        advertised = reachable_host() if is_loopback(host_of(driver_host, HOST)) else host_of(driver_host, HOST)
+        advertised = reachable_host() if is_loopback(read_host(driver_host, HOST)) else read_host(driver_host, HOST)
     return Binding(host, advertised, conf.portRange)
 
 
 def out_of_reach(spark: SparkBackend, master: str, servers: tuple[str, ...]) -> str | None:
     """Return a warning if tasks on other hosts cannot reach the fleet, else None."""
-    if spark.shares_host or is_loopback(host_of(spark.addresses.get(HOST, LOOPBACK_NAME), HOST)):
+    if spark.shares_host or is_loopback(read_host(spark.addresses.get(HOST, LOOPBACK_NAME), HOST)):
         return None  # other hosts cannot reach Spark's own driver either
     for subject, address in (("the driver's master and runs", master), *(("a server", server) for server in servers)):
         host, _ = split_address(address)

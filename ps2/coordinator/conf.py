@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
 
 from ps2.certificates import TlsFiles, tls_files
-from ps2.config import ANY_PORT, MAX_BYTES, host_of, is_wildcard, ports_text, split_listen
+from ps2.config import ANY_PORT, MAX_BYTES, is_wildcard, ports_text, read_host, split_listen
 from ps2.coordinator import settings
 from ps2.coordinator.launcher import Launcher, launcher_class
 from ps2.coordinator.recovery import Recover
@@ -282,7 +282,7 @@ class PS2Conf:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name}: expected a name or an address of a host, got {value!r}")
-            forms[name] = None if value is None else host_of(value, name)
+            forms[name] = None if value is None else read_host(value, name)
         if self.advertiseAddress is not None and is_wildcard(forms["advertiseAddress"]):
             raise ConfigError(
                 f"advertiseAddress: expected a host that others reach this one by, got {self.advertiseAddress}"

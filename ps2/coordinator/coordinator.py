@@ -16,7 +16,7 @@ from ps2.client.fleet import FleetRef, derived_token, token_id
 from ps2.client.network import FleetNetwork
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
-from ps2.config import Binding, WireConfig, join_address, read_token, unencrypted
+from ps2.config import Binding, WireConfig, join_address, read_token, tls_warning
 from ps2.coordinator.application import Application, driver_binding, driver_secret, start_python
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.fleet import Fleet, with_restore
@@ -86,13 +86,13 @@ class Coordinator:
         self.active_run = ActiveRun()
         with contextlib.ExitStack() as undo:
             active = self.active_run
-            self._log = JsonLog(lambda: {"fleet": id, **active.logged()})
+            self._log = JsonLog(lambda: {"fleet": id, **active.log_fields()})
             undo.callback(self._log.close)
             if log_format() == JSON:  # the loggers ``ps2.*`` of this process print JSON
                 self._log.open()
             if conf.tls is not None:
                 check_serving(conf.tls, binding.advertised)
-            elif (warning := unencrypted(None, join_address(binding.host, 0), *conf.addresses)) is not None:
+            elif (warning := tls_warning(None, join_address(binding.host, 0), *conf.addresses)) is not None:
                 log.warning("%s", warning)
             python = start_python(spark, conf)
             network = FleetNetwork(tokens.fleet, WireConfig(tls=conf.tls))

@@ -151,9 +151,11 @@ class Fleet:
             self.control = ServerControl(transport)
             self.master = Master(self.control, config, id, conf.replicas, active, self.is_attached)
             self.master_server = listen(self.master, binding.listen, token, conf.tls)
-            self.address = binding.reached(self.master_server.address)
+            self.address = binding.advertised_address(self.master_server.address)
             # With TLS, clients need the host that the master's certificate names.
-            self.home = self.address if conf.tls is not None else binding.near.reached(self.master_server.address)
+            self.home = (
+                self.address if conf.tls is not None else binding.local.advertised_address(self.master_server.address)
+            )
             undo.callback(self.master_server.stop, 0)
             request = LaunchRequest(
                 *(id, conf.count, token, binding, conf.memoryLimit, conf.modules, conf.tls, conf.addresses),

@@ -13,7 +13,7 @@ from ps2.certificates import TlsFiles
 from ps2.config import Binding
 from ps2.coordinator import launchers
 from ps2.errors import ConfigError
-from ps2.programs import entries_of
+from ps2.programs import installed_entry_points
 from ps2.rpc.control import ServerControl
 
 # Entry points of installed packages: the launcher's name, and its class.
@@ -117,7 +117,7 @@ def launcher_class(name: str) -> type[Launcher]:
     """
     if name in _built_in():
         return _class_in(f"{launchers.__name__}.{name}")
-    for entry in entries_of(GROUP):
+    for entry in installed_entry_points(GROUP):
         if entry.name != name:
             continue
         try:
@@ -127,7 +127,7 @@ def launcher_class(name: str) -> type[Launcher]:
         if not (isinstance(cls, type) and issubclass(cls, Launcher)):
             raise ConfigError(f"launcher: {name!r}: expected {entry.value} to be a class of Launcher, got {cls!r}")
         return cls
-    names = [*_built_in(), *sorted(entry.name for entry in entries_of(GROUP))]
+    names = [*_built_in(), *sorted(entry.name for entry in installed_entry_points(GROUP))]
     raise ConfigError(f"launcher: expected one of {', '.join(map(repr, names))}, got {name!r}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ps2.config import ANY_PORT, is_wildcard, ports_of, split_address
+from ps2.config import ANY_PORT, is_wildcard, read_ports, split_address
 from ps2.errors import ConfigError
 from ps2.name_hints import did_you_mean
 from ps2.number_checks import is_whole
@@ -123,7 +123,7 @@ def ports(value: object) -> range:
         return ANY_PORT
     if not isinstance(value, str) and not is_whole(value):
         raise ConfigError(f"ports: expected a text such as '40000-40020', got {value!r}")
-    allowed = ports_of(str(value).strip(), "ports")
+    allowed = read_ports(str(value).strip(), "ports")
     if allowed == ANY_PORT:
         raise ConfigError("ports: expected a range such as 40000-40020, got 0; leave ports out to use any free port")
     return allowed

@@ -1,6 +1,6 @@
 """MLflow: log, save and load models, and log fits automatically (extra ``mlflow``).
 
-Names load on first use: they need MLflow, which PS2 does not install by itself.
+Names load on first use: they need the package mlflow, which is an extra.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ps2.mlflow.autologging import autolog
     from ps2.mlflow.flavor import load_model, log_model, save_model
 
-_HOME = {
+_MODULES = {
     "autolog": "ps2.mlflow.autologging",
     "load_model": "ps2.mlflow.flavor",
     "log_model": "ps2.mlflow.flavor",
@@ -22,4 +22,4 @@ _HOME = {
 
 __all__ = ["autolog", "load_model", "log_model", "save_model"]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME, "MLflow")
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, "MLflow")

@@ -1,7 +1,7 @@
-"""``autolog``: each fit logs its params, losses, figures and model to MLflow.
+"""``autolog``: each fit logs its params, losses, other metrics and model to MLflow.
 
-The fit's thread only records steps. Another thread calls the tracking server, so that a slow or failing server neither
-delays nor breaks a fit.
+The fit's thread only records steps. Another thread calls the tracking server, so a slow or failing server does not
+delay or break a fit.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ps2.version import __version__
 
 log = logging.getLogger(__name__)
 
-# The time between two requests with the metrics of steps.
+# The minimum time between two requests with metrics of steps.
 FLUSH_S = 5.0
-# The time for which the end of a fit waits for the tracking server.
+# The maximum time for which the end of a fit waits for the tracking server.
 WAIT_S = 30.0
 # The limits of tracking servers: the length of a value, and the numbers of params and of metrics in a request.
 MAX_VALUE_CHARS, MAX_PARAMS, MAX_METRICS = 500, 100, 1000
@@ -39,6 +39,8 @@ MAX_VALUE_CHARS, MAX_PARAMS, MAX_METRICS = 500, 100, 1000
 
 @dataclass(frozen=True)
 class _Options:
+    """The arguments of ``autolog``; ``every``: log every n-th step."""
+
     log_models: bool
     every: int
     tags: Mapping[str, str]
@@ -52,18 +54,18 @@ def autolog(
 ) -> None:
     """Log each ``fit``, ``partialFit`` and ``fitStream`` of PS2's estimators to MLflow, in the active or a new run.
 
-    A run gets all params, set or not; the metrics ``loss``, ``validation_loss`` and those of the family, by step; the
-    duration, rows per second and other figures of ``summary``; a plot of the loss, if matplotlib is installed; and the
-    model. The names of a second fit in the same run begin with the estimator's name and a number. For
+    A run gets all params, including defaults; the metrics ``loss``, ``validation_loss`` and those of the family, by
+    step; the duration, rows per second and other totals of ``summary``; a plot of the loss, if matplotlib is installed;
+    and the model. For a second fit in the same run, all names begin with the estimator's name and a number. For
     ``CrossValidator``, ``TrainValidationSplit`` and ``OneVsRest``, only the fit of the best params is logged, not the
     fits in their threads. The steps of a stream are its batches. If the tracking server fails, the fit continues, with
     a warning in the log.
 
     Args:
-        log_models: whether to log models, too.
+        log_models: whether to log models.
         disable: whether to stop logging fits.
         log_every_n_step: log only every n-th step.
-        extra_tags: further tags of runs.
+        extra_tags: tags that each run gets in addition.
 
     Raises:
         ConfigError: ``log_every_n_step`` is below 1.
@@ -80,7 +82,7 @@ class _Autologger:
     def __init__(self, options: _Options) -> None:
         self._options = options
         self._lock = threading.Lock()
-        # The number of fits by run, and by run and estimator.
+        # The number of fits in each run, and of each estimator in a run (key: "run_id name").
         self._fits: Counter[str] = Counter()
 
     def __call__(self, estimator: Any) -> _LoggedFit | None:
@@ -99,7 +101,7 @@ class _Autologger:
 
 
 class _LoggedFit:
-    """One fit in a run; a ``FitWatch``."""
+    """The log of one fit in a run; implements ``FitWatch``."""
 
     def __init__(self, estimator: Any, options: _Options, run_id: str | None, prefix: str) -> None:
         self._name = type(estimator).__name__
@@ -107,7 +109,7 @@ class _LoggedFit:
         self._prefix = prefix
         self._uri = mlflow.get_tracking_uri()
         self._run_id = run_id
-        self._is_own = run_id is None
+        self._creates_run = run_id is None
         self._failed = False
         self._lock = threading.Lock()
         self._pending: list[Metric] = []
@@ -122,7 +124,7 @@ class _LoggedFit:
             **options.tags,
         }
         self._calls.put(lambda: self._begin(params, tags))
-        # A daemon thread, so that a program can end although the server does not answer.
+        # A daemon thread: the program must be able to end even if the server does not answer.
         threading.Thread(target=self._serve, name="ps2-mlflow", daemon=True).start()
 
     # -- in the fit's threads ----------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ class _LoggedFit:
         self._call(lambda: self._log_end(model, seconds))
         if model is not None and self._options.log_models and not self._failed:
             self._log_model(model)
-        if self._is_own:
+        if self._creates_run:
             self._call(lambda: mlflow.end_run("FAILED" if model is None else "FINISHED"))
         self._calls.put(None)
 
@@ -181,7 +183,7 @@ class _LoggedFit:
         with self._lock:
             is_first, self._failed = not self._failed, True
         if is_first:
-            log.warning("MLflow at %s: the fit of %s goes on without being logged: %s", self._uri, self._name, reason)
+            log.warning("MLflow at %s: the fit of %s continues, but is not logged: %s", self._uri, self._name, reason)
 
     @property
     def _tracking(self) -> mlflow.MlflowClient:
@@ -189,7 +191,7 @@ class _LoggedFit:
 
     @property
     def _active_run_id(self) -> str:
-        assert self._run_id is not None  # _begin has set it
+        assert self._run_id is not None  # _begin has set the id
         return self._run_id
 
     def _begin(self, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
@@ -199,7 +201,7 @@ class _LoggedFit:
         entries = [Param(self._prefix + name, value) for name, value in params.items()]
         for begin in range(0, len(entries), MAX_PARAMS):
             client.log_batch(run_id, params=entries[begin : begin + MAX_PARAMS])
-        if not self._is_own:
+        if not self._creates_run:
             client.log_batch(run_id, tags=[RunTag(self._prefix + name, value) for name, value in tags.items()])
 
     def _flush(self) -> None:
@@ -212,7 +214,7 @@ class _LoggedFit:
         values = {"fit_seconds": seconds}
         history: TrainingHistory | None = model.summary.history if getattr(model, "hasSummary", False) else None
         if history is not None:
-            values.update(_figures(history))
+            values.update(_totals(history))
             if len(history.objective) > history.steps:
                 self._pending += self._metrics({"loss": history.objective[0]}, 0)
         with self._lock:
@@ -220,7 +222,7 @@ class _LoggedFit:
         self._flush()
         if history is not None:
             self._tracking.set_tag(self._active_run_id, f"{self._prefix}reason", history.reason)
-            with suppress(ConfigError):  # no matplotlib, or no step to draw
+            with suppress(ConfigError):  # matplotlib is not installed, or there is no step to draw
                 figure = model.summary.plot().figure
                 self._tracking.log_figure(self._active_run_id, figure, f"{self._prefix}loss.png")
 
@@ -229,22 +231,22 @@ class _LoggedFit:
         return [Metric(self._prefix + name, float(value), now_ms, step) for name, value in values.items()]
 
 
-def _figures(history: TrainingHistory) -> dict[str, float]:
-    """Return the figures of a whole training."""
+def _totals(history: TrainingHistory) -> dict[str, float]:
+    """Return the totals of a training, as metrics."""
     seconds = math.fsum(history.seconds)
-    figures: dict[str, float] = {
+    totals: dict[str, float] = {
         "training_seconds": seconds,
         "training_steps": history.steps,
         "training_rows": history.rows,
         "training_bytes": history.bytes,
     }
     if seconds:
-        figures["training_rows_per_s"] = history.rows / seconds
+        totals["training_rows_per_s"] = history.rows / seconds
     if history.best is not None:
-        figures["best_step"] = history.best
+        totals["best_step"] = history.best
     if history.oob_score is not None:
-        figures["oob_score"] = history.oob_score
-    return figures
+        totals["oob_score"] = history.oob_score
+    return totals
 
 
 def _text(value: Any) -> str:

@@ -56,9 +56,9 @@ def save_model(  # noqa: PLR0913 - most of them are keywords
     Args:
         model: a trained model, from ``fit`` or ``load``.
         path: local folder that does not exist yet, or is empty.
-        mlflow_model: the ``mlflow.models.Model`` that gets the flavours; None: a new one.
-        signature: False: no signature; None: inferred from ``input_example``, or without one from the columns that the
-            model knows.
+        mlflow_model: the ``mlflow.models.Model`` to which the flavours are added; None: a new model.
+        signature: the signature; False: none; None: inferred from ``input_example`` or, without an example, from the
+            columns of the model's params.
         input_example: rows as a pandas DataFrame.
         pip_requirements: requirements instead of ``ps2-spark`` of this version, which requires NumPy, pandas etc.
         extra_pip_requirements: requirements in addition to ``ps2-spark``.
@@ -69,7 +69,7 @@ def save_model(  # noqa: PLR0913 - most of them are keywords
     Raises:
         ConfigError: ``model`` is not a trained model of PS2 but, for example, a pipeline; or servers wrote its weights
             to a folder that this process cannot access.
-        UsageError: the model has no form without Spark and servers; the message says what to log instead.
+        UsageError: the model cannot predict without Spark and servers; the message says what to log instead.
     """
     if pip_requirements is not None and extra_pip_requirements is not None:
         raise ConfigError("expected pip_requirements or extra_pip_requirements, got both")
@@ -120,7 +120,7 @@ def log_model(  # noqa: PLR0913 - most of them are keywords
 
     Args:
         model: a trained model, from ``fit`` or ``load``.
-        name: name of the logged model; default "model".
+        name: name of the logged model; None: "model".
         artifact_path: the name of this argument in MLflow 2.
         registered_model_name: registers the model as a new version of this name.
         run_id: the run to log to, instead of the active run.
@@ -131,13 +131,13 @@ def log_model(  # noqa: PLR0913 - most of them are keywords
 
     Raises:
         ConfigError, UsageError: the errors of ``save_model``, before a run begins.
-        MlflowException: the tracking server refuses.
+        MlflowException: the tracking server refuses the model.
     """
     _scoring(model)
     model_name = name or artifact_path or "model"
     # MLflow 3 has renamed the argument.
-    is_new = int(mlflow.__version__.partition(".")[0]) >= 3
-    names = {"artifact_path": None, "name": model_name} if is_new else {"artifact_path": model_name}
+    is_mlflow_3 = int(mlflow.__version__.partition(".")[0]) >= 3
+    names = {"artifact_path": None, "name": model_name} if is_mlflow_3 else {"artifact_path": model_name}
     info: ModelInfo = Model.log(
         **names,
         flavor=_Flavor,
@@ -172,7 +172,7 @@ def load_model(model_uri: str, dst_path: str | None = None) -> Any:
     folder = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri, dst_path=dst_path))
     content = Model.load(str(folder)).flavors.get(FLAVOR)
     if content is None:
-        raise CheckpointMissingError(f"{model_uri}: expected a model with the flavour {FLAVOR!r}, and it has none")
+        raise CheckpointMissingError(f"{model_uri}: expected a model with the flavour {FLAVOR!r}, got one without it")
     module, _, name = str(content["model_class"]).rpartition(".")
     if not module.startswith("ps2."):
         raise CheckpointMissingError(f"{model_uri}: expected a model of ps2, got a {content['model_class']}")
@@ -215,13 +215,13 @@ def _write(model: Any, scoring: Scoring, folder: Path, shared: str | None) -> No
         except RecoveryError as error:
             raise ConfigError(
                 f"sharedDir: expected a folder or URL that this process and all servers reach, got {shared}: "
-                f"servers wrote the weights where this process does not find them: {error}"
+                f"this process cannot read the weights that servers wrote: {error}"
             ) from error
 
 
 @contextmanager
 def _reachable(folder: Path, shared: str | None) -> Iterator[str]:
-    """Yield the folder to write to: the local folder, or a folder in ``shared`` that is moved to it afterwards."""
+    """Yield the folder to write to: ``folder``, or a folder in ``shared``, whose files are then moved to ``folder``."""
     if shared is None:
         yield str(folder)
         return
@@ -233,7 +233,7 @@ def _reachable(folder: Path, shared: str | None) -> Iterator[str]:
     finally:
         fs, root = resolve_url(url, "sharedDir")
         with recovery_errors(root, "moving the model"):
-            for name in fs.find(root) if is_written else ():  # fs.get would take names as patterns
+            for name in fs.find(root) if is_written else ():  # fs.get would treat names as glob patterns
                 target = folder / name.removeprefix(root).lstrip("/")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 fs.get_file(name, str(target))
@@ -249,7 +249,7 @@ def _is_on_servers(model: Any) -> bool:
 
 
 def _signature(scoring: Scoring) -> ModelSignature:
-    """Return the signature by the columns that the model knows."""
+    """Return the signature that follows from the model's column names."""
     inputs = _inputs(scoring)
     outputs = Schema([ColSpec(TYPES[kind], name) for name, kind in output_types(scoring).items()])
     return ModelSignature(Schema(inputs) if inputs else None, outputs)
@@ -270,4 +270,4 @@ def _inputs(scoring: Scoring) -> list[ColSpec | TensorSpec]:
     if isinstance(scoring, PairScoring):
         columns = zip((scoring.first, scoring.second), scoring.integers, strict=True)
         return [ColSpec(DataType.long if is_integer else DataType.string, name) for name, is_integer in columns]
-    return []  # columns of keys can have any type
+    return []  # columns of keys can have any type, so there is no schema

@@ -1,7 +1,7 @@
 """The pyfunc flavour: scores pandas DataFrames without Spark and servers. MLflow calls ``_load_pyfunc``.
 
-A folder of a model holds ``scoring.json``, which describes ``transform``, and ``model`` or ``export``, the files for
-the Spark-free model or ``ps2.serving.Scorer``.
+The folder of a model contains ``scoring.json``, which describes ``transform``, and the files of the Spark-free model
+(``model``) or those for ``ps2.serving.Scorer`` (``export``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from ps2.data.plain_arrays import as_array, as_numbers
 from ps2.errors import CheckpointCorruptError, InputError, LimitError, UsageError
 from ps2.server.memory import available_bytes
 
-_STRUCT = pa.struct(
+# The Arrow type of pyspark.ml's vectors in Spark's DataFrames; ``type`` is DENSE or 0 (sparse).
+_VECTOR_TYPE = pa.struct(
     [
         ("type", pa.int8()),
         ("size", pa.int32()),
@@ -59,21 +60,21 @@ def check_columns(frame: Any, names: Sequence[str]) -> None:
             raise InputError(f"column {name!r}: expected one column of that name, got {counts[name]}")
 
 
-def _named(frame: pd.DataFrame, name: str) -> pd.Series:
-    """Return a column; in pandas, its name may be a number, as for the columns of an array."""
+def _column(frame: pd.DataFrame, name: str) -> pd.Series:
+    """Return the column whose name as a string is ``name``. In pandas, names can be numbers."""
     if name in frame.columns:
         return frame[name]
     return frame.iloc[:, list(map(str, frame.columns)).index(name)]
 
 
 def vector_column(frame: pd.DataFrame, name: str) -> pa.Array:
-    """Return a column of vectors of any type as lists of float64, or as structs; a missing vector is null."""
+    """Return a column of dense or sparse vectors as Arrow lists of float64, or as structs; a missing vector is null."""
     cells = [
-        None if cell is pd.NA or (isinstance(cell, float) and cell != cell) else cell for cell in _named(frame, name)
+        None if cell is pd.NA or (isinstance(cell, float) and cell != cell) else cell for cell in _column(frame, name)
     ]
     try:
         if any(hasattr(cell, "indices") or sp.issparse(cell) or isinstance(cell, dict) for cell in cells):
-            return pa.array([None if cell is None else _as_struct(cell) for cell in cells], _STRUCT)
+            return pa.array([None if cell is None else _as_struct(cell) for cell in cells], _VECTOR_TYPE)
         return pa.array([None if cell is None else _as_array(cell) for cell in cells], pa.list_(pa.float64()))
     except (pa.ArrowException, TypeError, ValueError, KeyError) as error:
         row = next(number for number, cell in enumerate(cells) if not _is_vector(cell))
@@ -81,9 +82,9 @@ def vector_column(frame: pd.DataFrame, name: str) -> pa.Array:
 
 
 def plain_column(frame: pd.DataFrame, name: str, kind: pa.DataType | None = None) -> pa.Array:
-    """Return a column as an Arrow array of type ``kind``; None: by its values. A missing value is null or NaN."""
-    values = _named(frame, name)
-    if kind is not None and pa.types.is_list(kind):  # Arrow would convert a string to a list of letters
+    """Return a column as an Arrow array of type ``kind`` (None: inferred). A missing value becomes null or NaN."""
+    values = _column(frame, name)
+    if kind is not None and pa.types.is_list(kind):  # Arrow would convert a string to a list of characters
         for row, cell in enumerate(values):
             if isinstance(cell, (str, bytes)):
                 raise InputError(f"column {name!r}, row {row}: expected a list, got {cell!r:.80}")
@@ -95,8 +96,8 @@ def plain_column(frame: pd.DataFrame, name: str, kind: pa.DataType | None = None
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
-def no_nulls(column: pa.Array, name: str, expected: str) -> pa.Array:
-    """Return a column; raise InputError if a value is null."""
+def without_nulls(column: pa.Array, name: str, expected: str) -> pa.Array:
+    """Return the column; raise InputError if a value is null. ``expected`` describes a value."""
     if column.null_count:
         row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         raise InputError(f"column {name!r}, row {row}: expected {expected}, got null")
@@ -107,7 +108,7 @@ def _as_array(cell: Any) -> Any:
     values = as_array("features", cell.toArray() if hasattr(cell, "toArray") else cell)
     if values.ndim != 1 or isinstance(cell, (str, bytes)):
         raise TypeError("expected a vector")
-    if values.dtype == object:  # None within a list is a missing value
+    if values.dtype == object:  # None in a list is a missing value
         return [None if value != value else value for value in as_numbers(values).tolist()]
     return as_numbers(values).astype(np.float64)
 
@@ -129,7 +130,7 @@ def _is_vector(cell: Any) -> bool:
     if cell is None:
         return True
     try:
-        pa.array([_as_struct(cell)], _STRUCT)
+        pa.array([_as_struct(cell)], _VECTOR_TYPE)
     except (pa.ArrowException, TypeError, ValueError, KeyError):
         return False
     return True
@@ -162,7 +163,7 @@ def write_scoring(folder: Path, scoring: Scoring) -> None:
 
 
 def _load_pyfunc(path: str) -> Predictor:
-    """Load a model that ``save_model`` or ``log_model`` wrote; LimitError: the model is larger than the memory."""
+    """Load a model that ``save_model`` or ``log_model`` wrote; LimitError: the model exceeds the memory."""
     folder = Path(path)
     try:
         scoring = from_json(json.loads((folder / SCORING).read_text()))
@@ -172,13 +173,13 @@ def _load_pyfunc(path: str) -> Predictor:
         from ps2.serving.scorer import Scorer
 
         return KeyPredictor(scoring, Scorer(str(folder / EXPORT)))
-    needed, available = (
+    required, available = (
         sum(file.stat().st_size for file in (folder / MODEL).rglob("*") if file.is_file()),
         available_bytes(),
     )
-    if needed > available:
+    if required > available:
         raise LimitError(
-            f"{folder / MODEL}: the model takes {needed:,} bytes of memory, and this process may use {available:,}"
+            f"{folder / MODEL}: the model takes {required:,} bytes of memory, and this process may use {available:,}"
         )
     module, _, name = scoring.loader.partition(":")
     if not module.startswith("ps2."):
@@ -193,9 +194,9 @@ def _load_pyfunc(path: str) -> Predictor:
 
 @dataclass(frozen=True, eq=False)
 class FeaturePredictor:
-    """Scores vectors of features, for all models of features.
+    """Scores rows of features with any model of features.
 
-    If the features are in one column, it also takes rows as an array or scipy CSR, shape (n, features).
+    If the features are in one column, the input can also be a NumPy array or scipy CSR of shape (n, features).
     """
 
     scoring: FeatureScoring
@@ -209,11 +210,11 @@ class FeaturePredictor:
             x = rows(scoring.features, model_input, scoring.dim).astype(np.float64, copy=False)
             return self._outputs(x if scoring.missing else sp.csr_array(x), 0.0, None)
         check_columns(model_input, scoring.inputs)
-        starts: Any = 0.0
+        base_margins: Any = 0.0
         if scoring.margin is not None:
             batch = pa.record_batch([plain_column(model_input, scoring.margin)], [scoring.margin])
-            starts = read_numbers(batch, scoring.margin, 0)[:, None]
-        return self._outputs(self._rows(model_input), starts, model_input.index)
+            base_margins = read_numbers(batch, scoring.margin, 0)[:, None]
+        return self._outputs(self._rows(model_input), base_margins, model_input.index)
 
     def _rows(self, frame: pd.DataFrame) -> sp.csr_array:
         scoring, names = self.scoring, self.scoring.features
@@ -225,10 +226,10 @@ class FeaturePredictor:
         indptr = np.concatenate([[0], np.cumsum(features.lengths)])
         return sp.csr_array((features.values, features.columns, indptr), shape=(len(frame), scoring.dim))
 
-    def _outputs(self, x: Any, starts: Any, index: Any) -> pd.DataFrame:
+    def _outputs(self, x: Any, base_margins: Any, index: Any) -> pd.DataFrame:
         scoring = self.scoring
         kinds = {kind for _, kind in scoring.outputs}
-        predictions = predict_all(self.fitted, scoring.head, x, starts, kinds & {"leaf", "contrib"})
+        predictions = predict_all(self.fitted, scoring.head, x, base_margins, kinds & {"leaf", "contrib"})
         if isinstance(scoring.head, ClusterHead):
             predictions["prediction"] = predictions["prediction"].astype(np.int32)
         values = {name: predictions[kind] for name, kind in scoring.outputs}
@@ -238,7 +239,7 @@ class FeaturePredictor:
 
 @dataclass(frozen=True, eq=False)
 class WordPredictor:
-    """Computes the means of the vectors of words."""
+    """Returns for each row the mean of its words' vectors."""
 
     scoring: WordScoring
     embedding: Embedding
@@ -246,13 +247,13 @@ class WordPredictor:
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
         name = self.scoring.column
         check_columns(model_input, [name])
-        words = no_nulls(plain_column(model_input, name, pa.list_(pa.string())), name, "a list of strings")
+        words = without_nulls(plain_column(model_input, name, pa.list_(pa.string())), name, "a list of strings")
         return pd.DataFrame({self.scoring.output: list(self.embedding.means(words))}, index=model_input.index)
 
 
 @dataclass(frozen=True, eq=False)
 class PairPredictor:
-    """Scores pairs of vertices: NaN if a vertex has no vector."""
+    """Scores pairs of vertices; the score is NaN if a vertex has no vector."""
 
     scoring: PairScoring
     embedding: Embedding
@@ -261,8 +262,8 @@ class PairPredictor:
         scoring, names = self.scoring, self.embedding.names
         check_columns(model_input, (scoring.first, scoring.second))
         id_columns = [_id_column(model_input, name, names.are_integers) for name in (scoring.first, scoring.second)]
-        filler = 0 if names.are_integers else ""
-        first, second = (names.positions(ids.fill_null(filler)) for ids in id_columns)
+        null_id = 0 if names.are_integers else ""
+        first, second = (names.positions(ids.fill_null(null_id)) for ids in id_columns)
         is_known = (first >= 0) & (second >= 0)
         for ids in id_columns:
             is_known &= ids.is_valid().to_numpy(zero_copy_only=False)
@@ -273,7 +274,7 @@ class PairPredictor:
 
 @dataclass(frozen=True, eq=False)
 class RatingPredictor:
-    """Predicts ratings of pairs of users and items, float32: NaN if the user or the item is unknown."""
+    """Predicts float32 ratings of pairs of users and items; the rating is NaN if the user or the item is unknown."""
 
     scoring: PairScoring
     factors: MatrixFactors
@@ -283,13 +284,13 @@ class RatingPredictor:
         check_columns(model_input, (scoring.first, scoring.second))
         id_columns = []
         for name, side in ((scoring.first, factors.user), (scoring.second, factors.item)):
-            id_columns.append(no_nulls(_id_column(model_input, name, side.names.are_integers), name, "ids"))
+            id_columns.append(without_nulls(_id_column(model_input, name, side.names.are_integers), name, "ids"))
         return pd.DataFrame({scoring.output: factors.predict(*id_columns)}, index=model_input.index)
 
 
 @dataclass(frozen=True, eq=False)
 class KeyPredictor:
-    """Scores rows of hashed keys by an exported model."""
+    """Scores rows of hashed keys with an exported model."""
 
     scoring: KeyScoring
     scorer: Scorer
@@ -321,7 +322,7 @@ def _id_column(frame: pd.DataFrame, name: str, are_integers: bool) -> pa.Array:
 
 
 def output_types(scoring: Scoring) -> dict[str, str]:
-    """Return the kind of each column that ``predict`` returns: "double", "float", "integer" or "vector"."""
+    """Return the type of each column that ``predict`` returns: "double", "float", "integer" or "vector"."""
     if isinstance(scoring, WordScoring):
         return {scoring.output: "vector"}
     if isinstance(scoring, PairScoring):
@@ -329,7 +330,7 @@ def output_types(scoring: Scoring) -> dict[str, str]:
     if isinstance(scoring, KeyScoring):
         kinds = {scoring.prediction: "double", scoring.probability: "vector"}
         return {name: kind for name, kind in kinds.items() if name}
-    number = "integer" if isinstance(scoring.head, ClusterHead) else "double"
+    prediction_type = "integer" if isinstance(scoring.head, ClusterHead) else "double"
     if not scoring.outputs:
         raise UsageError("expected a name of at least one column of predictions, but all are empty")
-    return {name: number if kind == "prediction" else "vector" for name, kind in scoring.outputs}
+    return {name: prediction_type if kind == "prediction" else "vector" for name, kind in scoring.outputs}

@@ -1,6 +1,6 @@
 """ONNX: trained models as files for ONNX Runtime and other scorers (extra ``onnx``).
 
-``export`` loads on first use: it needs onnx, which PS2 does not install by itself.
+``export`` loads on first use: it needs the package onnx, which is an extra.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from ps2.lazy_names import lazy_names
 if TYPE_CHECKING:
     from ps2.onnx.exporting import export
 
-_HOME = {"export": "ps2.onnx.exporting"}
+_MODULES = {"export": "ps2.onnx.exporting"}
 
 __all__ = ["export"]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME, "onnx")
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, "onnx")

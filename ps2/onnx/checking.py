@@ -1,4 +1,4 @@
-"""Check a file of ``export`` before it is written: ONNX Runtime, if it is installed, scores a sample of rows."""
+"""Checks the file of ``export`` before it is written: ONNX Runtime, if it is installed, scores a sample of rows."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ps2.onnx.graph import FEATURES
 
 log = logging.getLogger(__name__)
 
-# The maximum number of rows in the sample, and of values in it.
+# The maximum numbers of rows, and of values, in the sample.
 MAX_ROWS, MAX_VALUES = 64, 1 << 20
-# Differences up to this share of an output's largest number are ignored: they may be rounding errors.
+# Differences up to this fraction of an output's largest value are ignored: they may be rounding errors.
 TOLERANCE = 1e-9
-# The oldest ONNX Runtime for graphs without trees, with trees, and with sets of categories. Older versions make n
-# copies of the nodes below a set of n categories, so that deep trees take minutes to load.
+# The oldest usable ONNX Runtime for graphs without trees, with trees, and with sets of categories. Older versions copy
+# the nodes below a set of n categories n times, so deep trees take minutes to load.
 OLDEST, OLDEST_TREES, OLDEST_SETS = (1, 18, 0), (1, 21, 0), (1, 23, 0)
 
 
@@ -37,13 +37,13 @@ def check_scores(file: bytes, scoring: FeatureScoring, fitted: Any) -> None:
         return
     import onnxruntime
 
-    oldest = _oldest(fitted)
+    oldest = _oldest_runtime(fitted)
     if tuple(map(int, re.findall(r"\d+", onnxruntime.__version__)[:3])) < oldest:
-        needed = ".".join(map(str, oldest))
+        required = ".".join(map(str, oldest))
         log.warning(
-            "export: ONNX Runtime %s, which is installed, cannot score the file: it needs %s or later",
+            "export: ONNX Runtime %s, which is installed, cannot score the file, which needs %s or later",
             onnxruntime.__version__,
-            needed,
+            required,
         )
         return
     options = onnxruntime.SessionOptions()
@@ -55,15 +55,15 @@ def check_scores(file: bytes, scoring: FeatureScoring, fitted: Any) -> None:
     names = [name for name, _ in scoring.outputs]
     for (name, kind), scores in zip(scoring.outputs, session.run(names, {FEATURES: x}), strict=True):
         reference = expected[kind].reshape(len(x), -1)
-        largest = np.max(np.abs(reference), initial=0.0, where=np.isfinite(reference))
+        max_abs = np.max(np.abs(reference), initial=0.0, where=np.isfinite(reference))
         is_same = np.isclose(
-            scores.reshape(reference.shape), reference, rtol=0.0, atol=TOLERANCE * largest, equal_nan=True
+            scores.reshape(reference.shape), reference, rtol=0.0, atol=TOLERANCE * max_abs, equal_nan=True
         )
         differs = ~is_same.all(axis=1)
         if kind == "prediction" and isinstance(scoring.head, (ClassHead, VotesHead)):
-            differs &= ~_is_close(scoring.head, expected)
+            differs &= ~_is_nearly_tied(scoring.head, expected)
         if isinstance(fitted, KMeansClusters):
-            differs &= ~_is_as_near(fitted, x, scores, reference[:, 0])
+            differs &= ~_is_equally_near(fitted, x, scores, reference[:, 0])
         if differs.any():
             row = int(np.argmax(differs))
             raise UsageError(
@@ -74,12 +74,12 @@ def check_scores(file: bytes, scoring: FeatureScoring, fitted: Any) -> None:
 
 
 def sample(fitted: Any, dim: int) -> Float64s:
-    """Return sample rows with a fixed seed: between centres, or at thresholds and categories of trees, some missing."""
+    """Return random rows: between centres of clusters; at thresholds and categories of trees, with NaN; or normal."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(max(1, min(MAX_ROWS, MAX_VALUES // max(dim, 1))), dim))
     if isinstance(fitted, KMeansClusters):
-        pairs, share = fitted.centres[rng.integers(fitted.k, size=(2, len(x)))], rng.random((len(x), 1))
-        return share * pairs[0] + (1.0 - share) * pairs[1]
+        pairs, weight = fitted.centres[rng.integers(fitted.k, size=(2, len(x)))], rng.random((len(x), 1))
+        return weight * pairs[0] + (1.0 - weight) * pairs[1]
     if isinstance(fitted, (GBTModel, RandomForest)):
         for tree in fitted.forest.trees:
             feature, categories = (values[tree.feature != LEAF] for values in (tree.feature, np.diff(tree.set_begin)))
@@ -89,25 +89,25 @@ def sample(fitted: Any, dim: int) -> Float64s:
     return x
 
 
-def _oldest(fitted: Any) -> tuple[int, int, int]:
+def _oldest_runtime(fitted: Any) -> tuple[int, int, int]:
     if not isinstance(fitted, (GBTModel, RandomForest)):
         return OLDEST
     return OLDEST_SETS if any(len(tree.set_flags) for tree in fitted.forest.trees) else OLDEST_TREES
 
 
-def _is_as_near(clusters: KMeansClusters, x: Float64s, *choices: Float64s) -> Bools:
-    """Return whether the two chosen centres are equally near to each row, up to the rounding of float32."""
+def _is_equally_near(clusters: KMeansClusters, x: Float64s, *choices: Float64s) -> Bools:
+    """Return for each row whether two choices of a centre are equally near to it, up to rounding in float32."""
     scale = max(float(np.abs(clusters.centres).max()), np.finfo(np.float64).tiny)
     x, centres = x / scale, clusters.centres.astype(np.float64) / scale
     first, second = (np.linalg.norm(x - centres[choice.astype(int)], axis=1) for choice in choices)
     return np.abs(first - second) <= 1e-6 * np.linalg.norm(x, axis=1)
 
 
-def _is_close(head: ClassHead | VotesHead, expected: dict[str, Float64s]) -> Bools:
-    """Return whether the class of each row may depend on rounding errors."""
+def _is_nearly_tied(head: ClassHead | VotesHead, expected: dict[str, Float64s]) -> Bools:
+    """Return for each row whether its class may depend on rounding errors."""
     score = expected.get("probability", expected["raw"])
     if isinstance(head, ClassHead) and head.threshold is not None:
         return np.isclose(score[:, 1], head.threshold, rtol=TOLERANCE, atol=TOLERANCE)
     with np.errstate(all="ignore"):
-        best = np.sort(score / np.array(head.thresholds or 1.0), axis=1)
-        return ~(best[:, -1] - best[:, -2] > TOLERANCE * np.abs(best[:, -1]))
+        ascending = np.sort(score / np.array(head.thresholds or 1.0), axis=1)
+        return ~(ascending[:, -1] - ascending[:, -2] > TOLERANCE * np.abs(ascending[:, -1]))

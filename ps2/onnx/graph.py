@@ -1,4 +1,4 @@
-"""Builds a graph of ONNX, node by node; all numbers are float64, as in PS2's own predictions."""
+"""Builds an ONNX graph, node by node. All values are float64, as in PS2's predictions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ps2.algorithms.trees.tree import LEAF, Tree
 from ps2.array_types import Float64s
 from ps2.errors import UsageError
 
-# The versions of the operators, and the version of the file format that matches them.
+# The versions of the operators (of ONNX, and of its machine learning domain), and the matching version of the format.
 OPSET, ML_OPSET, IR_VERSION = 18, 5, 10
 ML = "ai.onnx.ml"
 FEATURES = "features"
@@ -36,19 +36,19 @@ class Graph:
         return name
 
     def node(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """Add a node; return the name of its result."""
+        """Add a node; return its name, which is also that of its result."""
         name = f"{operator}_{len(self._nodes)}"
         self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, domain=domain, **attributes))
         return name
 
     def output(self, name: str, source: str, width: int | None) -> None:
-        """Make a value an output of shape (n, width); width None: shape (n,)."""
+        """Add the output ``name``, the value ``source``, of shape (n, width); width None: shape (n,)."""
         self._nodes.append(helper.make_node("Identity", [source], [name], name=f"output_{name}"))
         shape: Sequence[int | None] = [None] if width is None else [None, width]
         self._outputs.append(helper.make_tensor_value_info(name, TensorProto.DOUBLE, shape))
 
     def model(self, producer_version: str, doc: str, metadata: dict[str, str]) -> ModelProto:
-        """Return the model of all nodes."""
+        """Return the model that consists of all nodes."""
         features = helper.make_tensor_value_info(FEATURES, TensorProto.DOUBLE, [None, self.dim])
         graph = helper.make_graph(self._nodes, "ps2", [features], self._outputs, self._constants)
         model = helper.make_model(
@@ -63,14 +63,25 @@ class Graph:
         return model
 
 
-# Modes of nodes; then modes of the ensemble: how it sums leaves, and what it does with the sums.
+# Codes of TreeEnsemble: the mode of a node (feature <= split, or member of a set), and of the aggregation of leaves.
 LEQ, MEMBER = 0, 6
 SUM, NO_TRANSFORM = 1, 0
 
 
 @dataclass
 class _Ensemble:
-    """The attributes of the TreeEnsemble operator, to which trees are added; the true branch is the first child."""
+    """The attributes of a TreeEnsemble operator, to which trees are added.
+
+    In pairs of lists, the first list is for the true branch of each node, the second for the false branch.
+
+    Attributes:
+        roots: the index of each tree's root among the nodes.
+        features: the feature of each node; ``modes`` and ``splits`` likewise.
+        children: the index of each child, among the leaves or among the nodes (``are_leaves``).
+        missing: 1 if a missing value takes the true branch.
+        members: the sets of the nodes with the mode MEMBER, each with NaN at its end.
+        targets, weights: the output to which each leaf adds, and the value that it adds.
+    """
 
     roots: list[int] = field(default_factory=list)
     features: list[int] = field(default_factory=list)
@@ -84,16 +95,16 @@ class _Ensemble:
     weights: list[float] = field(default_factory=list)
 
     def add(self, tree: Tree, values: Float64s, target: int) -> None:
-        """Add a tree; values: for each node, the number that it adds to the target as a leaf."""
+        """Add a tree. ``values``: for each node of the tree, the value that it adds to the target if it is a leaf."""
         self.roots.append(len(self.features))
         inner = np.flatnonzero(tree.feature != LEAF)
-        # To ONNX Runtime before 1.30, a root is a leaf if its two branches have the same number.
+        # ONNX Runtime before 1.30 takes a root for a leaf if the indices of its children are equal.
         if not len(inner):  # the operator needs at least one node
             self._node(0, LEQ, 0.0, False)
             self._link([True, True], [self._leaf(float(values[0]), target) for _ in range(2)])
             return
-        first = len(self.features)
-        positions = {int(node): first + index for index, node in enumerate(inner)}
+        offset = len(self.features)
+        positions = {int(node): offset + index for index, node in enumerate(inner)}
         for node in inner.tolist():
             children = [int(tree.left[node]), int(tree.right[node])]
             if self._split(tree, node):
@@ -103,7 +114,7 @@ class _Ensemble:
                 self._leaf(float(values[child]), target) if is_leaf else positions[child]
                 for child, is_leaf in zip(children, are_leaves, strict=True)
             ]
-            if branches[0] == branches[1]:  # a leaf and a node of the same number: add the leaf again
+            if branches[0] == branches[1]:  # a leaf and a node with equal indices: add the leaf again
                 leaf = are_leaves.index(True)
                 branches[leaf] = self._leaf(float(values[children[leaf]]), target)
             self._link(are_leaves, branches)
@@ -114,7 +125,7 @@ class _Ensemble:
         if not len(flags):
             self._node(feature, LEQ, float(tree.threshold[node]), to_left)
             return False
-        # Categories beyond the set, and missing values, go to the default side, which is the false branch.
+        # Unknown categories and missing values take the default branch, which is the false branch.
         members = np.flatnonzero(~flags if to_left else flags)
         if len(members):
             self._node(feature, MEMBER, 0.0, False)
@@ -141,14 +152,14 @@ class _Ensemble:
 
 
 def add_trees(graph: Graph, trees: Sequence[Tree], values: Sequence[Sequence[Float64s]], targets: int) -> str:
-    """Add trees; return the name of the sums of their leaves' values, shape (n, targets).
+    """Add trees; return the name of the sums of leaf values, shape (n, targets).
 
     Args:
-        values: for each tree and each of its targets, the values of the nodes, shape (nodes,). A tree with one target
-            adds to ``tree % targets``.
+        values: for each tree and each of its targets, the values of the nodes, shape (nodes,). Tree i with one target
+            adds to target i mod ``targets``.
         targets: the number of targets.
     """
-    features, ensemble = _with_whole_categories(graph, trees), _Ensemble()
+    features, ensemble = _with_integer_categories(graph, trees), _Ensemble()
     for number, (tree, target_values) in enumerate(zip(trees, values, strict=True)):
         for target, node_values in enumerate(target_values):
             ensemble.add(tree, node_values, target if len(target_values) == targets else number % targets)
@@ -177,8 +188,8 @@ def add_trees(graph: Graph, trees: Sequence[Tree], values: Sequence[Sequence[Flo
     )
 
 
-def _with_whole_categories(graph: Graph, trees: Sequence[Tree]) -> str:
-    """Replace categories that are not whole by NaN, and return the features: to ONNX Runtime, 2.5 is category 2."""
+def _with_integer_categories(graph: Graph, trees: Sequence[Tree]) -> str:
+    """Return the features with NaN for categories that are no integers, which ONNX Runtime would round down."""
     is_set, is_cut = (np.zeros(graph.dim, np.bool_) for _ in range(2))
     for tree in trees:
         has_set = np.diff(tree.set_begin) > 0
@@ -190,6 +201,6 @@ def _with_whole_categories(graph: Graph, trees: Sequence[Tree]) -> str:
         )
     if not is_set.any():
         return FEATURES
-    whole = graph.node("Equal", FEATURES, graph.node("Floor", FEATURES))
-    is_usable = graph.node("Or", whole, graph.constant(~is_set[None], np.bool_))
+    is_integer = graph.node("Equal", FEATURES, graph.node("Floor", FEATURES))
+    is_usable = graph.node("Or", is_integer, graph.constant(~is_set[None], np.bool_))
     return graph.node("Where", is_usable, FEATURES, graph.constant([np.nan]))

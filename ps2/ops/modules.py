@@ -10,7 +10,7 @@ import xxhash
 from ps2.errors import ConfigError
 from ps2.ops.all import TABLE
 from ps2.ops.table import Op, is_own
-from ps2.programs import entries_of
+from ps2.programs import installed_entry_points
 
 GROUP = "ps2.ops"
 
@@ -19,7 +19,7 @@ def load_modules(names: Iterable[str]) -> None:
     """Import the named modules that declare operations, and the modules of entry points "ps2.ops"."""
     for name in names:
         _load(name, f"ops: module {name!r}")
-    for entry in entries_of(GROUP):
+    for entry in installed_entry_points(GROUP):
         _load(entry.module, f"the entry point {entry.name!r} of {GROUP!r}: module {entry.module!r}")
 
 

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2
 
 from ps2.config import WireConfig, is_loopback, join_address, split_listen
 from ps2.errors import AuthError, ConfigError, LaunchError, ProtocolError, PS2Error
-from ps2.listening import is_free, open_files, resolve
+from ps2.listening import is_free, raise_file_limit, resolve
 from ps2.protocol.error_details import internal_error
 from ps2.protocol.pb import auth_pb2
 from ps2.rpc import channel
@@ -122,7 +122,7 @@ def server_options(wire: WireConfig) -> list[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
         ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
-        ("grpc.max_allowed_incoming_connections", min(MAX_CONNECTIONS, open_files() // 2)),
+        ("grpc.max_allowed_incoming_connections", min(MAX_CONNECTIONS, raise_file_limit() // 2)),
         ("grpc.keepalive_time_ms", int(wire.keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
         # Without this option gRPC waits a minute for a ping, regardless of the line above.

@@ -1,4 +1,4 @@
-"""A worker's loop over clocks: when it may enter one, what must be on the servers first, and how it rolls back."""
+"""A worker's loop over clocks: it flushes updates, waits for the driver before each clock, and handles rollbacks."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunRef:
-    """Identifies the run of a task; travels in the task's closure and holds no secret.
+    """The run to which a task belongs. It is pickled in the task's closure, and contains no secret.
 
     Attributes:
+        address: the address of the run's server in the driver.
         number: the number of the run in its fleet.
         staleness: the run's staleness; None for ASP.
         first: the run's first clock.
-        takes_reports: True if ``onClock`` takes the workers' reports.
+        seed: the seed of the workers' random generators and of rotations.
+        takes_reports: True if ``onClock`` is a function of (clock, reports).
         retries: True if Spark restarts a failed task.
-        log_format: the format of the workers' logs, which is that of the driver's log.
+        log_format: the format of the driver's log, which the workers use, too.
     """
 
     fleet: FleetRef
@@ -55,16 +57,16 @@ class RunRef:
 log = logging.getLogger(__name__)
 
 FOREVER = float("inf")
-# If the worker's last message to the driver is older, logged numbers are sent at once instead of with the next message.
+# If the worker's last message to the driver is older, logged values are sent at once instead of with the next message.
 LOG_INTERVAL_S = 1.0
-# The highest clock that a message can name.
+# The maximum number of a clock in a message.
 MAX_CLOCKS = 1 << 62
 
 
 class Inbox:
-    """The driver's ``count`` messages up to the worker's clock.
+    """The messages that ``onClock`` had returned when the worker entered its clock; ``count`` is their number.
 
-    The newest message arrives with the clock; ``take`` fetches the older ones.
+    The newest message arrives with the clock; ``take`` fetches older messages from the driver.
     """
 
     def __init__(self, control: RunControl) -> None:
@@ -82,14 +84,14 @@ class Inbox:
         self.count = entry.messages
 
     def restart(self) -> None:
-        """Let the next ``take`` begin with the first message."""
+        """Let the next ``take`` return all messages, from the run's first one on."""
         self._num_returned = 0
 
     def take(self) -> list[Any]:
-        """Return the messages that have not been taken, the oldest first."""
-        missing = self.count - self._num_returned
-        messages = [self.newest] if missing == 1 else []
-        if missing > 1:
+        """Return the messages that ``take`` has not returned before, the oldest first."""
+        num_new = self.count - self._num_returned
+        messages = [self.newest] if num_new == 1 else []
+        if num_new > 1:
             messages = [decode(message) for message in self._control.messages(self._num_returned, self.count)]
         self._num_returned = self.count
         return messages
@@ -101,8 +103,8 @@ class ClockLoop:
     Attributes:
         clock: the clock that the worker is in; outside of loops, the next clock.
         is_inside: True if the worker is in the body of a loop over clocks.
-        restarts: the number of times that the worker has restarted its work after a rollback.
-        turn: the rotation's turn in this clock, if any; its times are sent with those of the clock.
+        restarts: the number of times that the worker's function was called again after a rollback.
+        turn: the rotation's turn in this clock, if any; the turn's times are sent with the clock's times.
     """
 
     def __init__(
@@ -114,33 +116,34 @@ class ClockLoop:
         self.control = control
         self.session = session
         self.ids = ids
-        self.prefetches = Prefetches(session, self._first_view(joined))
+        self.prefetches = Prefetches(session, self._initial_freshness(joined))
         # Only under SSP can a read be sent before its clock is entered.
         self._poller = ProgressPoller(control, session.async_writer, self.prefetches) if ref.staleness else None
         self.inbox = Inbox(control)
         self.metrics: list[Logged] = []
+        # The time of the join by this process's clock, and in seconds since the run began.
         self.last_message_s = self._joined_s = time.monotonic()
-        self._offset_s = joined.run_s
-        self._began_s = self._joined_s
+        self._joined_run_s = joined.run_s
+        self._began_s = self._joined_s  # of the current lap
         session.stopwatch.reset()
         self.restarts = 0
         ids.epoch = ids.seen = joined.epoch
         self._prepare(joined, 0, 0)
 
     def _prepare(self, joined: JoinReply, mutations: int, points: int) -> None:
-        """Prepare to enter the clock of ``joined``.
+        """Prepare for the loop that enters the clock ``joined.clock``.
 
-        ``mutations`` and ``points`` are the numbers of mutations and synchronisation points before the first clock.
+        ``mutations`` and ``points``: the numbers of mutations and synchronisation points before the run's first clock.
         """
         self.clock = self.ref.first
         self.is_inside = False
-        self._resume = joined.clock
-        self._left = False  # the worker left a loop inside a clock, and is still in that clock
+        self._resume_clock = joined.clock  # the first clock that no earlier attempt has finished
+        self._left_in_clock = False  # the worker left a loop inside a clock, and has not entered another clock
         self._budget_end_s = FOREVER  # the time at which the clock's budget is spent
         # The first clock whose updates were not all on the servers when it ended; None: all updates are.
         self._first_unapplied: int | None = None
         self.turn: Turn | None = None
-        self._num_points = points  # the synchronisation points of this phase
+        self._num_points = points  # the number of synchronisation points that the worker has reached in this phase
         self.reports: list[Report] = []
         self._loop_end = 0  # the loop ends before this clock
         self._run_end = FOREVER  # the run ends before this clock
@@ -148,7 +151,7 @@ class ClockLoop:
         self.ids.settled = 2 * joined.clock
         self.ids.enter(2 * self.ref.first, mutations)
 
-    def _first_view(self, joined: JoinReply) -> Freshness:
+    def _initial_freshness(self, joined: JoinReply) -> Freshness:
         first, staleness = self.ref.first, self.ref.staleness
         return Freshness(first, first if staleness is None else first + staleness, joined.epoch)
 
@@ -158,8 +161,8 @@ class ClockLoop:
         return max(0.0, self._budget_end_s - time.monotonic())
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """On exit, wait for all prefetched reads."""
+    def prefetching(self) -> Iterator[None]:
+        """Allow prefetches in the with-block; at its end, wait for all background reads."""
         try:
             yield
         finally:
@@ -170,8 +173,8 @@ class ClockLoop:
     def run_with_rollbacks(self, work: Callable[[], None]) -> None:
         """Run the worker's function; run it again from its beginning if a rollback made it fail.
 
-        A loop over clocks handles rollbacks to one of its own clocks itself. A rollback makes work outside the loop
-        fail, and work that reads partly before and partly after the rollback.
+        A loop over clocks handles rollbacks to one of its own clocks itself. After a rollback, work outside of a loop
+        fails, and so does work that has read some values before the rollback and others after it.
         """
         mutations, points = self.ids.number, self._num_points
         while True:
@@ -193,22 +196,22 @@ class ClockLoop:
                 self._poller.close()
             self.session.resume(joined.epoch)
             self.session.async_writer.discard()
-            self.prefetches.restart(self._first_view(joined))
+            self.prefetches.restart(self._initial_freshness(joined))
             self._prepare(joined, mutations, points)
 
     def clocks(self, n: int, budget_s: float | None = FOREVER) -> Generator[int, None, None]:
-        """Yield the clocks up to ``n``, each when the others allow it. ``budget_s`` None: the run decides."""
+        """Yield the clocks below ``n``, each when other workers allow it. ``budget_s`` None: the run sets it."""
         if self.is_inside:
             raise UsageError("clocks: loops over clocks do not nest")
         if self.clock >= min(n, self._run_end):
             return
-        if self._resume > n:  # an earlier attempt has finished this loop
+        if self._resume_clock > n:  # an earlier attempt has finished this loop
             self.clock = n
             self._begin(2 * n)
             return
         begin, restarts = self.clock, self.restarts
         self._loop_end = min(n, MAX_CLOCKS)
-        target = max(begin, self._resume)
+        target = max(begin, self._resume_clock)
         self._flush_for(target, is_last=False)
         times = self.lap()
         while True:
@@ -228,8 +231,8 @@ class ClockLoop:
             try:
                 yield entry.clock
             except GeneratorExit:
-                # The loop can be one from before a restart, whose frame is closed only now.
-                self._left = self._left or restarts == self.restarts
+                # After a restart, the previous call's generator can be closed late, and must not change the state.
+                self._left_in_clock = self._left_in_clock or restarts == self.restarts
                 raise
             finally:
                 if restarts == self.restarts:
@@ -257,14 +260,14 @@ class ClockLoop:
             self.session.dispatch.flush()
 
     def lap(self) -> ClockTimes:
-        """Return the times since the last lap. The wait for a clock counts as part of that clock."""
+        """Return the times since the last lap. The wait before a clock is part of the clock's times."""
         seconds, now_s = self.session.stopwatch.seconds, time.monotonic()
         self.session.stopwatch.reset()
         began_s, self._began_s = self._began_s, now_s
         turn, self.turn = self.turn, None
         return ClockTimes(
             self.clock,
-            began=self._offset_s + began_s - self._joined_s,
+            began=self._joined_run_s + began_s - self._joined_s,
             compute=max(0.0, now_s - began_s - sum(seconds.values())),
             **seconds,
             outside=self.ids.phase % 2 == 0,
@@ -275,17 +278,18 @@ class ClockLoop:
         )
 
     def next_point(self) -> tuple[int, int]:
+        """Return the phase and the number of the worker's next synchronisation point."""
         self._num_points += 1
         return self.ids.phase, self._num_points - 1
 
     def take_metrics(self) -> list[Logged]:
-        """Return what was logged since the last message to the driver."""
+        """Return the values that were logged since the last message to the driver."""
         self.last_message_s = time.monotonic()
         metrics, self.metrics = self.metrics, []
         return metrics
 
     def _enter(self, clock: int, times: ClockTimes) -> ClockEntry:
-        """Wait until a clock may be entered. ``_flush_for`` has sent the changes that must be on the servers before."""
+        """Wait until a clock may be entered. Before, ``_flush_for`` must have sent the updates that the clock needs."""
         applied = clock if self._first_unapplied is None else min(clock, self._first_unapplied)
         epoch = self.ids.epoch
         reports = [report for report in self.reports if report.clock < clock]
@@ -297,8 +301,8 @@ class ClockLoop:
         self._split_wait(entry)
         self.session.resume(entry.epoch)
         if entry.epoch != epoch:
-            self._resume = applied = entry.clock
-            self._left = False
+            self._resume_clock = applied = entry.clock
+            self._left_in_clock = False
             self.reports = []
             self.inbox.restart()
         self.inbox.enter(entry)
@@ -308,20 +312,21 @@ class ClockLoop:
         return entry
 
     def _split_wait(self, entry: ClockEntry) -> None:
-        """Divide the wait for a clock into waits for other workers, for calls in the driver, and the coordinator."""
+        """Divide the wait for a clock into waits for other workers, ``onClock``, checkpoints and the coordinator."""
         stopwatch = self.session.stopwatch
         stopwatch.move(entry.on_clock, "wait", to="on_clock")
         stopwatch.move(entry.checkpoint, "wait", to="checkpoint")
         stopwatch.move(max(0.0, stopwatch.seconds["wait"] - entry.others), "wait", to="coordinator")
 
     def _begin(self, phase: int) -> None:
-        if not (self._left and phase == self.ids.phase):  # a loop that resumes in a clock continues the numbering
+        """Begin a phase: 2 t before clock t, and 2 t + 1 in it."""
+        if not (self._left_in_clock and phase == self.ids.phase):  # else the numbering in the clock continues
             self.ids.enter(phase)
             self._num_points = 0
-        self._left = False
+        self._left_in_clock = False
 
     def _flush_for(self, target: int, is_last: bool) -> None:
-        """Wait until the servers have the changes that clock ``target`` needs, or all changes if ``is_last``."""
+        """Wait until the servers have the changes that clock ``target`` needs; ``is_last``: all changes."""
         if is_last:
             self.flush()
             self._first_unapplied = None

@@ -1,14 +1,15 @@
-"""The clocks of a run's workers: which worker may enter which clock (BSP, SSP, ASP). Pure: events in, releases out.
+"""The clocks of a run's workers: which worker may enter which clock (BSP, SSP, ASP). Pure.
 
 The guarantees (stale synchronous parallel; Xing et al., "Strategies and Principles of Distributed Machine Learning on
 Big Data", section 3.2), with staleness s, among workers that have not returned:
 
 * no worker is more than s clocks ahead of another;
 * when a worker enters clock t, the updates of all clocks up to t - s - 1 are applied, and ``onClock`` has returned for
-  them;
+  these clocks;
 * s = 0 is BSP; without s (None, ASP) no worker ever waits.
 
-An event takes constant time unless the lowest clock changes: then all waiting workers are checked.
+Each method that records an event returns the workers that it releases. It takes constant time, unless the lowest clock
+changes: then all waiting workers are checked.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from ps2.protocol.journal_file import PendingReports
 from ps2.rpc.run_control import Report
 from ps2.run.journal import Journal
 
-# The highest clock under ASP.
+# The highest clock that a worker may enter under ASP.
 NO_LIMIT = 2**62
 
 
 @dataclass(frozen=True)
 class Release:
-    """A waiting worker may enter ``clock``; ``horizon`` is the highest clock that the others let it enter now."""
+    """A waiting worker may enter ``clock``; ``horizon`` is the highest clock that other workers let it enter now."""
 
     rank: int
     clock: int
@@ -37,11 +38,11 @@ class Release:
 
 @dataclass(frozen=True)
 class Cut:
-    """The state of a run at one moment; ``applied`` and ``called`` are those of ``Clocks``.
+    """The state of a run when a checkpoint is made; see ``Clocks`` for ``applied`` and ``called``.
 
     Attributes:
         journal: the messages that ``onClock`` had returned.
-        reports: the reports of the clocks for which ``onClock`` had not been called, by clock and then by rank.
+        reports: the reports of clocks for which ``onClock`` had not been called, by clock and then by rank.
     """
 
     applied: tuple[int, ...]
@@ -51,11 +52,11 @@ class Cut:
 
     @property
     def first(self) -> int:
-        """The clock from which another driver resumes: all workers have finished the clocks below."""
+        """The clock from which another driver resumes: all workers have finished all lower clocks."""
         return min(self.applied)
 
     def saved(self) -> bytes:
-        """Return what a checkpoint stores for another driver: messages, and reports of the clocks below ``first``."""
+        """Return the messages and the reports of clocks below ``first``, encoded for a checkpoint."""
         if self.called >= self.first:
             return self.journal.to_bytes()
         reports = [
@@ -70,14 +71,14 @@ class Cut:
 
 
 class Clocks:
-    """Each worker is in a clock, or waits before one.
+    """The clocks of all workers. Each worker is in a clock, or waits before its next clock.
 
     Attributes:
         entered: the current or last clock of each rank.
-        furthest: the highest clock that a worker has entered.
+        furthest: the highest clock that any worker has entered.
         applied: for each rank, the first clock whose updates are not all on the servers.
         called: the first clock for which ``onClock`` has not returned.
-        bound: the highest clock that may be entered.
+        bound: the highest clock that any worker may enter now.
     """
 
     def __init__(self, workers: int, staleness: int | None, first: int = 0, calls: bool = False) -> None:
@@ -88,7 +89,10 @@ class Clocks:
         self._reset(Cut((first,) * workers, first))
 
     def call_from(self, called: int) -> None:
-        """Record, before any event, that an earlier driver called ``onClock`` only for the clocks below ``called``."""
+        """Begin calls of ``onClock`` with clock ``called``, because an earlier driver made no later calls.
+
+        Called before any event.
+        """
         self._reset(Cut(tuple(self.applied), called))
 
     def _reset(self, cut: Cut) -> None:
@@ -97,16 +101,16 @@ class Clocks:
         self.furthest = max(cut.applied) - 1
         self.applied = list(cut.applied)
         self._returned: set[int] = set()
-        self._all = _Tally(cut.applied)
-        self._staying = _Tally(cut.applied)
-        self._furthest = max(cut.applied)
-        self._left_first = NO_LIMIT  # the lowest clock in which a worker returned
+        self._all_clocks = _Tally(cut.applied)
+        self._running_clocks = _Tally(cut.applied)
+        self._max_applied = max(cut.applied)
+        self._first_return = NO_LIMIT  # the lowest clock in which a worker has returned
         self.bound = self._bound()
 
     @property
     def finished(self) -> int:
         """The first clock that not all workers have finished, including workers that have returned."""
-        return self._all.lowest
+        return self._all_clocks.lowest
 
     @property
     def unfinished(self) -> int:
@@ -126,7 +130,7 @@ class Clocks:
         earlier attempt, because a new attempt repeats clocks.
         """
         if rank in self._returned:
-            raise ProtocolError(f"rank {rank} before clock {clock}: it has returned")
+            raise ProtocolError(f"rank {rank} before clock {clock}: the worker has returned")
         applied = max(applied, self.applied[rank])
         if applied > max(clock, self.applied[rank]):
             raise ProtocolError(f"rank {rank} before clock {clock}: its updates of clock {clock} cannot be applied yet")
@@ -138,7 +142,7 @@ class Clocks:
         return self._release(rank)
 
     def progress(self, rank: int, applied: int) -> list[Release]:
-        """Record that a worker's updates of the clocks below ``applied`` are on the servers. May repeat, or be late."""
+        """Record that a worker's updates of clocks below ``applied`` are on the servers. May repeat, or arrive late."""
         if rank in self._returned or applied <= self.applied[rank]:
             return []
         if applied > self.entered[rank]:
@@ -147,16 +151,16 @@ class Clocks:
         return self._release()
 
     def leave(self, rank: int, clock: int) -> list[Release]:
-        """Record that a worker has returned, so that others no longer wait for it. The event may repeat.
+        """Record that a worker has returned: other workers no longer wait for it. The event may repeat.
 
-        ``clock`` is its current clock; its updates of the clocks below are on the servers.
+        ``clock`` is the worker's current clock; its updates of lower clocks are on the servers.
         """
         if rank in self._returned:
             return []
         self._move(rank, max(clock, self.applied[rank]))
         self._returned.add(rank)
-        self._staying.remove(self.applied[rank])
-        self._left_first = min(self._left_first, self.applied[rank])
+        self._running_clocks.remove(self.applied[rank])
+        self._first_return = min(self._first_return, self.applied[rank])
         self.waiting.pop(rank, None)
         self._check_no_early_return()
         return self._release()
@@ -172,15 +176,16 @@ class Clocks:
         return self.called if self._calls and self.called < self.finished else None
 
     def needed(self, clock: int) -> int:
-        """Return the clock below which all clocks must be finished and called for before ``clock`` may be entered."""
+        """Return the first clock that need not be finished, with its call of ``onClock``, before ``clock`` begins."""
         return clock - (self.staleness or 0)
 
     def called_back(self, clock: int) -> list[Release]:
+        """Record that ``onClock`` has returned for a clock."""
         self.called = max(self.called, clock + 1)
         return self._release()
 
     def roll_back(self, cut: Cut) -> list[Release]:
-        """Roll back to a cut: all workers, including those that have returned, resume from their clocks in it."""
+        """Roll back to a cut: all workers, including those that have returned, resume from ``cut.applied``."""
         self._reset(cut)
         self.bound = -1
         self.waiting = {rank: cut.applied[rank] for rank in self.waiting}
@@ -188,29 +193,29 @@ class Clocks:
 
     def horizon(self, rank: int) -> int:
         """Return the highest clock that the other workers and ``onClock`` let a worker enter now."""
-        return self._bound(self._staying.lowest_without(self.applied[rank]))
+        return self._bound(self._running_clocks.lowest_without(self.applied[rank]))
 
     def _bound(self, lowest: int | None = None) -> int:
-        """Return the highest clock that may be entered; ``lowest``: the lowest clock of the running workers."""
+        """Return the highest clock that may be entered if the slowest worker is in ``lowest`` (None: its clock now)."""
         if self.staleness is None:
             return NO_LIMIT
-        lowest = self._staying.lowest if lowest is None else lowest
+        lowest = self._running_clocks.lowest if lowest is None else lowest
         return min((min(lowest, self.called) if self._calls else lowest) + self.staleness, NO_LIMIT)
 
     def _move(self, rank: int, applied: int) -> None:
-        before, self.applied[rank] = self.applied[rank], applied
-        if applied != before:
-            self._all.move(before, applied)
-            self._staying.move(before, applied)
-            self._furthest = max(self._furthest, applied)
+        previous, self.applied[rank] = self.applied[rank], applied
+        if applied != previous:
+            self._all_clocks.move(previous, applied)
+            self._running_clocks.move(previous, applied)
+            self._max_applied = max(self._max_applied, applied)
 
     def _release(self, arrived: int | None = None) -> list[Release]:
         bound = self._bound()
-        # While the bound has not moved, only the arriving worker can be released.
-        concerned = self.waiting if bound != self.bound else () if arrived is None else (arrived,)
+        # If the bound has not changed, only the worker that has just arrived can be released.
+        candidates = self.waiting if bound != self.bound else () if arrived is None else (arrived,)
         self.bound = bound
         releases = []
-        for rank in sorted(rank for rank in concerned if self.waiting[rank] <= bound):
+        for rank in sorted(rank for rank in candidates if self.waiting[rank] <= bound):
             clock = self.waiting.pop(rank)
             self.entered[rank] = max(clock, self.applied[rank])
             self.furthest = max(self.furthest, self.entered[rank])
@@ -218,18 +223,18 @@ class Clocks:
         return releases
 
     def _check_no_early_return(self) -> None:
-        if self.staleness is None or self._left_first >= self._furthest:
+        if self.staleness is None or self._first_return >= self._max_applied:
             return
-        rank = next(rank for rank in self.returned if self.applied[rank] == self._left_first)
+        rank = next(rank for rank in self.returned if self.applied[rank] == self._first_return)
         raise WorkerError(
-            f"rank {rank} returned in clock {self._left_first}, which rank {self.applied.index(self._furthest)} has "
-            "finished: the updates of that clock are incomplete. Give all workers the same number of clocks; to end "
-            "early, let all end in the same clock (worker.once decides for all), or run with staleness=None"
+            f"rank {rank} returned in clock {self._first_return}, which rank {self.applied.index(self._max_applied)} "
+            "has finished: the updates of that clock are incomplete. Give all workers the same number of clocks; to "
+            "end early, let all end in the same clock (worker.once decides for all), or run with staleness=None"
         )
 
 
 class _Tally:
-    """The number of workers at each clock, and the lowest such clock (NO_LIMIT if there are no workers)."""
+    """The number of workers at each clock; ``lowest`` is the lowest clock, or NO_LIMIT if there are no workers."""
 
     def __init__(self, clocks: Iterable[int]) -> None:
         self._counts: dict[int, int] = dict(Counter(clocks))
@@ -248,7 +253,7 @@ class _Tally:
                 self.lowest = min(self._counts, default=NO_LIMIT)
 
     def lowest_without(self, clock: int) -> int:
-        """Return the lowest clock of all workers but one, which is at ``clock``."""
+        """Return the lowest clock of all workers except a worker at ``clock``."""
         if clock != self.lowest or self._counts[clock] > 1:
             return self.lowest
         return min((other for other in self._counts if other != clock), default=NO_LIMIT)
@@ -256,12 +261,12 @@ class _Tally:
 
 # The maximum number of stored cuts. The fleet rolls back to one of the newest.
 MAX_CUTS = 100
-# The maximum number of rollbacks to one checkpoint. A run that never reaches the next one makes no progress.
+# The maximum number of rollbacks to one checkpoint: a run that never reaches the next checkpoint makes no progress.
 MAX_ROLLBACKS = 100
 
 
 class CutLog:
-    """Cuts by checkpoint. Not thread-safe: the run's lock guards it."""
+    """The newest cuts, by the path of their checkpoint. Not thread-safe: the run's lock guards it."""
 
     def __init__(self) -> None:
         self._cuts: dict[str, Cut] = {}
@@ -276,7 +281,7 @@ class CutLog:
             del self._cuts[next(iter(self._cuts))]
 
     def roll_back(self, checkpoint: str) -> Cut | PS2Error:
-        """Return the cut of a checkpoint that the fleet rolled back to, or the error that ends the run."""
+        """Return the cut of the checkpoint to which the fleet has rolled back, or the error that ends the run."""
         cut = self._cuts.get(checkpoint)
         if cut is None:
             return RolledBack(f"the fleet rolled back to a checkpoint from before this run: {checkpoint}")

@@ -1,8 +1,8 @@
-"""Users' compiled functions (numba): how workers get them, and where their machine code is cached.
+"""Users' compiled functions (numba): how they are pickled for workers, and where their machine code is cached.
 
 Numba caches compiled functions (``cache=True``) by the path of their source file. But Spark puts shipped files
-(``addPyFile``, ``--py-files``) into a new folder for each application. And numba's dispatchers are pickled by value,
-without their cache, even if their module could be imported.
+(``addPyFile``, ``--py-files``) into a new folder for each application. And numba pickles a compiled function
+without its machine code, even if a worker could import the function from its module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numba.misc import appdirs
 from ps2.client.stopwatch import Stopwatch
 from ps2.client.task import shipped_folder
 
-# Numba's event for the time in which it holds the lock of its compiler.
+# Numba's event for the time in which it holds the lock of its compiler: it compiles, or loads from the cache.
 LOADING = "numba:compiler_lock"
 # Python files that Spark ships. YARN puts single files into a folder of their own.
 SHIPPED = ("*.py", "*.zip", "*.egg", "__pyfiles__/*.py")
@@ -35,7 +35,7 @@ SHIPPED = ("*.py", "*.zip", "*.egg", "__pyfiles__/*.py")
 def importable_name(function: Any, by_value: Collection[str]) -> str | None:
     """Return the name of a compiled function in its module if a worker can import it, else None.
 
-    ``by_value``: the modules that are pickled with their code, with their submodules.
+    ``by_value``: the modules that cloudpickle pickles with their code, including their submodules.
     """
     compiled: bool = is_jitted(function)
     if not compiled or function.__module__ == "__main__":
@@ -50,7 +50,7 @@ def importable_name(function: Any, by_value: Collection[str]) -> str | None:
     return name if imported is function else None
 
 
-def keep_compiled() -> None:
+def share_compiled_functions() -> None:
     """Let all applications that ship the same files share their compiled functions on this host."""
     locators: list[Any] = CacheImpl._locator_classes
     if ShippedLocator not in locators:
@@ -84,10 +84,10 @@ def measure_kernel_loads(stopwatch: Stopwatch) -> None:
 
 
 class ShippedLocator:
-    """Tells numba where to cache functions of shipped files: in a folder named by the content of all shipped files.
+    """Tells numba the cache folder of functions in shipped files. The folder's name is a hash of all shipped files.
 
-    The content of all files counts, because a compiled function contains the functions that it calls, and numba does
-    not notice when those change.
+    The hash includes all files, because a compiled function contains the code of the functions that it calls, and
+    numba does not notice if they change.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, shipped: list[Path]) -> None:
@@ -113,7 +113,7 @@ class ShippedLocator:
 
     def ensure_cache_path(self) -> None:
         os.makedirs(self.get_cache_path(), exist_ok=True)
-        tempfile.TemporaryFile(dir=self.get_cache_path()).close()  # the folder is writable
+        tempfile.TemporaryFile(dir=self.get_cache_path()).close()  # raises OSError unless the folder is writable
 
     def get_cache_path(self) -> str:
         config: Any = numba.config
@@ -129,5 +129,5 @@ class ShippedLocator:
 
 
 @cache
-def _digest(file: Path, changed_ns: int, size: int) -> str:
+def _digest(file: Path, modified_ns: int, num_bytes: int) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""The driver's side of a run: its Spark job, ``onClock``, its deadline, and how it ends."""
+"""The driver's part of a run: the Spark job, the calls of ``onClock``, the deadline, and the run's end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ps2.run.job import WorkerJob, check_call, pickled, takes_reports
 from ps2.run.job_monitor import CallbackJobs, RunProgress, WorkerTasks
 from ps2.run.message import STOP, Message
 from ps2.run.options import RunOptions
-from ps2.run.reports import merged
+from ps2.run.reports import merge_reports
 from ps2.run.result import RunResult
 from ps2.run.run_server import RunServer
 from ps2.run.spans import Preparation, Spans
@@ -56,25 +56,26 @@ from ps2.run.timeline import count, to_table
 
 log = logging.getLogger(__name__)
 
-# The time for which a run waits for slots, because other jobs can be about to free theirs.
+# The time for which a run waits for task slots. Other jobs may be about to end.
 SLOTS_TIMEOUT_S = 10.0
 # The time for which a run waits for its tasks to end.
 END_TIMEOUT_S = 10.0
-# The time for workers to end by themselves before Spark cancels their tasks. Cancelling ends their Python processes,
-# and the next run would wait for new ones.
-NOTICE_S = 0.5
+# The time in which workers can end after an error, before Spark cancels their tasks. Cancelling ends their Python
+# processes, and the next run would wait for new processes.
+CANCEL_DELAY_S = 0.5
 # The time for which ``Runs.stop`` waits for the run to end.
 STOP_TIMEOUT_S = 25.0
-# The time for which the end of a run waits for servers that are being replaced.
+# The time in which ``_forget`` retries calls of servers that are being replaced.
 FORGET_TIMEOUT_S = 5.0
+# The interval of the guard's checks, and between retries of ``_forget``.
 POLL_S = 0.5
-# The time for which a failed run waits for Spark's report that the job was cancelled.
-CANCELLED_S = 0.2
+# The time for which a failed run waits for Spark's error, which tells whether the user cancelled the job.
+SPARK_ERROR_S = 0.2
 
 
 @dataclass
 class _Events:
-    """Queues the events of a run for the driver's thread; see ``Listener``."""
+    """Queues the events of a run, as functions that the driver's thread calls; see ``Listener``."""
 
     queue: SimpleQueue[Callable[[], object]]
     on_due: Callable[[], object]
@@ -164,11 +165,11 @@ class _RunDriver:
         self._job = job
         self._function = function
         self._options = options
-        self._events = _Events(SimpleQueue(), self._call, options.on_log)
+        self._events = _Events(SimpleQueue(), self._call_due, options.on_log)
         self._takes_reports = options.on_clock is not None and takes_reports(options.on_clock)
         self._has_daemon = spark.setting(DAEMON_SETTING) == DAEMON
-        self._over = False
-        self._line: RunProgress | None = None
+        self._has_ended = False
+        self._progress: RunProgress | None = None
         self._closing = threading.Event()
         calls = options.on_clock is not None or host.steps.by_clock
         clocks = Clocks(job.workers, options.staleness, options.first_clock, calls)
@@ -217,7 +218,7 @@ class _RunDriver:
         self._run.spans = Spans(self._preparation.seconds, self._preparation.last_s - self._run.began_s)
         guard = threading.Thread(target=self._guard, args=[began_s], name="ps2-run-guard", daemon=True)
         try:
-            self._job.start(ref, self._function, tag, self._ended)
+            self._job.start(ref, self._function, tag, self._on_end)
             guard.start()
             with self._spark.job_tag(calls_tag):
                 self._watch_with_progress()
@@ -226,7 +227,7 @@ class _RunDriver:
         finally:
             self._run.fail(StoppedError("the run is over"))
             self._closing.set()
-            with ExitStack() as ending:  # callbacks run in reverse order, also if another one raises
+            with ExitStack() as ending:  # callbacks run in reverse order, even if one raises
                 ending.callback(self._run.lines.log_left_out)
                 ending.callback(self._run.lines.log)
                 ending.callback(self._forget, ref.series, number + 1)
@@ -237,9 +238,9 @@ class _RunDriver:
         results = tuple(self._result(rank) for rank in range(self._job.workers))
         with self._run.lock:
             endings = self._run.spans.endings(self._run.clocks.applied, time.monotonic() - self._run.began_s)
-            for timeline, times in zip(self._run.timeline, endings, strict=True):
-                for each in times:
-                    timeline.append(each)
+            for timeline, rank_endings in zip(self._run.timeline, endings, strict=True):
+                for times in rank_endings:
+                    timeline.append(times)
         return RunResult(
             results,
             time.monotonic() - self._run.began_s,
@@ -254,10 +255,10 @@ class _RunDriver:
         try:
             return pickle.loads(self._run.results[rank])
         except Exception as error:  # unpickling runs the users' code
-            raise WorkerError(f"run: what rank {rank} returned cannot be unpickled in the driver: {error!r}") from error
+            raise WorkerError(f"run: the result of rank {rank} cannot be unpickled in the driver: {error!r}") from error
 
     def _guard(self, began_s: float) -> None:
-        """End the run after its deadline, or if it gets no slots. Runs in its own thread, as ``onClock`` can block."""
+        """End the run at its deadline, or if it gets no slots. Runs in a thread, because ``onClock`` can block."""
         timeout_s = math.inf if self._options.timeout_s is None else self._options.timeout_s
         loop = GuardedLoop("ps2-run-guard")
         while self._run.error is None and not self._closing.wait(
@@ -266,7 +267,7 @@ class _RunDriver:
             if time.monotonic() >= began_s + timeout_s:
                 clocks = ", ".join(f"rank {rank}: {clock}" for rank, clock in enumerate(self._run.applied()))
                 self._run.fail(
-                    DeadlineError(f"run: not done after {timeout_s:g} s (timeoutS); first clocks not done: {clocks}")
+                    DeadlineError(f"run: not finished after {timeout_s:g} s (timeoutS); unfinished clocks: {clocks}")
                 )
             loop.run_once(self._check)
         loop.run_once(self._calls.cancel)
@@ -281,52 +282,52 @@ class _RunDriver:
 
     def _watch(self) -> None:
         """Handle events until the tasks have ended."""
-        while not self._over and self._run.error is None:
+        while not self._has_ended and self._run.error is None:
             try:
                 event = self._events.queue.get(timeout=INTERRUPT_S)
             except Empty:
                 check()
             else:
                 event()
-            if self._line is not None:
-                self._line.show()
+            if self._progress is not None:
+                self._progress.show()
         while self._run.error is None and not self._events.queue.empty():
             self._events.queue.get()()  # the last logged numbers
 
     def _watch_with_progress(self) -> None:
-        """Watch the run; if the caller wants it, show a progress line."""
+        """Handle events until the tasks have ended; show a progress line if ``progress`` is set."""
         if not self._options.progress:
             self._watch()
             return
         with progress_line("run", None, f"reading, {count(self._job.workers, 'worker')}") as line:
-            self._line = None if line is None else RunProgress(line, self._run, self._options, self._spark)
+            self._progress = None if line is None else RunProgress(line, self._run, self._options, self._spark)
             try:
                 self._watch()
             finally:
-                self._line = None
+                self._progress = None
 
-    def _ended(self) -> None:
+    def _on_end(self) -> None:
         self._run.spans.ended_s = time.monotonic() - self._run.began_s
-        self._over = True
+        self._has_ended = True
         self._events.wake()
 
-    def _call(self) -> None:
+    def _call_due(self) -> None:
         """Call ``onClock`` for the clocks that all workers have finished, and ``onEnd`` when they have returned."""
         run, options = self._run, self._options
         while (due := run.call_due()) is not None:
             clock, epoch = due
-            if self._completes(epoch, lambda due=due: self._end_clock(*due)):  # type: ignore[misc]
+            if self._try_call(epoch, lambda due=due: self._end_clock(*due)):  # type: ignore[misc]
                 run.called_back(clock)
             elif run.epoch == epoch:
-                return  # the run has ended, or is about to roll back and to repeat the call
+                return  # the run has ended, or will roll back and repeat the call
         on_end, end_epoch = options.on_end, run.end_due()
-        if on_end is not None and end_epoch is not None and self._completes(end_epoch, lambda: self._call_end(on_end)):
+        if on_end is not None and end_epoch is not None and self._try_call(end_epoch, lambda: self._call_end(on_end)):
             run.end_called(end_epoch)
 
     def _end_clock(self, clock: int, epoch: int) -> None:
         on_clock = self._options.on_clock
         if on_clock is not None:
-            reports = [merged(clock, self._run.reports(clock))] if self._takes_reports else []
+            reports = [merge_reports(clock, self._run.reports(clock))] if self._takes_reports else []
             began_s = time.monotonic()
             returned = _call_user(on_clock, clock, *reports)
             if isinstance(returned, Message):
@@ -346,8 +347,8 @@ class _RunDriver:
         _call_user(on_end)
         self._run.record_call("on_clock", began_s)
 
-    def _completes(self, epoch: int, call: Callable[[], object]) -> bool:
-        """Run a callback; return False if the fleet rolled back during the call, so that the call does not count."""
+    def _try_call(self, epoch: int, call: Callable[[], object]) -> bool:
+        """Run a callback; return False if the fleet rolled back during the call, which then does not count."""
         self._record_epoch(epoch)
         try:
             call()
@@ -360,7 +361,7 @@ class _RunDriver:
         return True
 
     def _record_epoch(self, epoch: int) -> None:
-        """Tell the session that this run has handled all rollbacks up to an epoch, so that it raises no RolledBack."""
+        """Tell the session that the run has handled the rollbacks up to an epoch: RolledBack is not raised for them."""
         with suppress(RolledBack):
             self._host.session.check_epoch((epoch, self._host.fleet.last_rollback[1]))
 
@@ -368,9 +369,9 @@ class _RunDriver:
         if self._run.error is not None:
             if isinstance(self._run.error, RolledBack):
                 self._run.error.step = self._host.fleet.last_rollback[1]
-            # A task that Spark cancels can fail with an error of its own while it reads rows.
+            # If Spark cancels a task while it reads rows, the worker can report an error that hides the cancellation.
             if isinstance(self._run.error, WorkerError):
-                self._raise_if_stopped(self._job.join(CANCELLED_S))
+                self._raise_if_stopped(self._job.join(SPARK_ERROR_S))
                 raise worker_error(str(self._run.error))
             raise self._run.error
         failed = self._job.join()
@@ -378,11 +379,11 @@ class _RunDriver:
         if failed is None and not missing:
             return
         self._raise_if_stopped(failed)
-        culprit, reason = failed_task(failed)
-        rank = culprit if culprit in missing else next((rank for rank in missing if rank in self._run.failures), None)
+        failed_rank, reason = failed_task(failed)
+        rank = failed_rank if failed_rank in missing else next((r for r in missing if r in self._run.failures), None)
         if rank is not None and rank in self._run.failures:
             clock, traceback = self._run.failures[rank]
-            # Not chained to Spark's error, which repeats all of this inside Java's.
+            # Not chained to Spark's error, which repeats this traceback inside a stack trace of Java.
             raise worker_error(failure_message(rank, clock, traceback)) from None
         if (error := unreachable_driver(str(failed))) is not None:
             raise error from None
@@ -390,9 +391,9 @@ class _RunDriver:
             raise python_error from None
         applied = self._run.applied()
         lost_ranks = [rank] if rank is not None else missing
-        named = ", ".join(f"rank {rank} in clock {applied[rank]}" for rank in lost_ranks) or "a task"
+        lost = ", ".join(f"rank {rank} in clock {applied[rank]}" for rank in lost_ranks) or "a task"
         advice = memory_advice(self._spark.setting(MEMORY_SETTING), str(failed))
-        raise WorkerError(f"run: {named} was lost, and Spark does not start it again: {reason}{advice}") from None
+        raise WorkerError(f"run: {lost} was lost, and Spark does not start it again: {reason}{advice}") from None
 
     def _raise_if_stopped(self, failed: Exception | None) -> None:
         """Raise StoppedError if Spark's application is over, or the job was cancelled."""
@@ -402,41 +403,41 @@ class _RunDriver:
             raise StoppedError(f"run: Spark cancelled the job: {reason}") from None
 
     def _end_tasks(self) -> None:
-        if not self._over and not self._spark.is_stopped():
-            self._job.join(NOTICE_S)
-            if not self._over:
+        if not self._has_ended and not self._spark.is_stopped():
+            self._job.join(CANCEL_DELAY_S)
+            if not self._has_ended:
                 self._job.cancel()
         self._job.join(END_TIMEOUT_S)
-        if left := self._tasks.wait_for_end(END_TIMEOUT_S):
+        if still_running := self._tasks.wait_for_end(END_TIMEOUT_S):
             log.warning(
-                "run: %d tasks were told to end, but still run; Spark kills their Python workers after "
+                "run: %d tasks were cancelled, but still run; Spark kills their Python workers after "
                 "spark.python.task.killTimeout",
-                left,
+                still_running,
             )
 
     def _forget(self, series: str, below: int) -> None:
-        """Let servers and master forget the run's ids, and refuse later requests of the run."""
+        """Let servers and master drop the mutation ids of runs below ``below``, and refuse these runs' requests."""
         deadline_s = time.monotonic() + FORGET_TIMEOUT_S
-        waiting = self._host.fleet.present()
-        while waiting:
-            for id, address in list(waiting.items()):
+        pending = self._host.fleet.present()
+        while pending:
+            for id, address in list(pending.items()):
                 try:
                     self._host.servers.end_stages(address, series, below, [])
-                    del waiting[id]
+                    del pending[id]
                 except PS2Error as error:
                     log.debug("telling %s that a run is over: %s", address, error)
                     if not isinstance(error, TransientError):
-                        del waiting[id]
+                        del pending[id]
             present = self._host.fleet.present()
-            waiting = {id: address for id, address in waiting.items() if id in present}
+            pending = {id: address for id, address in pending.items() if id in present}
             if self._runs.is_stopped or time.monotonic() > deadline_s:
                 break
-            if waiting:
+            if pending:
                 sleep(POLL_S)
         self._host.fleet.end_stages(series, below, [])
 
 
 def _call_user(function: Callable[..., object], *arguments: object) -> object:
-    """Call a user's function, which signal handlers may interrupt anywhere."""
+    """Call a user's function; signal handlers may interrupt it anywhere."""
     with Opening():
         return function(*arguments)

@@ -1,4 +1,4 @@
-"""Draws the workers' times as a Gantt chart. Needs matplotlib, but no display."""
+"""Draws the workers' times as a Gantt chart, with a lane for each rank. Needs matplotlib, but no display."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from ps2.errors import ConfigError
-from ps2.plot_style import BLUE, GREEN, GREY, NOTE, PINK, SKY, SMALL, TICK, axes_for, style
+from ps2.plot_style import BLUE, GREEN, GREY, NOTE_COLOR, PINK, SKY, SMALL, TICK, axes_for, style
 from ps2.run.timeline import (
     NAMES,
     ROW_ORDER,
@@ -25,27 +25,27 @@ from ps2.run.timeline import (
     ended,
     progress,
     rounded,
-    some_ranks,
+    shown_ranks,
     waited,
 )
 
 Floats = NDArray[np.float64]
 Span = tuple[float, float]  # begin and end, in seconds
 
-MAX_LANES = 32
+MAX_LANES = 32  # with more ranks, ``shown_ranks`` selects some
 WIDTH_IN = 12.0
-# The maximum number of columns of shares, about the width of a lane in pixels; and the minimum number of rows in each.
-COLUMNS = 1200
-COLUMN_ROWS = 2
-# If a lane has more rows, all lanes are drawn as columns of shares instead of bars.
+# The maximum number of columns in a lane, about its width in pixels; the minimum number of rows in a column.
+MAX_COLUMNS = 1200
+MIN_COLUMN_ROWS = 2
+# If a lane has more rows, all lanes are drawn as stacked columns (the categories' fractions of the time), not as bars.
 MAX_BARS = 150
 # If a lane has more rows, there are no lines between clocks.
 MAX_BORDERS = 80
-# If there are more lanes, clocks have no numbers. A number needs this share of the chart's width.
-MAX_NUMBERED = 12
-NUMBER_SHARE = 0.016
-# Times before the first clock and after the last one, as shares of the time between: longer ones than LONG_MARGIN are
-# cut to MARGIN.
+# If there are more lanes, clocks have no numbers. A number needs this fraction of the chart's width.
+MAX_NUMBERED_LANES = 12
+NUMBER_WIDTH = 0.016
+# The times before the first clock and after the last clock, as fractions of the time between them: a time above
+# LONG_MARGIN is cut to MARGIN.
 MARGIN = 0.1
 LONG_MARGIN = 0.25
 # Warm colours are waits; pale colours are times before and after the work.
@@ -64,25 +64,25 @@ COLORS = {
     "spark": "#D9D9D9",
 }
 LABELS = {"outside": "outside of clocks"}
-# The legend always has these categories, and others only if they occur.
-ALWAYS = ("compute", "pull", "push", "wait", "onClock", "outside")
-# The height of a lane's bars, as a share of the lane.
+# The legend always has these categories. Other categories are in it only if they occur.
+ALWAYS_IN_LEGEND = ("compute", "pull", "push", "wait", "onClock", "outside")
+# The height of a lane's bars, as a fraction of the lane.
 HEIGHT = 0.8
-# The height of the band below the bars, with the colours of a rotation's blocks; colours repeat.
+# The height of the band below the bars, whose colours show the blocks of a rotation; colours repeat.
 BAND = 0.08
 BLOCK_COLORS = colormaps["Set3"].colors  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class Bars:
-    """The bars of one rank: bar i has the kind ``ORDER[kinds[i]]``, from ``begins[i]`` to ``ends[i]``."""
+    """The bars of one rank: bar i shows category ``ORDER[kinds[i]]`` from ``begins[i]`` to ``ends[i]``, in seconds."""
 
     kinds: NDArray[np.int64]
     begins: Floats
     ends: Floats
 
 
-# The order of shares, from the bottom of a lane to its top.
+# The order of the categories in stacked columns, from the bottom of a lane to its top.
 ORDER = (
     *("compute", "kernels", "outside", "pull", "push", "connect", "imports", "spark"),
     *("coordinator", "checkpoint", "onClock", "wait"),
@@ -96,7 +96,7 @@ def draw(
     ax: Any = None,
 ) -> Axes:
     """Draw a lane for each rank; see ``RunResult.plot``."""
-    ranks = some_ranks(tables, MAX_LANES)
+    ranks = shown_ranks(tables, MAX_LANES)
     shown = [_within(tables[rank], clocks) for rank in ranks]
     if not any(map(len, shown)):
         raise ConfigError("plot: there is nothing to draw" + ("" if clocks is None else f" in clocks {clocks}"))
@@ -107,11 +107,11 @@ def draw(
     height_in = 1.6 + max(0.28, 0.6 - 0.02 * len(ranks)) * len(ranks)
     axes = axes_for(ax, WIDTH_IN, height_in)
     max_rows = max(map(len, shown))
-    edges = np.linspace(*view_s, min(COLUMNS, max_rows // COLUMN_ROWS) + 1)
-    min_gap_s = NUMBER_SHARE * (view_s[1] - view_s[0]) if len(ranks) <= MAX_NUMBERED else np.inf
+    edges = np.linspace(*view_s, min(MAX_COLUMNS, max_rows // MIN_COLUMN_ROWS) + 1)
+    min_gap_s = NUMBER_WIDTH * (view_s[1] - view_s[0]) if len(ranks) <= MAX_NUMBERED_LANES else np.inf
     for lane, table in enumerate(shown):
         if max_rows > MAX_BARS:
-            _draw_shares(axes, lane, _bars(table), edges)
+            _draw_columns(axes, lane, _bars(table), edges)
         else:
             _draw_bars(axes, lane, _bars(table))
             _draw_blocks(axes, lane, table)
@@ -119,7 +119,7 @@ def draw(
                 _draw_borders(axes, lane, table, min_gap_s)
     explanation = ""
     if max_rows > MAX_BARS:
-        explanation = "; heights are shares of the time"
+        explanation = "; heights are fractions of the time"
     elif any((table.block >= 0).any() for table in shown):
         explanation = "; numbers and bands: clock, block of a rotation"
     style(axes, _title(tables, staleness, len(ranks)), f"seconds since the run began{explanation}", "rank", grid="x")
@@ -127,22 +127,23 @@ def draw(
     names_present = {
         ORDER[kind] for bars in map(_bars, shown) for kind in np.unique(bars.kinds[bars.ends > bars.begins])
     }
-    _add_legend(axes, [name for name in NAMES if name in ALWAYS or name in names_present], is_own=ax is None)
+    shown_names = [name for name in NAMES if name in ALWAYS_IN_LEGEND or name in names_present]
+    _add_legend(axes, shown_names, has_own_figure=ax is None)
     _label_cut_ends(axes, rows_s, view_s)
     _label_empty_lanes(axes, shown, view_s)
     return axes
 
 
 def _view(rows_s: Span, clocks_s: Span | None) -> Span:
-    """Return the range of the axis. Long times before and after the clocks are cut to a margin."""
+    """Return the range of the time axis. Long times before and after the clocks are cut to a margin."""
     if clocks_s is None or clocks_s[0] == clocks_s[1]:
         return rows_s
-    spent_s = clocks_s[1] - clocks_s[0]
+    duration_s = clocks_s[1] - clocks_s[0]
     begin_s, end_s = rows_s
-    if clocks_s[0] - begin_s > LONG_MARGIN * spent_s:
-        begin_s = clocks_s[0] - MARGIN * spent_s
-    if end_s - clocks_s[1] > LONG_MARGIN * spent_s:
-        end_s = clocks_s[1] + MARGIN * spent_s
+    if clocks_s[0] - begin_s > LONG_MARGIN * duration_s:
+        begin_s = clocks_s[0] - MARGIN * duration_s
+    if end_s - clocks_s[1] > LONG_MARGIN * duration_s:
+        end_s = clocks_s[1] + MARGIN * duration_s
     return begin_s, end_s
 
 
@@ -158,11 +159,11 @@ def _within(table: ClockTable, clocks: range | tuple[int, int] | None) -> ClockT
 
 def _bars(table: ClockTable) -> Bars:
     """Return the bars of a lane in order of time. Each row has a bar for each category, ordered as in ``ROW_ORDER``."""
-    lengths = np.stack([table[kind] for kind in ROW_ORDER], axis=1)
-    ends = table.began[:, None] + lengths.cumsum(axis=1)
+    durations = np.stack([table[kind] for kind in ROW_ORDER], axis=1)
+    ends = table.began[:, None] + durations.cumsum(axis=1)
     kinds = np.tile([ORDER.index(kind) for kind in ROW_ORDER], (len(table), 1))
     kinds[table.outside, ROW_ORDER.index("compute")] = ORDER.index("outside")
-    return Bars(kinds.ravel(), (ends - lengths).ravel(), ends.ravel())
+    return Bars(kinds.ravel(), (ends - durations).ravel(), ends.ravel())
 
 
 def _draw_bars(axes: Axes, lane: int, bars: Bars) -> None:
@@ -173,9 +174,9 @@ def _draw_bars(axes: Axes, lane: int, bars: Bars) -> None:
         )
 
 
-def _draw_boxes(axes: Axes, begins: Floats, ends: Floats, between: Span, colors: Any) -> None:
-    """Draw boxes of one height; ``colors``: one colour for all boxes, or a sequence of them."""
-    low, high = (np.full(len(begins), y) for y in between)
+def _draw_boxes(axes: Axes, begins: Floats, ends: Floats, bottom_top: Span, colors: Any) -> None:
+    """Draw boxes between two heights. ``colors``: one colour for all boxes, or a colour for each."""
+    low, high = (np.full(len(begins), y) for y in bottom_top)
     corners = np.stack([begins, low, begins, high, ends, high, ends, low], axis=1).reshape(-1, 4, 2)
     axes.add_collection(PolyCollection(list(corners), facecolors=colors, linewidths=0), autolim=False)
 
@@ -190,29 +191,29 @@ def _draw_blocks(axes: Axes, lane: int, table: ClockTable) -> None:
     _draw_boxes(axes, turns.began + waited(turns), ended(turns), (bottom, bottom + BAND), colors)
 
 
-def _draw_shares(axes: Axes, lane: int, bars: Bars, edges: Floats) -> None:
-    """Draw stacked columns between neighbouring edges: the share of each kind in the column's time."""
+def _draw_columns(axes: Axes, lane: int, bars: Bars, edges: Floats) -> None:
+    """Draw stacked columns between neighbouring edges: the fraction of each category in the column's time."""
     x = np.repeat(edges, 2)[1:-1]
     low = np.full(len(x), lane + HEIGHT / 2)  # the axis points down
-    for kind, shares in zip(ORDER, _shares(bars, edges), strict=True):
-        high = low - HEIGHT * np.repeat(shares, 2)
+    for kind, fractions in zip(ORDER, _time_fractions(bars, edges), strict=True):
+        high = low - HEIGHT * np.repeat(fractions, 2)
         axes.fill_between(x, low, high, color=COLORS[kind], linewidth=0)
         low = high
 
 
-def _shares(bars: Bars, edges: Floats) -> Floats:
-    """Return the share of each kind in the time between neighbouring edges, shape (kinds, columns)."""
+def _time_fractions(bars: Bars, edges: Floats) -> Floats:
+    """Return the fraction of each category in the time between neighbouring edges, shape (categories, columns)."""
     if not len(bars.kinds):
         return np.zeros((len(ORDER), len(edges) - 1))
-    lengths = bars.ends - bars.begins
-    # For each edge: the last bar that begins before the edge, and the time from its beginning, at most its length.
+    durations = bars.ends - bars.begins
+    # For each edge: the last bar that begins before the edge, and the part of the bar's duration before the edge.
     bar = np.maximum(np.searchsorted(bars.begins, edges, side="right") - 1, 0)
-    into = np.clip(edges - bars.begins[bar], 0.0, lengths[bar])
-    until_edges = []
+    elapsed = np.clip(edges - bars.begins[bar], 0.0, durations[bar])
+    until_edges = []  # for each category, its seconds before each edge
     for kind in range(len(ORDER)):
-        kind_lengths = np.where(bars.kinds == kind, lengths, 0.0)
+        kind_durations = np.where(bars.kinds == kind, durations, 0.0)
         until_edges.append(
-            kind_lengths.cumsum()[bar] - kind_lengths[bar] + np.where(bars.kinds[bar] == kind, into, 0.0)
+            kind_durations.cumsum()[bar] - kind_durations[bar] + np.where(bars.kinds[bar] == kind, elapsed, 0.0)
         )
     return np.asarray(np.diff(until_edges, axis=1) / np.diff(edges))
 
@@ -236,38 +237,46 @@ def _set_scales(axes: Axes, ranks: Sequence[int], view_s: Span) -> None:
     axes.ticklabel_format(axis="x", style="plain", useOffset=False)
 
 
-def _add_legend(axes: Axes, names: Sequence[str], is_own: bool) -> None:
+def _add_legend(axes: Axes, names: Sequence[str], has_own_figure: bool) -> None:
     """Add the legend: below the figure if the chart has its own figure, else below the axis's label."""
     patches = [Patch(color=COLORS[name], label=LABELS.get(name, name)) for name in names]
-    look = {"handles": patches, "ncols": min(len(patches), 8), "frameon": False, "fontsize": TICK}
-    if is_own:
-        axes.figure.legend(loc="outside lower center", **look)
+    options = {"handles": patches, "ncols": min(len(patches), 8), "frameon": False, "fontsize": TICK}
+    if has_own_figure:
+        axes.figure.legend(loc="outside lower center", **options)
     else:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), **look)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), **options)
 
 
 def _label_cut_ends(axes: Axes, rows_s: Span, view_s: Span) -> None:
-    """Write the real beginning and end below the ends of the axis, where the axis is cut."""
-    cut_off = []
+    """Write the uncut beginning and end of the run below the ends of the axis, if the axis is cut there."""
+    labels = []
     if rows_s[0] < view_s[0]:
-        cut_off.append((0, "left", f"◀ setup from {rounded(rows_s[0])} s"))
+        labels.append((0, "left", f"◀ setup from {rounded(rows_s[0])} s"))
     if rows_s[1] > view_s[1]:
-        cut_off.append((1, "right", f"outside of clocks until {rounded(rows_s[1])} s ▶"))
-    for x, side, label in cut_off:
+        labels.append((1, "right", f"outside of clocks until {rounded(rows_s[1])} s ▶"))
+    for x, side, label in labels:
         axes.annotate(
-            label, (x, 0), (0, -22), "axes fraction", "offset points", ha=side, va="top", fontsize=SMALL, color=NOTE
+            label,
+            (x, 0),
+            (0, -22),
+            "axes fraction",
+            "offset points",
+            ha=side,
+            va="top",
+            fontsize=SMALL,
+            color=NOTE_COLOR,
         )
 
 
 def _label_empty_lanes(axes: Axes, shown: Sequence[ClockTable], view_s: Span) -> None:
-    """Label the lanes whose ranks were in no clock, or in none of the shown clocks."""
+    """Label the lanes of ranks that have no clock in the shown time."""
     for lane, table in enumerate(shown):
         if table.outside.all() and not ((ended(table) > view_s[0]) & (table.began < view_s[1])).any():
-            when = f", at work from {rounded(table.began[0])} to {rounded(ended(table)[-1])} s" if len(table) else ""
-            label = f"no clocks{when}"
+            period = f", at work from {rounded(table.began[0])} to {rounded(ended(table)[-1])} s" if len(table) else ""
+            label = f"no clocks{period}"
             axes.annotate(label, (view_s[0], lane), (4, 0), textcoords="offset points", va="center", fontsize=SMALL)
 
 
 def _title(tables: Sequence[ClockTable], staleness: int | None, lanes: int) -> str:
     title = f"{count(len(tables), 'worker')}, {discipline(staleness)}: {progress(tables)}"
-    return title if lanes == len(tables) else f"{title} (the {MAX_LANES // 2} busiest ranks and some more)"
+    return title if lanes == len(tables) else f"{title} (the {MAX_LANES // 2} busiest ranks and others)"

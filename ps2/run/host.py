@@ -1,4 +1,4 @@
-"""What a run needs of the coordinator that starts it."""
+"""The interface of the coordinator that a run uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Listener = Callable[[RunState], object]
 
 
 class ActiveRun:
-    """The active run of a context, if any. ``rollbacks`` counts how often runs rolled back with the fleet."""
+    """The active run of a context, if any. ``rollbacks`` is the number of rollbacks of all runs with the fleet."""
 
     def __init__(self) -> None:
         self._run: RunState | None = None
@@ -40,8 +40,8 @@ class ActiveRun:
         """Call ``on_begin`` with each run that becomes active, and ``on_end`` when it is no longer active."""
         self._listeners.append((on_begin, on_end))
 
-    def logged(self) -> dict[str, object]:
-        """Return the run's fields for a log line: its number, and the first clock that is not finished."""
+    def log_fields(self) -> dict[str, object]:
+        """Return the fields of a line of JSON: the run's number, and its first unfinished clock."""
         run = self._run
         return {} if run is None else {"run": run.number, "clock": run.clocks.finished}
 
@@ -56,13 +56,13 @@ class ActiveRun:
             self.rollbacks += 1
 
     def give_up(self, reason: str) -> None:
-        """End a paused run, because lost servers do not come back."""
+        """End a paused run, because the fleet cannot be recovered."""
         if (run := self.run) is not None and run.is_paused:
             run.fail(LostError(reason))
 
 
 class FleetState(Protocol):
-    """The coordinator's knowledge of the fleet."""
+    """The state of the fleet, as the coordinator knows it."""
 
     @property
     def last_rollback(self) -> tuple[int, int | None]:
@@ -72,11 +72,11 @@ class FleetState(Protocol):
         """Return the address of each server that is not lost, by server id."""
 
     def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
-        """Forget the calls of stages or runs whose number is below ``below``."""
+        """Drop the mutation ids of stages or runs with numbers below ``below``, except those in ``live``."""
 
 
 class StepLog(Protocol):
-    """Counts the steps of the driver's loop. Each clock of a run is a step."""
+    """The steps of the driver's loop, after which checkpoints are made. Each clock of a run is a step."""
 
     @property
     def by_clock(self) -> bool:
@@ -92,12 +92,12 @@ class StepLog(Protocol):
 
 @dataclass(frozen=True)
 class RunHost:
-    """What a run needs of the coordinator that starts it.
+    """The parts of the coordinator that a run uses.
 
     Attributes:
-        active: where the coordinator finds the active run.
+        active: the holder of the active run, which the coordinator reads.
         binding: the addresses on which the run's server listens.
-        token: the secret by which workers authenticate themselves.
+        token: the secret with which workers authenticate themselves.
     """
 
     session: Session

@@ -1,4 +1,4 @@
-"""The Spark job of a run, whose tasks are the workers. The rows are Spark's, or in the driver's memory."""
+"""The Spark job of a run, whose tasks are the workers. The rows are in Spark or in the driver's memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from ps2.run.spark.backend_lookup import backend_of
 from ps2.run.spark.driver_rows import DriverRows, LocalData
 from ps2.run.task import Function, run_task
 
-# The name of the main module in the children of multiprocessing.
+# The name by which child processes of multiprocessing import the main module.
 MAIN_ALIAS = "__mp_main__"
 
 
 def pickled(worker_fn: Callable[..., Any], read: Callable[..., Any] | None = None) -> Function:
+    """Check and pickle the user's functions; raise UsageError."""
     from pyspark import Broadcast, cloudpickle
 
     untyped: Any = cloudpickle
@@ -35,7 +36,7 @@ def pickled(worker_fn: Callable[..., Any], read: Callable[..., Any] | None = Non
         def reducer_override(self, obj: object) -> Any:
             if isinstance(obj, Broadcast):
                 broadcasts.append(obj)
-            # pickle stores a string as the name of a global to import.
+            # pickle imports an object for which this method returns a name from the object's module.
             if (name := importable_name(obj, by_value)) is not None:
                 return name
             return super().reducer_override(obj)
@@ -44,7 +45,7 @@ def pickled(worker_fn: Callable[..., Any], read: Callable[..., Any] | None = Non
     check_call("run", worker_fn, "worker", "rows")
     if read is not None:
         check_call("run: read", read, "worker", "rows")
-    # pyspark can have made this alias (for pandas). pickle would name NumPy's functions by it, but workers lack it.
+    # pyspark may have made this alias (for pandas). pickle would look functions up in it, but workers do not have it.
     alias = sys.modules.pop(MAIN_ALIAS, None)
     try:
         Pickler(code).dump((read, worker_fn))
@@ -79,14 +80,15 @@ def takes_reports(on_clock: Any) -> bool:
     except (TypeError, ValueError):  # not a function, or a built-in one
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(each.kind in positional and each.default is inspect.Parameter.empty for each in parameters) == 2
+    required = [p for p in parameters if p.kind in positional and p.default is inspect.Parameter.empty]
+    return len(required) == 2
 
 
 class WorkerJob:
     """The Spark job whose tasks are the workers, and the thread that waits for it."""
 
     def __init__(self, spark: SparkBackend, data: Any, workers: int | None, slots: int) -> None:
-        """Shuffles can run here. ``workers`` None: one for each partition (or row in memory), at most ``slots``."""
+        """Shuffles may run. ``workers`` None: a worker for each partition (or row in memory), at most ``slots``."""
         self._spark = spark
         source = _source(spark, data)
         limit = slots if source.partitions is None else min(source.partitions, slots)
@@ -99,8 +101,8 @@ class WorkerJob:
         self._tag: str | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self, ref: RunRef, function: Function, tag: str, ended: Callable[[], None]) -> None:
-        """Start the tasks; call ``ended`` when they have ended."""
+    def start(self, ref: RunRef, function: Function, tag: str, on_end: Callable[[], None]) -> None:
+        """Start the tasks; call ``on_end`` when they have ended."""
         job: SparkJob = self._source.job(lambda rows: run_task(ref, function, rows))
         if job.tasks not in (self.workers, None):
             raise UsageError(f"run: expected a task for each of {self.workers} partitions, Spark made {job.tasks}")
@@ -108,10 +110,10 @@ class WorkerJob:
         def run() -> None:
             try:
                 job.run(tag)
-            except Exception as error:  # ``join`` returns it
+            except Exception as error:  # ``join`` returns the error
                 self._error = error
             finally:
-                ended()
+                on_end()
 
         self._tag = tag
         self._thread = threading.Thread(target=run, name="ps2-run", daemon=True)
@@ -140,7 +142,9 @@ def _source(spark: SparkBackend, data: Any) -> RowSource:
                 "spark.read"
             )
     elif not hasattr(data, "mapPartitionsWithIndex"):
-        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # other packages have DataFrames, too
+        module = (
+            "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        )  # other packages also have classes named DataFrame
         advice = "; make a list of its elements" if hasattr(data, "__iter__") else ""
         raise ConfigError(f"run: expected {ACCEPTED}; got {module}{kind.__qualname__}{advice}")
     if backend_of(data) != spark:
@@ -155,19 +159,19 @@ ACCEPTED = "a DataFrame or an RDD of Spark, a list, a tuple, a range, or a panda
 
 
 def local_data(data: Any) -> LocalData | None:
-    """Return the rows of data in the driver's memory; None if the data are of another kind."""
+    """Return the rows of a list, tuple, range or pandas DataFrame; None if ``data`` is something else."""
     pandas = sys.modules.get("pandas")
     if isinstance(data, (list, tuple, range)):
-        kind: type[LocalData] = _Elements
+        row_class: type[LocalData] = _Elements
     elif pandas is not None and isinstance(data, pandas.DataFrame):
         from ps2.run.pandas_rows import PandasRows
 
-        kind = PandasRows
+        row_class = PandasRows
     else:
         return None
     if not len(data):
         raise InputError(f"run: the data, a {type(data).__name__}, are empty: each worker needs a row")
-    return kind(data)
+    return row_class(data)
 
 
 class _Elements(LocalData):

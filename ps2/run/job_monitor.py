@@ -15,28 +15,28 @@ from ps2.run.spark.errors import unreachable_driver
 from ps2.run.state import RunState
 from ps2.run.timeline import count, discipline, rounded
 
-# The run ends if a rank has had no task for this time in local mode, and Spark is not starting one.
+# The run ends after this time in which a rank has had no task, and Spark has not been starting one. In local mode.
 START_TIMEOUT_S = 30.0
-# The same on a cluster, where Spark may have to get executors first.
+# The same time on a cluster, where Spark may have to start executors first.
 EXECUTOR_TIMEOUT_S = 120.0
 CHECK_INTERVAL_S = 1.0
 POLL_S = 0.1
 
 
 class WorkerTasks:
-    """The tasks of one run's job."""
+    """Checks the tasks of a run's job: task slots, connections to the driver, and logs."""
 
     def __init__(self, spark: SparkBackend, tag: str, run: RunState) -> None:
         self._spark = spark
         self._tag = tag
         self._run = run
         self._wait = _SlotWait(spark)
-        self._checked_s = 0.0
+        self._checked_s = 0.0  # the time of the last check
         self._num_lost = self._log_checks = 0
         self._has_logs = False
 
     def check(self) -> None:
-        """Raise SlotsError if ranks have had no task for long and Spark is not starting one, else check the workers.
+        """Raise SlotsError if ranks have had no task for long and Spark is not starting one. Called often.
 
         An earlier stage of the job (a shuffle) can take any time before the workers start.
         """
@@ -48,32 +48,32 @@ class WorkerTasks:
         self._find_logs()
         absent = self._run.absent()
         if len(absent) == self._run.workers and not self._run.failures:
-            # No worker has reached the driver. Spark would restart their tasks again and again, with the same result.
+            # No worker has reached the driver. Spark would restart the tasks again and again, with the same result.
             for message in self._spark.failure_messages(self._tag):
                 if (error := unreachable_driver(message)) is not None:
                     raise error
         if self._wait.is_too_long(bool(absent) and self.active() <= self._run.attempts):
             raise SlotsError(
                 f"run: {self._run.workers} workers need a task slot each, and Spark at {self._spark.master} has "
-                f"{self._spark.total_slots()}; ranks {absent} have had none for {self._wait.timeout_s:.0f} s"
+                f"{self._spark.total_slots()}; ranks {absent} have had no slot for {self._wait.timeout_s:.0f} s"
             )
 
     def _find_logs(self) -> None:
-        """Record where the workers' executors keep their logs, once all workers have tasks, and again after losses."""
+        """Record the URLs of the executors' logs when all workers have tasks, and again after a task was lost."""
         num_lost = sum(self._run.attempts_lost.values())
         if num_lost != self._num_lost:
             self._num_lost, self._log_checks, self._has_logs = num_lost, 0, False
         if self._spark.is_local or self._has_logs or self._run.absent():
             return
         self._log_checks += 1
-        if self._log_checks & (self._log_checks - 1):  # Spark can record tasks late: look at checks 1, 2, 4, 8, ...
+        if self._log_checks & (self._log_checks - 1):  # Spark can record tasks late: ask it at checks 1, 2, 4, 8, ...
             return
         urls = self._spark.log_urls(self._tag)
         self._run.log_urls.update(urls)
         self._has_logs = len(urls) == self._run.workers
 
     def wait_for_end(self, timeout_s: float) -> int:
-        """Wait until no task of the job runs; return the number of those that still do."""
+        """Wait until no task of the job runs; return the number of tasks that still run after ``timeout_s``."""
         deadline_s = time.monotonic() + timeout_s
         while (running := self.active()) and time.monotonic() < deadline_s:
             sleep(POLL_S)
@@ -85,7 +85,7 @@ class WorkerTasks:
 
 
 class CallbackJobs:
-    """The Spark jobs that ``onClock`` starts. If the workers use all slots, such a job would wait forever."""
+    """Checks the Spark jobs that ``onClock`` starts. If the workers use all slots, such a job would wait forever."""
 
     def __init__(self, spark: SparkBackend, tag: str, workers: int) -> None:
         self._spark = spark
@@ -99,7 +99,7 @@ class CallbackJobs:
         if self._wait.is_too_long(bool(jobs) and not tasks):
             raise SlotsError(
                 f"run: onClock has started a Spark job that has had no task slot for {self._wait.timeout_s:.0f} s: the "
-                f"{self._workers} workers keep theirs, and Spark at {self._spark.master} has "
+                f"{self._workers} workers keep their slots, and Spark at {self._spark.master} has "
                 f"{self._spark.total_slots()}; give the run fewer workers, or do the job's work in the workers"
             )
 
@@ -109,7 +109,7 @@ class CallbackJobs:
 
 
 class _SlotWait:
-    """The time for which a task slot has been missing."""
+    """Measures for how long a task slot has been missing."""
 
     def __init__(self, spark: SparkBackend) -> None:
         self.timeout_s = START_TIMEOUT_S if spark.is_local else EXECUTOR_TIMEOUT_S
@@ -121,6 +121,7 @@ class _SlotWait:
         return self._since_s is not None and time.monotonic() - self._since_s > self.timeout_s
 
 
+# The minimum time between two changes of the progress line.
 INTERVAL_S = 0.2
 
 
@@ -154,7 +155,10 @@ class RunProgress:
 def describe(
     applied: Sequence[int], first: int, staleness: int | None, seconds: float, newest: Logged | None
 ) -> list[str]:
-    """Describe a run, the most important part first. ``applied``: the first unfinished clock of each rank."""
+    """Describe a run in several texts, the most important one first.
+
+    ``applied`` is the first unfinished clock of each rank, and ``seconds`` the time since a worker finished a clock.
+    """
     lowest, highest = min(applied), max(applied)
     slowest = applied.index(lowest)
     return [

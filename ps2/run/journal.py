@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ps2.errors import LimitError
 from ps2.protocol.journal_file import PendingReports, decode_journal, encode_journal
 
-# The maximum size of all messages of a run. The driver keeps them, and each checkpoint contains them.
+# The maximum size of all messages of a run together. The driver keeps them, and each checkpoint contains them.
 LIMIT_BYTES = 1 << 30
 
 
@@ -25,15 +25,17 @@ class Journal:
     """The driver's messages to a run's workers. Immutable: adding a message returns another journal.
 
     Attributes:
-        stopped: None until ``onClock`` has returned STOP.
-        pending: in a journal from a checkpoint, the reports that ``onClock`` had not received yet; None: no reports.
+        count: the number of messages.
+        nbytes: the size of all messages.
+        stopped: the clock of the first STOP; None until ``onClock`` has returned STOP.
+        pending: in a journal that was read from a checkpoint, the reports that ``onClock`` had not received, if any.
     """
 
     count: int = 0
     nbytes: int = 0
     stopped: Stopped | None = None
     pending: PendingReports | None = None
-    # Later journals share the list; the first ``count`` entries belong to this journal.
+    # Pairs (clock, message). Later journals share the list; the first ``count`` entries belong to this journal.
     _entries: list[tuple[int, bytes]] = field(default_factory=list)
 
     @property
@@ -54,25 +56,25 @@ class Journal:
         return Journal(self.count + 1, nbytes, self.stopped, _entries=entries)
 
     def with_stop(self, clock: int, end: int) -> Journal:
-        """Record the first STOP."""
+        """Record STOP, unless an earlier STOP is recorded."""
         return self if self.stopped is not None else replace(self, stopped=Stopped(clock, end))
 
     def without_stop(self) -> Journal:
         return replace(self, stopped=None)
 
     def messages(self, begin: int = 0, end: int = sys.maxsize, limit_bytes: int = LIMIT_BYTES) -> list[bytes]:
-        """Return the messages with the numbers in [begin, end) that fit the limit, at least the first of them."""
-        size = 0
+        """Return messages begin, begin + 1, ... below ``end`` while they fit the limit, at least one of them."""
+        nbytes = 0
         fitting: list[bytes] = []
         for _, message in self._entries[begin : min(end, self.count)]:
-            size += len(message)
-            if fitting and size > limit_bytes:
+            nbytes += len(message)
+            if fitting and nbytes > limit_bytes:
                 break
             fitting.append(message)
         return fitting
 
     def before(self, clock: int) -> Journal:
-        """Return the journal of the clocks below ``clock``, without pending reports."""
+        """Return a journal with the messages of clocks below ``clock``, without pending reports."""
         entries = [
             (entry_clock, message) for entry_clock, message in self._entries[: self.count] if entry_clock < clock
         ]
@@ -80,13 +82,13 @@ class Journal:
         return Journal(len(entries), sum(len(message) for _, message in entries), stopped, _entries=entries)
 
     def to_bytes(self) -> bytes:
-        """Encode the journal for a checkpoint; empty bytes if it holds nothing."""
+        """Encode the journal for a checkpoint; an empty journal becomes b""."""
         stopped = None if self.stopped is None else (self.stopped.clock, self.stopped.end)
         return encode_journal(self._entries[: self.count], stopped, self.pending)
 
     @staticmethod
-    def from_bytes(encoded: bytes, where: str) -> Journal:
-        """Decode the result of ``to_bytes``. ``where`` names the file in errors."""
-        entries, stopped, pending = decode_journal(encoded, where)
+    def from_bytes(encoded: bytes, file: str) -> Journal:
+        """Decode the result of ``to_bytes``. ``file`` is the file's name for errors."""
+        entries, stopped, pending = decode_journal(encoded, file)
         nbytes = sum(len(message) for _, message in entries)
         return Journal(len(entries), nbytes, None if stopped is None else Stopped(*stopped), pending, entries)

@@ -11,8 +11,8 @@ from ps2.protocol.plain_data import encode
 class Message:
     """Plain data that ``onClock`` returns for all workers: ``return ps2.Message(rate=0.1, done=[3, 5])``.
 
-    A message travels with the release of the clock; see ``Worker.message``. The run keeps all messages, and checkpoints
-    contain them.
+    Workers receive the message when they enter a later clock; see ``Worker.message``. The run keeps all messages, and
+    checkpoints contain them.
 
     Attributes:
         encoded: the data in binary form.
@@ -25,11 +25,11 @@ class Message:
 
         Args:
             data: one value: None, a bool, a 64-bit integer, a float, a string, a NumPy array of booleans or numbers, or
-                a list or dict (with strings for keys) of these.
+                a list or dict (with strings as keys) of such values.
             fields: instead of ``data``, the items of a dict.
 
         Raises:
-            UsageError: a part is something else; names the part.
+            UsageError: the data contain a value of another type, which the message names.
             LimitError: the data take more than 64 MB.
         """
         if len(data) + bool(fields) != 1:
@@ -43,7 +43,7 @@ class Message:
 
 
 class Stop:
-    """The type of ``STOP``, which pickles and copies as itself."""
+    """The type of ``STOP``. A copied or unpickled ``STOP`` is the same object."""
 
     def __reduce__(self) -> str:
         return "STOP"
@@ -52,5 +52,5 @@ class Stop:
         return "ps2.STOP"
 
 
-# ``onClock`` returns it to end the run: all workers' loops end in the same clock.
+# The return value of ``onClock`` that ends the run: all workers' loops end before the same clock.
 STOP = Stop()

@@ -1,4 +1,4 @@
-"""The arguments of ``ps.run``, checked."""
+"""The checked arguments of ``ps.run``."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class RunOptions:
             raise ConfigError(
                 f"staleness: expected 0 (BSP), a positive integer (SSP) or None (ASP), got {self.staleness!r}"
             )
-        for name, call in (
+        for name, function in (
             ("onClock", self.on_clock),
             ("onLog", self.on_log),
             ("read", self.read),
             ("onEnd", self.on_end),
         ):
-            if call is not None and not callable(call):
-                raise ConfigError(f"{name}: expected a function, got {call!r}")
+            if function is not None and not callable(function):
+                raise ConfigError(f"{name}: expected a function, got {function!r}")
         for name, value in (("firstClock", self.first_clock), ("seed", self.seed)):
             if not is_whole(value) or value < 0:
                 raise ConfigError(f"{name}: expected an integer that is not negative, got {value!r}")

@@ -1,4 +1,4 @@
-"""A pandas DataFrame in the driver's memory as rows of a run: Arrow batches."""
+"""The rows of a run in a pandas DataFrame in the driver's memory. Workers get Arrow batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ps2.data.columns import as_arrow
 from ps2.errors import InputError
 from ps2.run.spark.driver_rows import LocalData
 
-# The number of rows of a batch; Spark's default.
+# The maximum number of rows of a batch: Spark's default.
 BATCH_ROWS = 10_000
 # The Arrow type of pyspark.ml's vectors in Spark's DataFrames.
 VECTOR_TYPE = pa.struct(
@@ -44,7 +44,7 @@ class PandasRows(LocalData):
 
 
 def _to_arrow(name: str, column: Any) -> Any:
-    """Return a column as an Arrow array of a type that Spark has. Missing values become nulls."""
+    """Return a column as an Arrow array whose type Spark supports. Missing values become nulls."""
     try:
         array = _vectors(column)
         if array is None:
@@ -56,7 +56,7 @@ def _to_arrow(name: str, column: Any) -> Any:
 
 def _vectors(column: Any) -> Any:
     """Return a column of pyspark.ml's vectors as an Arrow array; None if the first value is something else."""
-    linalg = sys.modules.get("pyspark.ml.linalg")  # loaded if there are such vectors
+    linalg = sys.modules.get("pyspark.ml.linalg")  # a program that has such vectors has loaded the module
     if linalg is None or column.dtype != object:
         return None
     values = column.dropna()

@@ -1,8 +1,8 @@
-"""Background reads for this clock or a later one, while the worker computes (``worker.prefetch``).
+"""Background reads while the worker computes, for this clock or a later clock (``worker.prefetch``).
 
 A read sees the updates that are applied when it is sent. The driver lets a worker enter clock t when all updates that a
 pull in clock t must see are applied. With each clock the driver sends the horizon: the highest clock that the other
-workers let this worker enter. So a read for a later clock waits until the horizon reaches that clock.
+workers let this worker enter. So a read for a later clock is not sent before the horizon reaches that clock.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ MAX_READS = 16
 
 @dataclass
 class Freshness:
-    """The updates that a worker's reads may see now.
+    """The state of a worker that determines which updates its reads see.
 
     Attributes:
+        clock: the clock that the worker is in.
         horizon: the highest clock that the other workers let this worker enter.
         epoch: the number of the fleet's rollbacks to a checkpoint.
         syncs: the number of barriers and broadcasts that the worker has passed. Reads after such a point see the other
@@ -54,34 +55,34 @@ class Prefetch:
     """A background read; ``worker.prefetch`` returns it."""
 
     def __init__(self, session: Session, view: Freshness, plan: Callable[[], Plan[Any]], clock: int) -> None:
-        """``plan`` makes the plan of the read; ``clock`` is the clock for which the read is."""
+        """``plan`` is a function that returns the plan of the read; ``clock`` is the clock whose data are needed."""
         self.clock = clock
         self._session = session
         self._view = view
         self._make_plan = plan
         self._plan = plan()
-        self._sent: tuple[int, int] | None = None  # epoch and syncs when the read was sent
+        self._sent: tuple[int, int] | None = None  # the epoch and the number of syncs when the read was sent
         self._reading: Future[None] | None = None
-        self._starting = threading.Lock()  # the thread of the progress poller can start the read
+        self._starting = threading.Lock()  # the progress poller's thread may start the read at the same time
         self._is_closed = False
         self._outcome: tuple[Results, ReadYourWrites] | None = None
         self._error: Exception | None = None
-        self._answer: Any = None
+        self._values: Any = None
 
     def result(self) -> Any:
         """Return what ``pull`` would return: the same array each time.
 
-        Waits until the read has finished. Pulls again if the read is out of date: the worker is in a later clock than
-        the read was for, has passed a barrier or ``once``, or has changed the same vector other than by ``add`` or
-        ``sub`` of arrays; or the fleet has rolled back to a checkpoint.
+        Waits until the read has finished. Pulls again if the read is out of date: the worker has entered a later clock,
+        has passed a barrier or ``once``, or has changed the same vector by an operation that is not ``add`` or ``sub``
+        of an array; or the fleet has rolled back to a checkpoint.
 
         Raises:
             PS2Error: any error of ``pull``.
         """
-        if self._answer is None:
+        if self._values is None:
             with self._session.stopwatch.running("pull"):
-                self._answer = self._take()
-        return self._answer
+                self._values = self._finish()
+        return self._values
 
     def start(self, threads: Executor) -> None:
         """Send the read in a background thread, unless the caller already waits for the result."""
@@ -97,11 +98,11 @@ class Prefetch:
 
     @property
     def is_read(self) -> bool:
-        """True if the result has been returned."""
-        return self._answer is not None
+        """True if ``result`` has returned the values."""
+        return self._values is not None
 
     def close(self) -> None:
-        """Wait until the read has finished, and drop its answer. A read that was not sent is never sent."""
+        """Wait until the read has finished, and drop its values. A read that was not sent is never sent."""
         with self._starting:
             self._is_closed = True
         if self._reading is not None:
@@ -110,17 +111,17 @@ class Prefetch:
             self._session.async_writer.forget(self._outcome[1])
             self._outcome = None
 
-    def _take(self) -> Any:
+    def _finish(self) -> Any:
         with self._starting:
             self._is_closed = True
         if self._reading is not None:
             self._reading.result()
         outcome, error = self._outcome, self._error
         self.close()
-        may_be_used = self._view.clock <= self.clock and self._sent == (self._view.epoch, self._view.syncs)
-        if error is not None and may_be_used and not isinstance(error, RolledBack):
+        is_current = self._view.clock <= self.clock and self._sent == (self._view.epoch, self._view.syncs)
+        if error is not None and is_current and not isinstance(error, RolledBack):
             raise error
-        if outcome is not None and may_be_used and not outcome[1].is_invalid:
+        if outcome is not None and is_current and not outcome[1].is_invalid:
             outcome[1].add_missing()
             return self._plan.merge(outcome[0])  # type: ignore[arg-type]
         return self._session.dispatch.run([self._make_plan()])[0]
@@ -134,7 +135,7 @@ class Prefetch:
 
 
 class Prefetches:
-    """The background reads of one worker. Other threads may call ``allow`` only."""
+    """The background reads of one worker. Other threads may call only ``allow``."""
 
     def __init__(self, session: Session, view: Freshness) -> None:
         self.view = view
@@ -144,14 +145,14 @@ class Prefetches:
         self._threads = ThreadPoolExecutor(MAX_READS, "ps2-prefetch")
 
     def begin(self, source: DCV | DCVMatrix, indices: Any, ahead: int, columns: Any = None) -> Prefetch:
-        """Read for the clock ``ahead`` clocks after this one, as soon as the other workers allow it."""
+        """Start a read for the clock that is ``ahead`` clocks later, as soon as the other workers allow it."""
         if not is_whole(ahead) or ahead < 0:
             raise UsageError(f"prefetch: ahead: expected 0 (this clock), 1 (the next one) or more, got {ahead!r}")
         if not hasattr(source, "_session"):
             raise UsageError(f"prefetch: expected a DCV or a DCVMatrix, got {source!r}")
         if source._session is not self._session:
-            raise UsageError(f"prefetch: {source!r} is of another context than this run")
-        # Copied, as the caller may change its arrays.
+            raise UsageError(f"prefetch: {source!r} belongs to another context than this run")
+        # Copied, because the caller may change the arrays.
         indices, columns = (
             None if values is None else as_array(name, values).copy()
             for name, values in (("indices", indices), ("columns", columns))
@@ -164,7 +165,7 @@ class Prefetches:
         return prefetch
 
     def enter(self, clock: int, horizon: int, epoch: int) -> None:
-        """Record that the worker enters a clock: start the reads for this clock, and drop those for earlier clocks."""
+        """Record that the worker enters a clock: start the reads for the clock, and drop those for earlier clocks."""
         with self._lock:
             self.view.clock, self.view.horizon, self.view.epoch = clock, horizon, epoch
             for outdated in [prefetch for prefetch in self._open if prefetch.clock < clock]:
@@ -182,7 +183,7 @@ class Prefetches:
     def restart(self, view: Freshness) -> None:
         """Drop all reads, because the worker restarts its work after a rollback."""
         with self._lock:
-            self._forget()
+            self._drop_all()
             self.view = view
 
     def record_sync(self) -> None:
@@ -192,10 +193,10 @@ class Prefetches:
     def close(self) -> None:
         """Wait for all reads."""
         with self._lock:
-            self._forget()
+            self._drop_all()
         self._threads.shutdown()
 
-    def _forget(self) -> None:
+    def _drop_all(self) -> None:
         for prefetch in self._open:
             prefetch.close()
         self._open.clear()
@@ -212,7 +213,7 @@ def _pull(source: DCV | DCVMatrix, indices: Any, columns: Any) -> Plan[Any]:
     if isinstance(source, DCVMatrix):
         return source._pull(indices, columns)
     if columns is not None:
-        raise UsageError(f"prefetch: columns go with rows of a matrix, got {source!r}")
+        raise UsageError(f"prefetch: columns: expected a matrix, got {source!r}")
     target = source._target()
     if indices is not None:
         return plans.pull_columns(target, indices)
@@ -221,15 +222,15 @@ def _pull(source: DCV | DCVMatrix, indices: Any, columns: Any) -> Plan[Any]:
     return plans.pull(target, 0, target.spec.dim)
 
 
-# The interval at which a poller's thread checks whether its clock has ended.
+# The interval in which a poller's thread checks whether its clock has ended.
 CHECK_S = 0.1
 
 
 class ProgressPoller:
     """Polls the progress of the other workers, and reports that of this worker, while the worker computes.
 
-    A worker also does both when it arrives at a clock, which is one clock too late for prefetches while additions are
-    in flight (docs/decisions/0019). Each clock has its own thread, which ends with the clock at the latest.
+    When a worker arrives at a clock, both happen anyway. But then a prefetch for that clock comes too late if additions
+    are in flight (docs/decisions/0019). Each clock has a thread, which ends with the clock at the latest.
     """
 
     def __init__(self, control: RunControl, async_writer: AsyncWriter, prefetches: Prefetches) -> None:
@@ -240,7 +241,7 @@ class ProgressPoller:
         self._threads: list[threading.Thread] = []
 
     def enter(self, clock: int, epoch: int) -> None:
-        """Start to poll, in a clock, whether the worker can read for the next one."""
+        """Start to poll whether other workers let this worker enter the clock after ``clock``."""
         self._clock = clock
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         thread = threading.Thread(target=self._poll, args=(clock, epoch), name="ps2-progress", daemon=True)
@@ -251,16 +252,16 @@ class ProgressPoller:
         self._clock = -1
 
     def close(self) -> None:
-        """Wait until polling has ended, which is soon: the server answers a leaving worker at once."""
+        """Wait until polling has ended. The run's server answers polls of a leaving worker at once."""
         self.leave()
         for thread in self._threads:
             thread.join()
 
     def _poll(self, clock: int, epoch: int) -> None:
-        settled = None
-        while settled is None and self._clock == clock:
-            settled = self._async_writer.has_settled_below(clock, CHECK_S)
-        if settled is False:
+        is_settled = None  # None: updates of earlier clocks are in flight; False: an update failed
+        while is_settled is None and self._clock == clock:
+            is_settled = self._async_writer.has_settled_below(clock, CHECK_S)
+        if is_settled is False:
             return  # the worker gets the error when its clock ends
         try:
             while self._clock == clock:

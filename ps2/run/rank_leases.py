@@ -1,4 +1,4 @@
-"""Which attempt of a worker holds which rank. Not thread-safe: the run's lock guards it."""
+"""Leases: at most one attempt of a worker holds its rank. Not thread-safe: the run's lock guards them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Wake = Callable[[], None]
 
 @dataclass(eq=False)
 class RankLease:
-    """One attempt of one worker, on one connection.
+    """The lease of a rank for one attempt of a worker on one connection.
 
     Attributes:
         number: the number of the connection; a later connection has a larger number.
@@ -29,7 +29,7 @@ class RankLease:
 
 
 class RankLeases:
-    """The leases of a run: at most one attempt holds a rank, others wait for it."""
+    """The leases of a run. While an attempt holds a rank, other attempts wait for the rank."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -38,7 +38,7 @@ class RankLeases:
         self.waiting: list[RankLease] = []
 
     def new(self, rank: int, attempt: int, wake: Wake) -> RankLease:
-        """Return a lease for an attempt that has connected. It waits until ``grant`` or ``revoke``."""
+        """Return the lease of an attempt that has connected, which ``grant`` has to grant."""
         return RankLease(rank, attempt, next(self._numbers), wake)
 
     def is_free(self, lease: RankLease) -> bool:
@@ -69,6 +69,7 @@ class RankLeases:
         return len(self._by_rank) + len(self.waiting)
 
     def absent(self) -> list[int]:
+        """Return the ranks that no attempt holds."""
         return [rank for rank in range(self._workers) if rank not in self._by_rank]
 
     def wake(self, rank: int) -> None:

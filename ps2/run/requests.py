@@ -1,4 +1,4 @@
-"""The requests of a run's workers, as coroutines. Each one yields until its answer is known."""
+"""The requests of a run's workers, as coroutines. A coroutine yields while its request has to wait."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ps2.protocol.plain_data import LIMIT_BYTES
 from ps2.rpc.run_control import UNKNOWN_START, ClockEntry, JoinReply, Report, StartTimes
 from ps2.run.rank_leases import RankLease, Wake
 from ps2.run.state import Coroutine, RunState
-from ps2.run.sync_points import Point, where
+from ps2.run.sync_points import Point, describe_point
 
-# The maximum time until ``poll_progress`` answers.
+# The maximum time until ``poll_progress`` returns.
 PROGRESS_TIMEOUT_S = 1.0
 
 
@@ -23,10 +23,10 @@ class WorkerRequests:
         self._run = run
 
     def acquire_rank(self, lease: RankLease, start: StartTimes = UNKNOWN_START) -> Coroutine[JoinReply]:
-        """Give an attempt its rank; wait while another attempt holds it.
+        """Give an attempt its rank; wait while another attempt holds the rank.
 
-        The same attempt on a newer connection takes the rank over. If the rank has already returned a result, the
-        attempt waits for the end of the run.
+        If the same attempt holds the rank on an older connection, the new connection gets the rank at once. If the
+        rank has already returned a result, wait for the end of the run.
         """
         run = self._run
         rank = lease.rank
@@ -61,7 +61,7 @@ class WorkerRequests:
         yield from run.check(lease)
         rank = lease.rank
         run.until = max(run.until, until)
-        if epoch != run.epoch:  # the fleet rolled back: the worker's changes since then are gone
+        if epoch != run.epoch:  # the fleet has rolled back: the servers have dropped the worker's changes
             clock = applied = run.clocks.applied[rank]
         else:
             run.report_log.add(rank, reports, run.clocks.called)
@@ -74,7 +74,7 @@ class WorkerRequests:
     def poll_progress(
         self, rank: int, attempt: int, applied: int, clock: int, epoch: int, wake: Wake
     ) -> Coroutine[tuple[int, int]]:
-        """Record that a worker's updates below clock ``applied`` are on the servers; return its horizon, and the epoch.
+        """Record that a worker's updates of clocks below ``applied`` are on the servers; return horizon and epoch.
 
         Waits up to ``PROGRESS_TIMEOUT_S`` until the worker may enter ``clock``. A leaving worker does not wait.
         """
@@ -101,7 +101,7 @@ class WorkerRequests:
         return run.clocks.horizon(rank), run.epoch
 
     def messages(self, lease: RankLease, begin: int, end: int, epoch: int) -> Coroutine[list[bytes]]:
-        """Return the driver's messages with the numbers in [begin, end), as many of them as fit in one answer."""
+        """Return the driver's messages begin, begin + 1, ... below ``end``, as many as fit into one answer."""
         run = self._run
         yield from run.check(lease)
         journal = run.journal if epoch == run.epoch else run.journal_before
@@ -114,24 +114,24 @@ class WorkerRequests:
         if epoch != run.epoch:
             return
         with run.failing():
-            passing = run.points.arrive(lease.rank, point)
-        run.unblock(passing)
-        if lease.rank not in passing:
-            yield from run.block(lease, f"at a barrier {where(point)}")
+            released_ranks = run.points.arrive(lease.rank, point)
+        run.unblock(released_ranks)
+        if lease.rank not in released_ranks:
+            yield from run.block(lease, f"at a barrier {describe_point(point)}")
 
     def once(self, lease: RankLease, point: Point, epoch: int) -> Coroutine[bytes | None]:
-        """Return the value of a point; None if this worker must make it."""
+        """Return the value of a point; None if this worker must compute the value."""
         run = self._run
         yield from run.check(lease)
         if epoch == run.epoch:
             with run.failing():
                 has_value = run.points.request(lease.rank, point)
             if not has_value:
-                yield from run.block(lease, f"for a value that another worker makes {where(point)}")
+                yield from run.block(lease, f"for a value that another worker computes {describe_point(point)}")
         return run.points.value(point) if epoch == run.epoch else None
 
     def publish_once(self, lease: RankLease, point: Point, value: bytes, epoch: int) -> Coroutine[bytes]:
-        """Store the value that a worker has made for a point, unless it has one; return the stored value."""
+        """Store the value that a worker has computed, unless the point has a value; return the stored value."""
         run = self._run
         yield from run.check(lease)
         if epoch != run.epoch:
@@ -142,8 +142,8 @@ class WorkerRequests:
     def leave(self, lease: RankLease, clock: int, result: bytes, epoch: int) -> Coroutine[bool]:
         """Store a worker's result; wait until all workers, ``onClock`` and ``onEnd`` have returned.
 
-        The task must not end earlier, because the fleet can still roll back to a checkpoint. Returns False if it did:
-        the worker's next attempt repeats the lost clocks.
+        The task must not end earlier, because the fleet can still roll back to a checkpoint. Returns False after a
+        rollback: the worker's next attempt repeats the lost clocks.
         """
         run = self._run
         yield from run.check(lease)
@@ -151,7 +151,7 @@ class WorkerRequests:
             return False
         if lease.rank not in run.results:
             run.results[lease.rank] = result
-            run.spans.left(lease.rank, time.monotonic() - run.began_s)
+            run.spans.record_return(lease.rank, time.monotonic() - run.began_s)
         run.mark_leaving(lease)
         run.apply(lambda: run.clocks.leave(lease.rank, clock))
         yield from run.wait(lease, lambda: run.is_over or lease.rank not in run.results)

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps2.errors import NotFoundError
-from ps2.plot_extra import PlotPath, needs_matplotlib, saved
+from ps2.plot_extra import PlotPath, needs_matplotlib, save_plot
 from ps2.rpc.run_control import Logged
-from ps2.run.summary import RunTimes, shares_by_category, summary, summary_parts
+from ps2.run.summary import RunTimes, fractions_by_category, summary, summary_parts
 from ps2.run.timeline import FIELDS, ClockTable, rounded, rows
 from ps2.text_tables import to_html
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunResult(Sequence[Any]):
-    """The result of ``ps.run``: a sequence of the workers' results by rank, with timings and logged numbers.
+    """The result of ``ps.run``: a sequence of the workers' results by rank, with timings and logged values.
 
     Attributes:
         results: the workers' results, by rank.
-        seconds: duration of the run, the start of Spark's tasks included.
-        staleness: the run's staleness.
+        seconds: duration of the run, including the start of Spark's tasks.
+        staleness: the run's staleness, in clocks; None for ASP.
         firstClock: the run's first clock.
     """
 
@@ -52,10 +52,10 @@ class RunResult(Sequence[Any]):
         return iter(self.results)
 
     def __eq__(self, other: object) -> bool:
-        """Compare the results as lists. Timings do not count."""
+        """Compare only the results, as lists."""
         return list(self) == list(other) if isinstance(other, (RunResult, list)) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment] # as a list
+    __hash__ = None  # type: ignore[assignment] # like a list, it has no hash
 
     def __repr__(self) -> str:
         return f"RunResult({reprlib.repr(list(self))}, seconds={rounded(self.seconds)})"
@@ -71,58 +71,58 @@ class RunResult(Sequence[Any]):
     def timeline(self) -> tuple[ClockTable, ...]:
         """The times of each rank, clock by clock.
 
-        Each rank has a NumPy record array with a row for each clock, in the order in which the rank did them. Example:
+        Each rank has a NumPy record array with a row for each clock, in the order in which they ended. Example:
         ``result.timeline[0].wait.sum()``. The columns, in seconds (float64) unless noted:
 
         * ``clock`` (int64);
-        * ``began``: when the worker arrived before the clock, since the call of ``ps.run``;
-        * ``compute``: the function's own work, everything that no other column holds;
+        * ``began``: when the worker arrived at the clock, since the call of ``ps.run``;
+        * ``compute``: the function's own work: the clock's time that no other column contains;
         * ``pull``, ``push``: reading vectors, and changing them;
         * ``wait``: for other workers, at the clock's beginning and at its barriers;
-        * ``onClock``, ``checkpoint``: waiting for the driver, after the other workers let this one go;
-        * ``coordinator``: the rest of that wait: messages, and the coordinator's own work;
+        * ``onClock``, ``checkpoint``: for calls in the driver, after all other workers had reached the needed clock;
+        * ``coordinator``: the rest of the wait for the driver: messages, and the coordinator's own work;
         * ``kernels``, ``imports``: numba loads or compiles functions; Python imports modules;
         * ``block`` (int64): the block that the worker had in a rotation, or -1;
-        * ``left``: the share of the block's work that was left for the next rotation.
+        * ``left``: the fraction of the block's work that was left for the next rotation.
 
-        The times add up: the next row begins at the sum of ``began`` and all of them. A clock that is repeated after a
-        failed task or a rollback has a row for each time; the work of a killed attempt is unknown. Beyond a million
-        rows of all ranks together, the oldest are dropped.
+        The sum of ``began`` and all times of a row is ``began`` of the next row. A clock that is repeated after a
+        failed task or a rollback has several rows; the work of a killed attempt is unknown. Beyond a million rows of
+        all ranks together, the oldest rows are dropped.
         """
         return tuple(rows(table, outside=False) for table in self._tables)
 
     @property
     def outside(self) -> tuple[ClockTable, ...]:
-        """The times of each rank outside of clocks. The columns are those of ``timeline``, ``connect`` and ``spark``.
+        """The times of each rank outside of clocks. The columns are ``connect``, ``spark`` and those of ``timeline``.
 
         An attempt has rows for the time before it joined the run, for reading rows before the first clock, for the time
         between two loops, and for the time after the last loop, with its wait for the other workers. Two more rows
-        cover the time from the worker's return to that of ``ps.run``. ``clock`` is the next clock.
+        cover the time from the return of ``worker_fn`` to the return of ``ps.run``. ``clock`` is the next clock.
         """
         return tuple(rows(table, outside=True) for table in self._tables)
 
     @property
     def metricNames(self) -> list[str]:
-        """The names of the workers' logged numbers (``worker.log``)."""
+        """The names of the values that workers logged (``worker.log``)."""
         return sorted({metric.name for _, metric in self._logged})
 
     def metrics(self, name: str) -> NDArray[np.float64]:
-        """Return the numbers that the workers logged under a name.
+        """Return the values that the workers logged under a name.
 
         Example: ``result.metrics("loss").mean(axis=0)`` is the mean over the workers, by clock.
 
         Returns:
-            Shape (workers, clocks), from ``firstClock`` up to the last clock with a value. NaN where a worker logged
-            nothing, the last value where it logged several in one clock.
+            Shape (workers, clocks), from ``firstClock`` to the last clock with a value. NaN: the worker logged nothing.
+            If it logged several values in a clock, the last one.
 
         Raises:
-            NotFoundError: no worker logged a number under the name.
+            NotFoundError: no worker logged a value under the name.
         """
         logged = [
             (rank, metric.clock - self.firstClock, metric.value) for rank, metric in self._logged if metric.name == name
         ]
         if not logged:
-            raise NotFoundError(f"metrics: no worker logged {name!r}; there are {self.metricNames}")
+            raise NotFoundError(f"metrics: no worker logged {name!r}; logged names: {self.metricNames}")
         values = np.full((len(self), 1 + max(clock for _, clock, _ in logged)), np.nan)
         for rank, clock, value in logged:
             values[rank, clock] = value
@@ -133,7 +133,7 @@ class RunResult(Sequence[Any]):
 
         The columns are ``rank``, those of ``timeline``, and one for each metric, with the suffix ``_logged`` if its
         name is also a column of ``timeline``. There is a row for each clock of each rank, ordered by rank and clock.
-        Numbers that were logged after the last clock have a row whose times are NaN.
+        Values that were logged after the last clock have a row whose times are NaN.
         """
         import pandas as pd
 
@@ -157,17 +157,17 @@ class RunResult(Sequence[Any]):
         return frame.sort_values(["rank", "clock"], kind="stable", ignore_index=True)
 
     def summary(self) -> None:
-        """Print the workers' time by category and by rank, and for which ranks the others waited most."""
+        """Print the workers' time by category and by rank, and the ranks for which other workers waited most."""
         print(summary(self._times))
 
     @property
     def shares(self) -> dict[str, float]:
-        """The share of each category in the time of all workers, from the call of ``ps.run`` to its return.
+        """The fraction of each category in the time of all workers, from the call of ``ps.run`` to its return.
 
         They add up to 1. The categories are those of ``timeline``; "outside", the function's own work outside of
         clocks; "connect", "imports" and "spark", times around the tasks; and "other", the unmeasured time.
         """
-        return shares_by_category(self._times)
+        return fractions_by_category(self._times)
 
     def plot(
         self, path: PlotPath = None, clocks: range | tuple[int, int] | None = None, *, ax: Axes | None = None
@@ -175,15 +175,15 @@ class RunResult(Sequence[Any]):
         """Draw a Gantt chart: a lane for each rank with bars for its activities (Zhang et al., "MLlib*", Figure 2).
 
         The categories of a clock are drawn in the order wait, onClock, pull, compute, push. If there are too many
-        clocks for bars, each column of pixels shows the categories' shares of its time. The axis begins with the first
-        task, or shortly before the first clock if the setup was long, and ends likewise; labels below the axis name the
-        times that are cut off. In a rotation, clocks also have the numbers of their blocks, and bands in the blocks'
-        colours. A lane is blank while its rank has no running task. With more than 32 ranks, the busiest and some
-        others are shown.
+        clocks for bars, each column of pixels shows the categories' fractions of its time. The axis begins with the
+        first task, or shortly before the first clock if the setup was long, and its end is chosen in the same way.
+        Labels below the axis name the times that are cut off. In a rotation, clocks are also labelled with the numbers
+        of their blocks, and bands have the blocks' colours. A lane is blank while its rank has no running task. With
+        more than 32 ranks, the busiest and some other ranks are shown.
 
         Args:
-            path: the file that the chart is also written to: PNG, or the format of the suffix (.svg, .pdf).
-            clocks: the first clock to draw and the one after the last, such as ``(10, 20)``; None: all.
+            path: the file to which the chart is also written: PNG, or the format of the suffix (.svg, .pdf).
+            clocks: the first clock to draw and the first clock not to draw, such as ``(10, 20)``; None: all clocks.
             ax: the Axes to draw on; None: a new figure, without a window and pyplot, which a notebook shows.
 
         Returns:
@@ -194,4 +194,4 @@ class RunResult(Sequence[Any]):
         """
         with needs_matplotlib("plot"):
             from ps2.run.gantt import draw
-        return saved(draw(self._tables, self.staleness, clocks, ax), path)
+        return save_plot(draw(self._tables, self.staleness, clocks, ax), path)

@@ -1,8 +1,8 @@
-"""Model rotation: the schedule of a model's blocks among workers, and the length of a turn. Pure.
+"""Model rotation: the schedule of a model's blocks among workers, and the time budget of a turn. Pure.
 
-Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation", section IV. All workers evaluate
+Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation", section IV. All workers compute
 the same schedule, so they agree without communication. Time control (section IV.D, ``budgetS="auto"``): all workers end
-a turn at the same time. The turn is long enough to hide the transfer of blocks, and to leave little work undone.
+a turn at the same time. The budget is long enough to hide the transfer of blocks, and to leave little work undone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ps2.number_checks import is_whole
 
 # The entry of a schedule for a turn without a block.
 IDLE = -1
-# The maximum number of blocks. The schedule of a rotation has arrays of this size.
+# The maximum number of blocks: the schedule of a rotation has arrays with an entry for each block.
 MAX_BLOCKS = 1 << 24
 
 
@@ -49,7 +49,7 @@ class RotationSchedule:
 
     @property
     def rounds(self) -> int:
-        """The turns of a rotation for one slice: as many as the slice has blocks, but at least one for each worker."""
+        """The number of turns of one slice in a rotation: that of its blocks, but at least one for each worker."""
         return max(-(-self.blocks // self.slices), self.workers)
 
     @property
@@ -68,7 +68,7 @@ class RotationSchedule:
             orders.append((rng.permutation(slots), rng.permutation(self.rounds)[: self.workers]))
         return orders
 
-    def turns_of(self, seed: int, rotation: int, rank: int) -> NDArray[np.int64]:
+    def worker_blocks(self, seed: int, rotation: int, rank: int) -> NDArray[np.int64]:
         """Return a worker's block in each turn of a rotation; ``IDLE``: it has none."""
         blocks = np.empty((self.rounds, self.slices), np.int64)
         for slice_, (slots, offsets) in enumerate(self.orders(seed, rotation)):
@@ -84,24 +84,24 @@ def schedule(seed: int, rotation: int, workers: int, blocks: int, slices: int = 
         rotation: the number of the rotation, from 0.
 
     Returns:
-        Shape (turns, workers); -1 where a worker has no block. A row has no block twice, a column has each block once.
+        Shape (turns, workers); -1: the worker has no block. A row contains no block twice, a column each block once.
 
     Raises:
         UsageError: an argument is out of range.
     """
     rotation_schedule = RotationSchedule(workers, blocks, slices)
-    return np.stack([rotation_schedule.turns_of(seed, rotation, rank) for rank in range(workers)], axis=1)
+    return np.stack([rotation_schedule.worker_blocks(seed, rotation, rank) for rank in range(workers)], axis=1)
 
 
 # The number of newest turns of each worker from which the budget is computed.
 WINDOW = 16
-# The share of the best rate of work that the budget may give up to leave less work undone.
+# The fraction of the best rate of work that may be lost by a longer budget, which leaves less work undone.
 TOLERANCE = 0.05
-# The minimum share of a block's work that a turn does: the mean over all workers, and for each worker.
-MIN_SHARE, MIN_WORKER_SHARE = 0.25, 0.05
-# The fixed cost of a turn: entering a clock.
+# The minimum fraction of a block's work that a turn does: the mean over all workers, and for each worker.
+MIN_DONE, MIN_WORKER_DONE = 0.25, 0.05
+# The assumed time to enter a clock, in addition to the budget.
 ENTER_S = 1e-3
-# The maximum number of budgets that are compared.
+# The maximum number of candidate budgets that are compared.
 MAX_CANDIDATES = 64
 
 
@@ -118,7 +118,7 @@ class TurnBudget:
         self._seconds: float | None = math.inf  # None: to be computed
 
     def add(self, rank: int, work_s: float, left: float, other_s: float, transfer_s: float) -> None:
-        """Add a turn that has ended; ``left`` is the share of the block's work that was not done.
+        """Add a turn that has ended; ``left`` is the fraction of the block's work that was not done.
 
         ``other_s`` excludes waiting for other workers; ``transfer_s`` is the time of background reads and writes.
         """
@@ -146,14 +146,16 @@ class TurnBudget:
 def best_budget(block_s: Float64s, other_s: Float64s, ranks: NDArray[np.int64], transfer_s: float) -> float:
     """Return the longest budget whose rate of work is close to the best rate.
 
-    With a budget B, a turn takes max(B, transfer_s). A worker works for B - other_s of it, or until its block is done.
-    So the measured turns give the rate of each B, in shares of blocks per second. Return the longest B whose rate is at
-    least 1 - ``TOLERANCE`` of the best rate. If that B leaves too much work undone (``MIN_SHARE``,
-    ``MIN_WORKER_SHARE``), return the shortest B that does not.
+    With a budget B, a turn takes max(B, transfer_s). In it, a worker works for B - other_s, or until its block is done.
+    So the measured turns give the rate of each B, in blocks per second. Return the longest B whose rate is at
+    least 1 - ``TOLERANCE`` of the best rate. If that B leaves too much work undone (``MIN_DONE``,
+    ``MIN_WORKER_DONE``), return the shortest B that does not.
 
     Args:
         block_s: the seconds for all work on the block, for each measured turn.
-        other_s, ranks: the seconds without work, and the worker, for each measured turn.
+        other_s: the seconds without work on the block, for each measured turn.
+        ranks: the worker of each measured turn.
+        transfer_s: the seconds of a turn's background reads and writes.
     """
     ends = np.unique(block_s + other_s)
     if len(ends) > MAX_CANDIDATES:
@@ -161,11 +163,12 @@ def best_budget(block_s: Float64s, other_s: Float64s, ranks: NDArray[np.int64], 
     budgets = np.maximum(np.concatenate([ends, [transfer_s]]), transfer_s)
     budgets.sort()
     work_s = np.clip(budgets[:, None] - other_s, 0.0, block_s)
-    shares = work_s / np.maximum(block_s, np.finfo(float).tiny)
-    rates = shares.mean(axis=1) / (budgets + ENTER_S)
+    fractions = work_s / np.maximum(block_s, np.finfo(float).tiny)
+    rates = fractions.mean(axis=1) / (budgets + ENTER_S)
     turns = np.bincount(ranks)
-    by_worker = np.stack([np.bincount(ranks, turn_shares) for turn_shares in shares])[:, turns > 0] / turns[turns > 0]
-    is_enough = (shares.mean(axis=1) >= MIN_SHARE) & (by_worker.min(axis=1) >= MIN_WORKER_SHARE)
+    sums = np.stack([np.bincount(ranks, turn_fractions) for turn_fractions in fractions])
+    by_worker = sums[:, turns > 0] / turns[turns > 0]
+    is_enough = (fractions.mean(axis=1) >= MIN_DONE) & (by_worker.min(axis=1) >= MIN_WORKER_DONE)
     best = int(np.flatnonzero(rates >= (1 - TOLERANCE) * rates.max())[-1])
-    # The share of done work never decreases with B, and the largest B does all work.
+    # The fraction of work done never decreases with B, and with the largest B all work is done.
     return float(budgets[max(best, int(np.flatnonzero(is_enough)[0]))])

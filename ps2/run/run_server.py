@@ -29,14 +29,15 @@ from ps2.transport.worker_channel import LENGTH, framed
 
 log = logging.getLogger(__name__)
 
-# The maximum size of a message: a worker's result, or the value of a point, and the other fields.
+# The maximum size of a message: a worker's result or the value of a point (LIMIT_BYTES), and 1 MiB for other fields.
 MAX_BYTES = LIMIT_BYTES + (1 << 20)
+# The size of the buffer for one read.
 READ_BYTES = 1 << 16
 END_TIMEOUT_S = 5.0
 
 
 class WorkerConnection:
-    """A connection of one attempt of a worker: for its requests, or for its progress requests."""
+    """A connection of one attempt of a worker. An attempt has one for progress requests, and one for all others."""
 
     def __init__(self, peer: AuthenticatedPeer, wake: Callable[[WorkerConnection], None]) -> None:
         self.plain, self.channel = peer.plain, peer.connection
@@ -44,7 +45,7 @@ class WorkerConnection:
         self.request: Coroutine[bytes] | None = None
         self.received = bytearray()
         self.unsent: list[memoryview] = []
-        self.is_ending = False  # True if the connection ends when all data are sent
+        self.is_ending = False  # True if the connection must end when all data are sent
         self.is_woken = False
         self._wake = wake
 
@@ -53,7 +54,7 @@ class WorkerConnection:
 
 
 class RunServer:
-    """Listens at ``address`` until ``stop``."""
+    """The server for a run's workers; it listens at ``address`` until ``stop``."""
 
     def __init__(self, run: RunState, binding: Binding, token: str | None, wire: WireConfig) -> None:
         """Start to listen; raise ConfigError if the address is not loopback and there is no token."""
@@ -65,13 +66,14 @@ class RunServer:
         self._connections: dict[int, WorkerConnection] = {}  # by file descriptor
         self._accepted: deque[WorkerConnection] = deque()
         self._woken: deque[WorkerConnection] = deque()
-        self._timers: list[tuple[float, int, WorkerConnection]] = []  # a heap
-        self._numbers = itertools.count()
+        # A heap of (time, tie-breaker, connection to resume at that time).
+        self._timers: list[tuple[float, int, WorkerConnection]] = []
+        self._timer_numbers = itertools.count()
         self._stopped = False
         listener = listen_tcp(binding.host, binding.ports)
         self.address = join_address(binding.advertised, listener.getsockname()[1])
         self._selector = selectors.DefaultSelector()
-        # Sockets, not a pipe: a wake-up after the end is an error, and never a write to a reused file descriptor.
+        # Sockets instead of a pipe: a wake-up after the end raises an error, and never writes to a reused descriptor.
         self._wakeup_reader, self._wakeup = socket.socketpair()
         self._wakeup_reader.setblocking(False)
         self._wakeup.setblocking(False)
@@ -117,7 +119,7 @@ class RunServer:
         with suppress(OSError):  # the buffer is full, so a wake-up is pending; or the server has ended
             self._wakeup.send(b"!")
 
-    # -- the thread ------------------------------------------------------------------------------------------------
+    # -- called by the server's thread -------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         try:
@@ -159,12 +161,12 @@ class RunServer:
             close(connection.plain)
             return
         self._connections[connection.plain.fileno()] = connection
-        self._read(connection)  # TLS can have read and buffered more data
+        self._read(connection)  # the TLS object may have buffered more data than the handshake
 
     def _read(self, connection: WorkerConnection) -> None:
         buffer = bytearray(READ_BYTES)
         try:
-            while (size := connection.channel.recv_into(memoryview(buffer), 0, socket.MSG_DONTWAIT)) == READ_BYTES:
+            while (nbytes := connection.channel.recv_into(memoryview(buffer), 0, socket.MSG_DONTWAIT)) == READ_BYTES:
                 connection.received += buffer
         except BlockingIOError:
             pass
@@ -173,12 +175,12 @@ class RunServer:
             self._end(connection)
             return
         else:
-            if not size:
+            if not nbytes:
                 self._end(connection)
                 return
-            connection.received += memoryview(buffer)[:size]
+            connection.received += memoryview(buffer)[:nbytes]
         if connection.request is not None and len(connection.received) > MAX_BYTES:
-            log.warning("a worker sends more data while its request is not answered: its connection ends")
+            log.warning("a worker sent over %d bytes while its request was unanswered: its connection ends", MAX_BYTES)
             self._end(connection)
             return
         self._take_message(connection)
@@ -200,7 +202,7 @@ class RunServer:
         self._resume(connection)
 
     def _resume(self, connection: WorkerConnection) -> None:
-        """Resume a request; answer it if it does not wait."""
+        """Resume a request; send its answer if the request is done."""
         if connection.request is None:
             return
         try:
@@ -212,14 +214,12 @@ class RunServer:
             self._take_message(connection)
         except PS2Error as error:
             self._refuse(connection, error)
-        except (
-            Exception
-        ) as error:  # a bug: the worker gets the error, the log has the traceback, other workers continue
+        except Exception as error:  # a bug: the worker gets the error, and other workers continue
             log.exception("internal error")
             self._refuse(connection, internal_error(error))
         else:
             if resume_s is not None:
-                heapq.heappush(self._timers, (resume_s, next(self._numbers), connection))
+                heapq.heappush(self._timers, (resume_s, next(self._timer_numbers), connection))
 
     def _refuse(self, connection: WorkerConnection, error: PS2Error) -> None:
         connection.request = None
@@ -233,7 +233,7 @@ class RunServer:
     def _send(self, connection: WorkerConnection) -> None:
         if connection.plain.fileno() < 0:
             return
-        was_waiting = bool(self._selector.get_key(connection.plain).events & selectors.EVENT_WRITE)
+        awaits_write = bool(self._selector.get_key(connection.plain).events & selectors.EVENT_WRITE)
         try:
             while connection.unsent:
                 send_some(connection.channel, connection.unsent, socket.MSG_DONTWAIT)
@@ -245,7 +245,7 @@ class RunServer:
             return
         if connection.is_ending and not connection.unsent:
             self._end(connection)
-        elif bool(connection.unsent) != was_waiting:
+        elif bool(connection.unsent) != awaits_write:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
             self._selector.modify(connection.plain, events, connection)
 

@@ -1,4 +1,4 @@
-"""Translates workers' messages: each is decoded, passed to one method of the run, and answered with its result."""
+"""Decodes workers' messages, calls a method of ``WorkerRequests`` for each, and encodes the results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = Coroutine[pb.CoordinatorMessage]
 
 
 class ClientConnection(Protocol):
-    """The connection of a message.
+    """The connection on which a message has arrived.
 
     Attributes:
         lease: the worker's lease, which the first message sets. The server releases it when the connection ends.
@@ -46,7 +46,7 @@ class WorkerServicer:
         try:
             message = pb.WorkerMessage.FromString(encoded)
         except DecodeError as error:
-            raise ProtocolError(f"a message WorkerMessage cannot be read: {error}") from error
+            raise ProtocolError(f"a message cannot be decoded as WorkerMessage: {error}") from error
         if message.WhichOneof("ask") == "ahead":
             answer = yield from self._ahead(caller, message.ahead)
         elif caller.lease is not None:
@@ -57,7 +57,7 @@ class WorkerServicer:
 
     def _join(self, caller: ClientConnection, message: pb.WorkerMessage) -> Answer:
         if message.WhichOneof("ask") != "join":
-            raise ProtocolError(f"a worker's first message is Join, not {message.WhichOneof('ask')}")
+            raise ProtocolError(f"a worker's first message: expected Join, got {message.WhichOneof('ask')}")
         join = message.join
         if join.rank >= self._run.workers:
             raise OutOfRangeError(f"rank {join.rank}: this run has {self._run.workers} workers")
@@ -65,7 +65,7 @@ class WorkerServicer:
         caller.lease = self._run.leases.new(join.rank, join.attempt, caller.wake)
         start = StartTimes(join.python_s, join.daemon_s, join.connect_s)
         joined = yield from self._requests.acquire_rank(caller.lease, start)
-        return pb.CoordinatorMessage(joined=pb.Joined(**asdict(joined)))
+        return pb.CoordinatorMessage(joined=pb.JoinReply(**asdict(joined)))
 
     def _ahead(self, caller: ClientConnection, ask: pb.Ahead) -> Answer:
         horizon, epoch = yield from self._requests.poll_progress(
@@ -106,14 +106,14 @@ class WorkerServicer:
             is_own = value == request.value
             return pb.CoordinatorMessage(once=pb.OnceAnswer(make=is_own, value=b"" if is_own else value))
         if ask == "leave" and not message.leave.error:
-            stays = yield from requests.leave(lease, message.leave.clock, message.leave.result, epoch)
-            return pb.CoordinatorMessage(left=pb.Left(again=not stays))
+            is_final = yield from requests.leave(lease, message.leave.clock, message.leave.result, epoch)
+            return pb.CoordinatorMessage(left=pb.Left(again=not is_final))
         if ask == "leave":
             self._run.fail_attempt(lease, message.leave.clock, message.leave.error, message.leave.fatal)
         elif ask == "barrier":
             yield from requests.barrier(lease, (message.barrier.phase, message.barrier.number), epoch)
         elif ask != "note":
-            raise ProtocolError(f"a worker's message {ask} comes at the wrong place")
+            raise ProtocolError(f"a worker's message after Join: expected a request, got {ask}")
         return pb.CoordinatorMessage(go=pb.Go())
 
 
@@ -128,7 +128,7 @@ def _lines(message: pb.WorkerMessage) -> LogLines:
 
 
 def _times(message: pb.WorkerMessage) -> ClockTimes | None:
-    """Return the clock's times, if the message has them."""
+    """Return the times of a clock in the message, if any."""
     part = message.leave if message.WhichOneof("ask") == "leave" else message.arrive
     if not part.HasField("times"):
         return None

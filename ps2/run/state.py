@@ -1,7 +1,7 @@
 """The state of one run: rank leases, clocks, synchronisation points, messages and reports. Thread-safe.
 
-No thread waits here. A worker's request (``requests``) is a coroutine, which yields while it has to wait. The server
-resumes the coroutine when it is woken.
+No thread waits in this module. A worker's request (``requests``) is a coroutine, which yields while it has to wait. The
+server resumes the coroutine after a call of its ``wake`` function.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ T = TypeVar("T")
 MAX_LOST_ATTEMPTS = 100
 NO_LINES = LogLines()
 
-# A worker's request. The server resumes it with the run's lock held, until it returns the answer. It yields to wait
-# until it is woken; if it yields a time (of ``time.monotonic``), at most until that time.
+# A worker's request, whose result is the answer. The server runs it with the run's lock held. If it yields None, it
+# waits until it is woken; if it yields a time (of ``time.monotonic``), it waits until that time at the latest.
 Coroutine = Generator[float | None, None, T]
 
 # Errors that every later attempt would raise again.
@@ -40,7 +40,7 @@ FATAL: dict[str, type[PS2Error]] = {"InputError": InputError, "LimitError": Limi
 
 
 class Listener(Protocol):
-    """Receives the events of a run. Its methods are called with the run's lock held, so they only record the events."""
+    """Receives the events of a run. The run's lock is held during a call, so a method must only record the event."""
 
     def clock_due(self) -> None: ...
     def logged(self, rank: int, metric: Logged) -> None: ...
@@ -49,21 +49,22 @@ class Listener(Protocol):
 
 @dataclass
 class RunState:
-    """The driver's record of a run.
+    """The driver's state of a run.
 
-    A worker sends its ``epoch`` with each request. A worker that does not know of a rollback yet finishes its clock as
-    usual, but it does not synchronise with other workers, and its changes are dropped.
+    A worker sends its ``epoch`` with each request. A worker that does not know of the last rollback finishes its clock,
+    but it does not synchronise with other workers, and its changes are dropped.
 
     Attributes:
         first: the run's first clock.
         epoch: the number of the fleet's rollbacks to a checkpoint.
         calls_end: True if ``onEnd`` is called when all workers have returned, before their tasks may end.
         failures: the last error of each rank, as (clock, traceback).
+        results: the pickled result of each rank that has returned.
         journal: the return values of ``onClock``.
         number: the number of the run in its fleet.
         began_s: the time at which the run began (``time.monotonic``).
-        until: the highest end of a worker's loop: the first clock after it.
-        lock: the lock that is held while a coroutine runs.
+        until: the first clock after the longest loop that a worker has announced.
+        lock: the lock that the server holds while a coroutine runs.
     """
 
     workers: int
@@ -91,31 +92,32 @@ class RunState:
         self.log_urls: dict[int, str] = {}  # rank -> URL of its executor's log, if Spark knows it
         self.turn_budget = TurnBudget(self.workers)
         self.cuts = CutLog()
-        self.entries: dict[int, ClockEntry] = {}
-        self.polling: dict[Wake, int] = {}  # the ``wake`` of a progress request -> rank
-        self.blocked: dict[int, str] = {}  # rank -> the reason of its wait, unless it waits for a clock
+        self.entries: dict[int, ClockEntry] = {}  # rank -> the clock that it may enter, until its request returns it
+        self.polling: dict[Wake, int] = {}  # the ``wake`` function of a progress request -> rank
+        self.blocked: dict[int, str] = {}  # rank -> why it waits at a synchronisation point
         self._recorded: dict[int, int] = {}  # attempt -> the number of its last recorded message
         self.arrived_s: dict[int, float] = {}  # rank -> the time at which it asked to enter its clock
         self.released_s: dict[int, float] = {}  # rank -> the time at which it was allowed to enter its clock
-        # The newest attempts that have ended without a result, as (time since the epoch, rank, clock, reason).
+        # The newest attempts that ended without a result, as (Unix time, rank, clock, reason).
         self.lost_attempts: deque[tuple[float, int, int, str]] = deque(maxlen=MAX_LOST_ATTEMPTS)
         self.attempts_lost: dict[int, int] = {}  # rank -> the number of its lost attempts
-        # clock -> the time at which all workers had finished the clocks below; dropped when onClock has returned.
+        # clock -> the time at which all workers had finished all lower clocks; dropped when onClock has returned.
         self._finished_s: dict[int, float] = {}
-        self._due_announced: int | None = None
+        self._due_announced: int | None = None  # the last clock for which the listener got ``clock_due``
         self._calling: int | None = None  # the clock for which onClock runs
         self._caller = 0  # the thread that calls onClock
-        self._requested: list[tuple[str | None, int | None]] = []  # the checkpoints that this call has requested
+        # Path and step of the checkpoints that this call has requested.
+        self._requested: list[tuple[str | None, int | None]] = []
         self._num_holding = 0  # the number of open ``holding_calls`` blocks
         self._end_announced = self._end_called = False
-        self.error: PS2Error | None = None  # the reason of the run's end
+        self.error: PS2Error | None = None  # the error that has ended the run, if any
         self.is_paused = False
         self.journal_before = self.journal  # the journal of the previous epoch
 
     def resume(self, journal: Journal) -> None:
         """Resume, before any event, from the journal of an earlier driver or an earlier run.
 
-        If its workers had finished clocks for which ``onClock`` was not called, it is called for them now.
+        If earlier workers had finished clocks for which ``onClock`` was not called, these calls are made now.
         """
         self.journal, pending = journal.before(self.first), journal.pending
         if pending is not None and pending.finished == self.first:
@@ -134,7 +136,7 @@ class RunState:
             self.entries.pop(lease.rank, None)
             self.blocked.pop(lease.rank, None)
             self.points.lose_attempt(lease.rank)
-            self.spans.released(lease.rank, time.monotonic() - self.began_s)
+            self.spans.record_loss(lease.rank, time.monotonic() - self.began_s)
             if self.clocks.has_returned(rank := lease.rank):
                 return
             if self.error is None:
@@ -145,7 +147,7 @@ class RunState:
             self.clocks.lose_attempt(rank)
 
     def fail_attempt(self, lease: RankLease, clock: int, traceback: str, fatal: bool) -> None:
-        """Record the error of an attempt; for a fatal error, ``traceback`` is "class: message"."""
+        """Record the error of an attempt. If it is fatal, ``traceback`` is "class: message", and the run ends."""
         with self.lock:
             self.mark_leaving(lease)
             self.failures[lease.rank] = clock, traceback
@@ -161,7 +163,7 @@ class RunState:
         times: ClockTimes | None,
         lines: LogLines = NO_LINES,
     ) -> None:
-        """Record the metrics, log lines and times in a worker's message, unless the message ``number`` was recorded."""
+        """Record the metrics, log lines and times in a worker's message, unless message ``number`` was recorded."""
         with self.lock:
             if number <= self._recorded.get(lease.attempt, 0):
                 return
@@ -179,7 +181,7 @@ class RunState:
     # -- the driver's side -----------------------------------------------------------------------------------------
 
     def call_due(self) -> tuple[int, int] | None:
-        """Return the clock for which ``onClock`` must be called now, and the epoch; ``called_back`` ends the call."""
+        """Return the clock for which ``onClock`` must be called now, and the epoch; see ``called_back``."""
         with self.lock:
             may_call = self.error is None and not self.is_paused and not self._num_holding
             self._calling = self.clocks.due() if may_call else None
@@ -188,12 +190,12 @@ class RunState:
 
     @contextmanager
     def holding_calls(self) -> Iterator[bool]:
-        """Let no call of ``onClock`` begin in the with-block; yield False if a call is running, which continues."""
+        """Let no call of ``onClock`` begin in the with-block. Yield False if a call is running; it continues."""
         with self.lock:
             self._num_holding += 1
-            is_free = self._calling is None
+            is_idle = self._calling is None
         try:
-            yield is_free
+            yield is_idle
         finally:
             with self.lock:
                 self._num_holding -= 1
@@ -201,7 +203,7 @@ class RunState:
                     self.listener.clock_due()
 
     def request_checkpoint(self, path: str | None, step: int | None) -> bool:
-        """Record a checkpoint that the running ``onClock`` requests; return False if this thread does not run it."""
+        """Record a checkpoint that ``onClock`` requests; return False if this thread does not run ``onClock``."""
         with self.lock:
             if self._calling is None or self._caller != get_ident():
                 return False
@@ -215,9 +217,9 @@ class RunState:
             return requested
 
     def record_call(self, call: Call, began_s: float) -> None:
-        """Record a call in the driver that began at ``began_s`` (``time.monotonic``), between two clocks."""
+        """Record a call in the driver between two clocks, which began at ``began_s`` (``time.monotonic``)."""
         with self.lock:
-            self.spans.called(call, began_s - self.began_s, time.monotonic() - self.began_s)
+            self.spans.record_call(call, began_s - self.began_s, time.monotonic() - self.began_s)
 
     def called_back(self, clock: int) -> None:
         """Record that ``onClock`` has returned. A call that began before a rollback does not count."""
@@ -284,7 +286,7 @@ class RunState:
             return self.leases.count
 
     def pause(self) -> None:
-        """Let all workers wait until ``roll_back``."""
+        """Let all waiting and arriving workers wait until ``roll_back``, unless the run is over."""
         with self.lock:
             self.is_paused = not self.is_over
 
@@ -304,7 +306,7 @@ class RunState:
             self.cuts.add(checkpoint, cut)
 
     def roll_back(self, epoch: int, checkpoint: str) -> bool:
-        """Roll back to a checkpoint with the fleet; return False if that ends the run, as it began later."""
+        """Roll back to a checkpoint with the fleet; return False if the run has ended, or cannot resume from it."""
         with self.lock:
             if self.error is not None or self.is_over:
                 return False
@@ -343,16 +345,16 @@ class RunState:
             self._finished_s.update(dict.fromkeys(range(finished + 1, self.clocks.finished + 1), now_s))
         for release in releases:
             arrived_s = self.arrived_s[release.rank]
-            # From this time on, the worker has waited for the driver instead of other workers.
-            driver_wait_s = max(arrived_s, self._finished_s.get(self.clocks.needed(release.clock), now_s))
-            on_clock_s, checkpoint_s = self.spans.calls_within(driver_wait_s - self.began_s, now_s - self.began_s)
+            # Until this time, the worker has waited for other workers; since then, for the driver.
+            others_arrived_s = max(arrived_s, self._finished_s.get(self.clocks.needed(release.clock), now_s))
+            on_clock_s, checkpoint_s = self.spans.calls_within(others_arrived_s - self.began_s, now_s - self.began_s)
             stopped = self.journal.stopped
             self.entries[release.rank] = ClockEntry(
                 *(release.clock, release.horizon, self.epoch, on_clock_s),
                 *(self.journal.count, self.journal.newest, None if stopped is None else stopped.end),
                 budget_s=self.turn_budget.seconds,
                 checkpoint=checkpoint_s,
-                others=driver_wait_s - arrived_s,
+                others=others_arrived_s - arrived_s,
             )
             self.released_s[release.rank] = now_s
             self.leases.wake(release.rank)
@@ -383,23 +385,24 @@ class RunState:
             raise
 
     def block(self, lease: RankLease, reason: str) -> Coroutine[None]:
-        """Wait until ``unblock``."""
+        """Wait until ``unblock``; ``reason`` says for what, after "waits"."""
         self.blocked[lease.rank] = reason
         self._check_deadlock()
         yield from self.wait(lease, lambda: lease.rank not in self.blocked)
 
     def unblock(self, ranks: Collection[int]) -> None:
-        # Do not wait until the ranks resume: a released rank must not count as waiting.
+        # At once, not when the ranks resume: a released rank must not count as waiting.
         for rank in ranks:
             self.blocked.pop(rank, None)
             self.leases.wake(rank)
 
     def wait(self, lease: RankLease, until: Callable[[], bool]) -> Coroutine[None]:
+        """Wait until a condition holds and the run is not paused; raise an error if the attempt cannot continue."""
         while True:
             if self.error is not None:
                 raise RunEndedError(f"the run has ended: {self.error}")
             if lease.revoked:
-                raise StoppedError(f"this attempt of rank {lease.rank} has lost its rank: its connection was cut")
+                raise StoppedError(f"this attempt of rank {lease.rank} has lost its rank: its connection has ended")
             if until() and not self.is_paused:
                 return
             yield None
@@ -425,7 +428,7 @@ class RunState:
         self.leases.wake_all()
 
     def _check_deadlock(self) -> None:
-        """End the run if all workers wait for each other, or one waits for a worker that has returned."""
+        """End the run if all workers wait for each other, or a worker waits for one that has returned."""
         waiting, unfinished = self.clocks.waiting, self.clocks.unfinished
         if self.error is not None or not self.blocked:
             return

@@ -1,4 +1,4 @@
-"""A Spark task of a run: it acquires its rank, calls the user's function, and returns the result."""
+"""A Spark task of a run, which is a worker: it acquires its rank, calls the user's function, and sends the result."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from ps2.logs import JSON, JsonLog
 from ps2.protocol.plain_data import LIMIT_BYTES
 from ps2.rpc.run_control import RunControl, StartTimes
 from ps2.run.clock_loop import LOG_INTERVAL_S, ClockLoop, RunRef
-from ps2.run.compiled import keep_compiled, measure_kernel_loads
+from ps2.run.compiled import measure_kernel_loads, share_compiled_functions
 from ps2.run.spark.errors import MIN_WORKER_MEMORY, NO_ADDRESS_SPACE, failure_message
 from ps2.run.worker import Worker
 from ps2.run.worker_log import LineCollector
 
-# True until a task of a run begins in this process.
+# True until the first task of a run begins in this process.
 _is_fresh = True
 
 # Appended to the error of an attempt that ends because the fleet has rolled back.
 ROLLED_BACK = (
     "The fleet had rolled back to a checkpoint, and this attempt cannot resume from there. The task's next attempt "
     "can, if Spark allows one: the limit is spark.task.maxFailures, or in local mode the F of local[N,F], by default "
-    "1. With ps.run(..., read=) an attempt can resume by itself.\n"
+    "1. With ps.run(..., read=) the same attempt can resume.\n"
 )
 
-# The stack size of each later thread of a worker whose address space is limited. Linux reserves 8 MiB by default.
+# The stack size of threads in a worker whose address space is limited. By default, Linux reserves 8 MiB each.
 STACK_BYTES = 1 << 20
 # Appended to the error of an attempt that has no memory left.
 NO_MEMORY = (
     "This Python worker could not allocate more memory: {limit}. Use more workers, so that each has fewer rows, or "
-    "give them more memory; rows can be in files, too (spill of linear models, worker.keep).\n"
+    "give them more memory; rows can also be in files (spill of linear models, worker.keep).\n"
 )
 
 
@@ -55,8 +55,8 @@ class Function:
     """The user's functions.
 
     Attributes:
-        code: the pickled pair of ``read`` (or None) and ``worker_fn``. The task unpickles it, and can report errors.
-        broadcasts: the broadcast variables in ``code``, for Spark to find them when it pickles the task.
+        code: the pickled pair (``read`` or None, ``worker_fn``). The task unpickles it itself, to report errors.
+        broadcasts: the broadcast variables in ``code``. Spark looks for them when it pickles the task.
     """
 
     code: bytes
@@ -78,7 +78,7 @@ def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
             return rank
         ids = RunIds(ref.series, ref.number, rank)
         loop = ClockLoop(ref, rank, joined, control, session, ids)
-        with _logging(loop), session.in_run(ids), loop.reading():
+        with _logging(loop), session.in_run(ids), loop.prefetching():
             _call(loop, function, rows, ref.retries)
         return rank
     except RunEndedError:
@@ -89,7 +89,7 @@ def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
 
 
 def _python_ages_s() -> tuple[float, float]:
-    """Return the ages of this process and of its daemon; 0 if an earlier task of a run has begun in this process."""
+    """Return the ages of this process and of its daemon, in seconds; zeros after the first task in this process."""
     global _is_fresh
     was_fresh, _is_fresh = _is_fresh, False
     return python_ages_s() if was_fresh else (0.0, 0.0)
@@ -101,10 +101,10 @@ def _logging(loop: ClockLoop) -> Iterator[None]:
     thread = threading.get_ident()
 
     def send(logger: str) -> None:
-        """Send a line of the user's code at once if the last message is old; PS2 can hold locks when it logs."""
+        """If the last message is old, send a line at once, unless PS2 logged it: PS2 may hold locks when it logs."""
         is_free = threading.get_ident() == thread and not loop.control.is_asking and not logger.startswith("ps2")
         if is_free and time.monotonic() - loop.last_message_s > LOG_INTERVAL_S:
-            with suppress(PS2Error):  # the next request raises it again
+            with suppress(PS2Error):  # the next request raises the error again
                 loop.control.send_metrics(loop.take_metrics())
 
     def fields() -> dict[str, object]:
@@ -126,15 +126,15 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: boo
     worker = Worker(loop)
     if _has_memory_limit():
         threading.stack_size(STACK_BYTES)
-    keep_compiled()  # before the users' modules are imported
+    share_compiled_functions()  # before the users' modules are imported
     measure_kernel_loads(loop.session.stopwatch)
     try:
         rows = _nonempty(rows, worker)
         with loop.session.stopwatch.running("imports"):
-            read, work = cloudpickle.loads(function.code)
+            read, worker_fn = cloudpickle.loads(function.code)
 
         def finish(data: Any) -> None:
-            result = work(worker, data)
+            result = worker_fn(worker, data)
             loop.flush()
             pickled = _pickled(result, worker)
             loop.control.leave(pickled, loop.lap(), loop.take_metrics())
@@ -150,23 +150,23 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: boo
         for kind in (InputError, LimitError):
             if isinstance(error, kind):
                 error = _FatalError(f"{kind.__name__}: rank {worker.rank} in clock {worker.clock}: {error}")
-        fatal, goes_back = isinstance(error, _FatalError), worker.goesBack or isinstance(error, RolledBack)
+        fatal, is_rollback = isinstance(error, _FatalError), worker.goesBack or isinstance(error, RolledBack)
         report = str(error) if fatal else "".join(traceback.format_exception(error))
-        if not fatal and goes_back:
+        if not fatal and is_rollback:
             report += ROLLED_BACK
         if isinstance(error, MemoryError) or (_has_memory_limit() and NO_ADDRESS_SPACE.search(repr(error))):
             report += NO_MEMORY.format(limit=_memory_limit())
-        # The report fails if the run or the driver has ended, or in a child process of the task.
-        reported = False
+        # Sending fails if the run or the driver has ended, or in a child process of the task.
+        is_reported = False
         with suppress(PS2Error):
             loop.session.dispatch.check_process()
             times = loop.lap()
-            if not (fatal or goes_back or retries):
+            if not (fatal or is_rollback or retries):
                 fatal, report = True, f"WorkerError: {failure_message(worker.rank, times.clock, report)}"
             loop.control.fail(report, times, fatal, loop.take_metrics())
-            reported = True
-        if reported and fatal:
-            # The driver raises the error. Spark would log it for each worker, inside a stack trace of Java.
+            is_reported = True
+        if is_reported and fatal:
+            # The driver raises this error. Spark would log it for each worker, inside a stack trace of Java.
             raise RunEndedError("the driver has the error that ends the run") from error
         raise
 
@@ -178,11 +178,11 @@ def _has_memory_limit() -> bool:
 def _memory_limit() -> str:
     """Describe the limit of this process's memory."""
     if not _has_memory_limit():
-        return "the machine has none left"
+        return "the machine has no free memory"
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return (
-        f"spark.executor.pyspark.memory, or another limit of its address space, allows {limit:,} bytes, and it needs "
-        f"at least {MIN_WORKER_MEMORY} and the size of its rows"
+        f"spark.executor.pyspark.memory, or another limit of the address space, allows {limit:,} bytes, and a worker "
+        f"needs at least {MIN_WORKER_MEMORY} and the size of its rows"
     )
 
 
@@ -195,7 +195,7 @@ class _UnreadRowsError(Exception):
 
 
 def _nonempty(rows: Iterator[Any], worker: Worker) -> Iterator[Any]:
-    """Return the rows. A worker without rows is an error, because it would look like a worker that has finished."""
+    """Return the rows; raise _FatalError if there are none. Without rows, ``worker_fn`` could silently do nothing."""
     from pyarrow import ArrowInvalid
 
     try:
@@ -216,17 +216,17 @@ def _pickled(result: Any, worker: Worker) -> bytes:
         pickled: bytes = cloudpickle.dumps(result)
     except Exception as error:  # a result can hold any object, which can raise anything
         raise _FatalError(
-            f"WorkerError: rank {worker.rank} returned what cannot be pickled: {type(result).__name__}: {error}"
+            f"WorkerError: rank {worker.rank} returned a {type(result).__name__} that cannot be pickled: {error}"
         ) from error
     if len(pickled) > LIMIT_BYTES:
         raise _FatalError(
-            f"LimitError: rank {worker.rank} returned {len(pickled)} bytes (pickled), and a result may have "
-            f"{LIMIT_BYTES}: keep large data in a vector, or write them to a file and return its path"
+            f"LimitError: rank {worker.rank}: expected a result of at most {LIMIT_BYTES:,} bytes (pickled), got "
+            f"{len(pickled):,}: keep large data in a vector, or write them to a file and return its path"
         )
     return pickled
 
 
-# The index of the start time among the fields of /proc/PID/stat after the process's name.
+# The index of the process's start, in clock ticks, among the fields of /proc/PID/stat after the process's name.
 START_TICKS = 19
 
 

@@ -1,7 +1,7 @@
-"""The workers' times as tables, by category, and the ranks for which the others waited. Pure.
+"""The workers' times as tables and by category, and the ranks for which other workers waited. Pure.
 
-A worker's time is that of the run, from the call of ``ps.run`` to its return. The worker's rows have the measured
-times. The unmeasured time is the category "other", and is never distributed over the other categories.
+A worker's total time is the run's duration, from the call of ``ps.run`` to its return. The worker's rows contain the
+measured times. The unmeasured time is the category "other"; it is never distributed over other categories.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ps2.rpc.run_control import ClockTimes
 from ps2.run.records import COLUMNS
 
 # A table has a row for each period of a worker in a clock or between clocks, in order of time.
-ClockTable = Any  # np.recarray, whose columns numpy's types do not know
+ClockTable = Any  # np.recarray; numpy's type annotations do not describe its columns
 IN_CLOCKS = ("compute", "pull", "push", "wait", "onClock", "checkpoint", "coordinator", "kernels", "imports")
 AROUND_TASKS = ("connect", "spark")
 FIELDS = np.dtype(
@@ -36,16 +36,16 @@ def to_table(times: Iterable[ClockTimes]) -> ClockTable:
 
 def rows(table: ClockTable, outside: bool) -> ClockTable:
     """Return the rows inside clocks, or those outside of clocks, without the column ``outside``."""
-    chosen = table[table.outside == outside]
+    selected = table[table.outside == outside]
     fields = OUTSIDE_FIELDS if outside else FIELDS
-    short = np.empty(len(chosen), fields)
+    result = np.empty(len(selected), fields)
     for name in fields.names or ():
-        short[name] = chosen[name]
-    return short.view(np.recarray)
+        result[name] = selected[name]
+    return result.view(np.recarray)
 
 
 def busy(table: ClockTable) -> NDArray[np.float64]:
-    """Return the seconds of each row without waiting."""
+    """Return the seconds of each row that were no waits."""
     return np.asarray(table.compute + table.pull + table.push + table.kernels + table.imports)
 
 
@@ -74,7 +74,7 @@ class WaitedFor:
 
 
 def waited_for(tables: Sequence[ClockTable], staleness: int | None) -> WaitedFor:
-    """Return for which ranks the others waited.
+    """Return how long and how often other ranks waited for each rank.
 
     A worker waits before clock t until the last worker ends clock t - staleness - 1. Waits at barriers and for the
     coordinator's answer do not count.
@@ -83,28 +83,29 @@ def waited_for(tables: Sequence[ClockTable], staleness: int | None) -> WaitedFor
     clocks = np.concatenate([table.clock for table in tables])
     if staleness is None or not len(clocks):
         return WaitedFor(seconds, times)
-    base = int(clocks.min())
-    last_s = np.full(int(clocks.max()) - base + 1, -np.inf)
+    first = int(clocks.min())
+    # For each clock, the time at which the last worker ended it, and the worker's rank.
+    last_s = np.full(int(clocks.max()) - first + 1, -np.inf)
     last_rank = np.zeros(len(last_s), np.int64)
     for rank, table in enumerate(tables):
         inside = table[~table.outside]
         rank_s = np.full(len(last_s), -np.inf)
-        rank_s[inside.clock - base] = ended(inside)  # the last end of a repeated clock
+        rank_s[inside.clock - first] = ended(inside)  # the last end of a repeated clock
         is_later = rank_s > last_s
         last_s[is_later], last_rank[is_later] = rank_s[is_later], rank
     for rank, table in enumerate(tables):
-        needed = table.clock - base - staleness - 1
+        needed = table.clock - first - staleness - 1
         table, needed = table[needed >= 0], needed[needed >= 0]
         waited_s = np.clip(last_s[needed] - table.began, 0.0, table.wait)
         for_others = (waited_s > 0) & (last_rank[needed] != rank)
-        slow_ranks = last_rank[needed][for_others]
-        seconds += np.bincount(slow_ranks, waited_s[for_others], len(tables))
-        times += np.bincount(slow_ranks, minlength=len(tables))
+        blocking_ranks = last_rank[needed][for_others]
+        seconds += np.bincount(blocking_ranks, waited_s[for_others], len(tables))
+        times += np.bincount(blocking_ranks, minlength=len(tables))
     return WaitedFor(seconds, times)
 
 
 def clocks_span(tables: Sequence[ClockTable]) -> tuple[float, float] | None:
-    """Return the beginning of the first clock and the end of the last one, of all workers; None: no clocks."""
+    """Return the beginning of all workers' first clock and the end of their last clock; None: no clocks."""
     inside = [table[~table.outside] for table in tables if not table.outside.all()]
     if not inside:
         return None
@@ -126,8 +127,8 @@ def progress(tables: Sequence[ClockTable]) -> str:
     return f"{text} at {rounded(number / spent_s)} a second" if spent_s > 0 else text.rstrip(",")
 
 
-def some_ranks(tables: Sequence[ClockTable], limit: int) -> list[int]:
-    """Choose ranks to show: the busiest ones, and evenly spaced others."""
+def shown_ranks(tables: Sequence[ClockTable], limit: int) -> list[int]:
+    """Return at most ``limit`` ranks: the busiest ranks, and evenly spaced ranks of the others."""
     if len(tables) <= limit:
         return list(range(len(tables)))
     by_work = sorted(range(len(tables)), key=lambda rank: -busy(tables[rank]).sum())
@@ -148,13 +149,13 @@ def rounded(value: float) -> str:
 
 
 def discipline(staleness: int | None) -> str:
-    """Return the name of a staleness: BSP, SSP or ASP."""
+    """Return the name of a synchronisation: BSP, SSP with its staleness, or ASP."""
     return "ASP" if staleness is None else "BSP" if staleness == 0 else f"SSP, staleness {staleness}"
 
 
 @dataclass(frozen=True)
 class Category:
-    """One category: the name that users see, the field of ``ClockTimes``, and the meaning in a few words."""
+    """A category of time: the name that users see, the field of ``ClockTimes``, and the meaning in a few words."""
 
     name: str
     field: str
@@ -176,9 +177,9 @@ CATEGORIES = (
     Category("imports", "imports", "starting Python, importing modules"),
     Category("spark", "spark", "Spark plans, starts and ends tasks"),
 )
-OTHER = Category("other", "", "measured by nobody")
+OTHER = Category("other", "", "unmeasured time")
 NAMES = tuple(category.name for category in CATEGORIES)
-# The categories within a row, about in order of time. The compute time of a row outside of clocks is "outside".
+# The categories within a row, roughly in order of time. The compute time of a row outside of clocks is "outside".
 ROW_ORDER = (
     *("spark", "imports", "connect", "wait", "onClock", "checkpoint", "coordinator"),
     *("kernels", "pull", "compute", "push"),
@@ -187,15 +188,15 @@ OUTSIDE = NAMES.index("outside")
 COMPUTE = NAMES.index("compute")
 
 _FIELDS = {category.name: COLUMNS.index(category.field) for category in CATEGORIES}
-# The columns of ``Timeline.since`` with the categories of ``ROW_ORDER``.
+# For each category of ``ROW_ORDER``, its column in ``Timeline.since``.
 ROW_PARTS = [_FIELDS[name] for name in ROW_ORDER]
 _OUTSIDE_COLUMN = COLUMNS.index("outside")
-_SHOWN = [_FIELDS[name] for name in NAMES]
+_CATEGORY_COLUMNS = [_FIELDS[name] for name in NAMES]
 
 
 def by_category(rows: Float64s) -> Float64s:
     """Return the seconds by category, shape (n, len(CATEGORIES)), of rows of ``Timeline.since``."""
-    seconds = rows[:, _SHOWN]
+    seconds = rows[:, _CATEGORY_COLUMNS]
     is_outside = rows[:, _OUTSIDE_COLUMN] != 0
     seconds[is_outside, COMPUTE] = 0.0
     seconds[~is_outside, OUTSIDE] = 0.0
@@ -211,10 +212,10 @@ def table_seconds(table: ClockTable) -> Float64s:
     return np.array([sums[name] for name in NAMES])
 
 
-def shares(seconds: Sequence[float] | Float64s, total_s: float) -> Float64s:
-    """Return the shares of the categories, and of the unmeasured time, in ``total_s``; they add up to 1.
+def time_fractions(seconds: Sequence[float] | Float64s, total_s: float) -> Float64s:
+    """Return the fractions of the categories, and of the unmeasured time, in ``total_s``; they add up to 1.
 
-    With clocks of several machines, the categories can add up to more; then their sum is the total.
+    The clocks of several machines can make the categories add up to more; then their sum is the total.
     """
     seconds = np.asarray(seconds, np.float64)
     total_s = max(total_s, float(seconds.sum()))

@@ -21,12 +21,12 @@ T = TypeVar("T")
 Fetch = Callable[[int], "Prefetch | Sequence[Prefetch]"]
 At = Callable[[int], "tuple[int, int] | None"]
 
-# The end of rotations that the caller schedules, which end with the run.
+# The end of rotations with ``at``, which end with the run: a clock that no run reaches.
 ENDLESS = 1 << 40
 
 
 class Rotating(Protocol):
-    """The members of a worker that a rotation uses."""
+    """The attributes of a worker that a rotation uses."""
 
     @property
     def rank(self) -> int: ...
@@ -37,16 +37,16 @@ class Rotating(Protocol):
 
 
 class Turn:
-    """A clock in which only this worker has a certain block. Yielded by ``worker.rotate``.
+    """A clock in which no other worker has this worker's block. ``worker.rotate`` yields it.
 
     Attributes:
-        block: the number of the block; -1 if ``at`` left the clock without one.
+        block: the number of the block; -1: ``at`` returned None for the clock.
         rotation: the number of the rotation, from 0.
         number: the number of the turn in its rotation, from 0. Idle turns, which are not yielded, count.
         isLast: True if this worker has no further turn in the rotation.
-        begin: the index of the turn's first piece of work, where this worker's last turn on the block stopped.
-        left: the share of the pieces that was not done, by the counts of ``parts`` and ``done``.
-        workS: the seconds from the beginning of the turn, or from the end of ``pull``, to the end of the last piece.
+        begin: the index of the turn's first item of work, at which this worker's last turn on the block stopped.
+        left: the fraction of the items that were not done, as ``parts`` or ``done`` counted them.
+        workS: the seconds from the beginning of the turn, or from the return of ``pull``, to the end of the last item.
     """
 
     def __init__(self, worker: Rotating, scheduled: _ScheduledTurn, stops: dict[int, int], fetched: Any) -> None:
@@ -66,22 +66,22 @@ class Turn:
         return f"Turn(block={self.block}, rotation={self.rotation}, number={self.number})"
 
     def pull(self) -> Any:
-        """Return the block's values, which ``fetch`` has requested: one array, or a tuple of them.
+        """Return the block's values, which ``fetch`` has requested: an array, or a tuple of arrays.
 
         Raises:
             UsageError: ``rotate`` was called without ``fetch``.
             PS2Error: any error of ``DCV.pull``.
         """
         if self._fetched is None:
-            raise UsageError("turn.pull: worker.rotate was given no fetch=, which requests the values of a block")
-        is_one = isinstance(self._fetched, Prefetch)
-        pulled = self._fetched.result() if is_one else tuple(part.result() for part in self._fetched)
+            raise UsageError("turn.pull: expected worker.rotate(..., fetch=...), which requests the values of a block")
+        is_single = isinstance(self._fetched, Prefetch)
+        values = self._fetched.result() if is_single else tuple(read.result() for read in self._fetched)
         self._began_s = time.monotonic()
-        return pulled
+        return values
 
     @property
     def timeLeft(self) -> float:
-        """Seconds left of the turn's budget; infinite without one."""
+        """The seconds left of the turn's budget; infinite without a budget."""
         return self._worker.timeLeft
 
     def expired(self) -> bool:
@@ -89,15 +89,15 @@ class Turn:
         return self.timeLeft <= 0
 
     def parts(self, items: Sequence[T]) -> Iterator[T]:
-        """Yield pieces of this worker's work on the block until the budget is spent, to the nearest piece.
+        """Yield items of this worker's work on the block until the budget is spent.
 
-        All workers wait for a turn that ends late. So no piece begins if less of the budget is left than half of this
-        turn's mean time for a piece. The first piece is the one where the worker's last turn on the block stopped.
-        Yields at least one piece, and each at most once. The next rotation begins with the others; the timeline records
-        their share.
+        All workers wait for a turn that ends late. So no item begins if the rest of the budget is shorter than half of
+        this turn's mean time for an item. The first item is the one at which the worker's last turn on the block
+        stopped. At least one item is yielded, and each at most once. The next rotation begins with the remaining items;
+        the timeline records their fraction.
 
         Args:
-            items: the pieces, the same in every rotation, such as batches of this worker's tokens of the block's words.
+            items: the items, the same in every rotation, such as batches of this worker's tokens of the block's words.
         """
         for count in range(1, len(items) + 1):
             item = items[(self.begin + count - 1) % len(items)]
@@ -111,9 +111,9 @@ class Turn:
         """Record how much of the work on the block was done, for a caller that does not loop over ``parts``.
 
         Args:
-            count: the number of pieces that were done, cyclically from ``begin``. The next turn on the block begins
+            count: the number of finished items, counted cyclically from ``begin``. The next turn on the block begins
                 after them.
-            of: the number of all pieces, the same in every rotation.
+            of: the number of all items, the same in every rotation.
         """
         if not 0 <= count <= of:
             raise UsageError(f"turn.done: expected a count from 0 to {of}, got {count!r}")
@@ -124,7 +124,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class _ScheduledTurn:
-    """A turn by the schedule. ``block`` is IDLE if the worker has none."""
+    """A turn of this worker in the schedule. ``block`` is IDLE if the worker has no block in it."""
 
     rotation: int
     number: int
@@ -154,8 +154,9 @@ class Rotations:
         self._rotations = rotations
         self._fetch = fetch
         self._begin = worker.clock
-        self._stops: dict[int, int] = {}  # block -> the piece at which this worker's last turn on it stopped
-        self._ahead: tuple[int, int, Any] = (-1, IDLE, None)  # a clock, its block, and the reads of the block
+        self._stops: dict[int, int] = {}  # block -> the item at which this worker's last turn on it stopped
+        # The next clock, the block of its turn, and the reads of the block that ``fetch`` has started.
+        self._ahead: tuple[int, int, Any] = (-1, IDLE, None)
         self._rotation = -1
         self._blocks: NDArray[np.int64] = np.empty(0, np.int64)  # the rotation's blocks, by turn
         self._last = -1  # the rotation's last turn that has a block
@@ -170,12 +171,12 @@ class Rotations:
     def turn(self, clock: int) -> Turn | None:
         """Return the turn of the entered clock, if any; request the block of the next turn."""
         scheduled = self._scheduled(clock)
-        *requested, fetched = self._ahead
-        if requested != [clock, scheduled.block]:  # the first turn, or the first after a rollback or a change of ``at``
+        *prefetched, fetched = self._ahead
+        if prefetched != [clock, scheduled.block]:  # the first turn, or after a rollback or a change of ``at``
             fetched = self._request(scheduled.block)
         if clock + 1 < self.clocks:
-            following = self._scheduled(clock + 1).block
-            self._ahead = clock + 1, following, self._request(following)
+            next_block = self._scheduled(clock + 1).block
+            self._ahead = clock + 1, next_block, self._request(next_block)
         if scheduled.block == IDLE and self._at is None:
             return None
         return Turn(self._worker, scheduled, self._stops, fetched)
@@ -187,18 +188,19 @@ class Rotations:
         rotation, number = position
         if rotation != self._rotation:
             self._rotation = rotation
-            self._blocks = self._schedule.turns_of(self._seed, rotation, self._worker.rank)
+            self._blocks = self._schedule.worker_blocks(self._seed, rotation, self._worker.rank)
             self._last = int(np.flatnonzero(self._blocks != IDLE)[-1])
         return _ScheduledTurn(rotation, number, int(self._blocks[number]), number == self._last)
 
     def _request(self, block: int) -> Any:
+        """Start the reads of a block; return what ``fetch`` returned, or None."""
         if self._fetch is None or block == IDLE:
             return None
         fetched = self._fetch(block)
-        parts = fetched if isinstance(fetched, Sequence) else (fetched,)
-        if not parts or not all(isinstance(part, Prefetch) for part in parts):
+        reads = fetched if isinstance(fetched, Sequence) else (fetched,)
+        if not reads or not all(isinstance(read, Prefetch) for read in reads):
             raise UsageError(
-                f"rotate: fetch({block}): expected what worker.prefetch returns, or several, got {fetched!r}"
+                f"rotate: fetch({block}): expected one or several results of worker.prefetch, got {fetched!r}"
             )
         return fetched
 
@@ -209,6 +211,6 @@ def check_staleness(staleness: int | None, slices: int) -> None:
         limit = slices - 1
         raise UsageError(
             f"rotate: slices={slices}: expected a run with a staleness of at most {limit}, got staleness={staleness}: "
-            "a block would go to its next owner before the changes of its last owner are applied; "
+            "a worker could read a block before the changes of its last owner are applied; "
             f"ps.run(..., staleness={limit})"
         )

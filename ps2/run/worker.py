@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The ``budgetS`` of rotations with which the run computes the budget.
+# The value of ``budgetS`` with which the run computes the budget of turns.
 AUTO = "auto"
 
 
 class Worker:
     """One worker of a run: the first argument of ``worker_fn``.
 
-    It belongs to the thread that calls ``worker_fn``. DCVs work here as everywhere. A worker's changes count once,
-    however often Spark starts its task again, as long as all attempts make the same calls in the same order: draw
-    random numbers from ``rng``, and let nothing depend on the time of day.
+    Only the thread that calls ``worker_fn`` may use it. DCVs can be used as in any other process. If Spark restarts the
+    task, the worker's changes still count once, provided that all attempts make the same calls in the same order: use
+    random numbers of ``rng``, and let nothing depend on the time of day.
 
     Attributes:
-        rank: the number of the worker, from 0, and of the Spark partition with its rows.
+        rank: the number of the worker, from 0, which is that of the Spark partition with its rows.
         workers: the number of workers.
     """
 
@@ -77,8 +77,9 @@ class Worker:
                     g += block.x.T @ slope(block.x @ w, block.y)
                 gradient.add(g, rows.keys)
 
-        Both forms have ``keys``, ``len``, ``blocks()`` (``LocalRows`` with all keys; rows in memory are one block) and
-        ``sample``. A file is on one of Spark's local disks, and is deleted with this process. See ``docs/ml.md``.
+        In memory and in a file, the rows have ``keys``, ``len``, ``blocks()`` (``LocalRows`` with all keys; rows in
+        memory are one block) and ``sample``. The file is on one of Spark's local disks, and is deleted when this
+        process ends. See ``docs/ml.md``.
 
         Args:
             batches: the batches that ``worker_fn`` receives.
@@ -88,33 +89,33 @@ class Worker:
 
         Raises:
             InputError: any error of ``Rows.fromBatches``.
-            ConfigError: ``spill`` or ``dtype`` has another value.
+            ConfigError: ``spill`` or ``dtype`` is none of the allowed values.
             SpillError: the disk is full, or fails.
         """
-        # Imported here, as scipy takes a quarter of a second to import.
+        # Imported late, because the import of scipy takes a quarter of a second.
         from ps2.data.row_spill import RowSpill, keep_batches
         from ps2.data.spilling import Spill
 
         return keep_batches(batches, features, label, weight, dtype, RowSpill(Spill(spill), self.rank, self.workers))
 
     def clocks(self, n: int, budgetS: float | None = None) -> Iterator[int]:
-        """Yield the clocks below ``n``, each when the other workers allow it (``staleness``).
+        """Yield the clocks below ``n``, each when the run's staleness allows it.
 
         When a clock ends, all changes of its body are on the servers. Additions with ``wait=False`` can take
-        ``staleness`` clocks more (under ASP: any number), but not longer than the loop. Clocks count from the beginning
+        ``staleness`` more clocks (under ASP any number), but end before the loop ends. Clocks count from the beginning
         of the run, so a later loop continues where this one ended. A restarted task resumes with the first clock that
         it had not finished. After the fleet rolled back to a checkpoint, the loop resumes with the first clock that the
         checkpoint does not contain.
 
         Args:
-            n: the number of clocks, the same for all workers.
-            budgetS: the seconds for the body of a clock, for ``within`` and ``timeLeft``. A slow machine then does less
-                work, and the others need not wait (time control; Zhang et al., "Parallelizing Big Data Machine Learning
-                Algorithms with Model Rotation", section IV.D).
+            n: the number of clocks since the run's beginning, the same for all workers.
+            budgetS: the seconds for the body of a clock, which ``within`` and ``timeLeft`` use. A slow machine then
+                does less work, and other workers need not wait for it (time control; Zhang et al., "Parallelizing Big
+                Data Machine Learning Algorithms with Model Rotation", section IV.D).
 
         Raises:
             UsageError: loops nest, ``n`` is not an integer, or ``budgetS`` is not a positive number.
-            PS2Error: additions with ``wait=False`` failed; raised at the end of the clock at the latest.
+            PS2Error: an addition with ``wait=False`` failed. Raised at the end of a clock.
         """
         if not is_whole(n):
             raise UsageError(f"clocks: expected an integer, the number of clocks, got {n!r}")
@@ -131,12 +132,12 @@ class Worker:
         fetch: Fetch | None = None,
         at: At | None = None,
     ) -> Iterator[Turn]:
-        """Yield turns. In a turn only this worker has a certain block of a model; in a rotation it has each once.
+        """Yield turns. In a turn, only this worker has a certain block of a model; a rotation gives it each block once.
 
         Model rotation (Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation"). The
-        caller defines the blocks; a turn changes only its own block. All changes of a block's last owner are applied
-        before this worker can read the block. A turn is a clock. Its block follows from the run's seed and the clock,
-        so a restarted task resumes with the turn that it had not finished.
+        caller defines the blocks; in a turn, it must change only the turn's block. All changes of a block's last owner
+        are applied before this worker can read the block. A turn is a clock. Its block depends only on the run's seed
+        and the clock, so a restarted task resumes with the turn that it had not finished.
 
         Example::
 
@@ -155,20 +156,20 @@ class Worker:
                 belongs to slice b mod ``slices``.
             rotations: the number of times that every worker has every block.
             slices: the number of groups of blocks that take turns. The run needs a staleness of at most ``slices - 1``.
-                With 2 slices and a staleness of 1, one block's additions (``wait=False``) and the next block travel
-                while the worker computes on a third block.
+                With 2 slices and a staleness of 1, the worker computes on one block while the previous block's
+                additions (``wait=False``) are sent and the next block is read.
             budgetS: the seconds for each turn, for ``turn.parts`` and ``turn.expired`` (section IV.D). "auto": the run
-                computes it from the last turns, if ``turn.parts`` or ``turn.done`` record the share of work done.
-            fetch: called with a block's number, one turn ahead; returns one or several results of ``worker.prefetch``,
-                for ``turn.pull()``.
+                computes them from the last turns, for which ``turn.parts`` or ``turn.done`` record the work done.
+            fetch: called with a block's number, one turn before the block is needed; returns one or several results of
+                ``worker.prefetch``, for ``turn.pull()``.
             at: a schedule instead of ``rotations``: called with a clock, it returns the numbers of a rotation and of a
                 turn in it, both from 0, or None for a clock without a turn. Then every clock is yielded, until the run
-                ends (``ps2.STOP``). All workers must return the same. It is called first for the entered clock, when it
-                may read ``messages``, and then for the next clock.
+                ends (``ps2.STOP``). All workers must return the same. In each clock, it is called first for that clock,
+                when it may read ``messages``, and then for the next clock.
 
         Raises:
-            UsageError: an argument is not allowed, or differs from other workers'; the run's staleness is too large;
-                loops over clocks nest.
+            UsageError: an argument is invalid, or differs from that of another worker; the run's staleness is too
+                large; loops over clocks nest.
         """
         schedule = RotationSchedule(self.workers, blocks, slices)
         if not is_whole(rotations) or rotations < 0:
@@ -188,11 +189,11 @@ class Worker:
         if loop.is_inside:
             raise UsageError("rotate: loops over clocks do not nest")
         arguments = (int(schedule.blocks), rotations, int(schedule.slices), AUTO if budget_s is None else budget_s)
-        first = self.once(lambda: arguments)
-        if arguments != first:
+        agreed = self.once(lambda: arguments)
+        if arguments != agreed:
             raise UsageError(
-                "rotate: expected another worker's arguments, as all workers must agree on the schedule: (blocks, "
-                f"rotations, slices, budgetS) = {first}, got {arguments}"
+                "rotate: expected the arguments of another worker, because all must have the same schedule: (blocks, "
+                f"rotations, slices, budgetS) = {agreed}, got {arguments}"
             )
         self.barrier()
         restarts = loop.restarts
@@ -210,13 +211,13 @@ class Worker:
                     loop.stop_polling()
 
     def within(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield items until the clock's budget is spent, at least one. All items that are taken are also yielded.
+        """Yield items until the clock's budget is spent, but at least one. No item of an iterator is lost.
 
-        Workers do different amounts of work, which the caller has to weigh: for example, divide the sum of all
-        gradients by the number of their rows.
+        Workers then do different amounts of work, which the caller has to weight. For example, divide the sum of all
+        workers' gradients by the number of all workers' rows.
 
         Args:
-            items: the items, such as batches of rows; without ``budgetS`` all are yielded.
+            items: the items, such as batches of rows; without ``budgetS``, all of them are yielded.
         """
         if not isinstance(items, Iterable):
             raise UsageError(f"within: expected an iterable, got {items!r}")
@@ -230,17 +231,17 @@ class Worker:
 
     @property
     def epoch(self) -> int:
-        """The number of rollbacks of the fleet to a checkpoint, up to the time when this clock was entered.
+        """The number of the fleet's rollbacks to a checkpoint when this clock was entered.
 
-        When it has grown, the model is that of the checkpoint, but the worker's own variables are not.
+        After it has grown, the model is that of the checkpoint, but the worker's variables still have later values.
         """
         return self._loop.ids.epoch
 
     @property
     def goesBack(self) -> bool:
-        """True if the fleet has rolled back to a checkpoint, so that this clock or an earlier one will be repeated.
+        """True if the fleet has rolled back to a checkpoint: this clock or an earlier clock will be repeated.
 
-        Then reads return the checkpoint's values, and changes are dropped.
+        Until then, reads return the checkpoint's values, and changes are dropped.
         """
         return self._loop.ids.seen > self._loop.ids.epoch
 
@@ -259,16 +260,16 @@ class Worker:
                 w, batch = batch.result(), worker.prefetch(weight, keys_of(t + 1))
                 gradient.add(..., wait=False)
 
-        The result is never staler than a pull. The read is sent at once if all updates that a pull in its clock must
-        see are applied, or else as soon as that clock is entered. So a prefetch helps if workers may be ahead (SSP,
-        ASP). Under BSP it costs as much as a pull, except with ``ahead=0``. The result includes this worker's own
-        changes.
+        The result is never staler than that of a pull. The read is sent at once if all updates that a pull in its clock
+        must see are applied, else when that clock is entered. So a prefetch helps if workers may be ahead (SSP, ASP).
+        Under BSP it costs as much as a pull, except with ``ahead=0``. The result includes this worker's own changes.
 
         Args:
             source: a vector or a matrix; a sparse vector needs indices.
-            indices: the indices, as for ``pull``; of a matrix, the rows.
+            indices: the indices of a vector, or the rows of a matrix, as for ``pull``.
             columns: the columns of a matrix, as for ``pull``.
-            ahead: the number of clocks until the result is read: 0 is this clock, 1 the next. It may be read earlier.
+            ahead: the number of clocks until ``.result()`` is called: 0 is this clock, 1 the next. An earlier call is
+                allowed.
 
         Raises:
             UsageError, OutOfRangeError: the source cannot be read like this.
@@ -276,7 +277,7 @@ class Worker:
         return self._loop.prefetches.begin(source, indices, ahead, columns)
 
     def barrier(self) -> None:
-        """Wait until all workers that have not returned have called this, and all their changes are on the servers.
+        """Wait until all workers have called ``barrier``; all their earlier changes are then on the servers.
 
         Raises:
             RunEndedError: the run has ended, because a worker failed or workers wait for each other forever.
@@ -295,7 +296,7 @@ class Worker:
 
         Args:
             fn: a function whose result can be pickled, such as numbers, arrays and DCVs. If the worker that calls it
-                dies, that worker's next attempt calls it.
+                dies, the worker's next attempt calls it.
 
         Raises:
             RunEndedError: the run has ended.
@@ -314,7 +315,7 @@ class Worker:
             try:
                 value = cloudpickle.dumps(new_value)
             except Exception as error:  # the result can hold any object, which can raise anything
-                raise UsageError(f"once: {fn!r} returned what cannot be pickled: {new_value!r}: {error}") from error
+                raise UsageError(f"once: the result of {fn!r} cannot be pickled: {new_value!r}: {error}") from error
             with loop.session.stopwatch.running("push"):
                 loop.session.dispatch.flush()
                 value = loop.control.send_once(phase, number, value)
@@ -325,8 +326,8 @@ class Worker:
     def rng(self, *key: int) -> np.random.Generator:
         """Return a random generator seeded by the run's seed, rank, clock and ``key``, the same in every attempt.
 
-        The same call in the same clock returns the same numbers again. Several generators in one clock need different
-        keys.
+        A second call with the same key in the same clock returns the same random numbers. Use a different key for each
+        generator in a clock.
 
         Args:
             key: non-negative integers.
@@ -335,10 +336,10 @@ class Worker:
         return np.random.Generator(np.random.Philox(sequence))
 
     def log(self, **metrics: float) -> None:
-        """Send named numbers to the driver: ``worker.log(loss=0.3)``. They arrive while the job runs (``onLog``).
+        """Send named values to the driver: ``worker.log(loss=0.3)``. They arrive while the job runs (``onLog``).
 
-        They travel with the worker's next message to the driver: at the end of the clock, or at once if the last
-        message was sent a second ago or earlier. ``RunResult.metrics`` returns them after the run.
+        They are sent with the worker's next message to the driver: at the end of the clock, or at once if the last
+        message is more than a second old. ``RunResult.metrics`` returns them after the run.
 
         Raises:
             UsageError: a value is not a number.
@@ -351,15 +352,15 @@ class Worker:
     def report(self, value: Any, merge: str = "sum") -> None:
         """Send a small result of this clock to ``onClock(clock, reports)``.
 
-        The report travels with the worker's arrival at the next clock. ``reports`` is a list: all workers' first
-        reports of the clock, merged in the order of ranks, then their second ones, and so on. A clock that a worker
-        leaves before its end has no reports.
+        The report is sent when the worker arrives at the next clock. ``reports`` is a list: all workers' first
+        reports of the clock, merged in the order of ranks, then their second ones, and so on. If a worker
+        leaves a loop within a clock, its reports of that clock are lost.
 
         Args:
             value: a number or a NumPy array, or a dict of numbers and arrays, which are merged by key.
             merge: "sum": the sum of numbers, or of arrays of equal shape (floats in float64, integers exactly in 64
-                bits); "max": likewise, the maximum; "concat": arrays along their first axis, lists as one list, numbers
-                as a list.
+                bits); "max": the maximum of such values; "concat": arrays along their first axis, lists as one list,
+                numbers as a list.
 
         Raises:
             UsageError: the value cannot be merged like this, the worker is not in a clock, or ``onClock`` takes no
@@ -368,11 +369,11 @@ class Worker:
         """
         self._loop.session.dispatch.check_process()
         if not self._loop.ref.takes_reports:
-            raise UsageError("report: this run has no onClock(clock, reports) to take it")
+            raise UsageError("report: expected a run with onClock(clock, reports), which receives the reports")
         if not self._loop.is_inside:
             raise UsageError("report: call it in a clock, within a loop over worker.clocks or worker.rotate")
         reports = [*self._loop.reports, report(self.clock, value, merge)]
-        if (nbytes := sum(len(each.value) for each in reports)) > LIMIT_BYTES:
+        if (nbytes := sum(len(encoded.value) for encoded in reports)) > LIMIT_BYTES:
             raise LimitError(
                 f"report: clock {self.clock}: expected reports of at most {LIMIT_BYTES:,} bytes, got {nbytes:,}: put "
                 "large data into vectors"
@@ -381,7 +382,7 @@ class Worker:
 
     @property
     def message(self) -> Any:
-        """The newest message that ``onClock`` had returned when this clock was entered, or None.
+        """The newest message that ``onClock`` had returned when this clock was entered; None: no message.
 
         In clock t of a run with staleness s, ``onClock`` returned it for clock t - s - 1 or a later clock; under BSP,
         for the previous clock. It is plain data with read-only arrays.
@@ -390,9 +391,9 @@ class Worker:
 
     @property
     def messages(self) -> list[Any]:
-        """All messages up to ``message`` that this property has not returned before, the oldest first.
+        """The messages up to ``message`` that this property has not returned before, the oldest first.
 
-        The first use in an attempt, and the first use after ``epoch`` has grown, returns all messages of the run.
+        Its first use in an attempt, and its first use after ``epoch`` has grown, return all messages of the run.
         """
         self._loop.session.dispatch.check_process()
         return self._loop.inbox.take()
@@ -408,7 +409,7 @@ def _budget(call: str, value: object, other_values: str = "") -> float:
 
 
 def _number(name: str, value: object) -> float:
-    """Return a metric's value as a float. NumPy's scalars and arrays without dimensions are numbers, too."""
+    """Return a metric's value as a float; NumPy's scalars and zero-dimensional arrays are allowed."""
     if not isinstance(value, SupportsFloat) or isinstance(value, np.complexfloating) or getattr(value, "ndim", None):
         raise UsageError(f"log: {name}: expected a number, got {value!r}")
     return float(value)

@@ -1,4 +1,4 @@
-"""Warnings and errors that workers log. A limited number of them travels to the driver with the workers' messages."""
+"""Warnings and errors that workers log. A limited number of them is sent to the driver with workers' messages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 from ps2.rpc.run_control import LogLine, LogLines
 
-# The driver's logger of the workers' lines.
+# The name of the logger with which the driver logs the workers' lines.
 WORKERS = "ps2.workers"
 # The maximum numbers of lines of one attempt, and of all workers of a run. Further lines are only counted.
 MAX_LINES = 100
 MAX_RUN_LINES = 400
-# The maximum length of a line.
+# The maximum length of a line; longer lines are cut.
 MAX_CHARS = 2000
 
 log = logging.getLogger(WORKERS)
@@ -24,8 +24,8 @@ log = logging.getLogger(WORKERS)
 class LineCollector:
     """Collects the lines that one attempt of a worker logs, until ``take``.
 
-    This is not a handler of the root logger, because with a handler ``logging.basicConfig`` of a user's function would
-    have no effect.
+    It is not a handler of the root logger, because with a handler, a call of ``logging.basicConfig`` in the user's
+    function would have no effect.
     """
 
     def __init__(self, clock: Callable[[], int], on_line: Callable[[str], object] = lambda logger: None) -> None:
@@ -54,7 +54,7 @@ class LineCollector:
             yield
         finally:
             is_open = False
-            if logging.getLogRecordFactory() is make_record:  # else another factory wraps this one
+            if logging.getLogRecordFactory() is make_record:  # otherwise another factory wraps this one
                 logging.setLogRecordFactory(original)
 
     def take(self) -> LogLines:
@@ -67,7 +67,7 @@ class LineCollector:
     def _add(self, record: logging.LogRecord) -> None:
         try:
             text = record.getMessage()
-        except Exception as error:  # arguments can raise anything, which logging itself prints
+        except Exception as error:  # an argument's __str__ can raise anything; logging itself prints such errors
             text = f"{record.msg} ({type(error).__name__}: {error})"
         with self._lock:
             self._count += 1
@@ -93,12 +93,12 @@ class RunLines:
         self.left_out += lines.left_out + max(0, len(lines.lines) - capacity)
 
     def log(self) -> None:
-        """Log the lines in the driver if a handler exists; the executors' logs have all lines."""
+        """Log the lines in the driver, if its logger has a handler. The executors' logs contain all lines."""
         while self._lines:
             rank, line = self._lines.popleft()
             if log.hasHandlers():
-                where = {"rank": rank, "clock": line.clock}
-                log.log(line.level, "rank %d, clock %d: %s: %s", rank, line.clock, line.logger, line.text, extra=where)
+                fields = {"rank": rank, "clock": line.clock}
+                log.log(line.level, "rank %d, clock %d: %s: %s", rank, line.clock, line.logger, line.text, extra=fields)
 
     def log_left_out(self) -> None:
         if self.left_out and log.hasHandlers():

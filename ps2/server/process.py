@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ps2.config import ServerConfig, WireConfig, is_wildcard, join_address, split_address, split_listen, unencrypted
+from ps2.config import ServerConfig, WireConfig, is_wildcard, join_address, split_address, split_listen, tls_warning
 from ps2.errors import LaunchError, NotFoundError, PS2Error, TransientError
 from ps2.listening import reachable_host
 from ps2.logs import JSON, JsonLog, log_format
@@ -166,7 +166,7 @@ def serve(
     if config.announce is not None:
         with open(config.announce, "w") as file:
             file.write(address)
-    if (warning := unencrypted(config.tls, address, server.address)) is not None:
+    if (warning := tls_warning(config.tls, address, server.address)) is not None:
         log.warning("%s", warning)
     if config.tls is not None and (reason := peer_refusal(config.tls, split_address(address)[0])) is not None:
         log.warning("peers will not trust this server's certificate: %s (%s)", reason, config.tls)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ps2.config import WireConfig
 from ps2.errors import LaunchError, PS2Error
-from ps2.listening import listening_socket, open_files
+from ps2.listening import listening_socket, raise_file_limit
 from ps2.logs import RateLimitedWarning
 from ps2.transport.connection import Connection
 from ps2.transport.handshake import admit, refusal
@@ -84,7 +84,7 @@ class Acceptor:
         self._shut = threading.Event()
         self._lock = threading.Lock()
         self._unauthenticated: dict[socket.socket, None] = {}  # oldest first
-        self._max_unauthenticated = min(MAX_UNAUTHENTICATED, open_files() // 8)
+        self._max_unauthenticated = min(MAX_UNAUTHENTICATED, raise_file_limit() // 8)
         self._not_accepted = RateLimitedWarning(log, "a connection could not be accepted: %s")
         self._no_thread = RateLimitedWarning(log, "a connection is refused, because no thread can be started: %s")
         self._acceptors = [

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ps2.config import WireConfig
 from ps2.errors import PS2Error
-from ps2.listening import open_files
+from ps2.listening import raise_file_limit
 from ps2.logs import RateLimitedWarning
 from ps2.protocol.binary import ReplyParts, error_parts, reply_parts
 from ps2.protocol.drafts import RequestDraft
@@ -120,7 +120,7 @@ class DataServer:
         self._sockets_by_name: dict[bytes, socket.socket] = {}  # only of clients that named their connection
         self._fast_paths: dict[socket.socket, FastPath] = {}
         self._generation: Generation = self._tokens.generation if self._tokens is not None else np.zeros(1, np.int64)
-        self._max_connections = min(MAX_CONNECTIONS, open_files() // 2)
+        self._max_connections = min(MAX_CONNECTIONS, raise_file_limit() // 2)
         self._too_many = RateLimitedWarning(log, "a connection is refused: the limit of %d connections is reached")
         self._request_done = threading.Condition(self._lock)
         self._running_requests = 0

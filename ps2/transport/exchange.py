@@ -186,7 +186,7 @@ def _poll(in_flight: Sequence[InFlightRequests], wait_s: float) -> None:
     by_descriptor = {flight.connection.fileno(): flight for flight in in_flight}
     for descriptor, flight in by_descriptor.items():
         poll.register(descriptor, flight.events)
-    if SHIELD.is_up:
+    if SHIELD.is_active:
         wait_s = min(wait_s, POLL_S)
     for descriptor, ready in poll.poll(1000 * wait_s + 1):
         by_descriptor[descriptor].advance(ready)

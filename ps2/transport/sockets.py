@@ -71,7 +71,7 @@ def set_read_timeout(connection: Connection, timeout_s: float) -> None:
 def set_timeout(connection: Connection, deadline_s: float) -> None:
     """Set the timeout of the next call; in the main thread it is short, because signal handlers must run."""
     remaining_s = max(MIN_TIMEOUT_S, deadline_s - time.monotonic())
-    connection.settimeout(min(remaining_s, POLL_S) if SHIELD.is_up else remaining_s)
+    connection.settimeout(min(remaining_s, POLL_S) if SHIELD.is_active else remaining_s)
 
 
 def send_some(connection: Connection, views: list[memoryview], flags: int = 0) -> None:

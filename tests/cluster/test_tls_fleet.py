@@ -13,7 +13,7 @@ import pytest
 
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.certificates import TlsFiles
-from ps2.config import new_token, unencrypted, write_token
+from ps2.config import new_token, tls_warning, write_token
 from ps2.errors import ConfigError
 from ps2.transport.tls import check_serving
 from tests.certificates import write
@@ -157,5 +157,5 @@ def test_server_beyond_loopback_when_no_certificates_then_warns(tmp_path, forked
         process.wait(20)
     warning = next(line for line in log.read_text().splitlines() if "WARNING" in line)
     assert "connections to it are not encrypted; --tls-cert, --tls-key and --tls-ca" in warning
-    assert unencrypted(None, "127.0.0.1:1", "localhost:2", "[::1]:3") is None
-    assert unencrypted(TlsFiles(ca="ca.pem"), "host1:7070") is None
+    assert tls_warning(None, "127.0.0.1:1", "localhost:2", "[::1]:3") is None
+    assert tls_warning(TlsFiles(ca="ca.pem"), "host1:7070") is None

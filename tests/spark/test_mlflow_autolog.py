@@ -195,7 +195,7 @@ def test_fit_when_server_refuses_then_warning_names_it(rows, monkeypatch, caplog
     with caplog.at_level(logging.WARNING, "ps2.mlflow"):
         assert regression().fit(rows).hasSummary
     (message,) = [one.getMessage() for one in caplog.records if one.name == autologging.__name__]
-    assert message.startswith("MLflow at http://127.0.0.1:9: the fit of LinearRegression goes on without being logged")
+    assert message.startswith("MLflow at http://127.0.0.1:9: the fit of LinearRegression continues, but is not logged")
 
 
 @NIGHTLY

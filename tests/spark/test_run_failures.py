@@ -186,7 +186,7 @@ def test_run_when_result_is_unpicklable_then_names_rank_and_type(ps, rows):
     def work(worker, rows):
         return threading.Lock() if worker.rank == 1 else None
 
-    with pytest.raises(WorkerError, match="rank 1 returned what cannot be pickled: lock"):
+    with pytest.raises(WorkerError, match="rank 1 returned a lock that cannot be pickled"):
         ps.run(rows, work, workers=2)
 
 
@@ -232,7 +232,7 @@ def test_run_when_driver_fails_then_tasks_end_without_error(ps, total, rows, mon
         errors.append(join(job, timeout_s))
         return errors[-1]
 
-    monkeypatch.setattr("ps2.run.driver.NOTICE_S", 20.0)
+    monkeypatch.setattr("ps2.run.driver.CANCEL_DELAY_S", 20.0)
     monkeypatch.setattr(WorkerJob, "cancel", cancelled.append)
     monkeypatch.setattr(WorkerJob, "join", joined)
 
@@ -262,12 +262,12 @@ def test_run_when_too_slow_then_deadline_error_names_clocks(ps, rows):
         for _ in worker.clocks(1_000_000):
             time.sleep(0.01)
 
-    with pytest.raises(DeadlineError, match=r"not done after 1.5 s \(timeoutS\).*rank 1: \d+"):
+    with pytest.raises(DeadlineError, match=r"not finished after 1.5 s \(timeoutS\).*rank 1: \d+"):
         ps.run(rows, work, workers=2, timeoutS=1.5)
 
 
 def test_run_when_onclock_spark_job_is_slow_then_deadline_error(ps, total, rows, sc):
-    with pytest.raises(DeadlineError, match=r"not done after 2 s \(timeoutS\)"):
+    with pytest.raises(DeadlineError, match=r"not finished after 2 s \(timeoutS\)"):
         ps.run(rows, counting(total), onClock=lambda clock: sc.parallelize([1], 1).count(), timeoutS=2)
 
 
@@ -293,7 +293,7 @@ class Breaks:
 
 
 def test_run_when_result_cannot_be_unpickled_then_names_rank(ps, sc, by_value):
-    with pytest.raises(WorkerError, match=r"what rank 0 returned cannot be unpickled in the driver: ZeroDivisionError"):
+    with pytest.raises(WorkerError, match=r"the result of rank 0 cannot be unpickled in the driver: ZeroDivisionError"):
         ps.run(sc.parallelize([1], 1), lambda worker, rows: Breaks())
 
 

@@ -155,7 +155,7 @@ def test_report_when_nobody_takes_it_then_is_refused(ps, by_value, rows):
         for _ in worker.clocks(2):
             worker.report(1)
 
-    with pytest.raises(WorkerError, match=r"report: this run has no onClock\(clock, reports\)"):
+    with pytest.raises(WorkerError, match=r"report: expected a run with onClock\(clock, reports\)"):
         ps.run(rows, work, onClock=lambda clock, other=None: None, timeoutS=WAIT_S)
 
 
@@ -169,7 +169,7 @@ def test_reports_when_they_do_not_fit_then_the_run_ends(ps, by_value, rows):
         for _ in worker.clocks(2):
             worker.report(np.zeros(1 + worker.rank))
 
-    with pytest.raises(WorkerError, match="clock 0: expected of rank 1 what rank 0 reported"):
+    with pytest.raises(WorkerError, match="clock 0: rank 1 differs from rank 0"):
         ps.run(rows, work, onClock=lambda clock, reports: None, timeoutS=WAIT_S)
 
 

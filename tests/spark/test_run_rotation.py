@@ -177,5 +177,7 @@ def test_rotate_when_workers_differ_in_blocks_then_names_both(ps, rows):
         list(rows)  # so that Spark can use the process again
         list(worker.rotate(4 + worker.rank))
 
-    with pytest.raises(WorkerError, match=r"another worker's arguments.*\([45], 1, 2, inf\), got \([45], 1, 2, inf"):
+    with pytest.raises(
+        WorkerError, match=r"the arguments of another worker.*\([45], 1, 2, inf\), got \([45], 1, 2, inf"
+    ):
         ps.run(rows, work, WORKERS, staleness=1)

@@ -276,7 +276,7 @@ def test_gbt_when_driver_was_killed_then_restore_gets_same_trees(
 
 WRONG_ROWS = {
     "one": ([], "expected two different values, got 1"),
-    "three": ([], "expected two different values, got 10, 20, 30; --task multiclass or --task regression takes more"),
+    "three": ([], "expected two different values, got 10, 20, 30; --task multiclass and --task regression accept more"),
     "negative": (["--task", "regression", "--loss", "poisson"], "expected counts for loss 'poisson'"),
 }
 
@@ -299,9 +299,9 @@ WRONG_OPTIONS = {
     "validation": (["--validation", "1"], 2, "--validation"),
     "loss of classes": (["--loss", "huber"], 2, "--loss: expected --task regression, got binary"),
     "shape": (["--task", "regression", "--loss", "quantile", "--loss-shape", "2"], 2, "--loss-shape: expected"),
-    "plots": (["--plots", "{two}"], 2, "--plots: expected a folder, or a place for one"),
+    "plots": (["--plots", "{two}"], 2, "--plots: expected a folder that exists or can be created"),
     "plots elsewhere": (["--plots", "hdfs://host/plots"], 2, "--plots: expected a folder of this machine"),
-    "no place for checkpoints": (["--checkpoint-every", "5"], 2, "--checkpoint-every: expected --checkpoint-dir too"),
+    "no place for checkpoints": (["--checkpoint-every", "5"], 2, "--checkpoint-every needs --checkpoint-dir"),
     "xgboost": (["--save-xgboost", "{two}"], 2, "--save-xgboost: expected no such file without --overwrite"),
 }
 

@@ -87,7 +87,7 @@ WRONG_FILES = {
     "number.csv": "/number.csv: line 3: rating: expected a number, got ''",
     "columns.csv": "/columns.csv: line 1: expected a column 'item' of items, got 'user', 'movie', 'rating'",
     "comments": "/comments: expected lines 'user item' or 'user item rating', got none",
-    "clicks": "/clicks: expected lines with ratings, which only --implicit does not need",
+    "clicks": "/clicks: expected lines with ratings, which are optional only with --implicit",
 }
 
 

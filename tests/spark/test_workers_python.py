@@ -127,12 +127,12 @@ def of_another_version(tmp_path, sc, spark, monkeypatch):
 
 
 def test_fit_when_rows_come_of_another_python_then_says_so(ps, of_another_version):
-    with pytest.raises(ConfigError, match=r"theirs, python3 at local.*another version.*set PYSPARK_PYTHON"):
+    with pytest.raises(ConfigError, match=r"that of tasks, python3 at local.*another version.*set PYSPARK_PYTHON"):
         LogisticRegression(maxIter=2).fit(of_another_version)
 
 
 def test_run_when_rows_come_of_another_python_then_says_so(ps, of_another_version):
-    with pytest.raises(ConfigError, match=r"theirs, python3 at local.*another version.*set PYSPARK_PYTHON"):
+    with pytest.raises(ConfigError, match=r"that of tasks, python3 at local.*another version.*set PYSPARK_PYTHON"):
         ps.run(of_another_version, lambda worker, batches: sum(batch.num_rows for batch in batches))
 
 

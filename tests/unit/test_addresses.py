@@ -10,11 +10,11 @@ import pytest
 from ps2 import listening
 from ps2.config import (
     Binding,
-    host_of,
     is_loopback,
     is_wildcard,
     join_address,
-    ports_of,
+    read_host,
+    read_ports,
     split_address,
     split_listen,
 )
@@ -60,18 +60,18 @@ def test_listen_when_ports_are_a_range_then_all_of_it_is_meant():
 @pytest.mark.parametrize("text", ["", "x", "3-", "-3", "5-4", "0-5", "70000", "1-70000", "1-2-3"])
 def test_ports_when_invalid_then_config_error_names_option(text):
     with pytest.raises(ConfigError, match=r"^--ports: expected"):
-        ports_of(text, "--ports")
+        read_ports(text, "--ports")
 
 
 @pytest.mark.parametrize(("given", "host"), [("[::1]", "::1"), ("::1", "::1"), ("host", "host")])
 def test_host_when_in_brackets_then_it_goes_without(given, host):
-    assert host_of(given, "bindAddress") == host
+    assert read_host(given, "bindAddress") == host
 
 
 @pytest.mark.parametrize("given", ["", "host:80", "[::1]:80", "a,b", "http://h", "[::1"])
 def test_host_when_it_has_more_than_a_name_then_config_error(given):
     with pytest.raises(ConfigError, match=r"^bindAddress: expected a name or an address of a host, without a port"):
-        host_of(given, "bindAddress")
+        read_host(given, "bindAddress")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,9 @@ def test_wildcard_when_written_in_any_way_then_it_is_known(host, expected):
     ],
 )
 def test_place_when_reached_otherwise_then_others_are_told_how(place, listen, reached, near):
-    assert (place.listen, place.reached("[::]:5"), place.near.reached("0.0.0.0:5")) == (listen, reached, near)
+    assert place.listen == listen
+    assert place.advertised_address("[::]:5") == reached
+    assert place.local.advertised_address("0.0.0.0:5") == near
 
 
 def test_ports_when_the_first_is_taken_then_the_next_one_is():

@@ -32,7 +32,7 @@ def test_server_when_an_address_is_wrong_then_says_so_first(option, given):
 
 
 def test_fleet_when_it_is_a_name_then_error_has_the_option():
-    assert str(ps2("status", "--fleet", "audit").exception).endswith("got 'audit': --name audit takes a name")
+    assert str(ps2("status", "--fleet", "audit").exception).endswith("got 'audit'; a name needs --name audit")
 
 
 @pytest.mark.parametrize(

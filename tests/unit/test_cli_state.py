@@ -27,7 +27,7 @@ from ps2.processes import ProcessId
 from ps2.rpc import control
 
 # Of this test's process: it is certainly alive.
-ME = ProcessId.of(os.getpid())
+ME = ProcessId.from_pid(os.getpid())
 # A process that had the same pid before.
 EARLIER = replace(ME, start=f"{ME.start}0")
 
@@ -61,7 +61,7 @@ def test_process_when_its_name_looks_like_fields_then_is_known(tmp_path):
     program = tmp_path / "a) Z 1 (b"
     program.symlink_to(shutil.which("sleep"))
     with subprocess.Popen([program, "60"]) as child:
-        process = ProcessId.of(child.pid)
+        process = ProcessId.from_pid(child.pid)
         assert process.alive()
         process.send(signal.SIGKILL)
     assert not process.alive()
@@ -70,13 +70,13 @@ def test_process_when_its_name_looks_like_fields_then_is_known(tmp_path):
 def test_process_when_gone_before_first_look_then_is_not_alive():
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         pass
-    assert not ProcessId.of(child.pid).alive()
+    assert not ProcessId.from_pid(child.pid).alive()
 
 
 def test_process_when_there_is_no_proc_then_psutil_knows_it(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "PROC", tmp_path)
     with subprocess.Popen(["sleep", "60"]) as child:
-        process = ProcessId.of(child.pid)
+        process = ProcessId.from_pid(child.pid)
         alive = process.alive()
         child.kill()
     assert (alive, process.alive()) == (True, False)
@@ -84,7 +84,7 @@ def test_process_when_there_is_no_proc_then_psutil_knows_it(monkeypatch, tmp_pat
 
 def test_process_when_it_ended_unseen_then_is_not_alive(until):
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        process = ProcessId.of(child.pid)
+        process = ProcessId.from_pid(child.pid)
         until(lambda: not process.alive(), "the zombie counts as ended")
 
 
@@ -128,7 +128,7 @@ def test_remove_when_a_later_fleet_has_the_name_then_leaves_it():
 
 def test_find_when_only_others_are_there_then_names_them():
     state.claim("b", ME, None)
-    with pytest.raises(UnavailableError, match="known here: --name b"):
+    with pytest.raises(UnavailableError, match="launched here: --name b"):
         state.find("a")
 
 

@@ -37,8 +37,8 @@ def test_watch_when_calls_overlap_then_one_thread_until_the_last(monkeypatch):
     monkeypatch.setattr(connect_endpoint, "WATCH_S", 0.01)
     checked = threading.Semaphore(0)
     watch = CallWatch(checked.release)
-    with watch.on():
-        with watch.on():
+    with watch.watching():
+        with watch.watching():
             assert _watching() == 1
         assert checked.acquire(timeout=10)
     _ended()
@@ -52,7 +52,7 @@ def test_watch_when_the_server_is_lost_then_it_looks_no_more(monkeypatch):
         calls.append(1)
         raise StoppedError("lost")
 
-    with CallWatch(check).on():
+    with CallWatch(check).watching():
         _ended()
     assert calls == [1]
 

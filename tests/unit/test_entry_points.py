@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ps2.programs import entries_of
+from ps2.programs import installed_entry_points
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def installed(tmp_path, monkeypatch):
 
 
 def names():
-    return sorted(entry.name for entry in entries_of("ps2.of_this_test"))
+    return sorted(entry.name for entry in installed_entry_points("ps2.of_this_test"))
 
 
 def test_entries_when_a_package_is_installed_then_it_is_found(installed):

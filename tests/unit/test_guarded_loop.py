@@ -21,7 +21,7 @@ def test_take_when_a_turn_raises_then_logged_and_next_comes(caplog):
     loop, turn = GuardedLoop("ps2-monitor"), raising(OSError("/tmp/x: gone"), None)
     loop.run_once(turn)
     loop.run_once(turn)
-    assert "ps2-monitor: unexpected error; the thread goes on" in caplog.text
+    assert "ps2-monitor: unexpected error; the thread continues" in caplog.text
     assert [str(record.exc_info[1]) for record in caplog.records] == ["/tmp/x: gone"]
 
 

@@ -107,7 +107,7 @@ def test_opening_when_a_signal_comes_then_it_is_raised_there():
     with SHIELD:
         with pytest.raises(KeyboardInterrupt):
             work()
-        assert SHIELD.is_up
+        assert SHIELD.is_active
 
 
 def test_opening_when_signal_came_before_then_raises_first():
@@ -121,7 +121,7 @@ def test_opening_when_signal_came_before_then_raises_first():
         interrupt()
         with pytest.raises(KeyboardInterrupt):
             work()
-        assert SHIELD.is_up
+        assert SHIELD.is_active
     assert not finished
 
 

@@ -251,7 +251,7 @@ def test_row_prefetch_when_row_is_overwritten_then_pulls_again(fleet, prefetches
 
 
 def test_prefetch_when_columns_go_with_a_vector_then_usage_error(prefetches, session):
-    with pytest.raises(UsageError, match="columns go with rows of a matrix"):
+    with pytest.raises(UsageError, match="prefetch: columns: expected a matrix, got"):
         prefetches.begin(DCV.dense(DIM), [1], 1, [2])
 
 

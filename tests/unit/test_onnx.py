@@ -163,7 +163,7 @@ def test_export_when_runtime_scores_otherwise_then_refused(tmp_path):
 def test_export_when_the_runtime_is_too_old_then_warns(kind, version, oldest, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(onnxruntime, "__version__", version)
     ps2.onnx.export(MODELS[kind], str(tmp_path / "model.onnx"))
-    assert f"ONNX Runtime {version}, which is installed, cannot score the file: it needs {oldest}" in caplog.text
+    assert f"ONNX Runtime {version}, which is installed, cannot score the file, which needs {oldest}" in caplog.text
 
 
 def test_export_when_centres_are_equally_near_then_written(tmp_path):

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from ps2.errors import UsageError, WorkerError
-from ps2.run.reports import merged, report
+from ps2.run.reports import merge_reports, report
 
 
 def merge(how, *values):
     """Merge one report of each rank, which came in the opposite order."""
     reports = {rank: [report(3, value, how)] for rank, value in enumerate(values)}
-    (result,) = merged(3, dict(reversed(reports.items())))
+    (result,) = merge_reports(3, dict(reversed(reports.items())))
     return result
 
 
@@ -67,9 +67,9 @@ def test_dicts_when_merged_then_are_merged_by_key():
 
 def test_reports_when_ranks_make_several_then_merge_by_call():
     mine = {0: [report(3, 1, "sum"), report(3, 5, "max")], 1: [report(3, 2, "sum"), report(3, 4, "max")]}
-    assert merged(3, mine) == [3, 5]
-    assert merged(3, {}) == []
-    assert merged(3, {0: mine[0], 1: mine[1][:1]}) == [3, 5]
+    assert merge_reports(3, mine) == [3, 5]
+    assert merge_reports(3, {}) == []
+    assert merge_reports(3, {0: mine[0], 1: mine[1][:1]}) == [3, 5]
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_reports_when_ranks_make_several_then_merge_by_call():
     ],
 )
 def test_reports_when_they_do_not_fit_then_ranks_are_named(how, values, says):
-    with pytest.raises(WorkerError, match=f"clock 3: expected of rank 1 what rank 0 reported.*{says}"):
+    with pytest.raises(WorkerError, match=f"clock 3: rank 1 differs from rank 0: expected .*{says}"):
         merge(how, *values)
 
 
 def test_reports_when_their_merges_differ_then_are_refused():
     with pytest.raises(WorkerError, match="merge='sum', got merge='max'"):
-        merged(3, {0: [report(3, 1, "sum")], 1: [report(3, 1, "max")]})
+        merge_reports(3, {0: [report(3, 1, "sum")], 1: [report(3, 1, "max")]})
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_schedule_when_repeated_then_owners_are_slices_apart(ring, seed):
 def test_schedule_when_one_worker_asks_then_it_has_its_column(ring, seed, rotation):
     turns = drawn(ring, seed, rotation)
     for rank in range(ring.workers):
-        assert ring.turns_of(seed, rotation, rank).tolist() == turns[:, rank].tolist()
+        assert ring.worker_blocks(seed, rotation, rank).tolist() == turns[:, rank].tolist()
 
 
 @given(rings(), st.integers(0, 2**32))

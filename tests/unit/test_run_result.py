@@ -12,7 +12,7 @@ import pytest
 from ps2.errors import ConfigError, NotFoundError
 from ps2.rpc.run_control import ClockTimes, Logged
 from ps2.run.result import RunResult
-from ps2.run.timeline import progress, some_ranks, to_table, waited_for
+from ps2.run.timeline import progress, shown_ranks, to_table, waited_for
 
 
 def lane(began_s, *clocks, outside_s=0.5, first=0):
@@ -125,7 +125,7 @@ def test_waited_for_when_no_one_waits_then_has_no_rank():
 
 def test_some_ranks_when_there_are_many_then_includes_busiest():
     lanes = [lane(0.0, SLOW if rank in (7, 13) else FAST) for rank in range(20)]
-    chosen = some_ranks(lanes, 4)
+    chosen = shown_ranks(lanes, 4)
     assert len(chosen) == len(set(chosen)) == 4
     assert {7, 13} < set(chosen)
 
@@ -226,7 +226,7 @@ def test_summary_when_printed_then_has_shares_pace_and_waits(bsp, capsys):
         "         push    1.000    5.0  changing vectors\n"
         "         wait    2.000   10.0  for other workers\n"
         "      outside    1.000    5.0  outside of clocks, such as reading rows\n"
-        "        other    9.000   45.0  measured by nobody\n"
+        "        other    9.000   45.0  unmeasured time\n"
         "\n"
         "seconds by rank, of 10.00:\n"
         "rank  clocks compute    pull    push    wait onClock kernels outside    rest\n"
@@ -352,11 +352,11 @@ def test_plot_when_drawn_then_the_title_tells_staleness_and_pace(bsp):
 
 
 def test_plot_when_clocks_are_many_then_shares_sum_to_one():
-    from ps2.run.gantt import ORDER, _bars, _shares
+    from ps2.run.gantt import ORDER, _bars, _time_fractions
 
     table = lane(0.0, *np.random.default_rng(1).exponential(size=(1000, 4)), outside_s=3.0)
     edges = np.linspace(0.0, table.began[-1], 101)
-    shares = _shares(_bars(table), edges)
+    shares = _time_fractions(_bars(table), edges)
     np.testing.assert_allclose(shares.sum(axis=0), 1.0)
     seconds = dict(zip(ORDER, (shares * np.diff(edges)).sum(axis=1), strict=True))
     inside = table[~table.outside]
@@ -374,7 +374,7 @@ def test_plot_when_clocks_are_very_many_then_file_stays_small(tmp_path):
 def test_plot_when_ranks_exceed_lanes_then_title_says_so():
     axes = result_of(*[lane(0.0, FAST) for _ in range(50)]).plot()
     assert len(axes.get_yticks()) == 32
-    assert axes.get_title(loc="left").endswith("(the 16 busiest ranks and some more)")
+    assert axes.get_title(loc="left").endswith("(the 16 busiest ranks and others)")
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])

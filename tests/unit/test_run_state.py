@@ -224,7 +224,7 @@ def test_run_when_maker_returns_without_value_then_ends(start, until):
     until(lambda: 1 in blocked(workers), "rank 1 waits")
     workers.leave(0)
     assert workers.run.listener.ended.wait(5)
-    assert "rank 1 waits for a value that another worker makes in clock 0" in str(workers.run.error)
+    assert "rank 1 waits for a value that another worker computes in clock 0" in str(workers.run.error)
 
 
 def test_run_when_the_other_one_is_between_attempts_then_goes_on(start, until):

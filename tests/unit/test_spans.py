@@ -46,15 +46,15 @@ def test_start_when_attempt_reconnects_then_counts_once(spans):
 
 def test_start_when_a_task_was_lost_then_is_from_its_end_on(spans):
     spans.joined(lease(0, 7), 0, StartTimes(), 5.0)
-    spans.released(0, 8.0)
+    spans.record_loss(0, 8.0)
     again = spans.joined(lease(0, 8), 4, StartTimes(1.0, 0.0, 0.25), 10.0)
     assert (again.clock, again.began, again.imports, again.connect, again.spark) == (4, 8.0, 1.0, 0.25, 0.75)
 
 
 def test_end_when_workers_return_apart_then_all_is_divided(spans):
-    spans.left(0, 10.0)
-    spans.left(1, 12.0)
-    spans.called("on_clock", 12.25, 13.0)
+    spans.record_return(0, 10.0)
+    spans.record_return(1, 12.0)
+    spans.record_call("on_clock", 12.25, 13.0)
     spans.over_s, spans.ended_s = 13.5, 15.0
     (first, last), (_, late_last) = (to_table(times) for times in spans.endings([5, 5], 15.5))
     assert (first.began, first.wait, first.onClock, first.coordinator) == (10.0, 2.0, 0.75, 0.75)
@@ -64,7 +64,7 @@ def test_end_when_workers_return_apart_then_all_is_divided(spans):
 
 
 def test_end_when_a_worker_never_returned_then_has_no_times(spans):
-    spans.left(0, 10.0)
+    spans.record_return(0, 10.0)
     spans.over_s = 11.0
     assert spans.endings([5, 3], 12.0) == [[], []]
 

@@ -62,7 +62,9 @@ def test_python_when_named_one_lacks_ps2_then_nothing_changes(named_late, elsewh
     monkeypatch.setenv("PYSPARK_PYTHON", elsewhere)
     context = LocalContext("python3" if named_late else elsewhere)
     before = context.pythonExec
-    with pytest.raises(ConfigError, match=f"theirs, {elsewhere} at local.*No module named 'ps2'.*PYSPARK_PYTHON"):
+    with pytest.raises(
+        ConfigError, match=f"that of tasks, {elsewhere} at local.*No module named 'ps2'.*PYSPARK_PYTHON"
+    ):
         choose_python(context, [str(tmp_path)])
     assert context.pythonExec == before
 
@@ -92,7 +94,7 @@ def test_python_when_it_prints_something_else_then_named(text, fault, tmp_path):
     python = tmp_path / "python3"
     python.write_text(f"#!/bin/sh\n{text}\n")
     python.chmod(0o755)
-    with pytest.raises(ConfigError, match=f"theirs, {python} at local.*{fault}"):
+    with pytest.raises(ConfigError, match=f"that of tasks, {python} at local.*{fault}"):
         choose_python(LocalContext(str(python)), [str(tmp_path)])
 
 

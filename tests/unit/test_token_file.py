@@ -106,7 +106,11 @@ def test_ps2_token_when_rotating_then_two_until_old_is_retired(ps2, tmp_path):
 
 def test_ps2_token_when_file_is_unusable_then_changes_nothing(ps2, path, tmp_path):
     before = path.read_text()
-    assert ps2("token", "new", path) == (2, "", f"ps2: {path} exists; 'ps2 token rotate {path}' replaces a token\n")
+    assert ps2("token", "new", path) == (
+        2,
+        "",
+        f"ps2: {path} exists; 'ps2 token rotate {path}' adds a new token to it\n",
+    )
     assert path.read_text() == before
     assert ps2("token", "rotate", path)[0] == 0
     both = path.read_text()

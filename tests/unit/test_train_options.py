@@ -34,7 +34,7 @@ from ps2.algorithms.training.record import TrainingHistory
 from ps2.algorithms.trees.settings import GBTRegressorSettings
 from ps2.cli.main import cli, train
 from ps2.cli.training.command import Variant
-from ps2.cli.training.options import RunOptions, name_options, options_named
+from ps2.cli.training.options import RunOptions, name_options, naming_options
 from ps2.cli.training.rows import DictionaryCommand, KMeansCommand, LRCommand, MetricCommand, Rows
 from ps2.cli.training.trees import GBTCommand
 from ps2.errors import ConfigError, InputError, PS2Error
@@ -136,13 +136,13 @@ def test_errors_when_they_begin_with_param_then_name_option():
     with (
         click.Context(train.commands["gbt"]),
         pytest.raises(ConfigError, match=r"^--depth: expected 1, got 2$"),
-        options_named(),
+        naming_options(),
     ):
         raise ConfigError("maxDepth: expected 1, got 2")
 
 
 def test_errors_when_they_begin_otherwise_then_they_stay():
-    with click.Context(train.commands["gbt"]), pytest.raises(ConfigError, match=r"^numWorkers: no$"), options_named():
+    with click.Context(train.commands["gbt"]), pytest.raises(ConfigError, match=r"^numWorkers: no$"), naming_options():
         raise ConfigError("numWorkers: no")
 
 
@@ -192,9 +192,9 @@ WRONG = {
         (["--validation", "nan"], 2, "'--validation': 'nan' is not a finite number"),
         (["--loss", "huber"], 2, "--loss: expected --task regression, got binary"),
         (["--task", "regression", "--loss", "quantile", "--loss-shape", "2"], 2, "--loss-shape: expected"),
-        (["--plots", "{rows}"], 2, "--plots: expected a folder, or a place for one"),
+        (["--plots", "{rows}"], 2, "--plots: expected a folder that exists or can be created"),
         (["--plots", "hdfs://host/plots"], 2, "--plots: expected a folder of this machine"),
-        (["--checkpoint-every", "5"], 2, "--checkpoint-every: expected --checkpoint-dir too"),
+        (["--checkpoint-every", "5"], 2, "--checkpoint-every needs --checkpoint-dir"),
         (["--save-xgboost", "{rows}"], 2, "--save-xgboost: expected no such file without --overwrite"),
     ],
     "lda": [
@@ -216,12 +216,12 @@ WRONG = {
         (["--lr", "0"], 2, "'--lr': expected a finite positive number"),
         (["--budget", "soon"], 2, "'--budget': expected a finite positive number of seconds, or 'auto', got 'soon'"),
         (["--budget", "1", "--solver", "ccd"], 2, "--budget: solver 'ccd' does not use it"),
-        (["--alpha", "2"], 2, "--alpha: expected with --implicit only"),
-        (["--patience", "2"], 2, "--patience: expected with --held-out only"),
+        (["--alpha", "2"], 2, "--alpha needs --implicit"),
+        (["--patience", "2"], 2, "--patience needs --held-out"),
         (["--held-out", "1"], 2, "--held-out"),
         (["--held-out", "nan"], 2, "'--held-out': 'nan' is not a finite number"),
         (["--solver", "als"], 2, "--solver"),
-        (["--user", "u"], 2, "--user: expected a CSV file, whose columns have names, got the text"),
+        (["--user", "u"], 2, "--user: expected a CSV file, got the text file"),
         (["--implicit", "--solver", "sgd"], 2, "solver: expected 'ccd' for implicit feedback"),
     ],
     "node2vec": [
@@ -235,7 +235,7 @@ WRONG = {
     ],
     "ctr": [
         (["--rank", "3"], 2, "--rank: expected --model fm or deepfm or wide-deep, got lr"),
-        (["--plots", "here"], 2, "--plots: expected --model deepfm or wide-deep, which train in passes, got lr"),
+        (["--plots", "here"], 2, "--plots: expected --model deepfm or wide-deep, got lr"),
         (["--columns", "a,b", "--format", "parquet"], 2, "--columns: expected CSV or TSV files, got Parquet"),
     ],
 }
@@ -275,7 +275,7 @@ def test_train_when_java_is_missing_then_says_what_to_install(variables, tmp_pat
 
 def test_gbt_when_binary_task_has_three_labels_then_says_tasks():
     rows = LabelledRows("rows", None, {10.0: 1, 20.0: 1, 30.0: 1})
-    with pytest.raises(InputError, match="got 10, 20, 30; --task multiclass or --task regression takes more"):
+    with pytest.raises(InputError, match="got 10, 20, 30; --task multiclass and --task regression accept more"):
         GBTCommand(None, {}, {"task": "binary"}).classes(rows)
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ps2.run.rotation import MIN_SHARE, MIN_WORKER_SHARE, WINDOW, TurnBudget
+from ps2.run.rotation import MIN_DONE, MIN_WORKER_DONE, WINDOW, TurnBudget
 
 
 def told(wholes_s, transfer_s=0.0, rest_s=0.0, turns=4, budget_s=math.inf):
@@ -53,9 +53,9 @@ def test_budget_when_turns_cost_more_than_work_then_is_longer():
 
 
 def test_budget_when_one_is_far_slower_then_bounds_what_is_left():
-    assert told([0.1, 0.1, 0.1, 100.0]) >= 100.0 * MIN_WORKER_SHARE
+    assert told([0.1, 0.1, 0.1, 100.0]) >= 100.0 * MIN_WORKER_DONE
     slow = told([0.1, 100.0, 100.0, 100.0, 100.0, 100.0])
-    assert (1 + 5 * min(slow / 100.0, 1.0)) / 6 >= MIN_SHARE
+    assert (1 + 5 * min(slow / 100.0, 1.0)) / 6 >= MIN_DONE
 
 
 def test_budget_when_speeds_change_then_forgets_old_turns():

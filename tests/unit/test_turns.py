@@ -228,13 +228,13 @@ def test_rotate_when_arguments_are_invalid_then_is_refused(start_worker, stalene
 @pytest.mark.parametrize("fetched", [None, (), [3], "block"])
 def test_rotate_when_fetch_returns_no_reads_then_it_is_refused(start_worker, fetched):
     worker, _ = start_worker(1)
-    with pytest.raises(UsageError, match=r"fetch\(\d\): expected what worker.prefetch returns"):
+    with pytest.raises(UsageError, match=r"fetch\(\d\): expected one or several results of worker.prefetch"):
         next(iter(worker.rotate(BLOCKS, fetch=lambda block: fetched)))
 
 
 def test_pull_when_nothing_was_asked_for_then_it_is_refused(start_worker):
     worker, _ = start_worker(1)
-    with pytest.raises(UsageError, match="no fetch="):
+    with pytest.raises(UsageError, match=r"expected worker.rotate.*fetch="):
         next(iter(worker.rotate(BLOCKS))).pull()
 
 
@@ -260,7 +260,7 @@ def test_rotate_when_coordinator_is_silent_then_turns_continue(start_worker, vec
 
 def test_threads_when_the_rotations_are_over_then_they_are_gone(start_worker, vector):
     worker, _ = start_worker(1)
-    with worker._loop.reading():
+    with worker._loop.prefetching():
         for _ in worker.rotate(BLOCKS, 2, fetch=lambda block: worker.prefetch(vector, [block])):
             pass
     assert not [thread.name for thread in threading.enumerate() if thread.name in ("ps2-progress", "ps2-prefetch")]

@@ -18,7 +18,7 @@ from ps2.data.ids import Names
 from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.number_checks import is_whole
-from ps2.plot_extra import PlotPath, needs_matplotlib, saved
+from ps2.plot_extra import PlotPath, needs_matplotlib, save_plot
 from ps2.storage.files import resolve_url, write_atomically
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class Embedding(ArrayModel):
         with needs_matplotlib("plotEmbedding"):
             from ps2.algorithms.embeddings.plotting import Plane, draw_plane
         plane = Plane(self.names, *self.plane(), self.dim)
-        return saved(draw_plane(plane, classes, labels, ax), path)
+        return save_plot(draw_plane(plane, classes, labels, ax), path)
 
     @cached_property
     def _units(self) -> Float32s:

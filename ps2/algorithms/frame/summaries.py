@@ -28,10 +28,10 @@ from ps2.data.columns import IMPUTE
 from ps2.data.row_spill import Spilled
 from ps2.errors import InputError
 from ps2.formats import short_time
-from ps2.plot_extra import PlotPath, needs_matplotlib, saved
+from ps2.plot_extra import PlotPath, needs_matplotlib, save_plot
 from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.errors import plain_job_errors
-from ps2.run.spark.jvm import metrics_of
+from ps2.run.spark.jvm import evaluator_metrics
 from ps2.text_tables import Column as TextColumn
 from ps2.text_tables import Table, named_values, to_html
 
@@ -100,7 +100,7 @@ class Summary:
         }
         renamed = predictions.select(*(value.alias(role) for role, value in values.items()))
         with plain_job_errors():
-            return _PlainMetrics(metrics_of(evaluator, renamed))
+            return _PlainMetrics(evaluator_metrics(evaluator, renamed))
 
 
 def finite_number(frame: DataFrame, name: str) -> Column:
@@ -316,7 +316,7 @@ class HistorySummary:
         """
         with needs_matplotlib("plot"):
             from ps2.algorithms.frame.plotting import draw_losses
-        return saved(draw_losses(self._history, ax), path)
+        return save_plot(draw_losses(self._history, ax), path)
 
     def _repr_html_(self) -> str:
         return history_html(self._history)

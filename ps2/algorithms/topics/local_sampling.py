@@ -259,7 +259,7 @@ class ThreadTurns:
         threads = range(self._threads)
         if self._ring is None:
             return [[(thread + turn) % self._threads for thread in threads] for turn in range(self.blocks)]
-        thread_turns = [self._ring.turns_of(self._seed, iteration - 1, thread) for thread in threads]
+        thread_turns = [self._ring.worker_blocks(self._seed, iteration - 1, thread) for thread in threads]
         turns: list[list[int]] = np.stack(thread_turns, axis=1).tolist()
         return turns
 

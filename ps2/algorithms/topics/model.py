@@ -17,7 +17,7 @@ from ps2.algorithms.topics.settings import InferenceName
 from ps2.data.plain_arrays import as_array
 from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError
 from ps2.ops.kernels import Float64s, Int64s
-from ps2.plot_extra import PlotPath, needs_matplotlib, saved
+from ps2.plot_extra import PlotPath, needs_matplotlib, save_plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -203,7 +203,7 @@ class LDATopics(ArrayModel):
             fraction = float(tokens[index] / max(tokens.sum(), 1))
             panels.append(Topic(index, fraction, [str(word) for word in words], weights))
         selection = "" if len(indices) == self.topics else f"{len(indices)} of "
-        return saved(draw_topics(panels, f"{selection}{self.topics:,} topics over {self.dim:,} words", ax), path)
+        return save_plot(draw_topics(panels, f"{selection}{self.topics:,} topics over {self.dim:,} words", ax), path)
 
     def check_vocabulary(self, vocabulary: Sequence[str] | None) -> None:
         """Raise ShapeError if there is a vocabulary whose number of words is not the model's."""

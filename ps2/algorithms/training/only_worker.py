@@ -25,7 +25,7 @@ from ps2.errors import PS2Error
 from ps2.protocol.plain_data import decode
 from ps2.rpc.run_control import Report
 from ps2.run.message import STOP, Message
-from ps2.run.reports import merged, report
+from ps2.run.reports import merge_reports, report
 from ps2.server.memory import free_bytes
 
 # The parent of all loggers of PS2.
@@ -141,7 +141,7 @@ class InProcessWorker:
             self._session.ids.run.enter(phase)
             yield self.clock
             self._session.dispatch.flush()
-            reports, self._reports = merged(self.clock, {0: self._reports}), []
+            reports, self._reports = merge_reports(self.clock, {0: self._reports}), []
             returned = self._on_clock(self.clock, reports)
             self._session.dispatch.flush()
             if isinstance(returned, Message):

@@ -17,7 +17,7 @@ from ps2.algorithms.frame.predict import as_row
 from ps2.algorithms.frame.tables import column
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.array_types import Float64s
-from ps2.plot_extra import PlotPath, needs_matplotlib, saved
+from ps2.plot_extra import PlotPath, needs_matplotlib, save_plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,7 +131,7 @@ class Ensemble(AnyTrees):
         with needs_matplotlib("plotImportances"):
             from ps2.algorithms.frame.plotting import draw_importances
         names = () if isinstance(self._features, str) else self._features
-        return saved(draw_importances(self._importances(), names, most, ax), path)
+        return save_plot(draw_importances(self._importances(), names, most, ax), path)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         frame, name = super()._transform(dataset), self.getOrDefault("leafCol")

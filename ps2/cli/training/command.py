@@ -1,4 +1,4 @@
-"""A command of ``ps2 train``, from its options to the saved model."""
+"""The base class of the commands of ``ps2 train``: from the options to the saved model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ps2.algorithms.frame.settings import Settings, settings_of
 from ps2.cli.options import Decorator, add_options
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
-from ps2.cli.training.options import RUN_OPTIONS, RunOptions, options_named, param_options
+from ps2.cli.training.options import RUN_OPTIONS, RunOptions, naming_options, param_options
 from ps2.errors import ConfigError, RecoveryError
 
 D = TypeVar("D")
@@ -30,18 +30,18 @@ class Variant(NamedTuple):
 
 
 class TrainAndTest(NamedTuple):
-    """The tables of rows; ``test`` None: there is no test file."""
+    """The rows of the input files; ``test`` is None if there is no test file."""
 
     train: Any
     test: Any
 
 
 class TrainingCommand(ABC, Generic[D]):
-    """A command of ``ps2 train``. A subclass declares the command; an object is one run, on data of the type D.
+    """A command of ``ps2 train``. A subclass declares the command; an object is one call, with data of the type D.
 
     The docstring of the subclass is the command's help. If the subclass annotates an attribute with the name of an
-    option, the attribute has the option's value. The options that all commands have are in ``run``. All other options
-    are params of the estimator.
+    option, the attribute gets the option's value. The options that all commands have are in ``run``. All other options
+    set params of the estimator.
 
     Attributes:
         name: the command's name.
@@ -50,17 +50,17 @@ class TrainingCommand(ABC, Generic[D]):
         choice: the option that chooses the estimator, if the command has several; else "".
         variants: the estimators by the value of ``choice``. The command has the options of all their settings.
         defaults: the defaults of params that differ from those of the settings; None: the param is not set.
-        other_names: what the help of options calls params that have no option of their own.
+        other_names: the texts by which the help refers to params that have no option, by param.
         file_text: the paragraph of the help about the input file.
-        examples: the options of example calls, one call a line.
+        examples: the options of example calls, one call per line.
         usage: lines of Python that use the model.
-        file_options, last_options: the options before and after those of the settings.
+        file_options, last_options: the options that the help shows before and after those of the settings.
         loader: the class in ``ps2.algorithms`` that loads the model without Spark; "": the class of the model.
-        curve: the file name of the plot of the objective.
+        curve: the file name of the plot of the training loss.
         input, test: URLs that Spark reads: a file, a folder or a glob; ``test`` None: there is no test file.
         run: the options that all commands have.
         params: the values of the params that are set.
-        paths: the files to read; None: an optional file that was not named.
+        paths: the URLs of the files to read; None: the option of an optional file is not set.
     """
 
     name: ClassVar[str]
@@ -102,7 +102,7 @@ class TrainingCommand(ABC, Generic[D]):
         epilog = f"\b\nExamples:\n{examples}\n\n\b\nUse the model:\n{_indented(cls.usage)}"
         return click.command(cls.name, help=text, epilog=epilog)(add_options(call, options))
 
-    # Subclasses override these.
+    # Subclasses override the following methods.
 
     @property
     def paths(self) -> list[str | None]:
@@ -117,7 +117,7 @@ class TrainingCommand(ABC, Generic[D]):
         estimator._check()
 
     def check_files(self) -> None:
-        """Check the files and ``run``, as far as that needs no Spark; raise PS2Error."""
+        """Check what can be checked without Spark, of the files and ``run``; raise PS2Error."""
         from ps2.algorithms.text.paths import check_local
 
         for path in filter(None, self.paths):
@@ -137,7 +137,7 @@ class TrainingCommand(ABC, Generic[D]):
         """Train; return the model."""
 
     def measure(self, model: Any, data: D) -> Any:
-        """Return measures of the model, for the results."""
+        """Return the model's measures, such as its errors on the test file; None: the command has none."""
         return None
 
     @abstractmethod
@@ -153,19 +153,19 @@ class TrainingCommand(ABC, Generic[D]):
         return {"steps": printed.steps_record(model.summary.history)}
 
     @property
-    def more_files(self) -> dict[str, str | None]:
+    def extra_files(self) -> dict[str, str | None]:
         """The paths of the files that the command writes in addition to the model, for JSON and YAML."""
         return {}
 
-    def write_more_files(self, model: Any) -> Iterator[str]:
-        """Write ``more_files``; yield a line of text after each file."""
+    def write_extra_files(self, model: Any) -> Iterator[str]:
+        """Write ``extra_files``; yield a line of text after each file."""
         yield from ()
 
-    def more_plots(self, data: D, model: Any) -> dict[str, Callable[[str], Any]]:
-        """Return a function for each plot but the curve, by file name. The function draws the plot into a path."""
+    def extra_plots(self, data: D, model: Any) -> dict[str, Callable[[str], Any]]:
+        """Return the functions that draw further plots, by file name. A function gets the path of the plot."""
         return {}
 
-    # All commands share these.
+    # All commands share the following methods.
 
     @property
     def training(self) -> str:
@@ -173,9 +173,9 @@ class TrainingCommand(ABC, Generic[D]):
         return f"ps2 train {self.name}"
 
     def new_estimator(self, **params: Any) -> Any:
-        """Return the estimator with the params of the command, and ``params``.
+        """Return the estimator with the params of the command line, and ``params``.
 
-        Raise ConfigError if the command line sets a param that only other estimators of the command have.
+        Raise ConfigError if the command line sets a param that the chosen estimator does not have.
         """
         from ps2 import algorithms
 
@@ -188,7 +188,7 @@ class TrainingCommand(ABC, Generic[D]):
         return getattr(algorithms, name)(**{**self.params, **params})._resumable(self.training)
 
     def _has_param(self, name: str, value: str) -> bool:
-        """Return whether the estimator has a param, if ``choice`` has this value; raise as ``new_estimator``."""
+        """Return whether the estimator that ``value`` chooses has a param; raise the error of ``new_estimator``."""
         declared = {choice: settings_of(variant.settings).get(name) for choice, variant in self.variants.items()}
         values = [choice for choice, setting in declared.items() if setting is not None and setting.option is not None]
         context = click.get_current_context()
@@ -199,21 +199,23 @@ class TrainingCommand(ABC, Generic[D]):
 
     def train(self) -> None:
         """Train, print the results and save the model."""
-        from ps2.cli.training.running import in_spark
+        from ps2.cli.training.running import run_in_spark
         from ps2.run.spark.session import interruptible
 
         with interruptible() as interrupt:
             estimator = self.make_estimator()
-            with options_named():
+            with naming_options():
                 self.check_estimator(estimator)
             self.check_files()
-            in_spark(self.training, self.run, interrupt, lambda spark, workers: self._train(estimator, spark, workers))
+            run_in_spark(
+                self.training, self.run, interrupt, lambda spark, workers: self._train(estimator, spark, workers)
+            )
 
     def _train(self, estimator: Any, spark: Any, workers: int) -> None:
         data = self.read(spark)
         if self.run.workers is not None or not self.chooses_workers(estimator):
             estimator.setNumWorkers(workers)
-        with options_named():
+        with naming_options():
             model = self.fit(estimator, data)
         measures = self.measure(model, data)
         is_table = self.run.form == "table"
@@ -233,7 +235,7 @@ class TrainingCommand(ABC, Generic[D]):
             "params": self.params,
             **self.model_record(data, model, measures),
             "output": self.run.output,
-            **self.more_files,
+            **self.extra_files,
             "plots": list(self._plots(data, model)),
         }
 
@@ -241,13 +243,13 @@ class TrainingCommand(ABC, Generic[D]):
         """Return the functions that draw the plots, by path; none without --plots."""
         if self.run.plots is None:
             return {}
-        # A restored training can have no steps left, and then there is no curve.
+        # If a restored training had already finished, it has no steps and no curve.
         plots = {self.curve: model.summary.plot} if model.summary.history.steps else {}
-        plots |= self.more_plots(data, model)
+        plots |= self.extra_plots(data, model)
         return {os.path.join(self.run.plots, name): plot for name, plot in plots.items()}
 
     def _write_files(self, data: D, model: Any) -> Iterator[str]:
-        """Write the model, the other files and the plots; yield a line of text after each."""
+        """Write the model, the extra files and the plots; yield a line of text after each file."""
         from ps2.algorithms.training.progress import log_activity
         from ps2.storage.files import reason
 
@@ -255,7 +257,7 @@ class TrainingCommand(ABC, Generic[D]):
         log_activity(f"saving {output}")
         model.write().overwrite().save(output)
         yield f"model saved in {output}: ps2.algorithms.{self.loader or type(model).__name__}.load({output!r})"
-        yield from self.write_more_files(model)
+        yield from self.write_extra_files(model)
         for path, plot in self._plots(data, model).items():
             try:
                 plot(path)

@@ -26,9 +26,9 @@ VARIANTS = {
     "deepfm": Variant("DeepFM", ClickSettings),
     "wide-deep": Variant("WideAndDeep", ClickSettings),
 }
-# No param but the seed is set by default: the models differ in their defaults.
+# Params whose options have no default: the models have different defaults. Only the seed has one.
 UNSET = {name for variant in VARIANTS.values() for name in settings_of(variant.settings)} - {"seed"}
-# The params whose options have a range, which the help shows.
+# The params whose options have the range x>=1 in the help.
 COUNTS = ("maxIter", "batchSize", "factorSize", "admitAfter", "maxKeys")
 
 
@@ -55,12 +55,12 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
             type=click.Choice(["csv", "tsv", "parquet"]),
             help="Format of the files  [default: by the suffix of their names].",
         ),
-        click.option("--columns", metavar="LIST", help="Names of all columns, of text without a first line."),
+        click.option("--columns", metavar="LIST", help="Names of all columns, for text files without a header line."),
         click.option("--label", default="label", show_default=True, metavar="NAME", help="Column of labels, 0 or 1."),
         click.option("--weight", metavar="NAME", help="Column of weights  [default: all weigh 1]."),
         click.option("--categories", metavar="LIST", help="Columns of categories, such as site,ad or c1..c26 or 'c*'."),
-        click.option("--numbers", metavar="LIST", help="Columns of numbers that are features with these values."),
-        click.option("--buckets", metavar="LIST", help="Columns of numbers whose intervals, by logarithm, are keys."),
+        click.option("--numbers", metavar="LIST", help="Columns of numbers that are the values of features."),
+        click.option("--buckets", metavar="LIST", help="Columns of numbers; their logarithmic intervals become keys."),
         click.option("--crosses", metavar="LIST", help="Columns whose combined values are keys: site:ad,user:ad."),
     )
     last_options = (
@@ -104,9 +104,7 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
     def make_estimator(self) -> Any:
         for option, value in (("--restore", self.run.restore), ("--plots", self.run.plots)):
             if value is not None and not self.is_deep:
-                raise ConfigError(
-                    f"{option}: expected --model {' or '.join(DEEP)}, which train in passes, got {self.model}"
-                )
+                raise ConfigError(f"{option}: expected --model {' or '.join(DEEP)}, got {self.model}")
         return self.new_estimator()
 
     def check_files(self) -> None:
@@ -129,7 +127,7 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
         return ClickColumns(self.label, self.weight, *lists)
 
     def list_of(self, option: str) -> tuple[str, ...]:
-        """Return the names in the list of an option, given the option's name without dashes."""
+        """Return the names in an option's list; ``option`` is the option's name without dashes."""
         from ps2.algorithms.text.clicks import names_in
 
         text = getattr(self, option)
@@ -139,12 +137,12 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
             raise ConfigError(f"--{option}: {error}") from error
 
     def format_of(self, path: str) -> FormatName:
-        """Return the format of a file; raise ConfigError if neither --format nor the suffix of the file tells it."""
+        """Return the format of a file; raise ConfigError if neither --format nor the file's suffix determines it."""
         from ps2.algorithms.text.clicks import format_of
 
         form = self.format or format_of(path)
         if form == "parquet" and self.columns is not None:
-            raise ConfigError(f"--columns: expected CSV or TSV files, got Parquet, whose columns have names: {path}")
+            raise ConfigError(f"--columns: expected CSV or TSV files, got Parquet, which contains the names: {path}")
         return form
 
     def read(self, spark: Any) -> TrainAndTest:
@@ -177,7 +175,7 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
         if self.is_deep:
             printed.print_history(model.summary.history, "epochs", self.run)
         else:
-            rows = [[f"{value:,.4g}" for value in each.values()] for each in passes_record(model)]
+            rows = [[f"{value:,.4g}" for value in record.values()] for record in passes_record(model)]
             titles = ("pass", "AUC", "log loss", "calibration", "rows/s", "s")
             click.echo("\neach row is predicted before the model learns from it:")
             print_table([Column(title, right=True) for title in titles], rows)
@@ -197,10 +195,10 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
         return {**steps, "test": measures}
 
     @property
-    def more_files(self) -> dict[str, str | None]:
+    def extra_files(self) -> dict[str, str | None]:
         return {"export": self.export}
 
-    def write_more_files(self, model: Any) -> Iterator[str]:
+    def write_extra_files(self, model: Any) -> Iterator[str]:
         if self.export is not None:
             export = model.export(self.export)
             yield (

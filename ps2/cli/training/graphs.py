@@ -15,8 +15,8 @@ from ps2.cli.training.command import TrainingCommand
 if TYPE_CHECKING:
     from ps2.algorithms.text.tables import TextTable
 
-# The number of neighbours to print for each vertex.
-NEIGHBOURS = 5
+# The number of similar vertices to print for each vertex.
+NUM_SIMILAR = 5
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class GraphCommand(TrainingCommand[Graph]):
     """A command that learns vectors of a graph's vertices.
 
     Attributes:
-        labels: the file with lines "vertex class ...", for the colours of the plot; None: there is none.
-        shown: the number of vertices to print with their neighbours.
+        labels: the path of the file with lines "vertex class ...", for the colours of the plot; None: no such file.
+        shown: the number of vertices to print with their most similar vertices.
     """
 
     labels: str | None
@@ -46,7 +46,7 @@ class GraphCommand(TrainingCommand[Graph]):
         "with # are comments."
     )
     file_options = (
-        click.option("--input", required=True, metavar="FILE", help="Edges, folder or glob; .gz is fine."),
+        click.option("--input", required=True, metavar="FILE", help="File of edges, folder or glob; can be .gz."),
         click.option("--labels", metavar="FILE", help="File with a class per vertex, for the colours of the plot."),
     )
     last_options = (
@@ -55,7 +55,7 @@ class GraphCommand(TrainingCommand[Graph]):
             type=click.IntRange(0),
             default=10,
             show_default=True,
-            help="Number of vertices to print with their neighbours.",
+            help="Number of vertices to print with their most similar vertices.",
         ),
     )
 
@@ -91,7 +91,7 @@ class GraphCommand(TrainingCommand[Graph]):
     def measure(self, model: Any, data: Graph) -> list[tuple[Any, list[tuple[Any, float]]]]:
         """Return the most frequent vertices, each with its most similar vertices and their cosines."""
         ids = model.embedding.names.named(range(min(self.shown, len(model.embedding))))
-        return [(id, model.similar(id, NEIGHBOURS)) for id in ids]
+        return [(id, model.similar(id, NUM_SIMILAR)) for id in ids]
 
     def print_results(self, data: Graph, model: Any, measures: Any) -> None:
         printed.print_best("vertex", "most similar", measures)
@@ -104,17 +104,17 @@ class GraphCommand(TrainingCommand[Graph]):
         return {"edges": data.edges.rows, "weighted": data.is_weighted, "vertices": len(model.embedding)}
 
     def model_record(self, data: Graph, model: Any, measures: Any) -> dict[str, Any]:
-        neighbours = [
-            {"vertex": id, "similar": [{"vertex": neighbour, "cosine": cosine} for neighbour, cosine in similar]}
+        similar_vertices = [
+            {"vertex": id, "similar": [{"vertex": other, "cosine": cosine} for other, cosine in similar]}
             for id, similar in measures
         ]
         return {
             **super().model_record(data, model, measures),
             "reason": model.summary.history.reason,
-            "neighbours": neighbours,
+            "neighbours": similar_vertices,
         }
 
-    def more_plots(self, data: Graph, model: Any) -> dict[str, Callable[[str], Any]]:
+    def extra_plots(self, data: Graph, model: Any) -> dict[str, Callable[[str], Any]]:
         return {"vectors.png": lambda path: model.plotEmbedding(path, data.classes)}
 
 
@@ -125,7 +125,7 @@ class DeepWalkCommand(GraphCommand):
 
 
 class Node2VecCommand(GraphCommand):
-    """Learn vectors of vertices from walks that p and q steer."""
+    """Learn vectors of vertices from random walks that p and q bias."""
 
     name, estimator, settings = "node2vec", "Node2Vec", Node2VecSettings
 

@@ -17,8 +17,8 @@ from ps2.text_tables import Column
 if TYPE_CHECKING:
     from ps2.algorithms.text.documents import BagOfWords
 
-# Params that only one optimizer has, or whose defaults depend on the optimizer. They are set only if an option says so.
-DEPENDENT = (
+# Params that only one optimizer has, or whose defaults depend on the optimizer. Their options have no default.
+OPTIMIZER_PARAMS = (
     *("localBatches", "learningDecay", "learningOffset", "maxIter", "optimizeDocConcentration", "sampler"),
     *("staleness", "subsamplingRate", "sync", "via"),
 )
@@ -26,7 +26,7 @@ DEPENDENT = (
 
 @dataclass(frozen=True)
 class Corpus:
-    """The documents to train on, the held-out documents, and the words by id from 0. None: there is no such file."""
+    """The documents to train on, those of the test file, and the words by id from 0. None: there is no such file."""
 
     train: BagOfWords
     test: BagOfWords | None
@@ -39,15 +39,15 @@ class LDACommand(TrainingCommand[Corpus]):
     vocab: str | None
     top: int
     name, estimator, settings, curve = "lda", "LDA", LDASettings, "likelihood.png"
-    defaults: ClassVar = dict.fromkeys(DEPENDENT)
+    defaults: ClassVar = dict.fromkeys(OPTIMIZER_PARAMS)
     file_text = (
         "The file is a bag of words as in UCI's data sets: three lines with the numbers of documents, of words and of "
         'further lines, then lines "document word count" with ids from 1.'
     )
     file_options = (
-        click.option("--input", required=True, metavar="FILE", help="Bag of words, folder or glob; .gz is fine."),
+        click.option("--input", required=True, metavar="FILE", help="Bag of words, folder or glob; can be .gz."),
         click.option("--test", metavar="FILE", help="Held-out documents, for the perplexity."),
-        click.option("--vocab", metavar="FILE", help="The words, one per line  [default: print their numbers]."),
+        click.option("--vocab", metavar="FILE", help="The words, one per line  [default: print the numbers of words]."),
     )
     last_options = (
         click.option(
@@ -95,7 +95,7 @@ class LDACommand(TrainingCommand[Corpus]):
         return estimator.fit(data.train.frame)
 
     def measure(self, model: Any, data: Corpus) -> tuple[list[dict[str, Any]], float | None]:
-        """Return the topics, the largest first, with their likeliest words, and the perplexity of the test file."""
+        """Return the topics with their most probable words, the largest topic first, and the test file's perplexity."""
         perplexity = None if data.test is None else model.perplexity(data.test.frame, seed=self.params["seed"])
         sizes = model.topics.counts.sum(axis=0)
         topics = []
@@ -108,7 +108,7 @@ class LDACommand(TrainingCommand[Corpus]):
     def print_results(self, data: Corpus, model: Any, measures: Any) -> None:
         topics, perplexity = measures
         columns = [Column("topic", right=True), Column("tokens", right=True), Column("likeliest words", folds=True)]
-        rows = [(str(each["topic"]), f"{each['share']:.1%}", " ".join(each["words"])) for each in topics]
+        rows = [(str(topic["topic"]), f"{topic['share']:.1%}", " ".join(topic["words"])) for topic in topics]
         print_table(columns, rows)
         click.echo()
         click.echo(f"{data.train.documents:,} documents, {data.train.tokens:,} tokens, {data.train.vocabulary:,} words")

@@ -15,10 +15,10 @@ from ps2.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from ps2.algorithms.text.tables import CsvColumns
 
-# The column that marks the ratings to hold out.
-HELD_OUT = "held out"
-# The number of items to print for each user.
-ITEMS = 5
+# The name of the column that marks the held-out ratings.
+HELD_OUT_COLUMN = "held out"
+# The number of recommended items to print for each user.
+NUM_ITEMS = 5
 
 
 class MFCommand(TrainingCommand[TrainAndTest]):
@@ -39,10 +39,12 @@ class MFCommand(TrainingCommand[TrainAndTest]):
         "commas, or it is a CSV file whose first line names its columns. Ids are integers or words."
     )
     file_options = (
-        click.option("--input", required=True, metavar="FILE", help="Ratings, folder or glob; .gz is fine."),
+        click.option("--input", required=True, metavar="FILE", help="File of ratings, folder or glob; can be .gz."),
         click.option("--test", metavar="FILE", help="Ratings to measure the model on."),
         click.option(
-            "--format", type=click.Choice(["text", "csv"]), help="Form of the files  [default: csv if named .csv]."
+            "--format",
+            type=click.Choice(["text", "csv"]),
+            help="Format of the files  [default: csv if they end with .csv].",
         ),
         click.option("--user", metavar="NAME", help="Column of users in CSV files  [default: user]."),
         click.option("--item", metavar="NAME", help="Column of items in CSV files  [default: item]."),
@@ -55,8 +57,8 @@ class MFCommand(TrainingCommand[TrainAndTest]):
         click.option(
             "--held-out",
             type=FiniteRange(0, 1, min_open=True, max_open=True),
-            metavar="SHARE",
-            help="Share of the ratings that validates the training.",
+            metavar="FRACTION",
+            help="Fraction of the ratings that are held out to validate the training.",
         ),
         click.option(
             "--shown",
@@ -86,10 +88,10 @@ class MFCommand(TrainingCommand[TrainAndTest]):
 
     def make_estimator(self) -> Any:
         if "alpha" in self.params and not self.is_implicit:
-            raise ConfigError("--alpha: expected with --implicit only")
+            raise ConfigError("--alpha needs --implicit")
         if "patience" in self.params and self.held_out is None:
-            raise ConfigError("--patience: expected with --held-out only")
-        held_out = {} if self.held_out is None else {"validationIndicatorCol": HELD_OUT}
+            raise ConfigError("--patience needs --held-out")
+        held_out = {} if self.held_out is None else {"validationIndicatorCol": HELD_OUT_COLUMN}
         return self.new_estimator(**held_out)
 
     def check_estimator(self, estimator: Any) -> None:
@@ -102,14 +104,14 @@ class MFCommand(TrainingCommand[TrainAndTest]):
             self.columns(path)
 
     def columns(self, path: str) -> CsvColumns | None:
-        """Return the columns of a CSV file; None: it is text. Raise ConfigError if options name columns of text."""
+        """Return the columns of a CSV file; None: the file is text. Raise ConfigError if options name its columns."""
         from ps2.algorithms.text.paths import format_of
         from ps2.algorithms.text.tables import CsvColumns
 
         if self.format == "text" or (self.format is None and format_of(path) != "csv"):
             for name in ("user", "item", "rating", "weight"):
                 if getattr(self, name) is not None:
-                    raise ConfigError(f"--{name}: expected a CSV file, whose columns have names, got the text {path}")
+                    raise ConfigError(f"--{name}: expected a CSV file, got the text file {path} without names")
             return None
         # Implicit feedback needs no ratings: a line can be an event without a value.
         rating = self.rating or (None if self.is_implicit else "rating")
@@ -119,16 +121,16 @@ class MFCommand(TrainingCommand[TrainAndTest]):
         from ps2.algorithms.text.tables import read_ratings
 
         train, *others = (read_ratings(spark, path, self.columns(path)) for path in filter(None, self.paths))
-        for each in (train, *others):
-            if "rating" not in each.columns and not self.is_implicit:
-                raise InputError(f"{each.path}: expected lines with ratings, which only --implicit does not need")
-            if each.columns != train.columns:
-                expected, got = (", ".join(table.columns) for table in (train, each))
-                raise InputError(f"{each.path}: expected columns {expected}, as in {train.path}, got {got}")
-            if each.frame.dtypes[:2] != train.frame.dtypes[:2]:
-                expected, got = (" and ".join(kind for _, kind in table.frame.dtypes[:2]) for table in (train, each))
+        for table in (train, *others):
+            if "rating" not in table.columns and not self.is_implicit:
+                raise InputError(f"{table.path}: expected lines with ratings, which are optional only with --implicit")
+            if table.columns != train.columns:
+                expected, got = (", ".join(rows.columns) for rows in (train, table))
+                raise InputError(f"{table.path}: expected columns {expected}, as in {train.path}, got {got}")
+            if table.frame.dtypes[:2] != train.frame.dtypes[:2]:
+                expected, got = (" and ".join(kind for _, kind in rows.frame.dtypes[:2]) for rows in (train, table))
                 raise InputError(
-                    f"{each.path}: expected ids of users and items of types {expected}, as in {train.path}, got {got}"
+                    f"{table.path}: expected ids of users and items of types {expected}, as in {train.path}, got {got}"
                 )
         return TrainAndTest(train, others[0] if others else None)
 
@@ -141,7 +143,7 @@ class MFCommand(TrainingCommand[TrainAndTest]):
             estimator.setWeightCol("weight")
         frame = data.train.frame
         if self.held_out is not None:
-            frame = held_out(frame, self.held_out, self.params["seed"], HELD_OUT)
+            frame = held_out(frame, self.held_out, self.params["seed"], HELD_OUT_COLUMN)
         return estimator.fit(frame)
 
     def measure(self, model: Any, data: TrainAndTest) -> dict[str, Any] | None:
@@ -150,8 +152,8 @@ class MFCommand(TrainingCommand[TrainAndTest]):
         return None if data.test is None else measure_ratings(model, data.test, self.is_implicit)
 
     def recommendations(self, model: Any) -> list[tuple[Any, list[tuple[Any, float]]]]:
-        """Return the first users, each with the best items."""
-        return [(user, model.recommend(user, ITEMS)) for user in model.factors.users[: self.shown]]
+        """Return the first ``shown`` users, each with the best items and their scores."""
+        return [(user, model.recommend(user, NUM_ITEMS)) for user in model.factors.users[: self.shown]]
 
     def print_results(self, data: TrainAndTest, model: Any, measures: Any) -> None:
         printed.print_best("user", "recommended items", self.recommendations(model))

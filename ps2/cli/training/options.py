@@ -21,7 +21,7 @@ from ps2.errors import ConfigError, DivergedError
 if TYPE_CHECKING:
     from ps2.coordinator.conf import PS2Conf
 
-# A word that could be the name of a param, or a param with its value: maxIter, via='rows'.
+# A word that may be the name of a param, perhaps with a value: maxIter, via='rows'.
 PARAM = re.compile(r"(?<![\w.])(?P<name>[a-z]\w*(?:\.\w+)*)(?P<equals>=(?='))?")
 # The params that RUN_OPTIONS set.
 RUN_PARAMS = {"numWorkers": "--workers", "numServers": "--servers"}
@@ -29,7 +29,7 @@ RUN_PARAMS = {"numWorkers": "--workers", "numServers": "--servers"}
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where a training runs, and where its results go; the help of ``RUN_OPTIONS`` describes each field."""
+    """The options that all commands have; the help texts in ``RUN_OPTIONS`` describe the fields."""
 
     output: str
     overwrite: bool
@@ -49,7 +49,7 @@ class RunOptions:
     restore: str | None
 
     def check(self) -> None:
-        """Check the options, as far as that needs no Spark; raise PS2Error."""
+        """Check what can be checked without Spark; raise PS2Error."""
         from ps2.config import read_token
         from ps2.storage.folders import newest
 
@@ -61,7 +61,7 @@ class RunOptions:
                 import matplotlib  # noqa: F401
             make_local(self.plots, "--plots")
         if self.checkpoint_every is not None and self.checkpoint_dir is None:
-            raise ConfigError("--checkpoint-every: expected --checkpoint-dir too, got none")
+            raise ConfigError("--checkpoint-every needs --checkpoint-dir")
         self.conf().check()
         if self.fleet is not None and self.token_file is not None:
             read_token(self.token_file)
@@ -120,7 +120,7 @@ RUN_OPTIONS: list[Decorator] = [
     click.option(
         "--servers", type=click.IntRange(1), help="Number of servers of the local fleet to start  [default: 2]."
     ),
-    click.option("--fleet", metavar="HOST:PORT,...", help="Use the servers of a running fleet instead."),
+    click.option("--fleet", metavar="HOST:PORT,...", help="Use the servers of this running fleet instead."),
     click.option(
         "--token-file",
         type=click.Path(),
@@ -146,18 +146,20 @@ def make_local(folder: str, option: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{option}: expected a folder, or a place for one, got {folder}: {error.strerror}") from error
+        raise ConfigError(
+            f"{option}: expected a folder that exists or can be created, got {folder}: {error.strerror}"
+        ) from error
 
 
 def param_options(
     settings: Mapping[str, type[Settings]], defaults: Mapping[str, Any], other_names: Mapping[str, str]
 ) -> list[Decorator]:
-    """Return an option for each setting that has one. A command gets the values under the settings' names.
+    """Return the options of settings. A command gets their values as keyword arguments with the settings' names.
 
     Args:
         settings: the settings of the command's estimators, by the value of the option that chooses the estimator.
         defaults: the defaults of params that differ from those of the settings; None: the param is not set.
-        other_names: what the help calls params that have no option of their own.
+        other_names: the texts by which the help refers to params that have no option, by param.
     """
     declared: dict[str, dict[str, Setting[Any]]] = {}
     for value, cls in settings.items():
@@ -180,7 +182,7 @@ def _flag(setting: Setting[Any]) -> str:
 
 
 def _by_value(texts: Mapping[str, str], values: Collection[str]) -> str:
-    """Return the distinct texts. A text that does not hold for all ``values`` of an option is followed by its values.
+    """Join the distinct texts. A text that does not belong to all ``values`` of an option is followed by its values.
 
     Example: "The number of steps (lr, fm). The number of passes (deepfm)".
     """
@@ -188,23 +190,23 @@ def _by_value(texts: Mapping[str, str], values: Collection[str]) -> str:
     for value, text in texts.items():
         by_text.setdefault(f"{text[0].upper()}{text[1:].rstrip('.')}", []).append(value)
     return ". ".join(
-        text if len(holds_for) == len(values) else f"{text} ({', '.join(holds_for)})"
-        for text, holds_for in by_text.items()
+        text if len(text_values) == len(values) else f"{text} ({', '.join(text_values)})"
+        for text, text_values in by_text.items()
     )
 
 
 def _param_option(variants: Mapping[str, Setting[Any]], flag: str, defaults: Mapping[str, Any], text: str) -> Decorator:
-    """Return the option of a param; ``variants``: see ``param_options``, of one param."""
+    """Return the option of a param. ``variants``: its settings, by the value that chooses the estimator."""
     setting = next(iter(variants.values()))
     default = defaults.get(setting.name, setting.default)
     # If the estimators allow different values, the estimator itself checks the value.
-    is_checked = len({each.allowed for each in variants.values()}) == 1
+    is_checked = len({variant.allowed for variant in variants.values()}) == 1
     kind: Any = setting.kind if setting.kind in (int, float, bool) else str
     if setting.choices and is_checked:
         kind = click.Choice(setting.choices, case_sensitive=False)
     text = f"{text}."
     if default is None and isinstance(setting.default, (int, float)) and setting.kind is not bool:
-        values = {value: str(each.default) for value, each in variants.items()}
+        values = {value: str(variant.default) for value, variant in variants.items()}
         text += f"  [default: {_by_value(values, variants)}]"
     details: Any = {
         "type": kind,
@@ -213,16 +215,16 @@ def _param_option(variants: Mapping[str, Setting[Any]], flag: str, defaults: Map
         "show_default": default is not None,
         "metavar": "LIST" if hasattr(setting.kind, "__args__") else None,
         "help": text,
-        "callback": _checked(setting) if is_checked else None,
+        "callback": _checking_callback(setting) if is_checked else None,
     }
-    both = f"{flag}/--no-{flag[2:]}" if default is True else flag
-    return click.option(both, setting.name, **details)
+    declaration = f"{flag}/--no-{flag[2:]}" if default is True else flag
+    return click.option(declaration, setting.name, **details)
 
 
 def name_options(text: str, names: Mapping[str, str]) -> str:
-    """Return a setting's description with the names of options, by the params' names, instead of those of params.
+    """Return a setting's description with the names of params replaced by those of options.
 
-    A word is taken for a param's name if it has a capital letter or is followed by a value.
+    ``names`` maps params to options. A word is a param only if it has a capital letter or is followed by a value.
     """
 
     def name_option(word: re.Match[str]) -> str:
@@ -234,10 +236,12 @@ def name_options(text: str, names: Mapping[str, str]) -> str:
     return PARAM.sub(name_option, text)
 
 
-def _checked(setting: Setting[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return the callback of a param's option, which converts and checks the value as the setting declares."""
+def _checking_callback(setting: Setting[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return the callback of a param's option. It converts and checks the value by the setting's declaration."""
 
     def check(context: click.Context, option: click.Parameter, value: Any) -> Any:
+        if value is None:  # the option is not set
+            return None
         if isinstance(value, str) and hasattr(setting.kind, "__args__"):  # list[int], ...
             (kind,) = setting.kind.__args__
             base = click.types.convert_type(kind)
@@ -257,8 +261,8 @@ def _checked(setting: Setting[Any]) -> Callable[[click.Context, click.Parameter,
 
 
 @contextmanager
-def options_named() -> Iterator[None]:
-    """Replace the param that an error is about by the command's option: at the error's beginning, and stepSize."""
+def naming_options() -> Iterator[None]:
+    """Replace the param at the beginning of a ConfigError, and stepSize in a DivergedError, by the command's option."""
     options = {option.name: option.opts[0] for option in click.get_current_context().command.params}
     try:
         yield

@@ -1,4 +1,4 @@
-"""What trainings print when they end."""
+"""The results that several commands of ``ps2 train`` print in the same form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ps2.text_tables import Column
 if TYPE_CHECKING:
     from ps2.algorithms.training.record import TrainingHistory
 
-MAX_CLASSES_SHOWN = 10
+MAX_CLASSES_SHOWN = 10  # of more classes, the first nine and the last one are printed
 TITLES = {"auc": "AUC", "rmse": "RMSE", "mae": "MAE"}
 
 
@@ -28,10 +28,10 @@ def print_rows(rows: int, features: int, classes: Sequence[float] = ()) -> None:
 
 
 def print_history(history: TrainingHistory, steps: str, run: RunOptions, with_reason: bool = False) -> None:
-    """Print the pace, perhaps why the training ended, and a table: first step, last step, evenly spaced ones between.
+    """Print the pace, the reason of the end if ``with_reason``, and a table of the first, the last and other steps.
 
     Args:
-        steps: the noun for steps, in the plural.
+        steps: the plural noun for the training's steps, such as "iterations".
     """
     from ps2.algorithms.training.record import cells, thin, titles
 
@@ -44,15 +44,15 @@ def print_history(history: TrainingHistory, steps: str, run: RunOptions, with_re
 
 
 def print_pace(history: TrainingHistory, steps: str, run: RunOptions) -> None:
-    """Print the number of steps, and the time of a step; ``steps`` is the noun for them, in the plural."""
+    """Print the number of steps, and the time of a step; ``steps`` is the plural noun for the steps."""
     servers = run.servers or 2
-    where = "" if run.fleet else f" on {servers} server{'s' * (servers != 1)}"
+    location = "" if run.fleet else f" on {servers} server{'s' * (servers != 1)}"
     if history.placement is not None and history.placement.via == "local":
-        where = " in one worker"
+        location = " in one worker"
     total_s = sum(history.seconds)
-    # A restored training can have no steps left.
+    # A restored training that had already finished has no steps.
     step_ms = 1e3 * total_s / max(1, history.steps)
-    click.echo(f"{history.steps} {steps}{where} in {total_s:.1f} s, {step_ms:.1f} ms {history.words.a_step}")
+    click.echo(f"{history.steps} {steps}{location} in {total_s:.1f} s, {step_ms:.1f} ms {history.words.a_step}")
 
 
 def print_measures(measures: Mapping[str, Mapping[str, float]]) -> None:
@@ -77,7 +77,7 @@ def print_best(title: str, heading: str, best: Sequence[tuple[Any, Sequence[tupl
 
 
 def steps_record(history: TrainingHistory) -> list[dict[str, Any]]:
-    """Return all steps, for JSON and YAML. A loss of NaN becomes None, as JSON has no NaN."""
+    """Return all steps, for JSON and YAML. A loss of NaN becomes None, because JSON has no NaN."""
     from ps2.algorithms.training.record import by_step
 
     words = history.words

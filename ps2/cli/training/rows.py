@@ -31,8 +31,8 @@ FEATURES = click.option(
 )
 
 
-def one_file(text: str) -> tuple[Decorator, Decorator]:
-    """Return the options of a training on one file; ``text`` describes it."""
+def single_file_options(text: str) -> tuple[Decorator, Decorator]:
+    """Return the options of a training on a single file; ``text`` is the help about the file."""
     return click.option("--input", required=True, metavar="PATH", help=text), FEATURES
 
 
@@ -58,7 +58,7 @@ class RowsCommand(TrainingCommand[Rows]):
 
     Attributes:
         features: the number of features; None: the largest index in the files.
-        steps: the noun for steps, in the plural.
+        steps: the plural noun for the training's steps.
     """
 
     features: int | None
@@ -79,7 +79,7 @@ class RowsCommand(TrainingCommand[Rows]):
         features = self.features or max(libsvm.count_features(spark, path) for path in paths.values())
         rows = {name: libsvm.read(spark, path, features) for name, path in paths.items()}
         classes = self.classes(rows["train"])
-        frames = {name: each.classified(classes) if classes else each.frame for name, each in rows.items()}
+        frames = {name: table.classified(classes) if classes else table.frame for name, table in rows.items()}
         return Rows(len(rows["train"]), features, classes, frames)
 
     def fit(self, estimator: Any, data: Rows) -> Any:
@@ -96,10 +96,10 @@ class RowsCommand(TrainingCommand[Rows]):
 
 
 class PredictorCommand(RowsCommand):
-    """A command that trains a classification or a regression, and measures it on all rows."""
+    """A command that trains a classification or regression model, and measures its errors on all rows."""
 
     file_options: ClassVar[Sequence[Decorator]] = (
-        click.option("--input", required=True, metavar="FILE", help="LIBSVM file, folder or glob; .gz is fine."),
+        click.option("--input", required=True, metavar="FILE", help="LIBSVM file, folder or glob; can be .gz."),
         click.option("--test", metavar="FILE", help="LIBSVM file to measure the model on."),
         FEATURES,
     )
@@ -121,7 +121,7 @@ class LRCommand(PredictorCommand):
     """Train logistic regression, with Adam or FTSGD."""
 
     name, estimator, settings = "lr", "LogisticRegression", LogisticRegressionSettings
-    # The options of ftsgd are not set by default, because the estimator refuses them with the other solver.
+    # The options of ftsgd have no default, because the estimator refuses them with the other solver.
     defaults: ClassVar = {
         "maxIter": 200,
         "miniBatchFraction": 0.1,
@@ -174,7 +174,7 @@ class KMeansCommand(RowsCommand):
 
     name, estimator, settings = "kmeans", "KMeans", KMeansSettings
     steps, loader = "moves of the centres", "KMeansClusters"
-    file_options = one_file("LIBSVM file, folder or glob; labels are ignored.")
+    file_options = single_file_options("LIBSVM file, folder or glob; labels are ignored.")
     examples = """
     --input shoppers.libsvm.gz --k 100 --output model
     --input hdfs:///pages/part-* --features 100000 --k 1000 --init random --master yarn --output hdfs:///model
@@ -196,11 +196,11 @@ class KMeansCommand(RowsCommand):
 
 
 class DictionaryCommand(RowsCommand):
-    """Learn a dictionary of atoms, such that each row is nearly a sparse combination of atoms."""
+    """Learn a dictionary of atoms: each row is approximately a sparse combination of atoms."""
 
     name, estimator, settings = "dictionary", "DictionaryLearning", DictionarySettings
     steps, loader = "updates of the dictionary", "SparseCoder"
-    file_options = one_file("LIBSVM file, folder or glob; labels are ignored.")
+    file_options = single_file_options("LIBSVM file, folder or glob; labels are ignored.")
     examples = """
     --input patches.libsvm.gz --k 100 --alpha 0.5 --output model
     --input hdfs:///pages/part-* --features 20000 --k 200 --master yarn --output hdfs:///model
@@ -217,7 +217,7 @@ class MetricCommand(RowsCommand):
     name, estimator, settings = "metric", "MetricLearning", MetricSettings
     steps, loader = "steps of AdaGrad", "Metric"
     file_text = f"{LINES}; each label is a class."
-    file_options = one_file("LIBSVM file, folder or glob, with a class for each row.")
+    file_options = single_file_options("LIBSVM file, folder or glob, with a class for each row.")
     examples = """
     --input digits.libsvm.gz --rank 10 --output model
     --input hdfs:///pages/part-* --features 20000 --fraction 0.1 --master yarn --output hdfs:///model

@@ -1,4 +1,4 @@
-"""The run of a command of ``ps2 train`` in Spark: the session, the fleet, and status lines on stderr."""
+"""Runs a command of ``ps2 train`` in Spark: starts session and fleet, and prints status lines on stderr."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from ps2.logs import JSON, log_format
 if TYPE_CHECKING:
     from ps2.run.spark.session import Interrupt
 
+# The interval between two status lines.
 INTERVAL_S = 10.0
 
 
-def in_spark(name: str, run: RunOptions, interrupt: Interrupt, work: Callable[[Any, int], None]) -> None:
+def run_in_spark(name: str, run: RunOptions, interrupt: Interrupt, work: Callable[[Any, int], None]) -> None:
     """Call ``work`` with a Spark session and the number of workers; print status lines on stderr.
 
     The session and the fleet start before the call and end after it. ``name`` is the name of the Spark application.
@@ -54,10 +55,10 @@ def in_spark(name: str, run: RunOptions, interrupt: Interrupt, work: Callable[[A
 
 
 class StatusLines(logging.Handler):
-    """Prints a line every ten seconds: how long the command has run, and the newest message of its progress.
+    """Prints a line every ten seconds: the time since the command began, and the newest message of its progress.
 
-    The messages are those of ``ps2.algorithms.training.progress``. No line is printed while that module shows a live
-    line in a terminal, or if the log is JSON, which contains the messages.
+    The messages are log records of ``ps2.algorithms.training.progress``. No line is printed while that module shows a
+    live line in a terminal, or if the log is JSON: it contains the messages.
     """
 
     def __init__(self, command: str) -> None:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from ps2.algorithms.text.libsvm import LabelledRows
 
 CLASSES = ("binary", "multiclass")
-# The column that marks the rows to hold out.
-HELD_OUT = "held out"
+# The name of the column that marks the held-out rows.
+HELD_OUT_COLUMN = "held out"
 
 
 class TreesCommand(PredictorCommand):
-    """A command that trains trees; ``task`` is the kind of labels."""
+    """A command that trains trees; ``task`` says what labels are: two classes, several classes or numbers."""
 
     task: Literal["binary", "multiclass", "regression"]
     choice, steps = "task", "trees"
@@ -59,7 +59,7 @@ class TreesCommand(PredictorCommand):
         if self.task == "binary" and len(rows.counts) > 2:
             raise InputError(
                 f"{rows.path}: labels: expected two different values, got {rows.shown_labels}; "
-                "--task multiclass or --task regression takes more"
+                "--task multiclass and --task regression accept more"
             )
         return rows.classes(2 if self.task == "binary" else MAX_CLASSES)
 
@@ -69,7 +69,7 @@ class TreesCommand(PredictorCommand):
     def data_record(self, data: Rows, model: Any) -> dict[str, Any]:
         return {"rows": data.count, "features": data.features, "task": self.task, "classes": list(data.classes)}
 
-    def more_plots(self, data: Rows, model: Any) -> dict[str, Callable[[str], Any]]:
+    def extra_plots(self, data: Rows, model: Any) -> dict[str, Callable[[str], Any]]:
         return {"importances.png": model.plotImportances} if model.featureImportances.numNonzeros() else {}
 
 
@@ -134,8 +134,8 @@ class GBTCommand(TreesCommand):
         click.option(
             "--validation",
             type=FiniteRange(0, 1, min_open=True, max_open=True),
-            metavar="SHARE",
-            help="Hold out this share of the rows, and stop when their loss no longer improves.",
+            metavar="FRACTION",
+            help="Hold out this fraction of the rows, and stop when their loss no longer improves.",
         ),
         click.option(
             "--save-xgboost", "xgboost", metavar="FILE", help="Also write the model in xgboost's JSON format."
@@ -158,7 +158,7 @@ class GBTCommand(TreesCommand):
     def make_estimator(self) -> Any:
         if self.params["maxIter"] < 1:
             raise ConfigError(f"--trees: expected at least 1, got {self.params['maxIter']}")
-        held_out = {} if self.validation is None else {"validationIndicatorCol": HELD_OUT}
+        held_out = {} if self.validation is None else {"validationIndicatorCol": HELD_OUT_COLUMN}
         return self.new_estimator(defaults="xgboost", **held_out)
 
     def check_files(self) -> None:
@@ -176,7 +176,7 @@ class GBTCommand(TreesCommand):
 
         frame = data.frames["train"]
         if self.validation is not None:
-            frame = held_out(frame, self.validation, self.params["seed"], HELD_OUT)
+            frame = held_out(frame, self.validation, self.params["seed"], HELD_OUT_COLUMN)
         return estimator.fit(frame)
 
     def print_results(self, data: Rows, model: Any, measures: Any) -> None:
@@ -198,10 +198,10 @@ class GBTCommand(TreesCommand):
         }
 
     @property
-    def more_files(self) -> dict[str, str | None]:
+    def extra_files(self) -> dict[str, str | None]:
         return {"xgboost": self.xgboost}
 
-    def write_more_files(self, model: Any) -> Iterator[str]:
+    def write_extra_files(self, model: Any) -> Iterator[str]:
         if self.xgboost is not None:
             model.saveXGBoost(self.xgboost)
             yield f"wrote {self.xgboost}"

@@ -164,7 +164,7 @@ class SparkLauncher(Launcher):
         program_input = {
             "servers": self.servers,
             "memory_bytes": self._spec.memory_bytes,
-            "launcher": self._spec.binding.reached(self._server.address),
+            "launcher": self._spec.binding.advertised_address(self._server.address),
             "token": self._spec.token,
             "tls": asdict(self._spec.tls.current()) if self._spec.tls is not None else None,
             "tag": f"ps2-{uuid.uuid4().hex[:12]}",

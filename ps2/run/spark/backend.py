@@ -1,8 +1,8 @@
-"""The interface by which a driver uses Spark.
+"""The interface through which PS2 uses Spark in the driver.
 
 Two classes implement it: ``ClassicSpark`` has a SparkContext, and calls its Java process. ``ConnectSpark`` is a client
-of a Spark Connect server, and has only Spark's public API. Other packages use no private members of pyspark, and none
-that only one of the two has.
+of a Spark Connect server, and has only Spark's public API. Other packages use no private members of pyspark, and no
+members that only one of the two has.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class RowSource(Protocol):
         """The number of Spark partitions; None: unknown."""
 
     def repartition(self, partitions: int) -> RowSource:
-        """Return the same rows in another number of Spark partitions, by a shuffle."""
+        """Return the same rows in another number of Spark partitions; this needs a shuffle."""
 
     def job(self, work: Callable[[Any], int]) -> SparkJob:
-        """Return the job that calls ``work``, which can be pickled, with the rows of each Spark partition."""
+        """Return the job that calls ``work`` with the rows of each Spark partition; ``work`` is pickled."""
 
 
 class SparkJob(Protocol):
@@ -37,17 +37,17 @@ class SparkJob(Protocol):
         """The number of its tasks; None: unknown."""
 
     def run(self, tag: str) -> None:
-        """Run the job to its end, with a tag and the local properties of the thread that created the job."""
+        """Run the job and wait for its end. It gets a tag, and the local properties of the thread that created it."""
 
 
 class Broadcast(Protocol):
-    """A value that tasks share. A closure that holds it carries a reference to it, not the value."""
+    """A value that tasks share. A closure that contains this object is pickled without the value."""
 
     @property
     def value(self) -> Any: ...
 
     def unpersist(self) -> None:
-        """Let executors drop their copies, where Spark can do that."""
+        """Let executors drop their copies, if Spark supports that."""
 
 
 class CheckpointFiles(Protocol):
@@ -69,7 +69,7 @@ class CheckpointFiles(Protocol):
 
 
 class SparkBackend(Protocol):
-    """The Spark application of this driver. Two objects of the same application are equal."""
+    """The Spark application of this driver. Objects of the same application are equal."""
 
     @property
     def context(self) -> Any:
@@ -93,7 +93,7 @@ class SparkBackend(Protocol):
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The settings ``spark.driver.host`` and ``spark.driver.bindAddress`` for this driver's host."""
+        """The settings of this driver's addresses: ``spark.driver.host`` and ``spark.driver.bindAddress``, if set."""
 
     @property
     def shares_host(self) -> bool:
@@ -103,22 +103,22 @@ class SparkBackend(Protocol):
         """Return a setting of the application."""
 
     def is_stopped(self) -> bool:
-        """Return whether the application is over, or out of reach for good."""
+        """Return whether the application has ended, or can no longer be reached."""
 
     def end_reason(self) -> str:
         """Return the reason for the application's end, for a message."""
 
     def calling(self) -> AbstractContextManager[None]:
-        """Raise StoppedError instead of Spark's error if the application is over."""
+        """In the with-block, raise StoppedError instead of Spark's error if the application has ended."""
 
     def check_alive(self) -> None:
-        """Raise StoppedError if the application has ended or is unreachable, and no other call would report that."""
+        """Raise StoppedError if the application has ended or is unreachable, unless other calls report that anyway."""
 
     def configure_python(self) -> None:
-        """Let tasks on this host run with this process's Python; raise ConfigError if they cannot."""
+        """Let tasks on this host run with this process's Python; raise ConfigError if that is impossible."""
 
     def start_python(self, access: str) -> threading.Thread | None:
-        """Start a local application's Python workers, once for each application; return the thread that waits."""
+        """Start a local application's Python workers, once per application; return the thread that waits for it."""
 
     def python_error(self, message: str) -> ConfigError | None:
         """Return an error if tasks failed because of their Python interpreter, according to Spark's message."""
@@ -126,13 +126,13 @@ class SparkBackend(Protocol):
     # -- the fleet in tasks --------------------------------------------------------------------------------------------
 
     def set_access(self, access: str) -> None:
-        """Give the tasks of later jobs the sealed secrets of fleets."""
+        """Give the tasks of later jobs the encrypted access to fleets (``ps2.client.fleet.seal``)."""
 
     def set_fleet(self, fleet: str | None) -> None:
         """Set the fleet (a ``FleetRef`` as text) of this thread's later jobs, for closures without a handle."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the fleet's rollbacks, for this thread's later jobs."""
+        """Set the number of the fleet's rollbacks for this thread's later jobs."""
 
     def mark_stopped(self, fleet_id: str) -> None:
         """Tell the tasks of later jobs that a fleet was stopped."""
@@ -157,9 +157,9 @@ class SparkBackend(Protocol):
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
     def row_source(self, data: Any) -> RowSource:
-        """Return rows for workers; shuffles can run here. Raise ConfigError for data of another application."""
+        """Return rows for workers; shuffles may run. Raise ConfigError for data of another application."""
 
-    def numbered(self, partitions: int) -> RowSource:
+    def numbered_rows(self, partitions: int) -> RowSource:
         """Return a source whose n-th Spark partition has a single row: n."""
 
     def cancel_jobs(self, tag: str) -> None:
@@ -178,7 +178,7 @@ class SparkBackend(Protocol):
         """
 
     def job_tag(self, tag: str) -> AbstractContextManager[None]:
-        """Give the jobs that this thread starts inside a ``with`` block a tag."""
+        """Give a tag to the jobs that this thread starts in the with-block."""
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
@@ -193,17 +193,17 @@ class SparkBackend(Protocol):
     def with_fixed_plan(self, frame: Any) -> tuple[Any, int | None]:
         """Return a DataFrame of the same rows with a fixed number of Spark partitions, and that number.
 
-        Shuffles can run here. None: the number is unknown, and the DataFrame is unchanged.
+        Shuffles may run. None: the number is unknown, and the DataFrame is unchanged.
         """
 
     def set_partitions(self, frame: Any, partitions: int) -> None:
         """Declare a DataFrame's number of Spark partitions, so that ``row_source`` does not shuffle it again."""
 
     def estimated_bytes(self, frame: Any) -> int:
-        """Return the size that Spark's optimizer estimates for a DataFrame, often too large."""
+        """Return the size in bytes that Spark's optimizer estimates for a DataFrame, which is often too large."""
 
     def broadcast(self, value: Any) -> Broadcast:
-        """Share a value with tasks. It travels once to each executor."""
+        """Share a value with tasks. Spark sends it once to each executor."""
 
     def progress_bar_hider(self) -> Callable[[], None]:
         """Return a function that hides Spark's own progress bar, which would overwrite a line in the terminal."""

@@ -1,6 +1,6 @@
-"""The Spark application of this process, found by objects of pyspark; and Spark's task slots.
+"""Finds the Spark application of this process, and counts Spark's task slots.
 
-A Spark job without a free slot waits forever, which only the driver's log reports.
+A Spark job without a free slot waits forever; only the driver's log reports that.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def active_backend() -> SparkBackend | None:
 
 
 def active_session() -> Any:
-    """Return this process's SparkSession; without one, start one that has a SparkContext."""
+    """Return this process's SparkSession; if there is none, start one with a SparkContext."""
     from pyspark.sql import SparkSession
 
     if "pyspark.sql.connect.session" in sys.modules and (backend := active_backend()) is not None:
@@ -61,15 +61,15 @@ def active_session() -> Any:
 def with_python(source: T) -> T:
     """Let later Python functions of a SparkSession or a DataFrame run with this process's Python; return the argument.
 
-    PS2 calls this for all Python in tasks outside of ``ps.run``, as there may be no PS2Context: for each DataFrame that
-    Python functions read, and each SparkSession that makes a DataFrame of Python objects.
+    PS2 calls this for all Python functions in tasks outside of ``ps.run``, because there may be no PS2Context: for each
+    DataFrame that they read, and each SparkSession that makes a DataFrame of Python objects.
     """
     backend_of(source).configure_python()
     return source
 
 
 def in_one_wave(frame: Any) -> Any:
-    """Coalesce a DataFrame for Python tasks to at most as many partitions as Spark has slots, if that is known.
+    """Coalesce a DataFrame for Python tasks to at most one partition for each task slot, if their number is known.
 
     A Python task takes some hundredths of a second even for few rows, so thousands of small tasks take minutes.
     """
@@ -78,6 +78,7 @@ def in_one_wave(frame: Any) -> Any:
     return frame if slots is None else frame.coalesce(slots)
 
 
+# The interval in which ``wait_for_slots`` counts free slots.
 POLL_S = 0.2
 
 
@@ -117,19 +118,19 @@ def count_executors(spark: SparkBackend) -> int:
 
 
 def cores_each(spark: SparkBackend, tasks: int) -> int:
-    """Return the number of cores of each task if ``tasks`` tasks share the cluster."""
+    """Return the number of cores for each of ``tasks`` concurrent tasks that share the cluster."""
     return max(1, spark.total_slots() // tasks) * int(spark.setting("spark.task.cpus") or "1")
 
 
 def cores_of_one(spark: SparkBackend) -> int:
-    """Return the number of cores of a task that runs alone in its process."""
+    """Return the number of cores that a task may use if it is the only task of its executor."""
     if spark.is_local:
         return spark.total_slots() * int(spark.setting("spark.task.cpus") or "1")
     return int(spark.setting("spark.executor.cores") or "1")
 
 
 def max_slots(spark: SparkBackend) -> int | None:
-    """Return the maximum number of slots that Spark can get; None: unknown."""
+    """Return the maximum number of slots that Spark can have; None: unknown."""
     if spark.is_local:
         return spark.total_slots()
     executors = spark.setting("spark.dynamicAllocation.maxExecutors")

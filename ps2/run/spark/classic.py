@@ -1,4 +1,4 @@
-"""Spark with a SparkContext in this process, through PySpark's public API and, where that has no call, Spark's JVM."""
+"""Spark with a SparkContext in this process, through PySpark's public API and, where it lacks a call, the JVM."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ps2.run.spark.frames import RANK_SCHEMA, map_in_arrow, rank_of_batches
 T = TypeVar("T")
 
 MAX_TASKS = 2**31 - 1
-# Spark shows its progress bar again half a second after it was hidden.
+# The interval in which Spark's progress bar is hidden. Spark shows it again half a second after it was hidden.
 BAR_INTERVAL_S = 0.3
-# The maximum number of ids of stopped fleets, which Spark sends with every task.
+# The maximum number of ids of stopped fleets. Spark sends the ids with every task.
 MAX_STOPPED_IDS = 50
 
 
@@ -33,7 +33,7 @@ def active_context() -> Any:
 
 
 def _unless_stopping(default: Any) -> Callable[[Callable[[Any, str], T]], Callable[[Any, str], T]]:
-    """Let a query of Spark return ``default`` if the SparkContext is stopped or stopping."""
+    """Decorate a query of Spark: it returns ``default`` if the SparkContext is stopped or stopping."""
 
     def decorate(query: Callable[[Any, str], T]) -> Callable[[Any, str], T]:
         @functools.wraps(query)
@@ -85,14 +85,14 @@ class ClassicSpark:
         return self.master.startswith("local")
 
     def setting(self, name: str) -> str | None:
-        """Return a setting of the application. ``SparkContext.getConf`` would copy all of them: 10 ms."""
+        """Return a setting of the application. ``SparkContext.getConf`` would copy all settings, which takes 10 ms."""
         value: str | None = self.context._conf.get(name, None)
         return value
 
     def is_stopped(self) -> bool:
         """Return whether the SparkContext was stopped, or its Java process has ended.
 
-        The first call can fail, because a Ctrl-C inside a call to Java closes that connection. py4j then opens another.
+        The first call can fail, because Ctrl-C within a call to Java closes the connection. py4j then opens another.
         """
         from py4j.protocol import Py4JError
 
@@ -112,7 +112,7 @@ class ClassicSpark:
             yield
         except PS2Error:
             raise
-        except Exception as error:  # py4j and the operating system raise different errors if Java has ended
+        except Exception as error:  # if Java has ended, py4j and the operating system raise different errors
             if self.is_stopped():
                 raise StoppedError(self.end_reason()) from None
             if (python_error := self.python_error(str(error))) is not None:
@@ -120,7 +120,7 @@ class ClassicSpark:
             raise
 
     def check_alive(self) -> None:
-        """Do nothing: py4j raises at once if Java has ended."""
+        """Do nothing: if Java has ended, py4j raises an error at once."""
 
     def configure_python(self) -> None:
         interpreter.save_address_space(self.context)
@@ -161,7 +161,7 @@ class ClassicSpark:
         return int(self._scala.taskScheduler().maxTaskFailures()) > 1
 
     def running_tasks(self) -> list[int]:
-        """Return the number of running tasks of each executor, from the scheduler; the status tracker can be late."""
+        """Return the number of running tasks of each executor, from the scheduler. The status tracker may be late."""
         running = self._scala.taskScheduler().runningTasksByExecutors().values().mkString(" ")
         return list(map(int, running.split()))
 
@@ -173,7 +173,7 @@ class ClassicSpark:
             return DataFrameRows(self, *with_fixed_plan(data))
         return RddRows(self, data, data.getNumPartitions())
 
-    def numbered(self, partitions: int) -> RddRows:
+    def numbered_rows(self, partitions: int) -> RddRows:
         return RddRows(self, self.context.parallelize(range(partitions), partitions), partitions)
 
     def cancel_jobs(self, tag: str) -> None:
@@ -185,7 +185,7 @@ class ClassicSpark:
         infos = [tracker.getJobInfo(job) for job in scala.statusTracker().getJobIdsForTag(tag)]
         jobs = [job for job in infos if job is not None and job.status == "RUNNING"]
         stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
-        # From the scheduler, as the tracker's count is as old as the stage's last event.
+        # From the scheduler, because the tracker's count is as old as the stage's last event.
         scheduler = scala.taskScheduler()
         sets = [scheduler.taskSetManagerForAttempt(s.stageId, s.currentAttemptId) for s in stages if s is not None]
         return len(jobs), sum(tasks.get().runningTasks() for tasks in sets if tasks.isDefined())
@@ -209,7 +209,7 @@ class ClassicSpark:
     def job_tag(self, tag: str) -> Iterator[None]:
         """Give the jobs that this thread starts a tag.
 
-        Threads of pyspark.ml's validators share one object of local properties, so this thread gets its own copy.
+        Threads of pyspark.ml's validators share an object of local properties, so this thread replaces it by a copy.
         """
         scala = self._scala
         scala.setLocalProperties(scala.getLocalProperties().clone())
@@ -230,20 +230,20 @@ class ClassicSpark:
         return with_fixed_plan(frame)
 
     def set_partitions(self, frame: Any, partitions: int) -> None:
-        """Do nothing: Java knows the number."""
+        """Do nothing: Spark's Java process has the number."""
 
     def estimated_bytes(self, frame: Any) -> int:
-        """Return the size of a DataFrame by Spark's optimizer, which is exact for a cached one."""
+        """Return the size that Spark's optimizer estimates, which is exact for a cached DataFrame."""
         return int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
 
     def broadcast(self, value: Any) -> Broadcast:
         return cast(Broadcast, self.context.broadcast(value))
 
     def progress_bar_hider(self) -> Callable[[], None]:
-        shown = self._scala.progressBar()
-        if not shown.isDefined():
+        option = self._scala.progressBar()
+        if not option.isDefined():
             return lambda: None
-        bar, hidden_s = shown.get(), 0.0
+        bar, hidden_s = option.get(), 0.0
 
         def hide() -> None:
             nonlocal hidden_s
@@ -271,7 +271,7 @@ def failed_tasks(spark_context: Any, jobs: Iterable[int]) -> Iterator[tuple[int,
 
 
 def _tasks(spark_context: Any, jobs: Iterable[int], num_tasks: Callable[[Any], int]) -> Iterator[Any]:
-    """Yield Java's records of the tasks of these jobs, of the stages for which ``num_tasks`` is not 0."""
+    """Yield Java's records of the tasks in those stages of the jobs for which ``num_tasks`` is not 0."""
     tracker = spark_context.statusTracker()
     infos = [tracker.getJobInfo(job) for job in jobs]
     for stage in (stage for info in infos if info is not None for stage in info.stageIds):
@@ -283,13 +283,13 @@ def _tasks(spark_context: Any, jobs: Iterable[int], num_tasks: Callable[[Any], i
 
 
 class RddJob:
-    """A job over an RDD whose closure is pickled, because PySpark records its broadcast variables for this thread."""
+    """A job over an RDD. Its closure is pickled now: PySpark records the broadcast variables for this thread."""
 
     def __init__(self, spark: ClassicSpark, rdd: Any) -> None:
         self._spark, self._rdd = spark, rdd
         self.tasks = int(rdd._jrdd.getNumPartitions())  # ``_jrdd`` pickles the closure
         scala = spark._scala
-        self._properties = scala.getLocalProperties().clone()  # pool, job group, description
+        self._properties = scala.getLocalProperties().clone()  # scheduler pool, job group, description
 
     def run(self, tag: str) -> None:
         self._spark._scala.setLocalProperties(self._properties)
@@ -299,7 +299,7 @@ class RddJob:
 
 @dataclass(frozen=True)
 class RddRows:
-    """An RDD."""
+    """The rows of an RDD."""
 
     spark: ClassicSpark
     rdd: Any
@@ -315,7 +315,7 @@ class RddRows:
 
 @dataclass(frozen=True)
 class DataFrameRows:
-    """A DataFrame whose plan is fixed."""
+    """The rows of a DataFrame whose plan is fixed (``with_fixed_plan``)."""
 
     spark: ClassicSpark
     frame: Any
@@ -329,32 +329,32 @@ class DataFrameRows:
 
 
 def repartition_by_record(rdd: Any, partitions: int) -> Any:
-    """Return an RDD whose records are distributed one by one.
+    """Shuffle an RDD into another number of partitions, and distribute its records one by one.
 
-    ``RDD.repartition`` distributes batches of ten records, so a few records would all go to one partition. The shuffle
-    is the same, so Spark knows that its result depends on the records' order.
+    ``RDD.repartition`` distributes batches of ten records, so a few records would all be in one partition. The shuffle
+    is that of ``RDD.repartition``, so Spark knows that its result depends on the records' order.
     """
     from pyspark import RDD, serializers
 
     untyped: Any = serializers
-    singly = rdd._reserialize(untyped.BatchedSerializer(untyped.CPickleSerializer(), 1))
-    shuffled = singly._jrdd.coalesce(partitions, True)
-    return RDD(shuffled, singly.ctx, singly._jrdd_deserializer)
+    single_records = rdd._reserialize(untyped.BatchedSerializer(untyped.CPickleSerializer(), 1))
+    shuffled = single_records._jrdd.coalesce(partitions, True)
+    return RDD(shuffled, single_records.ctx, single_records._jrdd_deserializer)
 
 
 def with_fixed_plan(frame: Any) -> tuple[Any, int]:
     """Return a DataFrame of the same rows with a fixed plan, and its number of Spark partitions.
 
     With adaptive execution, the number of partitions is known only after the plan's shuffles have run. Another plan
-    over the same data, such as ``mapInArrow``, would run them again. So the result builds on the rows of the executed
-    plan, as ``DataFrame.localCheckpoint`` does, but stores nothing.
+    over the same data, such as ``mapInArrow``, would run them again. So the returned DataFrame reads the rows of the
+    executed plan, as after ``DataFrame.localCheckpoint``, but nothing is stored.
     """
     from pyspark.sql import DataFrame
 
     rows = frame._jdf.queryExecution().toRdd()
     session = frame.sparkSession
-    same = session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False)
-    return DataFrame(same, session), rows.getNumPartitions()
+    java_frame = session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False)
+    return DataFrame(java_frame, session), rows.getNumPartitions()
 
 
 def import_folders(spark_context: Any) -> list[str]:

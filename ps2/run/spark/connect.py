@@ -1,7 +1,8 @@
 """Spark as a client of a Spark Connect server: no SparkContext, no Java process, and no RDD.
 
-Other means replace the SparkContext. Files of the session ("artifacts") bring tasks the access to the fleet, and large
-values. Tags name jobs, and carry the fleet's epoch to their tasks. The server's progress reports tell which jobs wait.
+What a SparkContext would do is done otherwise. Tasks get the access to the fleet, and large values, as files of the
+session ("artifacts"). They get the fleet's epoch in a tag of their job. Tags also identify jobs, and the server's
+progress reports contain the jobs' numbers of running tasks.
 """
 
 from __future__ import annotations
@@ -28,22 +29,23 @@ from ps2.run.spark.frames import RANK_SCHEMA, map_in_arrow, rank_of_batches
 from ps2.run.spark.relayed_batches import RelayedQuery
 from ps2.version import __version__
 
-# The oldest version of Spark Connect with tags, files of a session and progress reports.
-OLDEST = (4, 0)
+# The oldest supported version of Spark Connect, with tags, files of a session and progress reports.
+OLDEST_VERSION = (4, 0)
 DRIVER_HOST = "spark.driver.host"
-# The server counts as lost after this time without an answer.
+# The server is considered lost after this time without an answer.
 LOST_S = 5.0
 RETRY_S = 0.25
 # The time for which the number of task slots is cached.
 SLOTS_S = 10.0
 MAX_STOPPED_IDS = 50
-# More rows than any cluster has cores.
-MANY = 1 << 20
-UNKNOWN_BYTES = 1 << 62
+# A number of rows that exceeds the cores of any cluster.
+MANY_ROWS = 1 << 20
+UNKNOWN_BYTES = 1 << 62  # the size of a DataFrame if the server has no estimate
 STATISTICS = re.compile(r"Statistics\(sizeInBytes=([\d.]+(?:E\+?\d+)?) (\w+)")
 UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
 # The server's error for a session that was released or forgotten.
 SESSION_ENDED = re.compile(r"INVALID_HANDLE\.SESSION_(?:CLOSED|CHANGED|NOT_FOUND)")
+# Master URLs of local mode; the group is the number of threads, or "*".
 LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 _backends: weakref.WeakKeyDictionary[Any, ConnectSpark] = weakref.WeakKeyDictionary()
@@ -67,18 +69,18 @@ class ConnectSpark:
         self._settings: dict[str, str | None] = {}
         self._shared: dict[str, Any] = {"access": None, "fleet": None, "stopped": []}
         self._partitions: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._slots: tuple[float, int] | None = None
+        self._slots: tuple[float, int] | None = None  # the time of the last count, and the number of task slots
         self.jobs = _RunningJobs(session)
-        self._silent_since_s: float | None = None
-        self._reached_s = -math.inf
+        self._silent_since_s: float | None = None  # since when the server does not answer; None: it does
+        self._reached_s = -math.inf  # the time of its last answer
         self._watch = CallWatch(self.check_alive)
-        self._end: str | None = None
+        self._end_reason: str | None = None  # why the session has ended, if PS2 has closed it
 
     @property
     def session(self) -> Any:
         session = self._session()
         if session is None:
-            raise StoppedError("the SparkSession is gone")
+            raise StoppedError("the SparkSession was deleted")
         return session
 
     @property
@@ -95,9 +97,9 @@ class ConnectSpark:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Return this host's address for Spark's cluster: its address in the connection to the Connect server.
+        """The address by which executors reach this host: its own address in the connection to the Connect server.
 
-        If the server is on this host, its setting is the address for executors, unless the connection is a tunnel.
+        If the server is on this host, the address is the server's setting, unless the connection is a tunnel.
         """
         address = local_address(self._endpoint)
         if is_loopback(address):
@@ -117,15 +119,15 @@ class ConnectSpark:
 
     def is_stopped(self) -> bool:
         session = self._session()
-        return self._end is not None or session is None or bool(session.is_stopped)
+        return self._end_reason is not None or session is None or bool(session.is_stopped)
 
     def end_reason(self) -> str:
-        return self._end or "the SparkSession was stopped"
+        return self._end_reason or "the SparkSession was stopped"
 
     def check_alive(self) -> None:
         """Raise StoppedError if the server has not answered for ``LOST_S``. Its client would retry for ten minutes."""
-        if self._end is not None:
-            raise StoppedError(self._end)
+        if self._end_reason is not None:
+            raise StoppedError(self._end_reason)
         if is_reachable(self._endpoint):
             self._reached_s, self._silent_since_s = time.monotonic(), None
             return
@@ -133,7 +135,7 @@ class ConnectSpark:
         if time.monotonic() - self._silent_since_s > LOST_S:
             self._close(
                 f"the Spark Connect server at {self._endpoint} has not answered for {LOST_S:.0f} s: it has ended, or "
-                "is out of reach"
+                "cannot be reached"
             )
             raise StoppedError(self.end_reason())
 
@@ -142,12 +144,12 @@ class ConnectSpark:
         """Raise StoppedError instead of Spark's error if the session is over, or the server is lost during a call."""
         self._wait_until_reachable()
         try:
-            with self._watch.on():
+            with self._watch.watching():
                 yield
         except PS2Error:
             raise
         except Exception as error:  # the error of a closed client depends on the call
-            if self._end is None and SESSION_ENDED.search(str(error)) is not None:
+            if self._end_reason is None and SESSION_ENDED.search(str(error)) is not None:
                 self._close(
                     f"the session at the Spark Connect server {self._endpoint} has ended: it was stopped, or the "
                     "server has released it"
@@ -158,14 +160,14 @@ class ConnectSpark:
 
     def _close(self, reason: str) -> None:
         """Record the reason for the session's end, and close its client, which ends calls that wait for the server."""
-        self._end = reason
+        self._end_reason = reason
         session = self._session()
         if session is not None:
             session.client.close()
 
     def _wait_until_reachable(self) -> None:
         """Wait until the server accepts connections; raise StoppedError after ``LOST_S``, or if the session is over."""
-        while self._end is not None or time.monotonic() - self._reached_s > WATCH_S:
+        while self._end_reason is not None or time.monotonic() - self._reached_s > WATCH_S:
             self.check_alive()
             if self._silent_since_s is not None:
                 time.sleep(RETRY_S)
@@ -257,7 +259,7 @@ class ConnectSpark:
         from pyspark.sql import functions as F
 
         with self.calling():
-            cores = self.session.range(MANY).select(F.spark_partition_id().alias("part")).distinct().count()
+            cores = self.session.range(MANY_ROWS).select(F.spark_partition_id().alias("part")).distinct().count()
         return max(1, int(cores) // self._cpus)
 
     @property
@@ -267,11 +269,11 @@ class ConnectSpark:
     def row_source(self, data: Any) -> ConnectRows:
         return ConnectRows(self, data, self._partitions.get(data))
 
-    def numbered(self, partitions: int) -> ConnectRows:
+    def numbered_rows(self, partitions: int) -> ConnectRows:
         return ConnectRows(self, self.session.range(0, partitions, 1, partitions), partitions)
 
     def cancel_jobs(self, tag: str) -> None:
-        with suppress(StoppedError), self.calling():  # the jobs of a session end with it
+        with suppress(StoppedError), self.calling():  # the jobs of a session end with the session
             self.session.interruptTag(tag)
 
     def running_jobs_and_tasks(self, tag: str) -> tuple[int, int]:
@@ -288,7 +290,7 @@ class ConnectSpark:
         session = self.session
         session.addTag(tag)
         try:
-            with self.jobs.under(tag):
+            with self.jobs.counting(tag):
                 yield
         finally:
             session.removeTag(tag)
@@ -306,7 +308,7 @@ class ConnectSpark:
         self._partitions[frame] = partitions
 
     def estimated_bytes(self, frame: Any) -> int:
-        """Return the size by the server's optimizer, read from the explanation of the plan."""
+        """Return the size that the server's optimizer estimates, which is in the explanation of the plan."""
         match = STATISTICS.search(frame._explain_string(mode="cost"))
         if match is None or match[2] not in UNITS:
             return UNKNOWN_BYTES
@@ -314,7 +316,7 @@ class ConnectSpark:
 
     def broadcast(self, value: Any) -> BroadcastFile:
         with tempfile.TemporaryDirectory() as folder:
-            shared = BroadcastFile.written(Path(folder), f"ps2-shared-{uuid.uuid4().hex}", value)
+            shared = BroadcastFile.write(Path(folder), f"ps2-shared-{uuid.uuid4().hex}", value)
             with self.calling():
                 self.session.addArtifact(f"{folder}/{shared.name}", file=True)
         return shared
@@ -324,13 +326,13 @@ class ConnectSpark:
 
     @property
     def _endpoint(self) -> str:
-        """The server's ``host:port``, or the host of a builder without an endpoint."""
+        """The server's ``host:port``, or only its host if the client's builder has no endpoint."""
         builder = self.session.client._builder
         return str(getattr(builder, "endpoint", builder.host))
 
 
 class ConnectRows:
-    """A DataFrame. The number of its Spark partitions is known only if PS2 has made them."""
+    """The rows of a DataFrame. The number of partitions is known only if PS2 has set it."""
 
     def __init__(self, spark: ConnectSpark, frame: Any, partitions: int | None) -> None:
         self._spark, self._frame, self.partitions = spark, frame, partitions
@@ -354,14 +356,14 @@ class ConnectJob:
     def run(self, tag: str) -> None:
         session = self._spark.session
         session.clearTags()
-        for each in (*self._tags, tag):
-            session.addTag(each)
-        with self._spark.jobs.under(tag), self._spark.calling():
+        for job_tag in (*self._tags, tag):
+            session.addTag(job_tag)
+        with self._spark.jobs.counting(tag), self._spark.calling():
             self._frame.collect()
 
 
 class _RunningJobs:
-    """The number of running tasks of each job, from the server's reports, by the tag of the job's thread."""
+    """The number of running tasks by the tag of the job, from the server's progress reports."""
 
     def __init__(self, session: Any) -> None:
         self._local = threading.local()
@@ -369,7 +371,8 @@ class _RunningJobs:
         session.registerProgressHandler(self._report)
 
     @contextmanager
-    def under(self, tag: str) -> Iterator[None]:
+    def counting(self, tag: str) -> Iterator[None]:
+        """Count the tasks of the jobs that this thread starts in the with-block."""
         self._local.tag = tag
         try:
             yield
@@ -378,6 +381,7 @@ class _RunningJobs:
             self._tasks.pop(tag, None)
 
     def counts(self, tag: str) -> tuple[int, int]:
+        """Return the number of running jobs with a tag, and of their running tasks."""
         tasks = self._tasks.get(tag)
         return (0, 0) if tasks is None else (1, tasks)
 
@@ -392,16 +396,16 @@ class _RunningJobs:
 def _is_local_host(host: str) -> bool:
     with suppress(OSError):
         family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as trial:
-            trial.bind(address)
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
             return True
     return False
 
 
 def _check_version(session: Any) -> None:
     version = tuple(int(part) for part in re.findall(r"\d+", str(session.version))[:2])
-    if version < OLDEST:
+    if version < OLDEST_VERSION:
         raise ConfigError(
-            f"Spark Connect {session.version}: PS2 needs a server of Spark {OLDEST[0]}.{OLDEST[1]} or later; with an "
-            "older server, make the SparkSession without remote()"
+            f"Spark Connect {session.version}: PS2 needs a server of Spark {'.'.join(map(str, OLDEST_VERSION))} or "
+            "later; with an older server, make the SparkSession without remote()"
         )

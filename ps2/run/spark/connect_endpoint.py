@@ -1,4 +1,4 @@
-"""Checks that a Spark Connect server is reachable. Its client would retry calls to a lost server for ten minutes."""
+"""Checks that a Spark Connect server is reachable. Spark's client would retry calls to a lost one for ten minutes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_reachable(endpoint: str) -> bool:
 
 
 def local_address(endpoint: str) -> str:
-    """Return the address from which this host reaches the server."""
+    """Return the local address of a connection from this host to the server; "localhost" if it is unknown."""
     try:
         with socket.create_connection(split_address(endpoint, "remote"), CONNECT_S) as connection:
             return str(connection.getsockname()[0])
@@ -36,18 +36,18 @@ def local_address(endpoint: str) -> str:
 
 
 class CallWatch:
-    """Checks that the server is reachable during calls, in a thread."""
+    """Checks in a thread, while calls run, that the server is reachable."""
 
     def __init__(self, check: Callable[[], None]) -> None:
-        """``check`` ends all calls and raises StoppedError if the server is lost."""
+        """If the server is lost, ``check`` has to end all calls and raise StoppedError."""
         self._check = check
         self._lock = threading.Lock()
         self._calls = 0
         self._stopped = threading.Event()
 
     @contextmanager
-    def on(self) -> Iterator[None]:
-        """Check until the with-block ends."""
+    def watching(self) -> Iterator[None]:
+        """Check the server every ``WATCH_S`` until the with-block ends."""
         with self._lock:
             self._calls += 1
             if self._calls == 1:

@@ -1,4 +1,4 @@
-"""Data in the driver's memory as a source of rows. Each worker gets its part as a broadcast value."""
+"""Data in the driver's memory as the rows of a run. Each worker gets its rows as a broadcast value."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class LocalData(ABC):
 
     @abstractmethod
     def serialized(self, begin: int, end: int) -> bytes:
-        """Return the rows in [begin, end), in a form for ``read``."""
+        """Return the rows in [begin, end) as bytes for ``read``."""
 
     @staticmethod
     @abstractmethod
     def read(part: bytes) -> Iterable[Any]:
-        """Return the rows of a serialized part."""
+        """Return the rows that ``serialized`` has encoded."""
 
     def parts(self, count: int) -> list[bytes]:
-        """Return the rows as ``count`` serialized parts of equal sizes, in order."""
+        """Return the rows as ``count`` serialized parts of (nearly) equal numbers of rows, in order."""
         bounds = [len(self) * part // count for part in range(count + 1)]
         return [self.serialized(bounds[part], bounds[part + 1]) for part in range(count)]
 
@@ -53,16 +53,16 @@ class DriverRows:
         shared = [self.spark.broadcast(part) for part in self.data.parts(self.partitions)]
         read = self.data.read
 
-        def work_on_part(numbers: Iterator[Any]) -> int:
+        def work_on_part(numbered_rows: Iterator[Any]) -> int:
             from pyspark import TaskContext
 
             context = TaskContext.get()
             assert context is not None
-            for _ in numbers:  # Spark keeps a Python worker only if it has read all its rows
+            for _ in numbered_rows:  # Spark reuses a Python worker only if it has read all its rows
                 pass
             return work(_rows_of(read, shared[context.partitionId()]))
 
-        return DriverRowsJob(self.spark, self.spark.numbered(self.partitions).job(work_on_part), shared)
+        return DriverRowsJob(self.spark, self.spark.numbered_rows(self.partitions).job(work_on_part), shared)
 
 
 @dataclass(frozen=True)
@@ -87,5 +87,5 @@ class DriverRowsJob:
 
 
 def _rows_of(read: Callable[[bytes], Iterable[Any]], part: Broadcast) -> Iterator[Any]:
-    """Yield the rows of a part. A generator, so that reading begins where the task can report errors."""
+    """Yield the rows of a part. In a generator, reading begins when the task can report errors."""
     yield from read(part.value)

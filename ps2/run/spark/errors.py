@@ -1,4 +1,4 @@
-"""Parses Spark's error messages about a failed job: the failed task, and its Python error."""
+"""Parses Spark's error messages about failed jobs: the failed task, and its Python error."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ MAX_CHARS = 300
 CANCELLED = re.compile(
     r"^: org\.apache\.spark\.SparkException: (?:\[\w+\] )?(Job \d+ cancelled.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
 )
-# The text between the traceback of an error and the traceback of the error that it caused.
+# The text at the end of a traceback if the traceback of another error follows, which the first error caused.
 LED_TO = re.compile(
     r"\n\n(?:The above exception was the direct cause of the following exception|"
     r"During handling of the above exception, another exception occurred):\n\n\Z"
 )
+# A traceback; the group is its error line.
 RAISED = re.compile(r"^Traceback .*\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
 DISK_FULL = re.compile(r"java\.io\.IOException: (?:No space left on device|Disk quota exceeded)")
-# Spark's error for a row that a prediction's expression rejects; the group is the expression's reason.
+# Spark's error for a row that a model cannot predict; the group is the reason, a text of the model.
 FAULTY_ROW = re.compile(
     r"(?:\[USER_RAISED_EXCEPTION\]|java\.lang\.RuntimeException:) (column .*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
 )
+# The error line of a task that could not reach the driver; the group is the message.
 UNREACHED = re.compile(rf"^{UnreachableError.__module__}\.{UnreachableError.__name__}: (.*)", re.MULTILINE)
 
-# The texts of errors for lack of address space.
+# Texts of errors that lack of address space can cause.
 NO_ADDRESS_SPACE = re.compile(
     r"MemoryError|can't start new thread|error return without exception set|annot allocate memory|"
     r"failed to map segment|Python worker exited unexpectedly|Resource temporarily unavailable"
@@ -50,7 +52,7 @@ MIN_WORKER_MEMORY = "1g"
 
 
 def memory_advice(limit: str | None, message: str) -> str:
-    """Return advice for the error of a worker that can have died for lack of address space, or ""."""
+    """Return advice if a worker may have died for lack of address space, else "". ``limit``: the setting's value."""
     if limit is None or NO_ADDRESS_SPACE.search(message) is None:
         return ""
     return (
@@ -70,7 +72,7 @@ def failed_task(error: Exception | None) -> tuple[int | None, str]:
     text = str(error)
     match = re.search(r"Job aborted due to stage failure: [^\n]*", text)
     reason = match[0] if match else " ".join(text.split("\n")[:2])
-    # If a worker cannot even start, for example without NumPy, only the Python error has the reason.
+    # If a worker cannot start, for example without NumPy, only the Python error contains the reason.
     if raised := outermost_error(text):
         reason = f"{reason[: max(0, MAX_CHARS - len(raised) - 1)]} {raised}"
     task = re.search(r"Task (\d+) in stage \S+ failed", reason)
@@ -83,7 +85,7 @@ def failure_message(rank: int, clock: int, traceback: str) -> str:
 
 
 def outermost_error(text: str) -> str | None:
-    """Return the error line of the first traceback in a text, after the tracebacks of its causes."""
+    """Return the error line of the first traceback in a text, skipping the tracebacks of its causes; None: none."""
     last, text = None, text[max(0, text.find("Traceback")) :]
     for match in RAISED.finditer(text):
         if last is not None and not LED_TO.search(text[last.end() : match.start()]):
@@ -108,7 +110,7 @@ def error_class(name: str) -> type[PS2Error] | None:
 def worker_error(message: str) -> WorkerError:
     """Return the error that ends a run because a worker failed.
 
-    For errors of PS2 that are not faults of the worker's function, the traceback goes to the log.
+    If the worker's function is not at fault (transient and recovery errors of PS2), the traceback is only logged.
     """
     sentence = message.partition("\n")[0]
     match = re.fullmatch(r"(run: rank \d+ failed in clock \d+: )(\S+): (.*)", sentence)
@@ -121,9 +123,9 @@ def worker_error(message: str) -> WorkerError:
 
 @contextmanager
 def plain_job_errors() -> Iterator[None]:
-    """Raise an error of PS2 from a task of a Spark job as one sentence; the traceback goes to the log.
+    """Raise a PS2 error of a Spark job's task with its message only, and log the traceback.
 
-    A row that cannot be predicted becomes an InputError, a full disk of Spark a SpillError.
+    A row that a model cannot predict raises InputError, a full disk of Spark SpillError.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

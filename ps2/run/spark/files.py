@@ -1,4 +1,4 @@
-"""Files as Spark reads them, through Hadoop or, in a driver without Java, through fsspec; broadcast values in files."""
+"""Files that Spark reads, through Hadoop or (in a driver without Java) fsspec; broadcast values in files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ps2.storage.files import recovery_errors, resolve_url
 
 
 def escaped(path: str) -> str:
-    """Return a Hadoop pattern that matches only this path. Commas are escaped too, as they would separate paths."""
+    """Return a Hadoop glob pattern that matches only this path. An unescaped comma would separate two paths."""
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", path).replace(",", r"{\,}")
 
 
@@ -26,7 +26,7 @@ def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
     location = jvm.org.apache.hadoop.fs.Path(path)
     system = location.getFileSystem(spark_context._jsc.hadoopConfiguration())
     if not path.isascii() and system.getUri().getScheme() == "file":
-        # In the locale C, Python encodes paths in UTF-8, but Java does not find such a file.
+        # In the locale C, Python encodes paths in UTF-8, but Java uses another encoding and does not find the file.
         encoding = jvm.java.lang.System.getProperty("sun.jnu.encoding")
         net = jvm.java.net
         if encoding is not None and net.URLDecoder.decode(net.URLEncoder.encode(path, encoding), encoding) != path:
@@ -96,7 +96,7 @@ class ClientFiles:
         return content.decode()
 
     def delete(self, path: str) -> bool:
-        """Delete a file, and its checksum, which Hadoop writes next to files on local disks."""
+        """Delete a file, and the file with its checksum, which Hadoop writes on local disks."""
         fs, root = resolve_url(path)
         folder, _, name = root.rpartition("/")
         with recovery_errors(path, "deleting"):
@@ -106,20 +106,20 @@ class ClientFiles:
             return not fs.exists(root)
 
 
-# The maximum number of broadcast values in the memory of one Python worker.
-MAX_VALUES = 4
+# The maximum number of broadcast values that a Python worker caches.
+MAX_CACHED_VALUES = 4
 
 
 class BroadcastFile:
-    """A broadcast value in a file of the session, which Spark sends to each executor once. It pickles as its name."""
+    """A broadcast value in a file of the session, which Spark sends to each executor once. Only its name is pickled."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._value: tuple[Any] | None = None
 
     @classmethod
-    def written(cls, folder: Path, name: str, value: Any) -> BroadcastFile:
-        """Write a value to a file in a folder, to be uploaded."""
+    def write(cls, folder: Path, name: str, value: Any) -> BroadcastFile:
+        """Write a value to a file in a folder, from which the caller uploads it."""
         (folder / name).write_bytes(cloudpickle.dumps(value))
         file = cls(name)
         file._value = (value,)
@@ -136,7 +136,7 @@ class BroadcastFile:
         return BroadcastFile, (self.name,)
 
 
-@lru_cache(maxsize=MAX_VALUES)
+@lru_cache(maxsize=MAX_CACHED_VALUES)
 def _read(name: str) -> Any:
     from ps2.client.task import shipped_folder
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterator[Any]], schema: Any) -> Any:
-    """Return ``frame.mapInArrow(function, schema)``, for columns of any names if ``schema`` is a StructType.
+    """Return ``frame.mapInArrow(function, schema)``. Column names are arbitrary (new ones if it is a StructType).
 
     PySpark's ``mapInArrow`` looks the columns of the frame up by name, which fails for names with dots and for
     duplicate names. If two new columns have the same name, Spark's Java process reads only one of them, and can crash.
@@ -32,7 +32,7 @@ def _numbered_names(count: int) -> list[str]:
 def _renamed(batches: Iterator[Any], names: list[str]) -> Iterator[Any]:
     import pyarrow as pa
 
-    # Not ``rename_columns``, which pyarrow has since 16. A batch without columns keeps its number of rows.
+    # ``rename_columns`` needs pyarrow 16. A batch without columns is not replaced, which keeps its number of rows.
     return (pa.RecordBatch.from_arrays(batch.columns, names) if names else batch for batch in batches)
 
 
@@ -40,7 +40,7 @@ RANK_SCHEMA = "rank int"
 
 
 def rank_of_batches(work: Callable[[Any], int]) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return the function of batches that ``mapInArrow`` calls in a worker's task."""
+    """Return the function for ``mapInArrow`` that calls ``work`` with a task's batches and yields the rank."""
 
     def serve(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa

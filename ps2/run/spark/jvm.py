@@ -1,6 +1,6 @@
 """Calls to Spark's JVM for pyspark.ml's own models. A client of Spark Connect has no JVM.
 
-They use private members of pyspark (``_jvm``, ``_jsc``, ``_java_obj``, ...), which a new version of Spark may change.
+These calls use private members of pyspark (``_jvm``, ``_jsc``, ``_java_obj``, ...), which Spark may change.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from pyspark.ml.param import Params
 
 
-def jvm_context(what: str) -> Any:
-    """Return the SparkContext; raise ConfigError, about the caller ``what``, in a client of Spark Connect."""
+def jvm_context(caller: str) -> Any:
+    """Return the SparkContext; in a client of Spark Connect, raise ConfigError, which begins with ``caller``."""
     context = active_context()
     if context is None:
         raise ConfigError(
-            f"{what} needs Spark's JVM in this process, which a client of Spark Connect does not have: save the model, "
-            "and load it in a program whose SparkSession is made without remote()"
+            f"{caller} needs Spark's JVM in this process, which a client of Spark Connect does not have: save the "
+            "model, and load it in a program whose SparkSession is made without remote()"
         )
     return context
 
 
 def io_error(spark_context: Any, error: Any) -> str | None:
-    """Return the class and message of the innermost java.io.IOException of a pyspark error; None: there is none."""
+    """Return class and message of the innermost java.io.IOException that caused a pyspark error; None: none did."""
     from py4j.java_gateway import is_instance_of
 
     java, message = getattr(error, "java_exception", None) or getattr(error, "_origin", None), None
@@ -50,7 +50,7 @@ def java_frame(frame: Any) -> Any:
     return frame._jdf
 
 
-def metrics_of(evaluator: Any, predictions: Any) -> Any:
+def evaluator_metrics(evaluator: Any, predictions: Any) -> Any:
     """Return the metrics (a Java object) of a pyspark evaluator for a DataFrame of predictions."""
     if active_context() is None:
         raise ConfigError(
@@ -82,20 +82,23 @@ def kmeans_model(spark_context: Any, centres: Sequence[Any], distance: str, cost
 
 
 def word2vec_model(spark_context: Any, rows: Mapping[str, int], vectors: bytes) -> Any:
-    """Return spark.mllib's Word2VecModel (a Java object). ``vectors`` are float32, row by row."""
+    """Return spark.mllib's Word2VecModel (a Java object).
+
+    ``rows``: the row of each word; ``vectors``: the bytes of a float32 array of shape (words, dim), row by row.
+    """
     jvm = spark_context._jvm
-    numbers = _to_java(spark_context, array("f", vectors))
+    floats = _to_java(spark_context, array("f", vectors))
     scala_rows = jvm.scala.collection.JavaConverters.mapAsScalaMapConverter(_to_java(spark_context, rows)).asScala()
-    # Scala's evidence that the entries are pairs.
+    # The implicit argument of toMap: evidence that the elements are pairs.
     are_pairs = getattr(getattr(jvm.scala, "Predef$"), "MODULE$")
     row_by_word = scala_rows.toMap(getattr(are_pairs, "$conforms")())
-    return jvm.org.apache.spark.mllib.feature.Word2VecModel(row_by_word, numbers)
+    return jvm.org.apache.spark.mllib.feature.Word2VecModel(row_by_word, floats)
 
 
 def new_model(cls: type, uid: str, arguments: Sequence[Any], params: Params) -> Any:
-    """Return a model of pyspark.ml with those params and defaults of ``params`` that it has.
+    """Return a model of pyspark.ml, with the params and defaults of ``params`` that the model has.
 
-    ``arguments``: the arguments of its Java class's constructor after the uid.
+    ``arguments``: the arguments of the Java class's constructor after the uid.
     """
     from pyspark.ml.wrapper import JavaWrapper
 
@@ -104,7 +107,7 @@ def new_model(cls: type, uid: str, arguments: Sequence[Any], params: Params) -> 
     model = cls(JavaWrapper._new_java_obj(f"{package}.{cls.__name__}", uid, *arguments))
     for values, set_params in ((params._defaultParamMap, model._setDefault), (params._paramMap, model._set)):
         set_params(**{param.name: value for param, value in values.items() if model.hasParam(param.name)})
-    model._transfer_params_to_java()  # evaluate() reads Java's params
+    model._transfer_params_to_java()  # the model's evaluate() reads the params of the Java object
     return model
 
 

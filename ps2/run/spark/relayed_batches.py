@@ -1,9 +1,9 @@
 """Streaming queries whose batches a client of Spark Connect handles in its own process.
 
-Spark calls the function of ``foreachBatch`` in a Python process on the Connect server's host. But the batches are
-handled in the client, where PS2's coordinator is. So the function sends a request to the client and waits for its
-answer. Both are settings of the client's session, because both sides are connected to the server. The rows stay on the
-server.
+Spark calls the function of ``foreachBatch`` in a Python process on the Connect server's host. But the batches must be
+handled in the client, where PS2's coordinator is. So the function sends a request to the client and waits for the
+answer. Request and answer are settings of the client's session, which both processes can read and write through the
+server. The rows stay on the server.
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ from ps2.errors import StoppedError, WorkerError
 
 log = logging.getLogger(__name__)
 
+# The interval in which both sides read the other side's setting.
 POLL_S = 0.05
-# The function of ``foreachBatch`` fails after this time without a new answer of the client.
+# The function of ``foreachBatch`` fails after this time without a new ``beat`` of the client.
 SILENCE_S = 60.0
+# The interval of checks that the server is reachable.
 WATCH_S = 0.5
 # The maximum number of attempts to start a query.
 STARTS = 5
-NOT_BEGUN = "Python worker failed to connect back"
+# Spark's error if the Python process of a query starts too slowly.
+SLOW_START = "Python worker failed to connect back"
+# The environment variable with the server's address for Python processes on its host.
 LOCAL_URL = "SPARK_CONNECT_LOCAL_URL"
 
 
@@ -39,8 +43,10 @@ class Ask:
     """The function's request to the client.
 
     Attributes:
-        relation: the server's name of the batch's DataFrame.
-        session: the session of the DataFrame; Spark 4.3 clones the client's session for each query.
+        id: a random id of the request.
+        batch: the number of the batch.
+        relation: the server's id of the batch's DataFrame.
+        session: the id of the DataFrame's session; Spark 4.3 clones the client's session for each query.
     """
 
     id: str
@@ -51,11 +57,12 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """The client's answer, which it repeats with another ``beat`` while it is alive.
+    """The client's answer. While the client is alive, it repeats the answer with another ``beat``.
 
     Attributes:
+        beat: a number that grows with each repetition.
         ask: the id of the last handled request, or "".
-        error: the error of that batch, or "".
+        error: the error of that request's batch, or "".
     """
 
     beat: int = 0
@@ -64,12 +71,15 @@ class Answer:
 
 
 class BatchRefusedError(Exception):
-    """The client could not handle a batch, or does not answer. Spark gets this error."""
+    """The client could not handle a batch, or does not answer. Spark reports this error as the query's."""
 
 
 @dataclass(frozen=True)
 class AskClient:
-    """The function of ``foreachBatch``. ``key`` is the prefix of the settings with request and answer."""
+    """The function of ``foreachBatch``.
+
+    ``session`` is the id of the client's session, and ``key`` the prefix of the settings with request and answer.
+    """
 
     session: str
     key: str
@@ -78,14 +88,14 @@ class AskClient:
         settings = _server_session(self.session).conf
         ask = Ask(uuid.uuid4().hex, batch, frame._plan._relation_id, frame.sparkSession.session_id)
         settings.set(f"{self.key}.ask", json.dumps(asdict(ask)))
-        beat, alive_s = -1, time.monotonic()
+        beat, last_beat_s = -1, time.monotonic()
         while True:
             answer = Answer(**json.loads(settings.get(f"{self.key}.answer")))
             if answer.ask == ask.id:
                 break
             if answer.beat != beat:
-                beat, alive_s = answer.beat, time.monotonic()
-            if time.monotonic() - alive_s > SILENCE_S:
+                beat, last_beat_s = answer.beat, time.monotonic()
+            if time.monotonic() - last_beat_s > SILENCE_S:
                 raise BatchRefusedError(f"batch {batch}: the client has not answered for {SILENCE_S:.0f} s")
             time.sleep(POLL_S)
         if answer.error:
@@ -96,7 +106,7 @@ _server_sessions: dict[str, Any] = {}
 
 
 def _server_session(id: str) -> Any:
-    """Return this process's connection to the client's session."""
+    """Return this process's connection to the session with an id."""
     if id not in _server_sessions:
         from pyspark.sql.connect.session import SparkSession
 
@@ -125,8 +135,8 @@ class RelayedQuery:
         """Start the query; an error of ``handle`` fails it."""
         self._spark, self._session, self._handle = spark, spark.session, handle
         self._key = f"ps2.batches.{uuid.uuid4().hex}"
-        self._frames = self._session  # the connection to the session of the batches' DataFrames
-        self._frames_lock = threading.Lock()
+        self._frame_session = self._session  # the connection to the session of the batches' DataFrames
+        self._frame_session_lock = threading.Lock()
         self._closing = threading.Event()
         self._loss: StoppedError | None = None
         self._answer = Answer()
@@ -163,7 +173,7 @@ class RelayedQuery:
         try:
             with self._spark.calling():
                 ended = bool(self._query.awaitTermination(timeout))
-        except Exception:  # the query failed, or Spark's client stops to retry
+        except Exception:  # the query failed, or Spark's client has stopped retrying
             if self._loss is not None:
                 raise self._loss from None
             raise
@@ -174,8 +184,8 @@ class RelayedQuery:
 
     def stop(self) -> None:
         """Stop the query after the batch that is being handled."""
-        self._closing.set()  # the next batch is refused, so that the query does not wait for it
-        with suppress(StoppedError), self._spark.calling():  # a query ends with its session
+        self._closing.set()  # the next batch is refused: the query must not wait for it
+        with suppress(StoppedError), self._spark.calling():  # if the session has ended, the query has, too
             self._query.stop()
         self._close()
 
@@ -191,10 +201,10 @@ class RelayedQuery:
 
     def _close_connection(self) -> None:
         """Close the connection to the query's session, but not the session."""
-        with self._frames_lock:
-            frames, self._frames = self._frames, self._session
-        if frames is not self._session:
-            frames.client.close()
+        with self._frame_session_lock:
+            connection, self._frame_session = self._frame_session, self._session
+        if connection is not self._session:
+            connection.client.close()
 
     def _watch(self) -> None:
         while not self._closing.wait(WATCH_S):
@@ -214,8 +224,8 @@ class RelayedQuery:
                 self._answer_next()
         except StoppedError as error:  # ``awaitTermination`` raises it
             self._loss = error
-        except Exception as error:  # Spark's client stops to retry; the function of ``foreachBatch`` will fail, too
-            log.warning("a streaming query's batches are not handled any more: %s", error)
+        except Exception as error:  # Spark's client has stopped retrying; the function on the server will also fail
+            log.warning("a streaming query's batches are no longer handled: %s", error)
 
     def _answer_next(self) -> None:
         text = self._session.conf.get(f"{self._key}.ask", None)
@@ -226,7 +236,7 @@ class RelayedQuery:
         self._publish()
 
     def _handle_request(self, ask: Ask) -> str:
-        """Handle a batch in a thread, while this thread repeats the answer; return the batch's error, or ""."""
+        """Handle a batch in another thread, while this thread repeats the answer; return the batch's error, or ""."""
         if self._closing.is_set():
             return f"batch {ask.batch}: the query is being stopped"
         errors: list[str] = []
@@ -249,28 +259,28 @@ class RelayedQuery:
         self._session.conf.set(f"{self._key}.answer", json.dumps(asdict(self._answer)))
 
     def _batch_frame(self, ask: Ask) -> Any:
-        if ask.session != self._frames.session_id:
+        if ask.session != self._frame_session.session_id:
             # A restarted query has another session.
             self._close_connection()
-            frames = _connection_to(self._session, ask.session)
-            with self._frames_lock:
-                # Nothing would close the connection later, and an open client calls the server when the program ends.
+            connection = _connection_to(self._session, ask.session)
+            with self._frame_session_lock:
+                # This connection would never be closed, and an open client calls the server when the program ends.
                 if self._closing.is_set():
-                    frames.client.close()
+                    connection.client.close()
                     raise StoppedError(f"batch {ask.batch}: the query is being stopped")
-                self._frames = frames
-        return self._frames._create_remote_dataframe(ask.relation)
+                self._frame_session = connection
+        return self._frame_session._create_remote_dataframe(ask.relation)
 
 
 def _start(writer: Any) -> Any:
-    """Start a query, with retries: Spark waits only 10 s for the function's process, too short on a busy host."""
+    """Start a query, with retries: Spark waits only 10 s for the function's process, which a busy host can exceed."""
     from pyspark.errors import PySparkException
 
     for _ in range(STARTS):
         try:
             return writer.start()
         except PySparkException as error:
-            if NOT_BEGUN not in str(error):
+            if SLOW_START not in str(error):
                 raise
             log.warning("the Python process of a stream's batches started too slowly on the Connect server's host")
     raise WorkerError(

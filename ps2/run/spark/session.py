@@ -25,16 +25,16 @@ STANDALONE = "spark://"
 CONNECT = "sc://"
 MASTER = re.compile(r"local(\[|$)|local-cluster\[|spark://|yarn$|k8s://")
 CONNECT_S = 5.0
-# How long to wait for child processes, such as the JVM with Spark, to end.
+# The time in which child processes, such as the JVM with Spark, must end before they are killed.
 END_TIMEOUT_S = 3.0
-# The line of a Python traceback with the error, which is not indented: "package.Class: text".
+# The error in a Python traceback, whose line is not indented: "package.Class: text". The groups are class and text.
 ERROR_LINE = re.compile(r"^(?:\w+\.)*(\w+): (.*(?:\n(?!\n|\s+at ).*)*)", re.MULTILINE)
 
 
 def get_or_create_session(master: str | None, name: str) -> Any:
-    """Return the running SparkSession, or start one; without a master, Spark's own settings decide.
+    """Return the running SparkSession, or start one; if ``master`` is None, Spark's settings decide.
 
-    Raise ConfigError if Java is missing, nothing listens at the master's URL, or Spark does not start.
+    Raise ConfigError if Java is missing, the master's URL is wrong or not reachable, or Spark does not start.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkRuntimeError
@@ -62,20 +62,20 @@ def get_or_create_session(master: str | None, name: str) -> Any:
 
 
 class Interrupt:
-    """Turns Ctrl-C in a command into one KeyboardInterrupt."""
+    """A handler of Ctrl-C that raises KeyboardInterrupt only the first time."""
 
     def __init__(self) -> None:
         self.was_pressed = False
 
     def install(self) -> None:
-        """Install the handler. Call this again when Spark has installed its own, which interrupts calls to the JVM."""
+        """Install the handler. Call this again after Spark has installed its own, which interrupts calls to the JVM."""
         signal.signal(signal.SIGINT, self._handle)
 
     def _handle(self, *_: object) -> None:
         if self.was_pressed:
             return  # the command is ending
         self.was_pressed = True
-        # py4j would log the interrupted call.
+        # Without logs and warnings: py4j would report the interrupted call.
         logging.disable()
         warnings.simplefilter("ignore")
         sys.unraisablehook = lambda _: None
@@ -84,14 +84,14 @@ class Interrupt:
 
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """Let Ctrl-C end the command quietly with KeyboardInterrupt, and end all child processes, even a starting JVM."""
+    """Let Ctrl-C end the with-block by KeyboardInterrupt without messages, and end all child processes."""
     interrupt = Interrupt()
     earlier_handler = signal.getsignal(signal.SIGINT)
     interrupt.install()
     try:
         yield interrupt
     except KeyboardInterrupt:
-        interrupt.was_pressed = True  # Spark's own handler was installed for a moment
+        interrupt.was_pressed = True  # raised by Spark's handler, which was installed for a moment
         raise
     except BaseException as error:
         if not interrupt.was_pressed:
@@ -101,12 +101,12 @@ def interruptible() -> Iterator[Interrupt]:
         if interrupt.was_pressed:
             _end_children()
         signal.signal(signal.SIGINT, earlier_handler)
-    if interrupt.was_pressed:  # the KeyboardInterrupt was raised where Python ignores errors
+    if interrupt.was_pressed:  # Ctrl-C was pressed where Python ignores exceptions
         raise KeyboardInterrupt
 
 
 def silence_spark(spark: Any) -> None:
-    """Silence the JVM, and pyspark's messages about its end."""
+    """Turn off the JVM's log, and pyspark's messages about the JVM's end."""
     from py4j.protocol import Py4JError
 
     context = spark.sparkContext
@@ -116,15 +116,15 @@ def silence_spark(spark: Any) -> None:
 
 
 def _end_children() -> None:
-    """End all child processes; Spark stops itself when its JVM receives SIGTERM."""
+    """End all child processes. When Spark's JVM receives SIGTERM, it stops the application."""
     import psutil
 
     children = psutil.Process().children(recursive=True)
     for child in children:
         with suppress(psutil.NoSuchProcess):
             child.terminate()
-    _, left = psutil.wait_procs(children, END_TIMEOUT_S)
-    for child in [*left, *psutil.Process().children(recursive=True)]:
+    _, still_running = psutil.wait_procs(children, END_TIMEOUT_S)
+    for child in [*still_running, *psutil.Process().children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
             child.kill()
 
@@ -153,7 +153,7 @@ def _from_task(report: str) -> PS2Error:
 
 
 def _first_line(report: str) -> str:
-    """Return the line of a Java report with the error; the lines after it are the stack."""
+    """Return the error line of a Java report; the stack trace follows the line."""
     lines = [line.strip(": ") for line in report.splitlines() if not line.startswith("An error occurred while calling")]
     return next((line for line in lines if line), "without a reason")
 

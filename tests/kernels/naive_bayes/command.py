@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ps2.cli.training.rows import Rows, RowsCommand, one_file
+from ps2.cli.training.rows import Rows, RowsCommand, single_file_options
 from tests.kernels.naive_bayes.settings import NaiveBayesSettings
 
 
@@ -14,7 +14,7 @@ class NaiveBayesCommand(RowsCommand):
     """Learn the classes of rows of counts."""
 
     name, settings, steps = "naive-bayes", NaiveBayesSettings, "passes"
-    file_options = one_file("LIBSVM file, folder or glob, with a class for each row.")
+    file_options = single_file_options("LIBSVM file, folder or glob, with a class for each row.")
     examples = "--input words.libsvm.gz --smoothing 0.1 --output model"
     usage = 'NaiveBayesModel.load("model").transform(df)'
 

@@ -125,7 +125,7 @@ class ForkServer:
             raise LaunchError(f"{name} cannot be started: {error}") from error
         if answer is None or "error" in answer:
             raise LaunchError(f"{name} cannot be started: {answer['error'] if answer else indented(last_lines(log))}")
-        return Child(ProcessId.of(answer["pid"]), self.read_exit_code)
+        return Child(ProcessId.from_pid(answer["pid"]), self.read_exit_code)
 
     def read_exit_code(self, pid: int) -> int:
         """Return the exit code of an ended server, negative for a signal; ``UNKNOWN`` if its fork server has ended."""
