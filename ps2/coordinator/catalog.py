@@ -194,7 +194,7 @@ class Catalog:
         route = Route(route_version, bounds, tuple(addresses[owner] for owner in owners))
         return Entry(self._next_id, spec, route, owners)
 
-    def rehome(self, addresses: Sequence[str], route_version: int) -> None:
+    def update_routes(self, addresses: Sequence[str], route_version: int) -> None:
         """Record the servers' present addresses, by index."""
         for entry in self._entries.values():
             owned = tuple(addresses[owner] for owner in entry.owners)

@@ -180,7 +180,7 @@ class Checkpoints:
         began_s = time.monotonic()
         name = uuid.uuid4().hex
         self._master.registry.check_all_present()
-        with self._master.changing():
+        with self._master.exclusive_change():
             if self._master.epoch != epoch:
                 raise RecoveryError("the fleet has rolled back to an earlier checkpoint")
             cut_s = time.time()

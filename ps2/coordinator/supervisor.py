@@ -245,7 +245,7 @@ class Supervisor:
         # now on the lost processes can change nothing on the other servers.
         self._fleet.activate(lost=indices)
         self._fleet.wait_registered(indices)
-        with self._master.unchanging(), ExitStack() as answering:
+        with self._master.block_changes(), ExitStack() as answering:
             started_s = time.monotonic()
             together = False
             if newest is None:
@@ -271,7 +271,7 @@ class Supervisor:
         began_s = time.monotonic()
         members = self._master.registry.counts()
         try:
-            with self._master.unchanging(), ExitStack() as answering:
+            with self._master.block_changes(), ExitStack() as answering:
                 nbytes = self._restore_from_checkpoint((), newest, True, answering)
                 self._rolling_back = False
                 lost = Outage((), REQUESTED, 0.0, members)
@@ -344,5 +344,5 @@ class Supervisor:
         answering.enter_context(self._recoveries.lock)
         self._fleet.take_loaded(rolled_back)
         if together:
-            self._master.rolled_back(newest.path)
+            self._master.finish_rollback(newest.path)
         return nbytes

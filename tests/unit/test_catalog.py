@@ -438,9 +438,9 @@ def test_drop_rows_when_resent_late_then_next_handle_keeps_row(master, entry):
 
 
 def test_drop_rows_when_it_failed_then_asking_again_does_it(master, entry, monkeypatch):
-    monkeypatch.setattr("ps2.coordinator.master.CHANGING_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("ps2.coordinator.master.CHANGE_TIMEOUT_S", 0.01)
     master.take_rows(entry.id, 1, caller=of_driver(0))
-    with master.unchanging(), pytest.raises(RecoveringError):
+    with master.block_changes(), pytest.raises(RecoveringError):
         master.drop_rows(entry.id, [1], "session/a", of_driver(1).id)
     master.drop_rows(entry.id, [1], "session/a", of_driver(1).id)
     assert entry.used == {0}
