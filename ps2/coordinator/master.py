@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 from ps2.config import FleetConfig
 from ps2.coordinator.call_deduplicator import CallDeduplicator, DeferredFree, DeferredFrees
-from ps2.coordinator.catalog import Caller, Catalog, Entry, Grant, Located
+from ps2.coordinator.catalog import Caller, Catalog, Entry, Grant, MatrixState
 from ps2.coordinator.pending_frees import PendingFrees
 from ps2.coordinator.published_catalog import CatalogPublisher
 from ps2.coordinator.recovery import backup_of
@@ -176,7 +176,7 @@ class Master:
             self._publisher.publish(self.saved_matrices())
 
     def adopt(self, matrices: Sequence[SavedMatrix], repartition: bool) -> None:
-        """Take over an earlier coordinator's matrices; ``repartition``: partition them again for the present servers."""
+        """Take over an earlier coordinator's matrices; ``repartition``: partition them for the present servers."""
         with self._lock:
             self._catalog.adopt(matrices, self.registry.addresses(), self._servers.route_version, repartition)
 
@@ -191,7 +191,7 @@ class Master:
             return self._new_matrix(spec, name)
         entry = self._calls.once(caller.id, lambda: self._new_matrix(spec, name))
         with self._lock:
-            entry.hold([0], caller.row_holders)
+            entry.add_holders([0], caller.row_holders)
         return entry
 
     def find_or_create(self, spec: MatrixSpec, name: str, caller: Caller | None = None) -> tuple[Entry, int]:
@@ -223,10 +223,10 @@ class Master:
             self.registry.check_all_present()
             entry = self._catalog.plan(spec, self.registry.addresses(), self._servers.route_version)
         try:
-            with self.registry.explaining():
+            with self.registry.explain_lost_servers():
                 self._allocate(entry)
             with self._lock:
-                self._catalog.hand_out(entry, entry.grant(1), name)
+                self._catalog.allocate(entry, entry.grant(1), name)
                 self._catalog.add(entry)
         except PS2Error:
             self._drop(entry)
@@ -251,11 +251,11 @@ class Master:
             owners |= {backup_of(owner, len(self.registry.addresses())) for owner in entry.owners}
         return sorted(owners)
 
-    def matrix(self, id: int) -> Located:
+    def matrix(self, id: int) -> MatrixState:
         with self._lock:
             entry = self._catalog.get(id)
             lost, recovering = self.registry.lost_reasons(entry.owners, entry.route.servers)
-            return Located(entry, lost, recovering, self.epoch, self.step)
+            return MatrixState(entry, lost, recovering, self.epoch, self.step)
 
     def take_rows(self, id: int, count: int = 0, name: str = "", caller: Caller | None = None) -> Sequence[int]:
         """Allocate rows of zeros in a matrix; ``count`` 0: all reserved rows that are not in use.
@@ -267,7 +267,7 @@ class Master:
         rows = self._calls.once(caller.id, lambda: self._take_rows(id, count, name))
         with self._lock:
             if id in self._catalog.ids():
-                self._catalog.get(id).hold(rows, caller.row_holders)
+                self._catalog.get(id).add_holders(rows, caller.row_holders)
         return rows
 
     def _take_rows(self, id: int, count: int, name: str) -> Sequence[int]:
@@ -284,7 +284,7 @@ class Master:
             if grant.reused:
                 self._update_rows(entry, reused=grant.reused)
             with self._lock:
-                self._catalog.hand_out(entry, grant, name)
+                self._catalog.allocate(entry, grant, name)
             # Publish only matrices with named vectors: a later coordinator frees all others.
             if name or grant.total > old_total or any(matrix == id for matrix, _ in self._catalog.names.values()):
                 self.publish()
@@ -329,7 +329,7 @@ class Master:
             if id not in self._catalog.ids():
                 return
             entry = self._catalog.get(id)
-            for row in entry.let_go(rows, holder):
+            for row in entry.remove_holder(rows, holder):
                 holders = entry.row_holders[row]
                 if not holders.series or self._ended_stages.has(holders.series, holders.stage):
                     generations[row] = entry.generations[row]
@@ -424,7 +424,7 @@ class Master:
             return Grant(grant.rows, grant.reused, needed)
 
     def _update_rows(self, entry: Entry, rows: int = 0, reused: Sequence[int] = ()) -> None:
-        with self.registry.explaining():
+        with self.registry.explain_lost_servers():
             addresses = self.registry.addresses()
             for index in self._holders(entry):
                 self._servers.update_rows(addresses[index], entry.id, rows, (), reused)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ps2.coordinator.fleet import Fleet
 from ps2.coordinator.recovery import RecoveryLog
-from ps2.dashboard.run_view import BEGAN, CLOCK, OUTSIDE
+from ps2.dashboard.run_view import CLOCK_COLUMN, OUTSIDE_COLUMN, START_COLUMN
 from ps2.dashboard.training_log import TRAININGS
 from ps2.errors import ConfigError
 from ps2.guarded_loop import GuardedLoop
@@ -172,10 +172,10 @@ class _RunSpans:
 
     def _report_clock(self, rank: int, row: list[float]) -> None:
         """Report a clock's span, with a child span for each category of its time, such as computing or waiting."""
-        boundary_s = self._start_s + row[BEGAN]
+        boundary_s = self._start_s + row[START_COLUMN]
         durations = [(name, row[column]) for name, column in zip(ROW_ORDER, ROW_PARTS, strict=True) if row[column] > 0]
-        attributes = {**self._attributes, "ps2.rank": rank, "ps2.clock": int(row[CLOCK])}
-        name = "ps2.outside" if row[OUTSIDE] else "ps2.clock"
+        attributes = {**self._attributes, "ps2.rank": rank, "ps2.clock": int(row[CLOCK_COLUMN])}
+        name = "ps2.outside" if row[OUTSIDE_COLUMN] else "ps2.clock"
         span = self._tracer.start_span(name, self.context, start_time=_ns(boundary_s), attributes=attributes)
         child_context = self._in_context(span)
         for category, seconds in durations:

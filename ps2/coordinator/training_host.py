@@ -51,7 +51,7 @@ class StreamHost:
         self._coordinator.steps.streams.wait()
 
     def join_thread(self, spark: SparkBackend, epoch: int) -> None:
-        """Let Spark jobs of the calling thread use the fleet in this epoch. Needed in threads that Spark has started."""
+        """Let Spark jobs of the calling thread use the fleet in this epoch. Threads that Spark starts need it."""
         self._coordinator.application.join(spark, epoch)
 
 

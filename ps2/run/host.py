@@ -79,7 +79,7 @@ class StepLog(Protocol):
     """Counts the steps of the driver's loop. Each clock of a run is a step."""
 
     @property
-    def by_clock(self) -> bool:
+    def has_periodic_checkpoints(self) -> bool:
         """True if checkpoints are made at the end of clocks."""
 
     def begin_run(self, run: RunState) -> None: ...

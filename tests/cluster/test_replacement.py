@@ -145,9 +145,7 @@ def test_server_when_copies_are_partial_then_checkpoint_serves(tmp_path, has_che
             assert np.array_equal(weight.pull()[FIRST], VALUES[FIRST])
             assert ps.recoveries[0].source == "checkpoint"
         else:
-            with pytest.raises(
-                LostError, match="the copies of its shards were still being made, and there is no check"
-            ):
+            with pytest.raises(LostError, match="the copies of its shards were incomplete, and there is no check"):
                 weight.pull()
 
 

@@ -157,7 +157,7 @@ class YarnApplication:
     """One application of YARN, which is identified by its tag. Thread-safe."""
 
     def __init__(self, jvm: Any, conf: Any, tag: str) -> None:
-        """``jvm``: py4j's view of Java's packages; ``conf``: Java's SparkConf; ``tag`` must be unique in the cluster."""
+        """``jvm``: py4j's view of Java's packages; ``conf``: Java's SparkConf; ``tag``: unique in the cluster."""
         self._java = jvm
         self._tag = tag
         self._client = jvm.org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient()
@@ -174,8 +174,8 @@ class YarnApplication:
         containers = usage.getNumUsedContainers()
         text = (
             f"{report.getApplicationId()} is {report.getYarnApplicationState()} in queue {report.getQueue()}, with "
-            f"{containers} container{'' if containers == 1 else 's'} ({usage.getUsedResources()}), including that of the "
-            "application master"
+            f"{containers} container{'' if containers == 1 else 's'} ({usage.getUsedResources()}), including that of "
+            "the application master"
         )
         diagnostics = (report.getDiagnostics() or "").strip().splitlines()
         return f"{text}; YARN says: {' '.join(diagnostics)}" if diagnostics else text
