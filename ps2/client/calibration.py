@@ -14,7 +14,7 @@ from ps2.client.declared import declared
 from ps2.client.placement import Costs, Pairs, Times, Workload, sample, solve
 from ps2.client.plans import Plan, Target
 from ps2.client.session import Session
-from ps2.ops.matrix import number_pairs, pair_changes, rows_dot
+from ps2.ops.matrix import index_pairs, pair_changes, rows_dot
 from ps2.ops.table import Array
 
 BUDGET_S = 0.04
@@ -66,7 +66,7 @@ def _take_times(session: Session, target: Target, pairs: Pairs, work: Workload) 
     values = run(plans.rows_pull(target, rows, None))
 
     def compute_locally() -> None:
-        _, left, right = number_pairs(index_a, index_b)
+        _, left, right = index_pairs(index_a, index_b)
         pair_changes(values, left, right, rows_dot(values, left, right))
 
     probes: tuple[Callable[[], object], ...] = (

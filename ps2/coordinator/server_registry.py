@@ -313,7 +313,7 @@ class ServerRegistry:
             yield
         except UnavailableError as error:
             with self._changed:
-                lost = self._changed.wait_for(self._membership.lost, DECISION_TIMEOUT_S)
+                lost = self._changed.wait_for(self._membership.lost_by_address, DECISION_TIMEOUT_S)
             if not lost:
                 raise
             reasons = "; ".join(lost.values())

@@ -135,7 +135,7 @@ def test_check_when_a_scalar_has_no_range_then_takes_nan():
 
 def test_lookup_when_the_name_is_unknown_then_names_the_known():
     with pytest.raises(
-        NotFoundError, match=r"^there is no operation 'adma'; the nearest names: adam, [^;]*; 'ps2 ops' lists all$"
+        NotFoundError, match=r"^there is no operation 'adma'; the most similar names: adam, [^;]*; 'ps2 ops' lists all$"
     ):
         lookup("adma")
 
