@@ -151,14 +151,12 @@ class Optimizer:
                 f"operation {name!r}: an optimizer step takes weight, its state, gradient, and the scalars "
                 f"{self.rate}, l1 and l2, got {', '.join(names)}"
             )
-        if unwritten := [row for row in rows[:-1] if row not in writes]:
+        if missing := ", ".join(row for row in rows[:-1] if row not in writes):
             raise ConfigError(
-                f"operation {name!r}: writes: expected weight and its state, of which {', '.join(unwritten)} is missing"
+                f"operation {name!r}: writes: expected weight and its state, of which {missing} is missing"
             )
-        # Estimators pass these scalars only.
         passed = {self.rate, "l1", "l2", "step", "lazy"}
-        required = [scalar.name for scalar in scalars if scalar.default is scalar.empty]
-        if without_default := [name for name in required if name not in passed]:
+        if without_default := [item.name for item in scalars if item.default is item.empty and item.name not in passed]:
             raise ConfigError(
                 f"operation {name!r}: {', '.join(without_default)}: expected a default, got none: estimators pass "
                 f"{self.rate}, l1, l2, step and lazy only"
@@ -339,11 +337,9 @@ class Op:
         return int(value)
 
 
-# (minimum, maximum) of integer dtypes.
 LIMITS = {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in ("int32", "int64")}
 TABLE: dict[str, Op] = {}
-# The package of the families of estimators. A family's module ``ops`` declares its operations. Their names have the
-# family as prefix, as in "trees.split".
+# The package of the families. A family's module ``ops`` declares its operations, with names such as "trees.split".
 FAMILIES_FOLDER = "algorithms"
 
 
@@ -436,7 +432,6 @@ def _own_dtypes(name: str, annotations: Mapping[str, Sequence[Any]]) -> dict[str
 
 
 def _source_hash(module: str) -> str:
-    """Return the hash of a module's source code; "" if it has no file."""
     try:
         source = inspect.getsource(sys.modules[module])
     except (OSError, TypeError):  # the module has no file, such as the cells of a notebook

@@ -510,4 +510,4 @@ def test_calls_when_many_stages_ask_for_rows_then_last_are_kept(master, entry):
             (row,) = master.take_rows(entry.id, 1, caller=caller)
             master.drop_rows(entry.id, [row], caller.holder)
         master.end_stages("app", stage + 1, [])
-    assert (len(master._calls), len(master._deferred), entry.used, set(entry.row_holders)) == (0, 0, {0}, set())
+    assert (len(master._calls), len(master._deferred_frees), entry.used, set(entry.row_holders)) == (0, 0, {0}, set())

@@ -65,7 +65,7 @@ def test_report_when_version_differs_then_refused_naming_both(hosts):
 
 
 def test_report_when_there_is_no_such_server_then_protocol_error(hosts):
-    with pytest.raises(ProtocolError, match="no server 3"):
+    with pytest.raises(ProtocolError, match="server 3: this fleet has 1 servers"):
         hosts.report(replace(FIRST, index=3))
 
 

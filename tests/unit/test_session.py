@@ -183,7 +183,7 @@ def test_row_when_its_drop_is_repeated_then_next_owner_keeps_it(fleet, target):
     (row,) = over.take_rows(target.matrix, 1)
     over.drop(target.matrix, [row], over.holder)
     assert over.take_rows(target.matrix, 1) == [row]
-    with pytest.raises(StoppedError, match="answered or given up"):
+    with pytest.raises(StoppedError, match="received the answer or given up"):
         network.again("Master/FreeRows")
     assert fleet.master.matrix(target.matrix).entry.used == {0, row}
 
