@@ -55,7 +55,7 @@ class _Region:
             raise MemoryError(f"the system refuses {size:,} bytes")
         self.address = start
         if aligned:
-            # Huge pages halve the time of random access to a large array. Aligned huge pages are moved without splitting.
+            # Huge pages halve the time of random access to a large array. Aligned pages can be moved without splitting.
             self.address = -(-start // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
             unused_before, unused_after = self.address - start, start + mapped - self.address - self.size
             if unused_before:

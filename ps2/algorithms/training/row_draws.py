@@ -31,7 +31,7 @@ def priorities(ids: UInt64s, weights: Float64s, seed: int, draw: int) -> Float64
     """Return the priorities of rows: those with the smallest ones are selected. Without weight it is infinity."""
     key = np.uint64((seed * int(GOLDEN) + (draw + 1) * (int(GOLDEN) >> 7)) % MODULUS)
     numbers = np.empty(len(ids))
-    index_rows(readable(ids), key, numbers)
+    number_rows(readable(ids), key, numbers)
     with np.errstate(divide="ignore"):
         return -np.log(numbers) / weights
 
@@ -65,7 +65,7 @@ def identify(indptr: Int32s, columns: Int64s, bits: UInt64s, ids: UInt64s) -> No
 
 
 @kernel
-def index_rows(ids: UInt64s, key: np.uint64, numbers: Float64s) -> None:
+def number_rows(ids: UInt64s, key: np.uint64, numbers: Float64s) -> None:
     """Write a number in (0, 1) for each row from its hash and a key."""
     for i in range(len(ids)):
         numbers[i] = (np.float64(scrambled(ids[i] ^ key) >> np.uint64(12)) + 0.5) * 2.0 * TO_UNIT
