@@ -81,7 +81,7 @@ class PS2Context:
                 launcher.
             memoryLimit: maximum bytes of each server's arrays.
             ops: names of modules that declare your own operations (docs/kernels.md).
-            replicas: 1 keeps a copy of each shard on another server.
+            replicas: 1: keep a copy of each shard on another server.
             checkpointDir: folder for checkpoints: a path or fsspec URL that driver and servers share.
             checkpointEveryS: seconds between two checkpoints.
             checkpointEverySteps: number of steps (``step``) between two checkpoints.

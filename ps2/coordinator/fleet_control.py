@@ -68,7 +68,7 @@ class FleetControl:
                 self.control.activate(address, order)
 
     def release(self) -> None:
-        """Stop coordinating the servers, so that another coordinator can take over."""
+        """Stop coordinating the servers: another coordinator can then take over at once."""
         for address in self.master.registry.addresses():
             try:
                 self.control.activate(address, Activation(self.master.id, leave=True))

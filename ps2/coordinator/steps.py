@@ -118,7 +118,7 @@ class Steps:
         self._in_step = False  # True during a step, and during the checkpoint after it
         self.streams = StreamTurns()
         # Folders of the checkpoints from which the loop can continue. Others contain a part of a step or run.
-        self._cuts: deque[str] = deque(maxlen=MAX_CUTS)
+        self._resumable: deque[str] = deque(maxlen=MAX_CUTS)
         # The messages of finished runs. The current run has its own journal.
         self._journal = Journal()
         newest = checkpoints.newest
@@ -127,7 +127,7 @@ class Steps:
             self._journal = Journal.from_bytes(saved, newest.path)
         self.next = newest.manifest.step or 0 if newest is not None else 0
         if newest is not None:
-            self._cuts.append(newest.path)
+            self._resumable.append(newest.path)
         # Checkpoints by time may contain a part of a step. With "consistent", all servers would roll back to them.
         if conf.checkpointEveryS is not None and conf.recover != "consistent":
             threading.Thread(target=self._make_timed_checkpoints, name="ps2-checkpoints", daemon=True).start()
@@ -148,12 +148,12 @@ class Steps:
             sleep(POLL_S)  # another thread is in ``onClock``
         self._checkpoint_s = time.monotonic()
         self._check()
-        on_complete = _record_no_cut if self._in_step and step is None else self._cuts.append
+        on_complete = _record_no_cut if self._in_step and step is None else self._resumable.append
         number = self.next if step is None else step
         return self._checkpoints.take(path, number, self._session.epoch, on_complete, self._journal.to_bytes())
 
     def _checkpoint_run(self, run: RunState, path: str | None, step: int | None) -> Checkpoint:
-        """Make a checkpoint of the current run."""
+        """Make a checkpoint of the current run; ``path``, ``step``: see ``PS2Context.checkpoint``; None: defaults."""
         self._checkpoint_s = time.monotonic()
         # Read the workers' positions (the cut) before the checkpoint. Changes in between are sent again after a
         # rollback, and the servers apply them once.
@@ -213,7 +213,7 @@ class Steps:
         run = self._active.run
         if run is not None:
             return checkpoint in run.cuts
-        return (self._in_step or self.streams.are_open) and checkpoint in self._cuts
+        return (self._in_step or self.streams.are_open) and checkpoint in self._resumable
 
     @contextmanager
     def stream_batch(self, check: Callable[[], None]) -> Iterator[None]:
@@ -331,9 +331,11 @@ class Steps:
 
     @shielded
     def _check(self) -> None:
+        """Raise RolledBack if the program has not handled the last rollback."""
         self._session.check_epoch(self._master.last_rollback)
 
     def _is_due(self) -> bool:
+        """Return True if the settings require a checkpoint after the last step."""
         every_steps, every_s = self._conf.checkpointEverySteps, self._conf.checkpointEveryS
         if every_steps is not None and self.next % every_steps == 0:
             return True

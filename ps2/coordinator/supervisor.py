@@ -107,6 +107,7 @@ class DrainController:
         return all(self._servers.status(address).behind == 0 for address in addresses)
 
     def _hand_over(self, leaving_members: Mapping[int, tuple[str, str]]) -> None:
+        """Make the last checkpoint of leaving servers, given (server id, address) by index."""
         if self._checkpoints.folder is None:
             log.warning("servers %s end, and their data are lost: no checkpointDir is set", sorted(leaving_members))
             return
@@ -134,12 +135,12 @@ class Supervisor:
         self._steps = steps
         self._recoveries = recoveries
         self._drain = DrainController(fleet, checkpoints, policy, steps)
-        # True: a rollback of the whole fleet has begun, and some servers have not loaded the checkpoint yet
+        # True: a rollback of the whole fleet has begun, and some servers have not loaded the checkpoint yet.
         self._rolling_back = False
         self._pending: set[int] = set()  # indices of replaced servers that still lack their shards
         self._failing_since_s: float | None = None  # time of the first failed attempt; None: the last one succeeded
         self._copies_incomplete = False  # True: a lost server cannot be restored from its copies
-        self._next_attempt_s = 0.0
+        self._next_attempt_s = 0.0  # time of ``time.monotonic`` before which no attempt is made
         self._superseded = False  # True: another coordinator has taken over the servers
         self._target_epoch = 0  # epoch that ``roll_back`` waits for; 0: none
 
@@ -208,6 +209,7 @@ class Supervisor:
                 self._handle_failure(indices, error)
 
     def _ask(self, member: tuple[int, str, str]) -> None:
+        """Ask a silent server, a tuple (index, server id, address), for a sign of life."""
         index, server_id, address = member
         try:
             info = self._servers.hello(address, self._master.id, ASK_TIMEOUT_S)
@@ -236,7 +238,7 @@ class Supervisor:
             return "the copies of its shards were incomplete, and there is no checkpoint"
         if self._policy.replicas:
             return "the server with the copies of its shards is lost, too, and there is no checkpoint"
-        return "there is no checkpoint to get its shards back from"
+        return "there is no checkpoint from which its shards could be restored"
 
     def _recover(self, indices: tuple[int, ...], source: Source, newest: Newest | None) -> None:
         """Replace lost servers; restore their shards from ``newest``, or from copies if it is None."""
@@ -271,6 +273,7 @@ class Supervisor:
         self._master.publish()  # the published catalog contains the ids of the servers
 
     def _roll_back_on_request(self) -> None:
+        """Roll the fleet back if ``roll_back`` waits for a rollback."""
         newest = self._checkpoints.newest
         if newest is None or self._master.last_rollback[0] >= self._target_epoch:
             return

@@ -123,7 +123,7 @@ class _Reading:
 
 
 class RunWatcher:
-    """Makes views of one run. Counts and sums are kept between views."""
+    """Makes views of one run. It stores counts and sums between views."""
 
     def __init__(self, run: RunState, number: int) -> None:
         workers = run.workers

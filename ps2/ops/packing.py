@@ -235,7 +235,7 @@ def _to_bfloat16(floats: Array, out: Array) -> None:
     for i in range(floats.size):
         bits = _float32_bits(floats[i])
         upper = bits >> U(16)
-        # Round to nearest: add half of the last kept bit; a tie rounds up only if that bit is odd. A carry into the
+        # Round to nearest: add half of the last remaining bit; a tie rounds up only if that bit is 1. A carry into the
         # exponent is correct.
         nearest = (bits + U(0x7FFF) + (upper & ONE)) >> U(16)
         out[i] = nearest if bits & MAGNITUDE <= INFINITE else upper | U(0x40)

@@ -35,7 +35,8 @@ def test_server_when_it_dies_unrecoverably_then_calls_say_why():
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         kill(ps, 0)
         with pytest.raises(
-            LostError, match=r"there is no checkpoint to get its shards back from: server 0 .*ended by SIGKILL"
+            LostError,
+            match=r"there is no checkpoint from which its shards could be restored: server 0 .*ended by SIGKILL",
         ):
             weight.pull()
         with pytest.raises(LostError, match="server 0"):

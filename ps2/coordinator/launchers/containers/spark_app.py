@@ -178,7 +178,7 @@ class YarnApplication:
             "the application master"
         )
         diagnostics = (report.getDiagnostics() or "").strip().splitlines()
-        return f"{text}; YARN says: {' '.join(diagnostics)}" if diagnostics else text
+        return f"{text}; YARN's diagnostics: {' '.join(diagnostics)}" if diagnostics else text
 
     def kill(self) -> None:
         """Let YARN end the application, if it was submitted."""
