@@ -331,7 +331,7 @@ class Rollbacks:
         self._fleet.load(newest, range(len(self._network.engines)), ids=True)
         self._network.master.roll_back(self._left)
         self._fleet.take_loaded(range(len(self._network.engines)))
-        self._network.master.rolled_back(newest.path)
+        self._network.master.finish_rollback(newest.path)
 
 
 @dataclass

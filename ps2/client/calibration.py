@@ -14,7 +14,7 @@ from ps2.client.declared import declared
 from ps2.client.placement import Costs, Pairs, Times, Workload, sample, solve
 from ps2.client.plans import Plan, Target
 from ps2.client.session import Session
-from ps2.ops.matrix import number_pairs, pair_changes, rows_dot
+from ps2.ops.matrix import index_pairs, pair_changes, rows_dot
 from ps2.ops.table import Array
 
 # A measurement repeats its probes in rounds; no round starts after BUDGET_S, except the first MIN_ROUNDS.
@@ -67,7 +67,7 @@ def _measure_times(session: Session, target: Target, pairs: Pairs, work: Workloa
     values = run(plans.rows_pull(target, rows, None))
 
     def compute_locally() -> None:
-        _, left, right = number_pairs(index_a, index_b)
+        _, left, right = index_pairs(index_a, index_b)
         pair_changes(values, left, right, rows_dot(values, left, right))
 
     probes: tuple[Callable[[], object], ...] = (

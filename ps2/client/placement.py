@@ -14,7 +14,7 @@ from ps2.client.arguments import as_rows
 from ps2.client.plans import Target
 from ps2.errors import ShapeError
 from ps2.ops.kernels import Int64s
-from ps2.ops.matrix import number_pairs
+from ps2.ops.matrix import index_pairs
 
 PairStrategy = Literal["servers", "rows"]
 
@@ -54,7 +54,7 @@ class Pairs:
         a, b = as_rows("rows_a", rows_a, num_rows), as_rows("rows_b", rows_b, num_rows)
         if a.size != b.size:
             raise ShapeError(f"rows_b: expected {a.size} rows, as many as rows_a, got {b.size}")
-        return cls(a, b, *number_pairs(a, b))
+        return cls(a, b, *index_pairs(a, b))
 
     def workload(self, target: Target) -> Workload:
         spec = target.spec

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ps2.client.plans import Plan
-from ps2.ops.all import SERVERS, lookup
+from ps2.ops.all import SERVER_OPERATIONS, lookup
 from ps2.ops.operands import SLOTS
 from ps2.ops.packing import narrow, widen
 from ps2.ops.table import Array
@@ -197,7 +197,7 @@ def _may_change(write: Operation, read: Operation) -> bool:
 
 def _writes_columns(write: Operation) -> bool:
     """Return True if an operation changes only the blocks of the columns that it names."""
-    if write.others or write.keys is None or write.keys.columns is None or write.name in SERVERS:
+    if write.others or write.keys is None or write.keys.columns is None or write.name in SERVER_OPERATIONS:
         return False
     return {"blocks", SLOTS}.issubset(lookup(write.name).operands)
 

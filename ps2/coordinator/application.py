@@ -1,4 +1,4 @@
-"""The Spark application whose tasks use the fleet, and the addresses by which they reach the driver."""
+"""Gives the tasks of a Spark application access to the fleet, and chooses the driver's addresses."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ LOOPBACK_NAME = "localhost"
 
 
 def driver_binding(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -> Binding:
-    """Return where the driver listens for its fleet and for tasks; without a token, on loopback only.
+    """Return the addresses on which the driver listens for servers and tasks; without a token, only loopback.
 
-    On a cluster the default is the address of Spark's own driver, because executors reach it.
+    On a cluster the default is the address of Spark's driver, because executors can connect to it.
     """
     settings: Mapping[str, str] = {}
     if has_token and spark is not None and (conf.launcherClass.is_remote or not spark.shares_host):
@@ -42,7 +42,7 @@ def driver_binding(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -
         read_host(spark_host, HOST) if settings and conf.bindAddress is None else host
     )
     if is_wildcard(advertised):
-        # Executors reach PS2's driver by the same name as Spark's driver.
+        # Executors connect to PS2 by the host name of Spark's driver.
         driver_host = settings.get(HOST, LOOPBACK_NAME)
         advertised = reachable_host() if is_loopback(read_host(driver_host, HOST)) else read_host(driver_host, HOST)
     return Binding(host, advertised, conf.portRange)
@@ -51,15 +51,15 @@ def driver_binding(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -
 def out_of_reach(spark: SparkBackend, master: str, servers: tuple[str, ...]) -> str | None:
     """Return a warning if tasks on other hosts cannot reach the fleet, else None."""
     if spark.shares_host or is_loopback(read_host(spark.addresses.get(HOST, LOOPBACK_NAME), HOST)):
-        return None  # other hosts cannot reach Spark's own driver either
+        return None  # no task runs on another host: it could not connect to Spark's driver either
     for subject, address in (("the driver's master and runs", master), *(("a server", server) for server in servers)):
         host, _ = split_address(address)
         if is_loopback(host):
             return (
-                f"tasks of {spark.master} on other hosts cannot reach {subject} at {host}, which always means the host "
-                "itself; give an address of this host that executors reach: PS2Conf(bindAddress=...) to listen at, "
-                "PS2Conf(advertiseAddress=...) to tell the tasks, or ps2 launch --host and ps2 server --listen for "
-                "servers that are started separately"
+                f"tasks of {spark.master} on other hosts cannot reach {subject} at {host}, an address that always "
+                "means the own host; give an address of this host that executors reach: PS2Conf(bindAddress=...) to "
+                "listen on, PS2Conf(advertiseAddress=...) to send to the tasks, or ps2 launch --host and ps2 server "
+                "--listen for servers that are started separately"
             )
     return None
 
@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 
 def user_backend(spark: Any) -> SparkBackend | None:
-    """Return the user's Spark application; for None, the active one, if any. Does not load pyspark."""
+    """Return the user's Spark application; for None, the active one or None. Does not import pyspark."""
     if spark is None:
         return active_backend()
     if not is_connect(spark) and not hasattr(getattr(spark, "sparkContext", spark), "setLocalProperty"):
@@ -82,17 +82,17 @@ def user_backend(spark: Any) -> SparkBackend | None:
 def driver_secret() -> str:
     """Return the secret of this process, from which the tokens of its fleets are derived.
 
-    All contexts share one secret, so that their tasks have the same environment: for each environment Spark keeps a
-    daemon of Python workers until the SparkContext stops.
+    All contexts share one secret, and their tasks the same environment variables: Spark starts a daemon of Python
+    workers for each different environment, and stops it only with the SparkContext.
     """
     return new_token()
 
 
 def start_python(spark: SparkBackend | None, conf: PS2Conf) -> threading.Thread | None:
-    """Start the Python workers of a local application while servers start; return the thread that waits for them.
+    """Start Spark's Python workers while servers start; return the thread that waits for them, or None.
 
-    Workers of an attached fleet, or of a fleet with certificates, start with the first task instead: what their tasks
-    need is not known yet.
+    With an attached fleet or certificates, Python workers start with the first task: the secrets that they need are not
+    known yet.
     """
     if spark is None or conf.addresses or conf.tls is not None:
         return None
@@ -100,16 +100,17 @@ def start_python(spark: SparkBackend | None, conf: PS2Conf) -> threading.Thread 
 
 
 class Application:
-    """Gives the tasks of one Spark application access to the fleet. Another application may replace a stopped one.
+    """Gives the tasks of a Spark application access to the fleet. Another application may replace a stopped one.
 
     Attributes:
-        stages: for each application, the watch of its finished stages.
+        spark: the present application; None: there is none.
+        stages: for each application, the thread that looks for its finished stages.
     """
 
     def __init__(
         self, fleet: FleetRef, token: str | None, tls: Tls | None, master: Master, control: ServerControl
     ) -> None:
-        """Begin without a Spark application.
+        """Start without a Spark application.
 
         ``token``: the token of an attached fleet; None: tasks derive the token from the driver's secret.
         """
@@ -122,75 +123,78 @@ class Application:
         self._master = master
         self._control = control
 
-    def reach(self, spark: SparkBackend) -> None:
+    def give_access(self, spark: SparkBackend) -> None:
         """Give tasks of this application access to the fleet.
 
-        Secrets travel through Spark's own channel: the environment of its Python workers, or a file of the Spark
-        Connect session. The fleet's name, which differs by context, travels with handles, and with jobs of the calling
+        Spark sends the secrets to tasks, in the environment of its Python workers or in a file of the Spark Connect
+        session. The fleet's id, which differs between contexts, is sent with handles, and with the jobs of the calling
         thread.
         """
         self.spark = spark
         servers = tuple(self._master.registry.addresses())
         if (warning := out_of_reach(spark, self._fleet.master, servers)) is not None:
             log.warning("%s", warning)
-        self._give_access(spark)
+        self._send_secrets(spark)
         spark.set_fleet(fleet_text(self._fleet))
         if any(watch.watches(spark) for watch in self.stages):
             return
         if (tracker := spark.status_tracker()) is not None:
-            # Watches of earlier applications end by themselves.
+            # The threads of earlier applications end when these applications have stopped.
             series = mutation_id_prefix(self._fleet.id, spark.application_id)
             self.stages.append(StageWatch(spark, tracker, series, self._master, self._control))
 
     def renew(self) -> None:
-        """Give tasks of later jobs the new certificates, if they have changed."""
+        """Send changed certificates to the tasks of later jobs."""
         spark = self.spark
         if spark is None or self._pems is None or self._access is None:
             return
         if self._pems.get() is not self._access.tls:
-            self._give_access(spark)
+            self._send_secrets(spark)
 
-    def _give_access(self, spark: SparkBackend) -> None:
+    def _send_secrets(self, spark: SparkBackend) -> None:
         pems = self._pems.get() if self._pems is not None else None
         self._access = Access(driver_secret(), spark.application_id, self._token, pems)
         spark.set_access(seal(self._access))
 
     def running(self, call: str) -> SparkBackend:
-        """Return the application, for ``call``. Raise ConfigError if there is none, StoppedError if it was stopped."""
+        """Return the application. Raise ConfigError if there is none, StoppedError if it was stopped.
+
+        ``call``: the name of the calling method, for the message.
+        """
         if self.spark is None:
             raise ConfigError(f"{call}: this context has no SparkContext")
         _check_running(self.spark)
         return self.spark
 
     def roll_back(self, epoch: int) -> None:
-        """Assign the jobs that the driver submits from now on to this epoch of the fleet."""
+        """Let the driver's later jobs use the fleet in this epoch."""
         if self.spark is not None:
             self.spark.set_epoch(epoch)
 
     def join(self, spark: SparkBackend, epoch: int) -> None:
-        """Let the jobs of the calling thread use the fleet in this epoch. Threads that Spark starts need this call.
+        """Let the jobs of the calling thread use the fleet in this epoch. Call this in threads that Spark starts.
 
         With Spark Connect, ``spark`` can be another session, such as the session of a query's batches.
         """
         if self.spark is None or self.spark.application_id != spark.application_id:
-            self.reach(spark)
+            self.give_access(spark)
         else:
-            self._give_access(spark)
+            self._send_secrets(spark)
             spark.set_fleet(fleet_text(self._fleet))
         spark.set_epoch(epoch)
 
     def stop(self) -> None:
-        """Stop the watches."""
+        """Stop looking for finished stages."""
         for watch in self.stages:
             watch.stop()
 
     def leave(self) -> None:
-        """Tell tasks that the fleet was stopped."""
+        """Inform tasks that the fleet was stopped."""
         spark = self.spark
         if spark is None or spark.is_stopped():
             return
         with suppress(StoppedError):  # the application has just ended
-            # Tasks keep this access, which is the same for all contexts. It admits them to no running fleet.
+            # Leave the driver's secret in the environment, for later contexts. It gives no access to an attached fleet.
             spark.set_access(seal(Access(driver_secret(), spark.application_id)))
             spark.set_fleet(None)
             spark.mark_stopped(self._fleet.id)
@@ -198,4 +202,4 @@ class Application:
 
 def _check_running(spark: SparkBackend) -> None:
     if spark.is_stopped():
-        raise StoppedError(f"{spark.end_reason()}; make a new SparkSession first")
+        raise StoppedError(f"{spark.end_reason()}; create a new SparkSession first")

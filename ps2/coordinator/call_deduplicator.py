@@ -16,7 +16,15 @@ R = TypeVar("R")
 
 @dataclass
 class _Calls:
-    """The calls of one scope, by number. Calls below ``settled`` were answered or given up."""
+    """The calls of one scope (a session or a task), by number.
+
+    Attributes:
+        series: the series (an application or a run) of the scope's calls; "": the scope is no task.
+        stage: the stage of the scope within its series.
+        settled: calls with lower numbers need no reply any more: the sender has received it, or has given up.
+        replies: the replies of finished calls.
+        running: the numbers of calls in progress.
+    """
 
     series: str
     stage: int
@@ -26,26 +34,26 @@ class _Calls:
 
 
 class CallDeduplicator:
-    """Replies by call id. Thread-safe.
+    """Stores the reply to each call, and answers a repeated call with the stored reply. Thread-safe.
 
-    Replies to a session are kept until the session has received them, replies to a task until the task's stage is over.
+    A reply to a session is stored until the session has received it; a reply to a task, until the task's stage is over.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._scopes: dict[str, _Calls] = {}
-        self._ended = EndedStages()
+        self._ended_stages = EndedStages()
 
     def __len__(self) -> int:
-        """Return the number of kept replies."""
+        """Return the number of stored replies."""
         with self._changed:
             return sum(len(calls.replies) for calls in self._scopes.values())
 
     def once(self, id: RequestId, action: Callable[[], R]) -> R:
         """Call ``action`` unless it has succeeded under this id before; return its result.
 
-        A repeated call waits while the first call is under way. Raises StoppedError if the sender has given the
-        call up.
+        A repeated call waits while the first call is in progress. Raises StoppedError if the sender no longer waits for
+        the call, or if the call's stage is over.
         """
         with self._changed:
             calls = self._scope(id)
@@ -66,9 +74,9 @@ class CallDeduplicator:
                 self._changed.notify_all()
 
     def end(self, ended: EndedStages) -> None:
-        """Forget the calls of stages that are over, and refuse their later calls."""
+        """Forget the calls of stages that are over, and reject their later calls."""
         with self._changed:
-            self._ended = ended
+            self._ended_stages = ended
             for scope in [scope for scope, calls in self._scopes.items() if ended.has(calls.series, calls.stage)]:
                 del self._scopes[scope]
 
@@ -81,19 +89,23 @@ class CallDeduplicator:
         return calls
 
     def _check(self, calls: _Calls | None, id: RequestId) -> None:
-        if self._ended.has(id.series, id.stage):
-            raise StoppedError(f"stage {id.stage} of {id.series} is over: its requests are refused")
+        if self._ended_stages.has(id.series, id.stage):
+            raise StoppedError(f"stage {id.stage} of {id.series} is over: its requests are rejected")
         if calls is not None and id.number < calls.settled:
-            raise StoppedError(f"call {id.number} of {id.scope} was answered or given up before it came")
+            raise StoppedError(
+                f"call {id.number} of {id.scope} arrived after its sender had received the answer or given up"
+            )
 
 
 @dataclass(frozen=True)
 class DeferredFree:
-    """A row that a task has freed.
+    """A row that will be freed when a task's stage is over.
 
     Attributes:
-        generation: the row's generation when it was freed; in a later generation the row holds another vector.
-        orphan: True if the program did not free the row, but no attempt of the task holds a handle to it any more.
+        matrix: id of the matrix.
+        row: the row.
+        generation: counts how often the row was allocated. If it has changed, the row belongs to another vector.
+        orphan: True if the program has not freed the row, but the task's last handle to it was garbage-collected.
     """
 
     matrix: int
@@ -103,7 +115,7 @@ class DeferredFree:
 
 
 class DeferredFrees:
-    """Rows to free when a stage is over. Until then another attempt of the task may ask for them again."""
+    """Rows to free when a stage is over. Until then another attempt of the task may allocate the same rows again."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int], set[DeferredFree]] = {}

@@ -1,4 +1,4 @@
-"""The matrices of a fleet and their rows. No I/O: methods return what the servers have to do."""
+"""The catalog of a fleet's matrices and rows. Makes no I/O: the master sends the changes to the servers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from ps2.storage.manifest import SavedMatrix
 
 # Maximum number of names that an error lists.
 MAX_NAMES = 50
-# Maximum number of rows that one call takes: the coordinator and the handle keep a record of each row.
+# Maximum number of rows that one call allocates: the coordinator and the client store a record of each row.
 MAX_GRANT = 10_000_000
 
 
 @dataclass(frozen=True)
 class Grant:
-    """Rows that are about to be handed out.
+    """Rows that are about to be allocated.
 
     Attributes:
-        reused: rows that were in use before and have to be zeroed.
-        total: number of rows that the matrix has afterwards.
+        rows: all of the rows.
+        reused: the rows that were in use before, and must be set to zero.
+        total: number of rows of the matrix after the allocation.
     """
 
     rows: Sequence[int]
@@ -33,7 +34,14 @@ class Grant:
 
 @dataclass(frozen=True)
 class RowHolders:
-    """The holders of a row: the session, or the attempts of one task. Rows taken together share one object."""
+    """The processes with handles to a row: a session, or attempts of one task.
+
+    Rows that one call has allocated share one object.
+
+    Attributes:
+        series, stage: the Spark stage of the task; series "": the holder is a session.
+        holders: ids of the sessions or attempts.
+    """
 
     series: str
     stage: int
@@ -46,10 +54,13 @@ class Entry:
 
     Attributes:
         spec: the matrix's shape and settings, with the present number of rows.
-        fresh: number of the first row that was never in use.
-        owners: for each partition, the index of its server. An index never changes; the server's address may.
-        generations: generation of each row in use. A row that is freed and used again gets a later generation.
-        row_holders: holders of the rows in use whose handles are counted.
+        route: the addresses of the partitions' servers.
+        owners: for each partition, the index of its server. An index never changes, but the server's address may.
+        fresh: the first row that was never in use.
+        retired: freed rows, in the order in which they are used again.
+        used: rows in use.
+        generations: generation of each row in use. A row that is freed and used again gets a higher generation.
+        row_holders: holders of each row in use. Rows without an entry are freed only explicitly.
     """
 
     id: int
@@ -63,7 +74,7 @@ class Entry:
     row_holders: dict[int, RowHolders] = field(default_factory=dict)
 
     def grant(self, count: int) -> Grant:
-        """Choose ``count`` rows: first freed rows, then reserved rows, then new rows, which double the matrix."""
+        """Choose ``count`` rows: freed, then reserved, then new rows. Adding rows doubles the size of the matrix."""
         reused = tuple(self.retired[:count])
         needed = self.fresh + count - len(reused)
         if needed > MAX_ROWS:
@@ -81,12 +92,12 @@ class Entry:
         return Grant(rows, reused, total)
 
     def grant_reserved(self) -> Grant:
-        """Choose all rows that exist and are not in use."""
+        """Choose all reserved rows that are not in use."""
         _check_count(len(self.retired) + self.spec.rows - self.fresh)
         reused = tuple(self.retired)
         return Grant(_joined(reused, range(self.fresh, self.spec.rows)), reused, self.spec.rows)
 
-    def hand_out(self, grant: Grant, generation: int) -> None:
+    def allocate(self, grant: Grant, generation: int) -> None:
         """Mark the rows as in use; ``generation`` is the generation of the first row."""
         del self.retired[: len(grant.reused)]
         self.fresh = max(self.fresh, max(grant.rows, default=-1) + 1)
@@ -104,17 +115,17 @@ class Entry:
             self.row_holders.pop(row, None)
         return freed
 
-    def hold(self, rows: Sequence[int], new_holders: RowHolders) -> None:
-        """Record another holder of rows."""
+    def add_holders(self, rows: Sequence[int], new_holders: RowHolders) -> None:
+        """Record further holders of rows."""
         in_use = self.used.intersection(rows)
-        counted = in_use.intersection(self.row_holders)
-        self.row_holders.update(dict.fromkeys(in_use - counted, new_holders))
-        for row in counted:
+        with_holders = in_use.intersection(self.row_holders)
+        self.row_holders.update(dict.fromkeys(in_use - with_holders, new_holders))
+        for row in with_holders:
             row_holders = self.row_holders[row]
             self.row_holders[row] = replace(row_holders, holders=row_holders.holders | new_holders.holders)
 
-    def let_go(self, rows: Sequence[int], holder: str) -> list[int]:
-        """Record that a holder has no handles to rows any more; return the rows that are left without a holder."""
+    def remove_holder(self, rows: Sequence[int], holder: str) -> list[int]:
+        """Record that a holder has no handles to rows any more; return the rows that have no holder now."""
         orphans = []
         remaining: dict[RowHolders, RowHolders] = {}
         for row in rows:
@@ -129,14 +140,22 @@ class Entry:
         return orphans
 
     def partitions_of(self, index: int) -> list[Partition]:
-        """Return the partitions that a server holds."""
+        """Return the partitions whose owner is server ``index``."""
         owned = zip(self.route.partitions, self.owners, strict=True)
         return [partition for partition, owner in owned if owner == index]
 
 
 @dataclass(frozen=True)
-class Located:
-    """A matrix, with the reasons why some of its servers are lost for good and others are being replaced."""
+class MatrixState:
+    """A matrix and the state of its servers, as a reply to a client.
+
+    Attributes:
+        entry: the matrix.
+        lost: reasons why servers are lost and cannot be replaced.
+        recovering: reasons why servers are being replaced.
+        epoch: number of rollbacks of the fleet.
+        step: the next step after the last rollback; None if there is none.
+    """
 
     entry: Entry
     lost: tuple[str, ...]
@@ -148,7 +167,7 @@ class Located:
 def _check_count(count: int) -> None:
     if count > MAX_GRANT:
         raise LimitError(
-            f"a call takes at most {MAX_GRANT:,} rows, got {count:,}: store many short vectors in a matrix with "
+            f"a call allocates at most {MAX_GRANT:,} rows, got {count:,}: store many short vectors in a matrix with "
             "layout='column'"
         )
 
@@ -162,7 +181,8 @@ class Caller:
     """The caller of an allocation.
 
     Attributes:
-        holder: holder of the handles: a session, or one attempt of a task.
+        id: the id of the call, which repeated calls share.
+        holder: id of the process that gets the handles: a session, or an attempt of a task.
     """
 
     id: RequestId
@@ -174,10 +194,11 @@ class Caller:
 
 
 class Catalog:
-    """Matrices by id. Ids start at a random number, so that two drivers of one fleet use different ids.
+    """The matrices of a fleet, by id. The first id is random: two drivers of one fleet use different ids.
 
     Attributes:
-        next_generation: number of rows that were ever handed out, which is the generation of the next row.
+        names: (matrix, row) of each named vector, by name.
+        next_generation: generation of the row that is allocated next: the number of all earlier allocations.
     """
 
     def __init__(self, first_id: int) -> None:
@@ -187,15 +208,15 @@ class Catalog:
         self.next_generation = 0
 
     def plan(self, spec: MatrixSpec, addresses: Sequence[str], route_version: int = 0) -> Entry:
-        """Return a new matrix, not yet in the catalog, spread over the servers."""
+        """Return a new matrix with partitions on all servers. It is not in the catalog yet."""
         bounds = partition_bounds(spec, len(addresses))
         owners = assign_owners(len(bounds) - 1, len(addresses))
         self._next_id += 1
         route = Route(route_version, bounds, tuple(addresses[owner] for owner in owners))
         return Entry(self._next_id, spec, route, owners)
 
-    def rehome(self, addresses: Sequence[str], route_version: int) -> None:
-        """Record the servers' present addresses, by index."""
+    def update_routes(self, addresses: Sequence[str], route_version: int) -> None:
+        """Write the servers' present addresses (in order of index) and the route version into all routes."""
         for entry in self._entries.values():
             owned = tuple(addresses[owner] for owner in entry.owners)
             entry.route = replace(entry.route, version=route_version, addresses=owned)
@@ -203,10 +224,11 @@ class Catalog:
     def adopt(
         self, matrices: Sequence[SavedMatrix], addresses: Sequence[str], route_version: int, repartition: bool
     ) -> None:
-        """Take over an earlier coordinator's matrices, either partitioned for the present servers or unchanged.
+        """Take over an earlier coordinator's matrices; ``repartition``: partition them for the present servers.
 
-        The earlier coordinator may have handed out rows without names after it published the catalog. So every row that
-        is not known to be in use has to be zeroed before it is used.
+        Without ``repartition``, the servers still have the data. The earlier coordinator may have allocated rows
+        without names after it stored the catalog. So rows that the catalog does not list count as used and freed: they
+        are set to zero before they are used.
         """
         for saved in matrices:
             bounds = partition_bounds(saved.spec, len(addresses)) if repartition else saved.bounds
@@ -219,7 +241,9 @@ class Catalog:
             entry = Entry(saved.id, saved.spec, route, owners, fresh, retired, set(generations), generations)
             self._entries[saved.id] = entry
             self.names.update({name: (saved.id, row) for name, row in saved.names.items()})
-            self.next_generation = max(self.next_generation, *(number + 1 for number in generations.values()), 0)
+            self.next_generation = max(
+                self.next_generation, *(generation + 1 for generation in generations.values()), 0
+            )
 
     def add(self, entry: Entry) -> None:
         self._entries[entry.id] = entry
@@ -238,22 +262,22 @@ class Catalog:
             )
 
     def find(self, name: str) -> tuple[int, int]:
-        """Return matrix and row of a named vector. If there is none, raise NotFoundError, which lists the names."""
+        """Return (matrix, row) of a named vector. If it does not exist, raise NotFoundError with a list of names."""
         if name not in self.names:
             names = ", ".join(sorted(self.names)[:MAX_NAMES]) + ("" if len(self.names) <= MAX_NAMES else ", ...")
             raise NotFoundError(f"there is no vector {name!r}; expected one of {names or '(none)'}")
         return self.names[name]
 
-    def hand_out(self, entry: Entry, grant: Grant, name: str = "") -> None:
-        """Mark rows as in use, and record the name of the first row, if it has one."""
+    def allocate(self, entry: Entry, grant: Grant, name: str = "") -> None:
+        """Mark rows as in use; give the first row a name, unless ``name`` is ""."""
         if name:
             self.check_name(name)
             self.names[name] = entry.id, grant.rows[0]
-        entry.hand_out(grant, self.next_generation)
+        entry.allocate(grant, self.next_generation)
         self.next_generation += len(grant.rows)
 
     def retire(self, entry: Entry, rows: Sequence[int]) -> list[int]:
-        """Mark rows as no longer in use, and release their names; return the rows that were in use."""
+        """Mark rows as no longer in use, and remove their names; return the rows that were in use."""
         freed = entry.retire(rows)
         freed_rows = set(freed)
         self.names = {
@@ -267,7 +291,7 @@ class Catalog:
         return self._entries[id]
 
     def saved(self) -> list[SavedMatrix]:
-        """Return the matrices as a manifest describes them, without files."""
+        """Return the descriptions of all matrices for a checkpoint's manifest; their lists of files are empty."""
         return [
             SavedMatrix(
                 id=entry.id,

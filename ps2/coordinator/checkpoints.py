@@ -1,4 +1,4 @@
-"""Checkpoints of a fleet. All servers write one consistent cut, and a manifest completes the checkpoint."""
+"""Checkpoints of a fleet. All servers write a consistent state; the manifest, written last, makes it complete."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from ps2.version import __version__
 
 log = logging.getLogger(__name__)
 
-# Time limit for all servers to freeze and to copy. If the coordinator dies first, the servers resume after this time.
+# Maximum time in which servers hold requests back while all of them copy their data. If the coordinator dies, servers
+# continue after this time.
 FREEZE_TIMEOUT_S = 30.0
+# Number of checkpoints that the live page can show.
 MAX_RECENT = 50
 
 
@@ -34,11 +36,11 @@ class Checkpoint:
 
     Attributes:
         path: folder of the checkpoint.
-        number: number of the checkpoint, greater than those of earlier checkpoints in the same parent folder.
-        step: first step that the checkpoint does not hold; None if it belongs to no step.
-        nbytes: bytes of its files.
-        pauseS: longest time, in seconds, that a server held its requests back.
-        seconds: time until the checkpoint was complete.
+        number: number of the checkpoint. It is greater than the numbers of earlier checkpoints in the parent folder.
+        step: number of the first step after the checkpoint; None if it belongs to no step.
+        nbytes: size of its files in bytes.
+        pauseS: maximum time, in seconds, in which a server held requests back.
+        seconds: duration until the checkpoint was complete.
     """
 
     path: str
@@ -51,7 +53,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Newest:
-    """The checkpoint to roll back to. ``mutations`` is the number of mutations that it holds, by server id."""
+    """A complete checkpoint to which the fleet can roll back.
+
+    ``mutations``: number of mutations that each server had applied before the checkpoint, by server id.
+    """
 
     path: str
     manifest: Manifest
@@ -62,17 +67,19 @@ class Checkpoints:
     """Makes the checkpoints of one coordinator, one at a time."""
 
     def __init__(self, master: Master, servers: ServerControl, folder: str | None, keep: int) -> None:
-        """Begin without checkpoints. ``keep``: the number of this coordinator's complete checkpoints in the folder."""
+        """Start without checkpoints. ``keep``: maximum number of this coordinator's checkpoints in a folder."""
         self._master = master
         self._servers = servers
         self.folder = folder
         self._keep = keep
-        self._one_at_a_time = threading.Lock()
-        self._trusted: list[Newest] = []
-        self._removable: dict[str, set[str]] = {}  # checkpoints that this coordinator may remove, by parent folder
-        self.recent: deque[tuple[float, Checkpoint]] = deque(maxlen=MAX_RECENT)  # the newest ones, with their times
-        self.count = 0  # number of checkpoints made
-        self.distrusted = ""  # why the last unreadable checkpoint was given up
+        self._one_at_a_time = threading.Lock()  # excludes a second checkpoint
+        self._trusted: list[Newest] = []  # checkpoints to which the fleet can roll back, oldest first
+        self._removable: dict[str, set[str]] = {}  # checkpoints that this coordinator may delete, by parent folder
+        self.recent: deque[tuple[float, Checkpoint]] = deque(
+            maxlen=MAX_RECENT
+        )  # newest checkpoints: (end in seconds since 1970, checkpoint)
+        self.count = 0  # number of complete checkpoints
+        self.distrusted = ""  # reason why the last unreadable checkpoint cannot be used; "": all can be read
 
     def parent(self, path: str | None) -> str:
         """Return the folder for a checkpoint: ``path``, or the default folder; raises ConfigError if there is none."""
@@ -83,26 +90,29 @@ class Checkpoints:
 
     @property
     def newest(self) -> Newest | None:
-        """The checkpoint to roll back to."""
+        """The checkpoint to which the fleet rolls back; None: there is none."""
         return self._trusted[-1] if self._trusted else None
 
     def resume_from(self, restored: Newest, folder: str) -> None:
-        """Continue from an existing checkpoint, and adopt the earlier checkpoints of the same driver.
+        """Continue from an existing checkpoint. Earlier checkpoints of the same driver may be deleted from now on.
 
-        The checkpoint itself and later ones are not adopted. Their driver, or another driver that started from the same
-        checkpoint, may still be running and may have to roll back to them.
+        The checkpoint itself and later ones are never deleted. Their driver, or another driver that started from the
+        same checkpoint, may still be running and may have to roll back to them.
         """
         self._trusted.append(restored)
         start = folders.at_url(restored.path)
         if not folders.is_complete(folder):
-            earlier = [old for old in folders.find(folder) if old.run == start.run and old.number < start.number]
-            self._removable[folder.rstrip("/")] = {old.url for old in earlier}
+            self._removable[folder.rstrip("/")] = {
+                checkpoint.url
+                for checkpoint in folders.find(folder)
+                if checkpoint.run == start.run and checkpoint.number < start.number
+            }
 
     def distrust(self, newest: Newest, reason: str) -> None:
-        """Give up an unreadable checkpoint: the checkpoint before it is the newest from now on."""
+        """Stop using an unreadable checkpoint. The fleet then rolls back to the checkpoint before it."""
         log.warning("checkpoint %s cannot be used: %s", newest.path, reason)
         self.distrusted = reason
-        self._trusted = [trusted for trusted in self._trusted if trusted is not newest]
+        self._trusted = [checkpoint for checkpoint in self._trusted if checkpoint is not newest]
 
     def take(
         self,
@@ -112,10 +122,14 @@ class Checkpoints:
         on_complete: Callable[[str], None] = lambda folder: None,
         messages: bytes = b"",
     ) -> Checkpoint:
-        """Make a checkpoint in a new folder below ``path``; ``step`` is the first step that it does not hold.
+        """Make a checkpoint in a new folder below ``path``. If it fails, the previous checkpoint stays the newest.
 
-        ``on_complete`` is called with the folder when the checkpoint is complete, before the fleet can roll
-        back to it. If it fails, the previous checkpoint is unchanged.
+        Args:
+            path: the parent folder; None: the default folder.
+            step: number of the first step after the checkpoint.
+            epoch: the caller's epoch; RecoveryError is raised if the fleet has rolled back since.
+            on_complete: function that gets the folder of the complete checkpoint, before the fleet can roll back to it.
+            messages: the journal of messages of the current run.
         """
         return self._make(path, step, epoch, on_complete, messages)[0]
 
@@ -127,9 +141,10 @@ class Checkpoints:
         on_complete: Callable[[str], None] | None,
         messages: bytes,
     ) -> Newest:
-        """Make the last checkpoint of the ``leaving`` servers, by address. Nothing changes on these servers after it.
+        """Make the last checkpoint of servers (by address) that are leaving; they reject all later changes.
 
-        Without ``on_complete``, only the servers' successors use the checkpoint.
+        ``on_complete`` None: only the replacements of these servers load the checkpoint; the fleet never rolls back to
+        it.
         """
         return self._make(None, step, epoch, on_complete, messages, leaving)[1]
 
@@ -154,7 +169,7 @@ class Checkpoints:
                 self._discard(leaving, "")
                 with suppress(PS2Error):
                     folders.remove(folder)
-                if not isinstance(error, PS2Error):  # for example KeyboardInterrupt
+                if not isinstance(error, PS2Error):  # such as KeyboardInterrupt
                     raise
                 fallback = f"; {self.newest.path} stays the newest complete one" if self.newest is not None else ""
                 raise RecoveryError(f"checkpoint {folder} failed: {error}{fallback}") from error
@@ -166,30 +181,30 @@ class Checkpoints:
             if on_complete is None:
                 return checkpoint, newest
             on_complete(folder)
-            self._trusted = [*self._trusted, newest][-self._keep :]  # pruning removes the older ones
+            self._trusted = [*self._trusted, newest][-self._keep :]  # older ones are deleted below
             try:
                 folders.prune(root, self._keep, removable)
             except RecoveryError as error:  # the new checkpoint is complete
-                log.warning("an older checkpoint cannot be removed: %s", error)
+                log.warning("an older checkpoint cannot be deleted: %s", error)
             log.info("checkpoint %s: %d bytes, requests held for %.3f s", folder, checkpoint.nbytes, checkpoint.pauseS)
             return checkpoint, newest
 
     def _take(
         self, folder: str, number: int, step: int | None, epoch: int, messages: bytes, leaving: Collection[str]
     ) -> tuple[Checkpoint, Newest]:
-        began_s = time.monotonic()
+        start_s = time.monotonic()
         name = uuid.uuid4().hex
         self._master.registry.check_all_present()
-        with self._master.changing():
+        with self._master.exclusive_change():
             if self._master.epoch != epoch:
                 raise RecoveryError("the fleet has rolled back to an earlier checkpoint")
-            cut_s = time.time()
+            created_s = time.time()
             members = self._master.registry.members()
             addresses = [address for _, address in members]
             matrices = self._master.saved_matrices()
-            # The rows in use stay the same until the servers have copied them.
+            # No row is allocated or freed until the servers have copied the rows in use.
             rows = {matrix.id: matrix.rows for matrix in matrices}
-            frozen_s = time.monotonic()
+            freeze_s = time.monotonic()
             try:
                 call_concurrently(addresses, lambda address: self._servers.freeze(address, name, FREEZE_TIMEOUT_S))
                 copied: list[CopyReport] = call_concurrently(
@@ -206,14 +221,14 @@ class Checkpoints:
         shards = [shard for server_shards in written for shard in server_shards]
         pause_s = max(copy.pause_s for copy in copied)
         if shards and any(copy.nbytes == 0 for copy in copied):
-            # A server without memory for copies holds requests back until its files are written.
-            pause_s = max(pause_s, time.monotonic() - frozen_s)
+            # A server that lacks the memory for a copy holds requests back until its files are written.
+            pause_s = max(pause_s, time.monotonic() - freeze_s)
         manifest = Manifest(
             number=number,
             step=step,
-            created_s=cut_s,
+            created_s=created_s,
             pause_s=pause_s,
-            seconds=time.monotonic() - began_s,
+            seconds=time.monotonic() - start_s,
             version=__version__,
             matrices=tuple(replace(matrix, shards=_shards_of(matrix.id, shards)) for matrix in matrices),
             messages=folders.write_messages(folder, messages) if messages else None,
@@ -221,19 +236,19 @@ class Checkpoints:
         folders.check_present(folder, manifest)
         folders.write_manifest(folder, manifest)
         counts = {id: copy.mutations for (id, _), copy in zip(members, copied, strict=True)}
-        checkpoint = Checkpoint(folder, number, step, manifest.nbytes, pause_s, time.monotonic() - began_s)
+        checkpoint = Checkpoint(folder, number, step, manifest.nbytes, pause_s, time.monotonic() - start_s)
         return checkpoint, Newest(folder, manifest, counts)
 
     def _discard(self, addresses: Collection[str], name: str) -> None:
         for address in addresses:
             try:
                 self._servers.discard(address, name)
-            except PS2Error as error:  # the server may be lost; a frozen server resumes by itself
+            except PS2Error as error:  # the server may be lost; otherwise it continues after FREEZE_TIMEOUT_S
                 log.debug("discarding a checkpoint on %s: %s", address, error)
 
 
 def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
-    """Return what a server has to read for its partitions of a matrix; None if it holds no partition."""
+    """Return the files and rows that server ``index`` must read for a matrix; None if it has no partition of it."""
     partitions = tuple(entry.partitions_of(index))
     if not partitions:
         return None
@@ -252,25 +267,25 @@ def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
 
 
 def missing_vectors(manifest: Manifest, master: Master) -> tuple[str, ...]:
-    """Return the vectors that a checkpoint lacks, as names, or as matrix and row."""
+    """Return texts with the vectors that a checkpoint lacks: names, or rows and matrix."""
     missing: list[str] = []
     names = {vector: name for name, vector in master.names().items()}
     saved = {matrix.id: matrix for matrix in manifest.matrices}
     for entry in master.entries():
         rows = _missing_rows(entry, saved[entry.id].generations if entry.id in saved else {})
         missing += [repr(names[entry.id, row]) for row in rows if (entry.id, row) in names]
-        nameless = [row for row in rows if (entry.id, row) not in names]
-        if nameless:
-            missing.append(f"rows {nameless} of matrix {entry.id:x}")
+        unnamed = [row for row in rows if (entry.id, row) not in names]
+        if unnamed:
+            missing.append(f"rows {unnamed} of matrix {entry.id:x}")
     return tuple(missing)
 
 
 def _missing_rows(entry: Entry, saved: Mapping[int, int]) -> list[int]:
-    """Return the rows in use that a checkpoint lacks, ascending; ``saved`` has the generations in the checkpoint."""
+    """Return the rows in use that a checkpoint lacks, in ascending order; ``saved``: row -> generation in it."""
     return [row for row, generation in sorted(entry.generations.items()) if saved.get(row) != generation]
 
 
 def _shards_of(matrix: int, shards: Sequence[SavedShard]) -> tuple[SavedShard, ...]:
     """Return the shards of one matrix in the order of their partitions."""
-    own_shards = (shard for shard in shards if shard.matrix == matrix)
-    return tuple(sorted(own_shards, key=lambda shard: shard.partition.index))
+    matrix_shards = (shard for shard in shards if shard.matrix == matrix)
+    return tuple(sorted(matrix_shards, key=lambda shard: shard.partition.index))

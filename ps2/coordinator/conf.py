@@ -1,4 +1,4 @@
-"""``PS2Conf``: all settings of a ``PS2Context``, checked."""
+"""``PS2Conf``: all settings of a ``PS2Context``, with their checks."""
 
 from __future__ import annotations
 
@@ -17,79 +17,85 @@ from ps2.errors import ConfigError
 from ps2.name_hints import hints_keywords
 from ps2.number_checks import is_number, is_whole
 
+# Maximum of the setting ``servers``.
 MAX_SERVERS = 4096
 # Value of ``restore`` for the newest checkpoint in checkpointDir, if there is one.
 LATEST = "latest"
-EVERYWHERE = "0.0.0.0"
+ALL_ADDRESSES = "0.0.0.0"
 
 
 @dataclass(frozen=True)
 class PS2Conf:
-    """Settings of a fleet and of the driver that drives it, as SparkConf is for an application.
+    """The settings of a fleet and of its driver, as SparkConf has those of an application.
 
     ``PS2Conf(...)`` takes settings as keywords. ``PS2Conf.load`` reads them from a YAML file and ``PS2_*`` variables.
-    ``dataclasses.replace`` makes a changed copy. ``ps.conf`` has the running context's settings; ``print(ps.conf)``
-    shows one per line.
+    ``dataclasses.replace`` makes a changed copy. ``ps.conf`` has the running context's settings, and ``print(ps.conf)``
+    shows them.
 
     Attributes:
         servers: number of servers; None: 2, or the servers of ``fleet``.
-        fleet: instead, attach to running servers: "host:port,host:port" or a list. The named vectors of an earlier
-            driver are taken over; see ``PS2Context.vector``.
-        tokenFile: file with the token of the ``fleet`` to attach to. A started fleet gets a new token.
-        launcher: the program part that starts the servers. "local", the default: child processes. "spark": a
+        fleet: addresses of running servers to attach to, instead of ``servers``: "host:port,host:port" or a list. The
+            driver takes over the named vectors of the earlier driver; see ``PS2Context.vector``.
+        tokenFile: file with the token of ``fleet``. A fleet that the driver starts gets a new token.
+        launcher: name of the launcher, which starts the servers. "local", the default: child processes. "spark": a
             second Spark application on the same cluster, with one server per container (docs/deploy.md). Installed
             packages may add launchers (docs/contributing/launcher.md).
-        sparkConf: Spark settings of that second application; they override those copied from the training's.
-        memoryLimit: bytes that each server may take. Default: for a local fleet, its share of the machine's memory; in
-            containers 1 GiB, because a cluster has to be asked for the memory.
-        startTimeoutS: seconds that all servers may take to start. Default: 60; in containers 120, because a cluster may
-            have to end other applications first.
+        sparkConf: Spark settings of that second application. They override settings that are copied from the driver's.
+        memoryLimit: maximum bytes of each server's arrays. Default: for a local fleet, 80 % of the machine's available
+            memory divided by the number of servers; in containers 1 GiB, because the memory is requested from the
+            cluster.
+        startTimeoutS: maximum seconds until all servers have started. Default: 60; in containers 120, because a cluster
+            may first have to wait for free containers.
         ops: names of modules that declare your own operations (docs/kernels.md). The driver, tasks and started servers
-            load them; servers of an attached fleet load those of ``ps2 launch --ops``.
-        strict: make operations between vectors that are not co-located an error. Default: a warning, because the result
-            is right in any case.
-        bindAddress: host that the master, runs and a local fleet listen on. Default: loopback, which other hosts cannot
-            reach, with Spark on this host alone; on a cluster ``spark.driver.bindAddress``, else ``spark.driver.host``.
-            ``::`` means all IPv4 and IPv6 addresses.
-        advertiseAddress: host by which tasks and servers reach the driver, if it is not bindAddress. Default: on a
-            cluster ``spark.driver.host``; for a bindAddress of ``0.0.0.0`` or ``::``, that or this host's name.
-        ports: "40000-40020": listen on the first free ports in this range: one for the master, two for each server of a
-            local fleet, one for a run. Default: any free ports, because only firewalls need fixed ones.
-        tlsCert: encrypt all connections between hosts (docs/security.md): file of this driver's certificate (PEM),
-            which a local fleet's servers use, too. Tasks get all three files through Spark. Default: no TLS.
+            import them; servers of an attached fleet import the modules of ``ps2 launch --ops``.
+        strict: True: operations between vectors that are not co-located are errors. Default: they give a warning,
+            because they are slow, but their results are correct.
+        bindAddress: host on which the master, runs and a local fleet listen. Default: on a cluster
+            ``spark.driver.bindAddress``, else ``spark.driver.host``; if Spark runs only on this host, loopback, which
+            other hosts cannot reach. ``::`` means all IPv4 and IPv6 addresses.
+        advertiseAddress: host by which tasks and servers reach the driver, if it differs from bindAddress. Default: on
+            a cluster ``spark.driver.host``; for a bindAddress of ``0.0.0.0`` or ``::``, the same or this host's name.
+        ports: range of ports to listen on, such as "40000-40020": one port for the master, two for each server of a
+            local fleet, one for a run. Default: any free ports; a firewall may need a fixed range.
+        tlsCert: file of this driver's certificate (PEM), which a local fleet's servers use, too. With certificates, all
+            connections between hosts are encrypted (docs/security.md). Spark sends the files to the tasks. Default: no
+            TLS.
         tlsKey: file of the certificate's private key, readable only by its owner.
         tlsCa: file of the trusted authority's certificate.
         tlsName: name in all certificates of the fleet; default: the host of each process.
-        replicas: 1 keeps an up-to-date copy of each shard on another server, so that the loss of one server loses no
-            data. Default 0, because copies double the memory and slow changes down.
-        checkpointDir: folder for checkpoints: a path or fsspec URL that the servers reach. Lost servers are replaced
-            and recover their shards from the newest complete checkpoint.
-        checkpointEveryS: seconds between two checkpoints. In a run or with ``step``, the checkpoint is made at the end
-            of a clock or step.
+        replicas: 1: keep an up-to-date copy of each shard on another server. The loss of one server then loses no data.
+            Default 0, because copies double the memory and slow down changes.
+        checkpointDir: folder for checkpoints: a path or fsspec URL that driver and servers share. The replacement of a
+            lost server loads its shards from the newest complete checkpoint.
+        checkpointEveryS: seconds between two checkpoints. In a run or with ``step``, a checkpoint is made after the
+            next clock or step.
         checkpointEverySteps: number of steps (``step``) between two checkpoints.
-        keep: number of this context's complete checkpoints that stay in checkpointDir; those of other drivers always
-            stay. Default 3: two are left if the newest one turns out to be wrong.
-        restore: start from this checkpoint, or from the newest complete one in this folder, on any number of servers;
-            see ``PS2Context.vector`` and ``nextStep``. "latest": from the newest one in checkpointDir, if there is one.
-        recover: the recovery of a lost server without copies. "consistent": all servers and the clocks of a run
-            roll back to the checkpoint; outside of a run the driver's next call raises ``RolledBack``. "shard": only
-            the lost server rolls back (paper, section 5.3), so shards differ in age. "auto", the default: "consistent"
-            while a ``run`` or ``step`` is under way that can go on from the checkpoint, else "shard".
-        heartbeatS: seconds between two heartbeats of a server. Default 1: a thousand servers cost a third of a core.
-        lostAfterS: seconds without a heartbeat after which a server is lost; a server whose process has ended is lost
-            at once. At least two heartbeats. Default 5, longer than machines commonly stand still.
-        retryTimeoutS: seconds that calls wait for the recovery of a lost server. Default 600, because reading a large
-            checkpoint takes minutes.
-        dashboard: serve the live page of fleet, run and training (docs/dashboard.md). The driver prints its link once;
-            ``ps.dashboardUrl`` returns it. Default True, because the page costs only a socket until somebody opens it.
-        dashboardListen: address of the page: HOST:PORT, or HOST:FIRST-LAST for the first free port; if none is free,
-            any other port. Default 127.0.0.1:4070-4169, which other hosts cannot reach.
-        dashboardTokenFile: file with the token of all links (``ps2 token new FILE`` makes one), by which an open page
-            reconnects to a restarted driver. Default: each link has its own token, which admits once.
-        metricsListen: serve the driver's metrics to Prometheus (docs/metrics.md): HOST:PORT, or HOST:FIRST-LAST for the
-            first free port; ``ps.metricsUrl`` returns the URL. Default: no port, because scrapes need no token.
-        tracing: make OpenTelemetry spans of fits, runs, clocks, checkpoints and recoveries (docs/tracing.md). Default
-            False, because it needs ``pip install 'ps2-spark[tracing]'`` and the program's own TracerProvider.
+        keep: number of this context's complete checkpoints that stay in checkpointDir. Checkpoints of other drivers are
+            never deleted. Default 3: two remain if the newest one cannot be read.
+        restore: folder of the checkpoint to start from, or a folder of checkpoints, whose newest complete one is used;
+            the number of servers may differ. "latest": the newest one in checkpointDir, if there is one. See also
+            ``PS2Context.vector`` and ``nextStep``.
+        recover: method of recovery if a lost server has no copies. "consistent": all servers and the clocks of a run
+            roll back to the checkpoint; outside of a run, the driver's next call raises ``RolledBack``. "shard": only
+            the replacement of the lost server loads the checkpoint (PS2 paper, section 5.3), so its shards are older
+            than the others. "auto", the default: "consistent" during a ``run`` or ``step`` that can continue from the
+            checkpoint, else "shard".
+        heartbeatS: seconds between two heartbeats of a server. Default 1: the heartbeats of a thousand servers use a
+            third of a core of the driver.
+        lostAfterS: seconds without a heartbeat after which a server is lost; at least 2 * ``heartbeatS``. A server
+            whose process has ended is lost at once. Default 5, longer than machines are usually suspended.
+        retryTimeoutS: maximum seconds that calls wait for the recovery of a lost server. Default 600, because reading a
+            large checkpoint takes minutes.
+        dashboard: True: serve the live page of fleet, run and training (docs/dashboard.md). The driver prints its link;
+            ``ps.dashboardUrl`` returns it, too. Default True: the page needs only a socket until somebody opens it.
+        dashboardListen: address of the page: HOST:PORT, or HOST:FIRST-LAST for the first free port of a range; any free
+            port if none of them is free. Default 127.0.0.1:4070-4169, which other hosts cannot reach.
+        dashboardTokenFile: file with a token for all links (``ps2 token new FILE`` creates one). With it, an open page
+            reconnects to a restarted driver. Default: each link has another token, which is valid for one browser.
+        metricsListen: address at which Prometheus scrapes the driver (docs/metrics.md): HOST:PORT, or HOST:FIRST-LAST
+            for the first free port of a range; ``ps.metricsUrl`` returns the URL. Default: none: scrapes need no token.
+        tracing: True: create OpenTelemetry spans of fits, runs, clocks, checkpoints and recoveries (docs/tracing.md).
+            Default False, because it needs ``pip install 'ps2-spark[tracing]'`` and the program's own TracerProvider.
 
     Raises:
         ConfigError: a setting has an invalid value. ``PS2Context.getOrCreate`` checks combinations.
@@ -129,7 +135,7 @@ class PS2Conf:
 
     @classmethod
     def load(cls, file: str | os.PathLike[str] | None = None, **given: Any) -> PS2Conf:
-        """Load settings. Keywords take precedence over ``PS2_*`` variables, and these over a YAML file.
+        """Load settings. Keywords override ``PS2_*`` environment variables, and these variables override a YAML file.
 
         The file maps names of settings to values. A variable has the setting's name in capitals, with underscores
         between words: ``PS2_HEARTBEAT_S=0.5``, ``PS2_OPS=a.kernels,b.kernels``,
@@ -186,10 +192,12 @@ class PS2Conf:
         if self.restore == LATEST and self.checkpointDir is None:
             raise ConfigError("restore: 'latest' is the newest checkpoint in checkpointDir, which is not given")
         if self.tokenFile is not None and not attached:
-            raise ConfigError("tokenFile goes with fleet: a local fleet makes a token of its own")
+            raise ConfigError("tokenFile needs fleet: a fleet that the driver starts gets a new token")
         if self.tls is not None and not (self.tls.cert and self.tls.ca):
             missing = "tlsCa" if self.tls.cert else "tlsCert and tlsKey"
-            raise ConfigError(f"the driver connects to servers, and tasks connect to it; give {missing} as well")
+            raise ConfigError(
+                f"TLS: the driver is both a client and a server, so it needs all files; give {missing} as well"
+            )
         if attached and self.launcher not in ("local", "attach"):
             raise ConfigError(
                 f"launcher={self.launcher!r} starts servers, and fleet attaches to running servers: give only one"
@@ -197,21 +205,21 @@ class PS2Conf:
         if self.launcher == "attach" and not attached:
             raise ConfigError("launcher='attach' needs fleet, the addresses of running servers")
         if self.sparkConf and self.launcher != "spark":
-            raise ConfigError("sparkConf goes with launcher='spark': it configures the fleet's Spark application")
+            raise ConfigError("sparkConf needs launcher='spark': it configures the fleet's Spark application")
         if self.lostAfterS < 2 * self.heartbeatS:
             raise ConfigError(
                 f"lostAfterS: expected at least two heartbeats of {self.heartbeatS} s, got {self.lostAfterS}"
             )
         if self.replicas and self.count < 2:
-            raise ConfigError(f"replicas=1 needs two servers at least, got {self.count}")
-        every = self.checkpointEveryS is not None or self.checkpointEverySteps is not None
-        if every and self.checkpointDir is None:
+            raise ConfigError(f"replicas=1 needs at least two servers, got {self.count}")
+        is_periodic = self.checkpointEveryS is not None or self.checkpointEverySteps is not None
+        if is_periodic and self.checkpointDir is None:
             raise ConfigError("checkpointEveryS and checkpointEverySteps need a checkpointDir")
         self._check_ports()
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """``host:port`` of each server to attach to; empty if a fleet is started."""
+        """``host:port`` of each server to attach to; empty if the driver starts the servers."""
         return settings.addresses(self.fleet)
 
     @property
@@ -236,7 +244,7 @@ class PS2Conf:
 
     @property
     def startWithinS(self) -> float:
-        """Seconds that all servers may take to start."""
+        """Maximum seconds until all servers have started."""
         return self.startTimeoutS or self.launcherClass.start_timeout_s
 
     @property
@@ -246,16 +254,17 @@ class PS2Conf:
 
     @property
     def portsNeeded(self) -> int:
-        """Maximum number of ports that the context takes on this host."""
+        """Maximum number of ports that the context uses on this host."""
+        # The master and a run have one port each.
         return 2 + self.launcherClass.ports_needed(self.count)
 
     def check_same(self, requested: PS2Conf) -> None:
-        """Raise ConfigError if ``requested`` changes a default to a value that differs from the running context's."""
+        """Raise ConfigError if a setting in ``requested`` is neither its default nor the running context's value."""
         if requested.restore is not None:
             raise ConfigError("restore: a context is running; stop() it first")
         if (requested.servers or requested.fleet) and (requested.count, requested.fleet) != (self.count, self.fleet):
             raise ConfigError(
-                f"a context with {_named(self)} is running, not with {_named(requested)}; stop() it first"
+                f"a context with {_servers_text(self)} is running, not with {_servers_text(requested)}; stop() it first"
             )
         defaults = PS2Conf()
         for name in NAMES:
@@ -265,31 +274,33 @@ class PS2Conf:
 
     def __str__(self) -> str:
         defaults = PS2Conf()
-        lines = ((each.name, getattr(self, each.name), getattr(defaults, each.name)) for each in fields(self))
+        lines = ((name, getattr(self, name), getattr(defaults, name)) for name in NAMES)
         return "\n".join(
             f"{name} = {value!r}{' (default)' if value == default else ''}" for name, value, default in lines
         )
 
     def _normalise(self) -> None:
-        """Convert each setting to one form, so that settings with the same meaning compare equal."""
-        forms: dict[str, Any] = {"fleet": None if self.fleet is None else self.addresses}
+        """Convert settings to a normal form. Settings with the same meaning then compare equal."""
+        normal: dict[str, Any] = {"fleet": None if self.fleet is None else self.addresses}
         if self.ports is not None:
-            forms["ports"] = ports_text(self.portRange)
-        if not isinstance(self.ops, (str, Sequence)) or not all(isinstance(m, str) and m for m in self.modules):
+            normal["ports"] = ports_text(self.portRange)
+        if not isinstance(self.ops, (str, Sequence)) or not all(
+            isinstance(name, str) and name for name in self.modules
+        ):
             raise ConfigError(f"ops: expected names of modules, got {self.ops!r}")
-        forms["ops"] = self.modules
+        normal["ops"] = self.modules
         for name in ("bindAddress", "advertiseAddress"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name}: expected a name or an address of a host, got {value!r}")
-            forms[name] = None if value is None else read_host(value, name)
-        if self.advertiseAddress is not None and is_wildcard(forms["advertiseAddress"]):
+            normal[name] = None if value is None else read_host(value, name)
+        if self.advertiseAddress is not None and is_wildcard(normal["advertiseAddress"]):
             raise ConfigError(
-                f"advertiseAddress: expected a host that others reach this one by, got {self.advertiseAddress}"
+                f"advertiseAddress: expected a host name or address that other hosts reach, got {self.advertiseAddress}"
             )
         if (files := self.tls) is not None:
-            forms |= {"tlsCert": files.cert or None, "tlsKey": files.key or None, "tlsCa": files.ca or None}
-        for name, value in forms.items():
+            normal |= {"tlsCert": files.cert or None, "tlsKey": files.key or None, "tlsCa": files.ca or None}
+        for name, value in normal.items():
             object.__setattr__(self, name, value)
 
     def _check_ports(self) -> None:
@@ -321,22 +332,24 @@ class PS2Conf:
 
 
 PS2Conf.__init__ = hints_keywords(PS2Conf.__init__)  # type: ignore[method-assign]
-NAMES = tuple(each.name for each in fields(PS2Conf))
-# Settings that are not text: the values of their variables are YAML.
-PARSED = [each.name for each in fields(PS2Conf) if str(each.type).startswith(("int", "float", "bool", "Mapping"))]
+NAMES = tuple(setting.name for setting in fields(PS2Conf))
+# Settings that are not strings. The values of their environment variables are parsed as YAML.
+PARSED = [
+    setting.name for setting in fields(PS2Conf) if str(setting.type).startswith(("int", "float", "bool", "Mapping"))
+]
 
 
 def with_overrides(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Conf:
-    """Return settings with the ``given`` ones replaced.
+    """Return ``conf`` with the settings in ``given`` replaced.
 
     Args:
         conf: the settings; None: the defaults.
-        moved: keywords that the call does not take; must be empty.
-        given: settings that the call takes as keywords; None keeps the setting of ``conf``.
+        moved: unknown keywords of ``PS2Context.getOrCreate``; must be empty.
+        given: keywords of ``PS2Context.getOrCreate``; None: use the setting of ``conf``.
 
     Raises:
         ConfigError: the settings cannot be used together, or ``moved`` is not empty. For a setting of ``PS2Conf`` in
-            ``moved``, the message tells how to give it.
+            ``moved``, the message explains how to set it.
     """
     for name, value in moved.items():
         settings.check_known([name], [*NAMES, "spark", "conf", "driverHost"], "PS2Context.getOrCreate")
@@ -356,14 +369,14 @@ def with_overrides(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any)
 
 
 def driver_host_settings(conf: PS2Conf | None, driver_host: str | None) -> dict[str, str]:
-    """Return settings that make the driver listen on all addresses and be reached at a host; none for no host."""
+    """Return the settings by which the driver listens on all addresses and advertises ``driver_host``; {} for None."""
     if driver_host is None:
         return {}
     bind_address = None if conf is None else conf.bindAddress
-    return {"advertiseAddress": driver_host, "bindAddress": bind_address or EVERYWHERE}
+    return {"advertiseAddress": driver_host, "bindAddress": bind_address or ALL_ADDRESSES}
 
 
-def _named(conf: PS2Conf) -> str:
+def _servers_text(conf: PS2Conf) -> str:
     if conf.fleet:
         return f"the fleet {','.join(conf.addresses)}"
     return f"{conf.count} {'local servers' if conf.launcher == 'local' else 'servers'}"

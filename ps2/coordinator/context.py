@@ -1,4 +1,4 @@
-"""``PS2Context``: the public face of the coordinator in the driver (paper, sections 3.2 and 5.1)."""
+"""``PS2Context``: the public interface of PS2 in the driver (PS2 paper, sections 3.2 and 5.1)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from ps2.text_tables import to_html
 
 log = logging.getLogger(__name__)
 
+# Default of ``waitForSlots``: long enough for a cluster to start executors.
 SLOTS_TIMEOUT_S = 60.0
 
 
 class PS2Context:
-    """The driver's end of a fleet of servers, made by ``PS2Context.getOrCreate``. A process has one at a time.
+    """The driver's connection to a fleet of servers, created by ``getOrCreate``. A process has at most one at a time.
 
     The context is a context manager, too: ``with PS2Context.getOrCreate(spark, servers=2) as ps: ...``
     """
@@ -44,7 +45,7 @@ class PS2Context:
 
     @classmethod
     @shielded
-    def getOrCreate(  # noqa: PLR0913 - the settings that come most; conf has them all
+    def getOrCreate(  # noqa: PLR0913 - the most common settings; ``conf`` has all
         cls,
         spark: Any = None,
         servers: int | None = None,
@@ -69,25 +70,26 @@ class PS2Context:
         The keywords are the most common settings of ``PS2Conf``, which documents all settings.
 
         Args:
-            spark: a SparkSession (Spark Connect's, too) or SparkContext whose tasks use the fleet; None: the active
-                one, if any. Without Spark, vectors work in this process only.
+            spark: the SparkSession (classic or Spark Connect) or SparkContext whose tasks use the fleet; None: the
+                active one, if any. Without Spark, only this process can use vectors.
             servers: number of servers to start (default 2).
-            fleet: instead, attach to running servers: "host:port,host:port" or a list.
-            tokenFile: the fleet's token, with ``fleet``.
-            driverHost: name by which tasks reach this host. Sets advertiseAddress, and makes the driver listen on all
-                addresses.
-            launcher: "local" (child processes), "spark" (containers of the cluster), or a launcher of another package.
-            memoryLimit: bytes that each server's arrays may take.
+            fleet: addresses of running servers to attach to, instead of ``servers``: "host:port,host:port" or a list.
+            tokenFile: file with the token of ``fleet``.
+            driverHost: host name or address by which tasks reach this host. Sets advertiseAddress, and makes the driver
+                listen on all addresses.
+            launcher: "local" (child processes), "spark" (containers of the cluster), or the name of another package's
+                launcher.
+            memoryLimit: maximum bytes of each server's arrays.
             ops: names of modules that declare your own operations (docs/kernels.md).
-            replicas: 1 keeps a copy of each shard on another server.
-            checkpointDir: folder for checkpoints: a path or fsspec URL that the servers reach.
+            replicas: 1: keep a copy of each shard on another server.
+            checkpointDir: folder for checkpoints: a path or fsspec URL that driver and servers share.
             checkpointEveryS: seconds between two checkpoints.
             checkpointEverySteps: number of steps (``step``) between two checkpoints.
-            restore: start from this checkpoint, or from the newest one in this folder; "latest": from the newest one in
-                checkpointDir, if there is one.
+            restore: folder of the checkpoint to start from, or a folder of checkpoints, whose newest one is used.
+                "latest": the newest one in checkpointDir, if there is one.
             dashboard: False: no live page (docs/dashboard.md).
             conf: all other settings. A keyword of this call takes precedence.
-            moved: takes no keywords; the error for another setting of ``PS2Conf`` tells how to give it.
+            moved: must be empty; if it contains a setting of ``PS2Conf``, the error explains how to set it.
 
         Raises:
             ConfigError: settings are invalid or differ from the running context's; or the Python of tasks on this host
@@ -100,7 +102,7 @@ class PS2Context:
         """
         if task_context() is not None:
             raise UsageError(
-                "a PS2Context belongs to the driver; in a task, use the vectors that came with its closure"
+                "a PS2Context belongs to the driver; in a task, use vectors from the closure of its function"
             )
         with cls._class_lock:
             settings: dict[str, Any] = {
@@ -122,7 +124,7 @@ class PS2Context:
             if running is not None:
                 running.conf.check_same(requested)
                 if backend is not None:
-                    running._coordinator.application.reach(backend)
+                    running._coordinator.application.give_access(backend)
                 return running
             cls._active = context = cls(backend, requested)
             return context
@@ -133,7 +135,7 @@ class PS2Context:
         return cls._active
 
     def __init__(self, spark: SparkBackend | None, conf: PS2Conf) -> None:
-        """Not for users: see ``getOrCreate``."""
+        """Internal: use ``getOrCreate``."""
         self._coordinator = Coordinator(spark, conf)
 
     @property
@@ -148,50 +150,50 @@ class PS2Context:
 
     @property
     def dashboardUrl(self) -> str | None:
-        """A link that lets one browser see the live page (docs/dashboard.md); None: there is no page."""
+        """A link to the live page, for one browser (docs/dashboard.md); None: there is no page."""
         return self._coordinator.monitoring.page_url
 
     @property
     def metricsUrl(self) -> str | None:
-        """URL at which Prometheus scrapes this driver (``metricsListen``, docs/metrics.md); None if there is none."""
+        """The URL that Prometheus scrapes (``metricsListen``, docs/metrics.md); None: there is none."""
         return self._coordinator.monitoring.metrics_url
 
     @property
     def sparkContext(self) -> Any:
-        """The SparkContext whose tasks use the fleet, or None (with Spark Connect, too)."""
+        """The SparkContext whose tasks use the fleet; None without Spark, and with Spark Connect."""
         backend = self._coordinator.application.spark
         return None if backend is None else backend.context
 
     @property
     def spark(self) -> Any:
-        """The SparkSession (Spark Connect's, too) whose tasks use the fleet, or None."""
+        """The SparkSession (classic or Spark Connect) whose tasks use the fleet; None: there is none."""
         backend = self._coordinator.application.spark
         return None if backend is None else backend.session
 
     def batch(self) -> AbstractContextManager[None]:
-        """Collect the calls of a ``with`` block into one request per server; see ``ps2.batch``."""
+        """Send the calls of a ``with`` block in one request per server; see ``ps2.batch``."""
         self._coordinator.check_running()
         return batch()
 
     @shielded
     def flush(self) -> None:
-        """Wait until all additions of this process with ``wait=False`` are applied; raise their errors."""
+        """Wait until the servers have applied all additions of this process with ``wait=False``; raise their errors."""
         self._running.session.dispatch.flush()
 
     @shielded
     def memory(self) -> list[tuple[int, int]]:
-        """Return for each server, by index, its memory limit and the memory in use, in bytes."""
+        """Return (memory limit, used memory) of each server in bytes, in order of index."""
         return self._running.memory()
 
     @shielded
     def status(self) -> FleetStatus:
-        """Ask all servers for memory, requests, matrices and operations. ``print(ps.status())`` shows tables."""
+        """Return memory, requests, matrices and operations of all servers. ``print(ps.status())`` shows tables."""
         fleet = self._running.fleet
         return ask_status(fleet.master, fleet.control)
 
     @shielded
     def vectors(self) -> list[VectorInfo]:
-        """Return the named vectors, by name, with kind, layout, dim, dtype, matrix, row and bytes."""
+        """Return the named vectors, sorted by name, with kind, layout, dim, dtype, matrix, row and bytes."""
         fleet = self._running.fleet
         return ask_vectors(fleet.master, fleet.control)
 
@@ -200,16 +202,17 @@ class PS2Context:
     def checkpoint(self, path: str | None = None, step: int | None = None) -> Checkpoint | None:
         """Write a consistent checkpoint of the whole fleet; return when it is complete.
 
-        Within ``onClock`` of ``run`` it is written when that has returned, with the message that it returns, before a
-        worker goes on; this call returns None then. In another thread, this call waits until ``onClock`` has returned.
+        If ``onClock`` of a run calls this method, it returns None, and the checkpoint is written after ``onClock`` has
+        returned, before any worker continues. The checkpoint includes the message that ``onClock`` returns. In another
+        thread, this call waits until ``onClock`` has returned.
 
         Args:
-            path: folder or fsspec URL that the servers reach; the checkpoint becomes a folder in it. Default: the
+            path: folder or fsspec URL that driver and servers share. The checkpoint is a new folder in it. Default: the
                 context's checkpointDir.
-            step: first step that the checkpoint does not hold; default: ``nextStep``.
+            step: number of the first step after the checkpoint; default: ``nextStep``.
 
         Raises:
-            ConfigError: there is no path, or it is not writable; or ``step`` is not a step number.
+            ConfigError: there is no path, the path is not writable, or ``step`` is not an integer >= 0.
             RecoveryError: the checkpoint failed (disk full, a server died). The previous checkpoint stays the newest.
         """
         coordinator = self._running
@@ -218,20 +221,20 @@ class PS2Context:
 
     @shielded
     def rollBack(self, timeoutS: float = 600.0) -> int:
-        """Roll the whole fleet back to its newest checkpoint; return the step to go on from (``nextStep``).
+        """Roll the whole fleet back to its newest checkpoint; return the next step (``nextStep``).
 
-        Late requests of earlier jobs' tasks change nothing after it.
+        Servers reject late requests from tasks of earlier jobs.
 
         Raises:
             RecoveryError: there is no readable checkpoint, or the rollback takes longer than ``timeoutS`` seconds.
-            UsageError: a run is under way.
+            UsageError: a run is in progress.
         """
         self._running.roll_back(timeoutS)
         return self.nextStep
 
     @contextlib.contextmanager
     def step(self, number: int | None = None) -> Iterator[int]:
-        """Run one step of a loop that can roll back to a checkpoint. Checkpoints that are due are made at its end.
+        """Run one step of a loop that can roll back to a checkpoint. Periodic checkpoints are made after a step.
 
         Example::
 
@@ -240,31 +243,30 @@ class PS2Context:
                     with ps.step() as t:
                         ...
                 except RolledBack:
-                    pass  # nextStep is now the first one that the checkpoint does not hold
+                    pass  # nextStep is now the first step after the checkpoint
 
         Args:
             number: number of the step; default: ``nextStep``.
 
         Raises:
-            RolledBack: the fleet rolled back to a checkpoint. It replaces other errors that the rollback caused.
+            RolledBack: the fleet rolled back to a checkpoint. Errors that the rollback caused are replaced by this one.
         """
         with self._running.steps.step(number) as current:
             yield current
 
     @property
     def nextStep(self) -> int:
-        """The next step: after the last finished one, or after the last one in the checkpoint that the fleet rolled
-        back to."""
+        """The number of the next step; after a rollback, the number of the first step after the checkpoint."""
         return self._coordinator.steps.next
 
     @property
     def recoveries(self) -> list[Recovery]:
-        """Recoveries of lost servers, the oldest first."""
+        """The recoveries of lost servers, oldest first."""
         return self._coordinator.recoveries.all()
 
     @shielded
     def vector(self, name: str) -> DCV:
-        """Return a named vector of this driver, of the previous driver, or of the restored checkpoint.
+        """Return a named vector, which this driver, the previous driver or the restored checkpoint has created.
 
         Raises:
             NotFoundError: there is no vector with this name; the message lists the names.
@@ -274,10 +276,10 @@ class PS2Context:
 
     @shielded
     def waitForSlots(self, slots: int = 1, timeout: float = SLOTS_TIMEOUT_S) -> None:
-        """Wait until Spark can run ``slots`` tasks at once.
+        """Wait until Spark can run ``slots`` tasks at the same time.
 
         Raises:
-            SlotsError: Spark has too few slots after ``timeout`` seconds; the message names both numbers.
+            SlotsError: Spark has fewer slots after ``timeout`` seconds; the message has both numbers.
             StoppedError: this context or the SparkContext was stopped.
         """
         wait_for_slots(self._running.application.running("waitForSlots"), slots, timeout)
@@ -313,47 +315,49 @@ class PS2Context:
 
             ps.run(data, work, workers=4, onClock=lambda t: update(t))
 
-        Spark restarts a task that dies. The new attempt goes on with the first clock that the old attempt had not
-        finished, and all changes count once. To stop early, return ``ps2.STOP`` from ``onClock``.
+        Spark restarts a task that dies. The new attempt continues with the first clock that the old attempt had not
+        finished, and each change is applied once. To stop early, return ``ps2.STOP`` from ``onClock``.
 
         Args:
-            data: a DataFrame, whose rows come as an iterator of ``pyarrow.RecordBatch``, or an RDD, whose records come
-                as an iterator. For trials, data in the driver's memory, which is split into equal parts in order: a
-                pandas DataFrame, whose rows come as batches, or a list, tuple or range, whose elements come as an
-                iterator.
-            worker_fn: called as ``worker_fn(worker, rows)``, once in each worker; see ``ps2.Worker``.
-            workers: number of workers; the data are repartitioned if necessary. Default: one per partition (or row of
-                the driver's data), at most the number of task slots.
-            staleness: number of clocks that a worker may be ahead of the slowest worker. 0 is BSP. s is SSP: a view at
-                clock t holds every update of the clocks up to t - s - 1. None is ASP: no worker waits.
-            onClock: called in the driver with each clock that all workers have finished, in order, before a worker
-                enters the clock ``staleness + 1`` later. A returned ``ps2.Message`` goes to all workers with that
-                clock's release (``Worker.message``). A returned ``ps2.STOP`` ends the run: all workers' loops end
-                before the first clock that no worker has entered. Other return values are ignored. With two parameters
-                it is called with the clock and the list of merged reports of the workers (``Worker.report``).
-            onLog: called in the driver with rank, clock, name and value of each ``worker.log``, while the job runs.
-            timeoutS: longest time of the run, in seconds.
+            data: a DataFrame (``rows`` is an iterator of ``pyarrow.RecordBatch``) or an RDD (``rows`` is an iterator of
+                records). For small experiments also data in the driver's memory, which are split in order into equal
+                parts: a pandas DataFrame (``rows`` is an iterator of ``pyarrow.RecordBatch``), or a list, tuple or
+                range (``rows`` is an iterator of elements).
+            worker_fn: function that is called as ``worker_fn(worker, rows)`` once in each worker; see ``ps2.Worker``.
+            workers: number of workers; the data are repartitioned if necessary. Default: one worker per partition (or
+                per row of the driver's data), but not more than task slots.
+            staleness: number of clocks that a worker may be ahead of the slowest worker. 0 is BSP. s > 0 is SSP: what a
+                worker reads in clock t includes all updates of clocks up to t - s - 1. None is ASP: no worker waits.
+            onClock: function that is called in the driver, in order, with each clock t that all workers have finished,
+                before any worker starts clock t + staleness + 1. It may return a ``ps2.Message``, which all workers get
+                when they start that clock (``Worker.message``), or ``ps2.STOP``, which ends the run: no worker starts a
+                clock that no worker has started yet. Other return values are ignored. If the function has two
+                parameters, it also gets the list of merged reports of the workers (``Worker.report``).
+            onLog: function that is called in the driver with rank, clock, name and value of each ``worker.log``, while
+                the job runs.
+            timeoutS: maximum duration of the run, in seconds.
             firstClock: number of the first clock, such as ``nextStep`` after ``restore=``.
             seed: seed of ``worker.rng``; non-negative.
-            read: called first, as ``read(worker, rows)``, once in each task. ``worker_fn`` gets its result instead of
-                rows, and must not change it. With ``read``, a worker that fails because the fleet rolled back to a
-                checkpoint begins again in the same task. Spark, which limits the failures of a task, counts no failure.
-            onEnd: called in the driver when all workers have returned and still wait, to read the vectors that they
-                made. If the fleet rolls back to a checkpoint then, workers and ``onClock`` go on from there, and
-                ``onEnd`` is called again at the end.
-            progress: show clocks, workers and logged numbers in a line, in a terminal or a notebook.
+            read: function that is called first, as ``read(worker, rows)``, once in each task. ``worker_fn`` gets its
+                result instead of the rows, and must not modify it. With ``read``, a worker whose call fails because the
+                fleet rolled back is called again in the same task, which does not count as a failure of the task.
+            onEnd: function that is called in the driver when ``worker_fn`` has returned in all workers, before their
+                tasks end. It can read vectors that belong to the workers. If the fleet rolls back at that time, workers
+                and ``onClock`` continue from the checkpoint, and ``onEnd`` is called again at the end.
+            progress: True: show clocks, workers and logged values in a line of the terminal or notebook.
 
         Returns:
-            The workers' results by rank, like a list. ``summary()`` prints and ``plot()`` draws where the time went.
+            The workers' results by rank, like a list. ``summary()`` prints how workers spent their time, and ``plot()``
+            draws it.
 
         Raises:
-            UsageError: ``worker_fn`` or an element of a list cannot be pickled, or another run is under way.
-            ConfigError: an argument cannot be used, or the tasks' Python has no ps2, or another version.
+            UsageError: ``worker_fn`` or an element of a list cannot be pickled, or another run is in progress.
+            ConfigError: an argument is invalid, or the Python of the tasks lacks ps2 or has another version of it.
             SlotsError: Spark has fewer free task slots than workers.
-            LimitError: a request of ``worker_fn`` exceeds a server's memory. The message names rank and clock. The
+            LimitError: a request of ``worker_fn`` exceeds a server's memory. The message has rank and clock. The
                 request is not repeated.
-            WorkerError: ``worker_fn`` failed as often as Spark lets a task fail. The message names rank and clock, and
-                has the traceback.
+            WorkerError: ``worker_fn`` failed as often as Spark allows a task to fail. The message has rank, clock and
+                traceback.
             DeadlineError: the run has not ended after ``timeoutS``.
             StoppedError: the context was stopped during the run, or the job was cancelled.
         """
@@ -364,10 +368,10 @@ class PS2Context:
     def stop(self) -> None:
         """End a started fleet, or free this context's matrices on an attached fleet.
 
-        A second call does nothing. A call in a forked child does nothing either, because its parent owns the fleet.
+        A second call does nothing, and neither does a call in a forked child, because the fleet belongs to its parent.
 
         Raises:
-            PS2Error: additions made with ``wait=False`` had failed. The context has stopped all the same.
+            PS2Error: additions with ``wait=False`` have failed. The context has stopped nevertheless.
         """
         if not self._coordinator.is_of_this_process:
             return
@@ -389,7 +393,7 @@ class PS2Context:
         return overview(coordinator.fleet.master, coordinator.conf, self.dashboardUrl)
 
     def __reduce__(self) -> NoReturn:
-        raise UsageError("a PS2Context belongs to the driver: in a task, use the vectors that came with its closure")
+        raise UsageError("a PS2Context belongs to the driver: in a task, use vectors from the closure of its function")
 
     def __repr__(self) -> str:
         coordinator = self._coordinator
@@ -397,6 +401,6 @@ class PS2Context:
 
     @property
     def _running(self) -> Coordinator:
-        """The coordinator; raises StoppedError if this context was stopped."""
+        """The coordinator. Raises StoppedError if this context was stopped."""
         self._coordinator.check_running()
         return self._coordinator

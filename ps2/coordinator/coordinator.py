@@ -38,7 +38,8 @@ from ps2.transport.tls import check_serving
 
 log = logging.getLogger(__name__)
 
-# Spark's Python workers start in two seconds; the job that starts them should end before the user's jobs begin.
+# Maximum time to wait for the Spark job that starts Python workers. It takes about two seconds, and should end before
+# the user's jobs start.
 PYTHON_TIMEOUT_S = 10.0
 
 
@@ -47,9 +48,10 @@ class _Tokens:
     """The secrets of one context.
 
     Attributes:
-        attached: the token in the file ``tokenFile`` of an attached fleet; None: there is no such file.
-        fleet: the token that servers and clients prove to each other to know; None: the fleet has no token.
-        run: the token of the run server, which workers connect to.
+        attached: the token of an attached fleet, from the file ``tokenFile``; None: no fleet is attached, or it has no
+            token.
+        fleet: the token with which servers and clients authenticate each other; None: the fleet has no token.
+        run: the token with which workers authenticate themselves to the driver.
     """
 
     attached: str | None
@@ -61,17 +63,17 @@ class _Tokens:
         attached = read_token(conf.tokenFile) if conf.fleet and conf.tokenFile is not None else None
         derived = derived_token(driver_secret(), id)
         fleet = attached if conf.fleet else derived
-        # The driver unpickles the results of runs, so they need a token even if the servers have none.
+        # The driver unpickles what workers send, so workers need a token even if the servers have none.
         return cls(attached, fleet, fleet or derived)
 
 
 class Coordinator:
-    """The parts of one running context, whose public face is ``PS2Context``."""
+    """The parts of one running context. Programs use it through ``PS2Context``."""
 
     def __init__(self, spark: SparkBackend | None, conf: PS2Conf) -> None:
-        """Start a fleet, or attach to one, and let Spark's tasks use it.
+        """Start a fleet, or attach to a running one, and let Spark's tasks use it.
 
-        If a part cannot start, the parts that have started are ended.
+        If a part fails to start, end the parts that have started.
         """
         self.conf = conf = with_restore(conf)
         self.is_stopped = False
@@ -94,32 +96,32 @@ class Coordinator:
                 check_serving(conf.tls, binding.advertised)
             elif (warning := tls_warning(None, join_address(binding.host, 0), *conf.addresses)) is not None:
                 log.warning("%s", warning)
-            python = start_python(spark, conf)
+            python_start = start_python(spark, conf)
             network = FleetNetwork(tokens.fleet, WireConfig(tls=conf.tls))
             undo.callback(network.close)
             self.fleet = Fleet(id, conf, binding, tokens.fleet, network, self.active_run, spark_context)
             undo.callback(self.fleet.master_server.stop, 0)
             undo.callback(self.fleet.launcher.stop)
-            self._wire(id, tokens, binding, network)
+            self._connect_parts(id, tokens, binding, network)
             undo.callback(self.steps.close)
             self.monitoring = Monitoring(conf, self.fleet, self.active_run, self.recoveries)
             undo.pop_all()
         self._key_clock = KeyClock(self.fleet.master, network, f"{id}/keys")
         try:
-            self._begin(spark)
-            if python is not None:
-                join(python, PYTHON_TIMEOUT_S)
+            self._start_threads(spark)
+            if python_start is not None:
+                join(python_start, PYTHON_TIMEOUT_S)
         except BaseException:
             self.stop()
             raise
 
-    def _wire(self, id: str, tokens: _Tokens, binding: Binding, network: FleetNetwork) -> None:
-        """Make the parts that need a started fleet, and give each the parts that it uses."""
+    def _connect_parts(self, id: str, tokens: _Tokens, binding: Binding, network: FleetNetwork) -> None:
+        """Create the parts that need a started fleet, and give each part the parts that it uses."""
         conf, fleet = self.conf, self.fleet
         fleet_token_id = token_id(driver_secret(), tokens.fleet)
         ref = FleetRef(id, fleet.address, conf.strict, conf.retryTimeoutS, conf.modules, fleet_token_id)
         self.application = Application(ref, tokens.attached, conf.tls, fleet.master, fleet.control)
-        self.session = Session(ref, network, on_rollback=self._rolled_back, master_address=fleet.home)
+        self.session = Session(ref, network, on_rollback=self._on_rollback, master_address=fleet.local_address)
         self.recoveries = RecoveryLog()
         self.steps = Steps(
             *(fleet.checkpoints, self.session, fleet.master, fleet.control, conf, self.active_run, self.recoveries)
@@ -130,20 +132,20 @@ class Coordinator:
         )
         self._runs = Runs(host)
         policy = Policy(conf.replicas, conf.recover)
-        self._supervisor = Supervisor(fleet.orders, fleet.checkpoints, policy, self.steps, self.recoveries)
+        self._supervisor = Supervisor(fleet.fleet_control, fleet.checkpoints, policy, self.steps, self.recoveries)
 
-    def _begin(self, spark: SparkBackend | None) -> None:
-        """Start the threads, and let this process and Spark's tasks find the fleet."""
+    def _start_threads(self, spark: SparkBackend | None) -> None:
+        """Start the threads; let this process and Spark's tasks connect to the fleet."""
         install(self.session)
         self.fleet.watch(self._supervisor.poll, self.application.renew)
         self._key_clock.start()
         atexit.register(self._end_at_exit)
         if spark is not None:
-            self.application.reach(spark)
+            self.application.give_access(spark)
 
     @property
     def is_of_this_process(self) -> bool:
-        """False in a forked child, which must not end its parent's fleet."""
+        """True in the process that created this object; False in a forked child, which must not end the fleet."""
         return os.getpid() == self._pid
 
     def check_running(self) -> None:
@@ -153,7 +155,7 @@ class Coordinator:
             raise StoppedError("this PS2Context was stopped")
 
     def memory(self) -> list[tuple[int, int]]:
-        """Return each server's memory limit and memory in use, in bytes; see ``PS2Context.memory``."""
+        """Return (memory limit, used memory) of each server, in bytes; see ``PS2Context.memory``."""
         control, addresses = self.fleet.control, self.fleet.master.registry.addresses()
         statuses = self.session.ask(lambda: [control.status(address) for address in addresses])
         return [(status.memory_limit_bytes, status.memory_bytes) for status in statuses]
@@ -161,14 +163,14 @@ class Coordinator:
     def roll_back(self, timeout_s: float) -> None:
         """Roll the fleet back to its newest checkpoint; see ``PS2Context.rollBack``."""
         if self.active_run.run is not None:
-            raise UsageError("rollBack: a run is under way, whose clocks would roll back: wait for its end")
-        with contextlib.suppress(PS2Error):  # errors of additions that the rollback undoes
+            raise UsageError("rollBack: a run is in progress, and would lose clocks: wait for its end")
+        with contextlib.suppress(PS2Error):  # errors of asynchronous additions, which the rollback undoes
             self.session.dispatch.flush()
         self._supervisor.roll_back(timeout_s)
         self.steps.acknowledge_rollback()
 
     def run(self, data: Any, worker_fn: Any, options: RunOptions) -> RunResult:
-        """Run workers to their end; see ``PS2Context.run``."""
+        """Run workers until they have ended; see ``PS2Context.run``."""
 
         def run() -> RunResult:
             return self._runs.run(self.application.running("run"), data, worker_fn, options)
@@ -176,37 +178,37 @@ class Coordinator:
         return self.monitoring.record_run(run, worker_fn)
 
     def stop(self) -> None:
-        """End a started fleet, or leave an attached fleet. A second call does nothing. See ``PS2Context.stop``."""
+        """End a started fleet, or disconnect from an attached one (``PS2Context.stop``). A second call does nothing."""
         with self._stop_lock:
             if self.is_stopped:
                 return
             self.is_stopped = True
         atexit.unregister(self._end_at_exit)
-        with contextlib.ExitStack() as ending:  # last callback first; all run, even if one raises
-            ending.callback(self._log.close)
-            ending.callback(self.application.leave)
-            ending.callback(self.fleet.master_server.stop, 0)
-            ending.callback(uninstall, self.session.fleet.id)
-            # End the fleet before the session: local servers need no farewell from their clients.
-            ending.callback(self._end_fleet)
-            ending.callback(self.session.dispatch.flush)
+        with contextlib.ExitStack() as shutdown:  # runs the callbacks in reverse order, all of them even if one raises
+            shutdown.callback(self._log.close)
+            shutdown.callback(self.application.leave)
+            shutdown.callback(self.fleet.master_server.stop, 0)
+            shutdown.callback(uninstall, self.session.fleet.id)
+            # End the fleet before the session: servers that have ended need no message that the session ends.
+            shutdown.callback(self._end_fleet)
+            shutdown.callback(self.session.dispatch.flush)
 
     def _end_fleet(self) -> None:
-        with contextlib.ExitStack() as ending:
-            ending.callback(self.fleet.end)
-            ending.callback(self.application.stop)
-            ending.callback(self.steps.close)
-            ending.callback(self._runs.stop)
-            ending.callback(self.monitoring.stop)
-            ending.callback(self.fleet.stop_watching)
-            ending.callback(self._key_clock.stop)
+        with contextlib.ExitStack() as shutdown:
+            shutdown.callback(self.fleet.end)
+            shutdown.callback(self.application.stop)
+            shutdown.callback(self.steps.close)
+            shutdown.callback(self._runs.stop)
+            shutdown.callback(self.monitoring.stop)
+            shutdown.callback(self.fleet.stop_watching)
+            shutdown.callback(self._key_clock.stop)
 
     @shielded
     def _end_at_exit(self) -> None:
-        if self.is_of_this_process:  # a forked child inherits this call
+        if self.is_of_this_process:  # a forked child inherits the registration of this function
             self._end_fleet()
 
-    def _rolled_back(self, epoch: int, step: int | None) -> None:
-        """Move the driver's loop and the jobs that it submits from now on to the new epoch."""
+    def _on_rollback(self, epoch: int, step: int | None) -> None:
+        """Let the driver's loop continue from ``step``, and its next Spark jobs use the new epoch."""
         self.steps.roll_back(step or 0)
         self.application.roll_back(epoch)

@@ -1,4 +1,4 @@
-"""Collects the driver's knowledge of its fleet and its run, for the live page and the metrics."""
+"""Collects the state of the driver's fleet and runs, for the live page and the metrics."""
 
 from __future__ import annotations
 
@@ -44,36 +44,39 @@ from ps2.version import __version__
 
 T = TypeVar("T")
 
+# Limits of the page's lists, and of the stored history of runs.
 MAX_EVENTS_SHOWN = 100
 MAX_HISTORY = 200
 MAX_HISTORY_SHOWN = 50
 MAX_CHECKPOINTS_SHOWN = 10
-ASK_TIMEOUT_S = 2.0
-# A scrape uses the servers' reports since the previous scrape, unless they are older than this.
-OLDEST_S = 300.0
+# The page shows the operations of reports that are at most this old. Servers report with each heartbeat.
+MAX_OPERATIONS_AGE_S = 8.0
+# The metrics use reports that are at most this old. Servers report once after each scrape.
+MAX_REPORT_AGE_S = 300.0
 
 
 class DriverWatcher:
-    """Takes snapshots of a driver's fleet and run on request. From ``open`` on, it logs events and runs."""
+    """Makes snapshots of a driver's fleet and run on request. After ``open``, it also records events and runs."""
 
     def __init__(self, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog, silent_after_s: float) -> None:
-        """Create a watcher, which does not listen before ``open``. A server is silent after ``silent_after_s``."""
+        """A server is shown as silent ``silent_after_s`` seconds after its last heartbeat."""
         self._fleet, self._active, self._recoveries = fleet, active, recoveries
         self._silent_after_s = silent_after_s
         self._events = EventLog()
-        self._lock = threading.Lock()  # one snapshot at a time
-        self._watcher: RunWatcher | None = None
-        self._last_view: RunView | None = None  # of the last run that is over
+        self._lock = threading.Lock()  # excludes concurrent snapshots
+        self._watcher: RunWatcher | None = None  # watches the current run; None: there is none
+        # The page's and the metrics' data of the last finished run; None: no run has finished.
+        self._last_view: RunView | None = None
         self._last_figures: RunFigures | None = None
-        self._counts = NO_COUNTS  # sums over the runs that are over
-        self._runs = 0
+        self._counts = NO_COUNTS  # sums over all finished runs
+        self._num_runs = 0  # number of runs that have started
         self._history: deque[HistoryView] = deque(maxlen=MAX_HISTORY)
-        self._current: list[HistoryView] = []  # the lines of the runs under way
+        self._current: list[HistoryView] = []  # the runs in progress
         self._guarded = GuardedLoop("watcher of the driver")
 
     def open(self) -> None:
-        """Begin to listen to runs, log messages and losses of servers."""
-        self._active.listen(self._run_begins, self._run_ends)
+        """Start to record runs, log messages and losses of servers."""
+        self._active.listen(self._start_run, self._end_run)
         self._events.open()
         self._fleet.master.registry.on_lost = self._server_lost
 
@@ -85,8 +88,8 @@ class DriverWatcher:
         fit = TRAININGS.active_name
         name = f"workers of {fit}" if fit else getattr(worker_fn, "__qualname__", type(worker_fn).__qualname__)
         current = HistoryView("run", name, time.time(), None, "", "")
-        began_s, runs_before = time.monotonic(), self._runs
-        self._current.append(current)  # a concurrent second run is refused, but gets its own line in the history
+        start_s, runs_before = time.monotonic(), self._num_runs
+        self._current.append(current)  # a second concurrent run fails, but is also shown
         outcome = "interrupted"
         try:
             result = call()
@@ -96,47 +99,47 @@ class DriverWatcher:
             outcome = failure_outcome(error)
             raise
         finally:
-            last = self._last_view if self._runs > runs_before else None
+            last = self._last_view if self._num_runs > runs_before else None
             detail = (
                 "no worker started"
                 if last is None
                 else f"{count(last.workers, 'worker')}, {last.discipline}, {count(last.finished - last.first, 'clock')}"
             )
-            seconds = time.monotonic() - began_s
+            seconds = time.monotonic() - start_s
             self._history.append(replace(current, seconds=seconds, outcome=outcome, detail=detail))
             self._current.remove(current)
 
     # -- for the page and the metrics ------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Return the page's content. Each snapshot asks the servers to report with their next heartbeats."""
+        """Return the page's content, and ask the servers for reports with their next heartbeats."""
         with self._lock:
             return self._snapshot()
 
     def vectors(self, begin: int, find: str) -> VectorsView:
-        """Return a part of the table of vectors; see ``vectors_view``."""
+        """Return the matrices from index ``begin`` on whose names contain ``find``; see ``vectors_view``."""
         return self._vectors_view(self._fleet.master.reports.all(), begin, find)
 
     def figures(self) -> DriverFigures:
-        """Return the metrics' content. The servers' memory is that of their last reports."""
+        """Return the metrics' content. The memory of servers is read from their last reports."""
         with self._lock:
             return self._figures()
 
     def _snapshot(self) -> Snapshot:
-        began_s = time.monotonic()
+        start_s = time.monotonic()
         master = self._fleet.master
         master.reports.request()
         health = master.registry.health()
-        if self._fleet.is_attached:  # attached servers send no heartbeats, so the coordinator asks for their status
+        if self._fleet.is_attached:  # attached servers send no heartbeats: ask for their status
             self._ask(health)
         reports = master.reports.all()
         now_s = time.monotonic()
         operations, left_out = operation_views(
-            report for index, report in reports.items() if now_s - report.arrived_s < ASK_TIMEOUT_S * 4
+            report for index, report in reports.items() if now_s - report.arrived_s < MAX_OPERATIONS_AGE_S
         )
         run = self._run_view()
         events, dropped = self._events.newest(MAX_EVENTS_SHOWN)
-        history = sorted([*self._history, *self._current, *TRAININGS.history()], key=lambda line: -line.at_s)
+        history = sorted([*self._history, *self._current, *TRAININGS.history()], key=lambda entry: -entry.at_s)
         return Snapshot(
             fleet_id=master.id,
             at_s=time.time(),
@@ -148,25 +151,25 @@ class DriverWatcher:
             operations_left_out=left_out,
             replicas=self._fleet.replicas,
             checkpoints=tuple(
-                _checkpoint(*checkpoint) for checkpoint in reversed(list(self._fleet.checkpoints.recent))
+                _checkpoint_view(*checkpoint) for checkpoint in reversed(list(self._fleet.checkpoints.recent))
             )[:MAX_CHECKPOINTS_SHOWN],
-            recoveries=tuple(map(_recovery, reversed(self._recoveries.all()[-MAX_CHECKPOINTS_SHOWN:]))),
+            recoveries=tuple(map(_recovery_view, reversed(self._recoveries.all()[-MAX_CHECKPOINTS_SHOWN:]))),
             run=run,
             training=TRAININGS.current(),
             history=tuple(history[:MAX_HISTORY_SHOWN]),
             events=events,
             dropped_events=dropped,
-            took_s=round(time.monotonic() - began_s, 4),
+            took_s=round(time.monotonic() - start_s, 4),
         )
 
     def _figures(self) -> DriverFigures:
         master, checkpoints = self._fleet.master, self._fleet.checkpoints
         view, figures = self._run_view(), self._last_figures if self._watcher is None else self._watcher.figures()
-        counts_under_way = NO_COUNTS if self._watcher is None or figures is None else figures.counts
+        current_counts = NO_COUNTS if self._watcher is None or figures is None else figures.counts
         statuses = []
         if not self._fleet.is_attached:  # attached servers expose their own metrics
             now_s, reports = time.monotonic(), master.reports.all().values()
-            statuses = [report.status for report in reports if now_s - report.arrived_s < OLDEST_S]
+            statuses = [report.status for report in reports if now_s - report.arrived_s < MAX_REPORT_AGE_S]
             master.reports.request()  # for the next scrape
         return DriverFigures(
             info={"version": __version__, "fleet": master.id},
@@ -176,17 +179,19 @@ class DriverWatcher:
             recoveries=Counter(recovery.source for recovery in self._recoveries.all()),
             rollbacks=master.epoch,
             checkpoints=checkpoints.count,
-            checkpoint=_checkpoint(*checkpoints.recent[-1]) if checkpoints.recent else None,
-            runs=self._runs,
+            checkpoint=_checkpoint_view(*checkpoints.recent[-1]) if checkpoints.recent else None,
+            runs=self._num_runs,
             run=None if view is None or figures is None else (view, figures),
-            counts=sum_counts(self._counts, counts_under_way),
+            counts=sum_counts(self._counts, current_counts),
             training=TRAININGS.current(),
             events=self._events.counts(),
         )
 
     def _ask(self, health: list[ServerHealth]) -> None:
+        """Ask all servers that are not lost for reports."""
+
         def ask(server: ServerHealth) -> None:
-            with suppress(TransientError):  # the coordinator detects silent servers elsewhere
+            with suppress(TransientError):  # the supervisor handles servers that do not answer
                 self._fleet.master.reports.add(server.index, self._fleet.control.status(server.address))
 
         call_concurrently([server for server in health if server.why is None], ask)
@@ -200,18 +205,18 @@ class DriverWatcher:
         ]
         return vectors_view(matrices, len(master.registry.addresses()), reports, begin, find)
 
-    def _server_lost(self, index: int, why: str) -> None:
-        reason = why.splitlines()[0].removesuffix("; its log ends:") if why else "it has ended"
+    def _server_lost(self, index: int, details: str) -> None:
+        reason = details.splitlines()[0].removesuffix("; its log ends:") if details else "it has ended"
         self._events.add("lost", f"server {index} is lost: {reason}")
 
     # -- runs ------------------------------------------------------------------------------------------------------
 
-    def _run_begins(self, run: RunState) -> None:
-        self._watcher = RunWatcher(run, self._runs)
-        self._runs += 1
+    def _start_run(self, run: RunState) -> None:
+        self._watcher = RunWatcher(run, self._num_runs)
+        self._num_runs += 1
 
-    def _run_ends(self, run: RunState) -> None:
-        def keep() -> None:
+    def _end_run(self, run: RunState) -> None:
+        def record() -> None:
             with self._lock:
                 if self._watcher is not None:
                     self._log_retries(run)
@@ -220,7 +225,7 @@ class DriverWatcher:
                     self._counts = sum_counts(self._counts, self._last_figures.counts)
                     self._watcher = None
 
-        self._guarded.run_once(keep)
+        self._guarded.run_once(record)
 
     def _run_view(self) -> RunView | None:
         watcher = self._watcher
@@ -231,18 +236,18 @@ class DriverWatcher:
 
     def _log_retries(self, run: RunState) -> None:
         while run.lost_attempts:
-            at_s, rank, clock, why = run.lost_attempts.popleft()
-            self._events.add("retry", f"an attempt of rank {rank} was lost in clock {clock}: {why}", at_s)
+            at_s, rank, clock, reason = run.lost_attempts.popleft()
+            self._events.add("retry", f"an attempt of rank {rank} was lost in clock {clock}: {reason}", at_s)
 
 
-def _checkpoint(at_s: float, checkpoint: Checkpoint) -> CheckpointView:
+def _checkpoint_view(at_s: float, checkpoint: Checkpoint) -> CheckpointView:
     return CheckpointView(
         *(checkpoint.path, checkpoint.number, checkpoint.step, checkpoint.nbytes),
         *(checkpoint.pauseS, checkpoint.seconds, at_s),
     )
 
 
-def _recovery(recovery: Recovery) -> RecoveryView:
+def _recovery_view(recovery: Recovery) -> RecoveryView:
     return RecoveryView(
         recovery.servers, recovery.source, recovery.rolledBack, recovery.seconds, recovery.nbytes, str(recovery)
     )

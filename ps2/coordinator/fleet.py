@@ -1,4 +1,4 @@
-"""The fleet of one context: its master, its launcher, the monitor thread, and the state that its servers start with."""
+"""The fleet of one context: its master, launcher and monitor thread, and the initial state of its servers."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from ps2.storage.files import resolve_url, shared_url
 
 log = logging.getLogger(__name__)
 
+# Seconds between two checks whether an earlier driver still uses attached servers.
 POLL_S = 0.2
 
 
@@ -44,27 +45,29 @@ def with_restore(conf: PS2Conf) -> PS2Conf:
     try:
         folders.newest(conf.checkpointDir)
     except CheckpointMissingError as error:
-        log.info("restore: nothing to go on from: %s", error)
+        log.info("restore: there is no checkpoint yet: %s", error)
         return replace(conf, restore=None)
     return replace(conf, restore=conf.checkpointDir)
 
 
-def start_from(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2Conf) -> None:
-    """Give started servers the state with which the context starts."""
+def load_initial_state(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2Conf) -> None:
+    """Load the state with which the context starts into its servers: a checkpoint, or an earlier driver's matrices."""
     master = fleet.master
     if conf.checkpointDir is not None:
         if isinstance(resolve_url(conf.checkpointDir, "checkpointDir")[0], MemoryFileSystem):
             raise ConfigError(
-                f"checkpointDir: expected a place that the servers and this process share, got {conf.checkpointDir}, "
+                f"checkpointDir: expected a folder that the servers and this process share, got {conf.checkpointDir}, "
                 "the memory of one process"
             )
         folders.prepare(conf.checkpointDir)
     restored = None
-    if conf.restore is not None:  # check before taking over anything
+    if conf.restore is not None:  # check the checkpoint before changing servers
         folder = folders.newest(shared_url(conf.restore))
         restored = Newest(folder, folders.read_manifest(folder), {})
         if not restored.manifest.number:
-            raise UsageError(f"restore: expected a checkpoint of a fleet, {folder} has rows that DCV.load reads")
+            raise UsageError(
+                f"restore: expected a checkpoint of a fleet, got {folder}, a saved vector or matrix for DCV.load"
+            )
         checkpoints.resume_from(restored, shared_url(conf.restore))
     if conf.fleet:
         _take_over(fleet, conf, adopt=restored is None)
@@ -72,18 +75,21 @@ def start_from(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2Conf) -> 
         fleet.activate()
     if restored is not None:
         master.adopt(restored.manifest.matrices, repartition=True)
-        everyone = range(conf.count)
-        fleet.load(restored, everyone, ids=False)
-        fleet.take_loaded(everyone)
+        indices = range(conf.count)
+        fleet.load(restored, indices, ids=False)
+        fleet.take_loaded(indices)
         master.registry.expect_recovery()
     if conf.replicas:
         master.registry.expect_recovery()
 
 
 def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
-    """Become the coordinator of running servers, once the earlier coordinator has been silent for long enough."""
+    """Become the coordinator of running servers, after their earlier coordinator has been silent for ``lostAfterS``.
+
+    ``adopt``: take over its named vectors; otherwise free all of its matrices.
+    """
     master, servers = fleet.master, fleet.control
-    servers_info = _wait_until_alone(fleet, conf)
+    servers_info = _wait_for_earlier_driver(fleet, conf)
     servers.route_version = max(info.route_version for info in servers_info)
     fleet.activate()
     fleet.discard_checkpoints()
@@ -91,45 +97,49 @@ def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
     named = {matrix.id for matrix in matrices}
     for address in master.registry.addresses():
         for status in servers.status(address).matrices:
-            if status.matrix not in named:  # without a name, no program can reach the matrix
+            if status.matrix not in named:  # no program can find a matrix without a name
                 servers.free_matrix(address, status.matrix)
     if matrices:
         master.adopt(matrices, repartition=False)
         log.info("took over %d matrices of the previous driver", len(matrices))
 
 
-def _wait_until_alone(fleet: FleetControl, conf: PS2Conf) -> list[ServerInfo]:
-    began_s = time.monotonic()
+def _wait_for_earlier_driver(fleet: FleetControl, conf: PS2Conf) -> list[ServerInfo]:
+    """Wait until no other driver uses the servers; return their descriptions. Raise UsageError if one is running."""
+    start_s = time.monotonic()
     while True:
         servers_info = [fleet.control.hello(address) for address in fleet.master.registry.addresses()]
-        driven = [info for info in servers_info if info.coordinator and info.silent_s < conf.lostAfterS]
-        if not driven:
+        in_use = [info for info in servers_info if info.coordinator and info.silent_s < conf.lostAfterS]
+        if not in_use:
             return servers_info
-        # A driver that gave a sign of life since this wait began is running.
-        alive = [info for info in driven if info.silent_s < time.monotonic() - began_s - POLL_S]
+        # A driver that has sent a heartbeat after the start of this wait is running.
+        alive = [info for info in in_use if info.silent_s < time.monotonic() - start_s - POLL_S]
         if alive:
             raise UsageError(
-                f"this fleet has a driver (coordinator {alive[0].coordinator}), which gave a sign of life "
-                f"{alive[0].silent_s:.1f} s ago; a fleet has one at a time: stop it first"
+                f"this fleet has a driver (coordinator {alive[0].coordinator}), which sent its last heartbeat "
+                f"{alive[0].silent_s:.1f} s ago; a fleet has one driver at a time: stop that driver first"
             )
         sleep(POLL_S)
 
 
+# Seconds between two checks of the servers. Each check calls every attached server, but no started server.
 MONITOR_INTERVAL_S = 0.1
 ATTACHED_INTERVAL_S = 0.5
-# How long to wait for the monitor thread. If it waits for a silent server, it ends by itself later.
+# Maximum time that ``end`` waits for the monitor thread. A thread that waits for a silent server ends after that call.
 WATCHER_TIMEOUT_S = 1.0
-# spark-submit sets this variable. Spark then runs in spark-submit's Java process, which is this process's parent.
+# spark-submit sets this variable. The driver is then a child of spark-submit's Java process, in which Spark runs.
 GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
 
 
 class Fleet:
-    """The started servers of one context. If they cannot start, no process is left.
+    """The servers of one context. If one of them cannot start, all of them are ended.
 
     Attributes:
-        address: ``host:port`` by which tasks and servers reach the master.
-        home: ``host:port`` by which processes of this host reach the master.
-        is_attached: True if another program runs the servers.
+        address: the master's ``host:port`` for tasks and servers.
+        local_address: the master's ``host:port`` for processes of this host.
+        control: makes calls to single servers.
+        fleet_control: makes calls to all servers.
+        is_attached: True if another program has started the servers.
     """
 
     def __init__(  # noqa: PLR0913 - parts of one context
@@ -142,7 +152,7 @@ class Fleet:
         active: ActiveRun,
         spark_context: Any = None,
     ) -> None:
-        """Start the master and the servers, which may run on the cluster of ``spark_context``."""
+        """Start the master and the servers. ``spark_context``: the driver's, for the launcher."""
         self.is_attached = bool(conf.addresses)
         self.replicas = conf.replicas
         self._stopping = threading.Event()
@@ -152,8 +162,8 @@ class Fleet:
             self.master = Master(self.control, config, id, conf.replicas, active, self.is_attached)
             self.master_server = listen(self.master, binding.listen, token, conf.tls)
             self.address = binding.advertised_address(self.master_server.address)
-            # With TLS, clients need the host that the master's certificate names.
-            self.home = (
+            # With TLS, clients must use the host name of the master's certificate.
+            self.local_address = (
                 self.address if conf.tls is not None else binding.local.advertised_address(self.master_server.address)
             )
             undo.callback(self.master_server.stop, 0)
@@ -164,9 +174,9 @@ class Fleet:
             self.launcher = conf.launcherClass.of(request)
             undo.callback(self.launcher.stop)
             self.checkpoints = Checkpoints(self.master, self.control, conf.checkpointDir, conf.keep)
-            self.orders = FleetControl(self.master, self.launcher, self.control, conf.replicas)
+            self.fleet_control = FleetControl(self.master, self.launcher, self.control, conf.replicas)
             try:
-                self.orders.start(self.address if self.launcher.is_remote else self.home)
+                self.fleet_control.start(self.address if self.launcher.is_remote else self.local_address)
                 for address in self.master.registry.addresses():
                     check_loaded(conf.modules, self.control.hello(address).operations, f"server {address}")
             except UnavailableError as error:
@@ -174,14 +184,14 @@ class Fleet:
                     raise
                 raise LaunchError(
                     f"advertiseAddress: this host does not reach its own servers at {binding.advertised}, the host "
-                    f"that tasks and the driver are told: {error}"
+                    f"by which tasks and the driver connect to them: {error}"
                 ) from error
-            start_from(self.orders, self.checkpoints, conf)
+            load_initial_state(self.fleet_control, self.checkpoints, conf)
             undo.pop_all()
         self._watcher: threading.Thread | None = None
 
     def watch(self, *polls: Callable[[], None]) -> None:
-        """Call ``polls`` repeatedly, in a thread, until ``stop_watching``."""
+        """Call all ``polls`` repeatedly in the monitor thread, until ``stop_watching``."""
         self._watcher = threading.Thread(target=self._monitor, args=polls, name="ps2-monitor", daemon=True)
         self._watcher.start()
 
@@ -195,7 +205,7 @@ class Fleet:
         try:
             if self.is_attached:
                 self.master.free_all()
-                self.orders.release()
+                self.fleet_control.release()
         finally:
             self.launcher.stop()
 
@@ -203,7 +213,7 @@ class Fleet:
         parent, loop = os.getppid(), GuardedLoop("ps2-monitor")
         while not self._stopping.wait(ATTACHED_INTERVAL_S if self.is_attached else MONITOR_INTERVAL_S):
             if GATEWAY_VARIABLE in os.environ and os.getppid() != parent:
-                log.warning("spark-submit is gone: ending the servers")
+                log.warning("spark-submit has ended: ending the servers")
                 loop.run_once(self.launcher.stop)
                 return
             for poll in polls:

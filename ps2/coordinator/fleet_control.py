@@ -1,4 +1,4 @@
-"""The servers of a fleet as a whole: starting, activating and loading them."""
+"""Operations on all servers of a fleet: start, activate and load them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ps2.transport.concurrent_calls import call_concurrently
 
 log = logging.getLogger(__name__)
 
-# Interval at which new processes are checked: each has registered, or has ended already.
+# Seconds between two checks whether a new process has registered or has end_reasons.
 START_POLL_S = 0.05
 
 
 class FleetControl:
-    """Calls to all servers of one coordinator; ``control`` calls single servers."""
+    """Makes calls to all servers of one coordinator; ``control`` makes calls to single servers."""
 
     def __init__(self, master: Master, launcher: Launcher, servers: ServerControl, replicas: int) -> None:
         self.master = master
@@ -32,14 +32,14 @@ class FleetControl:
         self._master_address = ""
 
     def start(self, master: str) -> None:
-        """Start all servers, and wait until they have registered with the master at that address."""
+        """Start all servers, and wait until they have registered; ``master``: the master's ``host:port``."""
         self._master_address = master
         for index in range(self.launcher.servers):
             self.launch(index)
         self.wait_registered(range(self.launcher.servers))
 
     def launch(self, index: int) -> None:
-        """Start one server, in place of an earlier one."""
+        """Start a server; an earlier server with the same index is end_reasons."""
         self.launcher.start(index, self._master_address)
 
     def activate(
@@ -49,14 +49,16 @@ class FleetControl:
         loaded: Collection[int] = (),
         copies: bool = True,
     ) -> None:
-        """Raise the route version, and activate every server that is not lost.
+        """Increase the route version, and let every server that is not lost serve requests of the new version.
 
-        ``seed``: indices of the servers whose backups hold no copies of their shards yet. ``loaded``: indices of the
-        servers that replace their shards by the loaded ones. ``copies``: keep copies in sync, if the fleet has
-        replicas.
+        Args:
+            lost: indices of the servers to skip.
+            seed: indices of the servers that must send all their data to their backup, which has no copies yet.
+            loaded: indices of the servers that replace their shards by shards loaded from a checkpoint.
+            copies: True: servers send each change to their backup, if the fleet has replicas.
         """
         lease_s = self.master.config.lost_after_s if self.launcher.replaces else 0.0
-        self.master.rehome()
+        self.master.update_routes()
         addresses = self.master.registry.addresses()
         backup_addresses = backups(addresses, lost, self._replicas if copies else 0)
         for index, address in enumerate(addresses):
@@ -66,15 +68,18 @@ class FleetControl:
                 self.control.activate(address, order)
 
     def release(self) -> None:
-        """Stop coordinating the servers, so that another coordinator can take over."""
+        """Stop coordinating the servers: another coordinator can then take over at once."""
         for address in self.master.registry.addresses():
             try:
                 self.control.activate(address, Activation(self.master.id, leave=True))
             except PS2Error as error:
-                log.debug("leaving %s: %s", address, error)
+                log.debug("releasing server %s: %s", address, error)
 
     def load(self, newest: Newest, indices: Collection[int], ids: bool) -> int:
-        """Let servers read their shards from a checkpoint, for ``take_loaded``; return the number of bytes."""
+        """Let servers read their shards from a checkpoint; return the number of bytes.
+
+        The servers use the shards after ``take_loaded``. ``ids``: also read the ids of applied requests.
+        """
         entries, addresses = self.master.entries(), self.master.registry.addresses()
 
         def load(index: int) -> int:
@@ -84,24 +89,24 @@ class FleetControl:
         return sum(call_concurrently(indices, load))
 
     def discard_checkpoints(self) -> None:
-        """Discard a checkpoint that is under way, such as one of an earlier coordinator."""
+        """Discard a checkpoint in progress, such as one that an earlier coordinator has begun."""
         for address in self.master.registry.addresses():
             self.control.discard(address, "")
 
     def take_loaded(self, indices: Collection[int]) -> None:
-        """Let servers replace their shards by the loaded ones, and make new copies of all shards."""
-        everyone = range(self.launcher.servers)
+        """Let servers replace their shards by loaded shards; create new copies of the shards of all servers."""
+        indices_of_all = range(self.launcher.servers)
         if not self._replicas:
             self.activate(loaded=indices)
             return
-        # Loaded shards also replace the copies that a server holds.
+        # A server that takes loaded shards deletes its copies of other servers' shards.
         self.activate(loaded=indices, copies=False)
-        for index in everyone:
-            self.allocate(index, backup_of(index, len(everyone)), copies=True)
-        self.activate(seed=everyone)
+        for index in indices_of_all:
+            self.allocate(index, backup_of(index, len(indices_of_all)), copies=True)
+        self.activate(seed=indices_of_all)
 
     def allocate(self, owner: int, holder: int, copies: bool) -> None:
-        """Allocate the shards of one server on itself, or as copies on another."""
+        """Allocate the shards of server ``owner`` on server ``holder``; ``copies``: as copies for the owner."""
         address = self.master.registry.addresses()[holder]
         for entry in self.master.entries():
             if partitions := entry.partitions_of(owner):
@@ -110,20 +115,21 @@ class FleetControl:
                     self.control.update_rows(address, entry.id, freed=entry.retired)
 
     def end_stages(self, indices: Collection[int]) -> None:
-        """Tell new servers which stages are over, so that they refuse late requests of these stages."""
+        """Inform new servers of the stages that are over. They then reject late requests of these stages."""
         addresses = self.master.registry.addresses()
         for index in indices:
-            for series, below, live in self.master.stages_over():
+            for series, below, live in self.master.ended_stages():
                 self.control.end_stages(addresses[index], series, below, live)
 
     def wait_registered(self, indices: Collection[int]) -> None:
+        """Wait until servers have registered; raise LaunchError if one ends first, or after ``start_timeout_s``."""
         timeout_s = self.master.config.start_timeout_s
         deadline_s = time.monotonic() + timeout_s
         while missing := self.master.registry.wait_registered(indices, START_POLL_S):
             check()
-            ended = self.launcher.poll()
+            end_reasons = self.launcher.poll()
             for index in missing:
-                if (reason := ended.get(index)) is not None:
+                if (reason := end_reasons.get(index)) is not None:
                     raise LaunchError(f"server {index} did not start: {reason}")
             if time.monotonic() > deadline_s:
                 status = self.launcher.status_text()

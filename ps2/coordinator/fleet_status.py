@@ -1,4 +1,4 @@
-"""The state of a fleet: servers, matrices and operations, as records and as tables."""
+"""The state of a fleet (servers, matrices and operations) as dataclasses and as tables of text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ps2.coordinator.master import Master
     from ps2.rpc.control import ServerControl
 
-# Columns per server: title, attribute of ``ServerStatus``, format.
+# Columns of the table of servers: column, attribute of ``ServerStatus``, function that formats the attribute.
 SERVER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
     (Column("up", right=True), "uptime_s", duration),
     (Column("matrices", right=True), "matrices", lambda matrices: f"{len(matrices):,}"),
@@ -31,7 +31,7 @@ SERVER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
     (Column("out", right=True), "bytes_out", size),
 )
 SERVER_COLUMNS = (Column("server"), Column("state"), *(column for column, _, _ in SERVER_TABLE))
-# Columns of servers in containers of a cluster.
+# Further columns if servers run in containers of a cluster.
 CONTAINER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
     (Column("container"), "container", lambda name: name or "-"),
     (Column("node"), "node", lambda name: name or "-"),
@@ -76,17 +76,18 @@ class FleetServer:
 
 @dataclass(frozen=True)
 class FleetMatrix:
-    """One matrix of a fleet, summed over its servers. Numbers of keys are None for a dense matrix.
+    """One matrix of a fleet, summed over its servers. Counts of keys and slots are None for a dense matrix.
 
     Attributes:
-        id: the matrix's number in hexadecimal, as in messages.
+        id: the matrix's number in hexadecimal, as log and error messages show it.
         kind: "dense" or "sparse".
         layout: "row" or "column".
+        dim: number of columns.
         rows: number of rows.
-        bytes: memory of the values, and of a sparse matrix's keys.
-        active_keys, slots: number of keys with a slot, and number of slots for which there is memory.
+        bytes: memory of the values and, in a sparse matrix, of the keys.
+        active_keys, slots: number of keys with a slot, and number of allocated slots.
         waiting_keys, admitted_keys, expired_keys, evicted_keys: counts of managed keys, as in ``DCV.keyStatus``.
-        servers: number of servers that hold parts of the matrix.
+        servers: number of servers that hold shards of the matrix.
         names: names of the matrix's vectors, by row.
     """
 
@@ -107,17 +108,17 @@ class FleetMatrix:
     names: list[str]
 
     @classmethod
-    def of(cls, parts: Sequence[MatrixStatus], rows: Mapping[str, int]) -> FleetMatrix:
-        """Sum the parts of one matrix over its servers; ``rows`` has the row of each named vector."""
-        spec = parts[0].spec
+    def summed(cls, reports: Sequence[MatrixStatus], rows: Mapping[str, int]) -> FleetMatrix:
+        """Sum one matrix over its servers' reports; ``rows``: the row of each named vector."""
+        spec = reports[0].spec
         key_counts: dict[str, Any] = dict.fromkeys(KEY_COUNTS)
         if spec.kind == "sparse":
-            key_counts = {name: sum(getattr(part, name) for part in parts) for name in KEY_COUNTS}
+            key_counts = {name: sum(getattr(report, name) for report in reports) for name in KEY_COUNTS}
         return cls(
-            *(f"{parts[0].matrix:x}", spec.kind, spec.layout, spec.dim, spec.dtype),
-            rows=max(part.rows for part in parts),
-            bytes=sum(part.bytes for part in parts),
-            servers=len(parts),
+            *(f"{reports[0].matrix:x}", spec.kind, spec.layout, spec.dim, spec.dtype),
+            rows=max(report.rows for report in reports),
+            bytes=sum(report.bytes for report in reports),
+            servers=len(reports),
             names=sorted(rows, key=rows.__getitem__),
             **key_counts,
         )
@@ -148,7 +149,7 @@ class FleetStatus:
 
     @property
     def tables(self) -> list[Table]:
-        """The tables to print. Empty tables are left out, except that of servers."""
+        """The tables to print. Empty tables of matrices or operations are left out."""
         container_columns = (
             CONTAINER_TABLE if any(server.status and server.status.container for server in self.servers) else ()
         )
@@ -178,9 +179,9 @@ class VectorInfo(NamedTuple):
         layout: "row" or "column".
         dim: number of columns.
         dtype: dtype of the values.
-        matrix: number of the vector's matrix, as ``ps2 status`` shows it.
+        matrix: number of the vector's matrix in hexadecimal, as ``ps2 status`` shows it.
         row: the vector's row in the matrix.
-        bytes: memory of the vector's values on the servers: its share of the matrix.
+        bytes: memory of the vector on the servers: the matrix's memory divided by its number of rows.
     """
 
     name: str
@@ -196,7 +197,7 @@ class VectorInfo(NamedTuple):
 def fleet_status(
     answers: Mapping[str, ServerStatus | TransientError], names: Mapping[int, Mapping[str, int]]
 ) -> FleetStatus:
-    """Return the state of a fleet from its servers' answers; ``names``: by matrix, the rows of its named vectors."""
+    """Return the state of a fleet from its servers' answers. ``names``: matrix -> name -> row of each named vector."""
     statuses = [answer for answer in answers.values() if isinstance(answer, ServerStatus)]
     servers = [
         FleetServer(address, answer)
@@ -213,7 +214,7 @@ def ask_status(master: Master, control: ServerControl) -> FleetStatus:
 
 
 def ask_vectors(master: Master, control: ServerControl) -> list[VectorInfo]:
-    """Return the named vectors of a fleet, by name."""
+    """Return the named vectors of a fleet, sorted by name."""
     rows = master.rows_by_name()
     status = fleet_status(_ask(master, control), rows)
     matrices = {matrix.id: matrix for matrix in status.matrices}
@@ -242,15 +243,17 @@ def _ask(master: Master, control: ServerControl) -> dict[str, ServerStatus | Tra
 
 def _matrices(answers: Sequence[ServerStatus], names: Mapping[int, Mapping[str, int]]) -> list[FleetMatrix]:
     """Sum the matrices over all servers."""
-    parts: dict[int, list[MatrixStatus]] = {}
+    reports: dict[int, list[MatrixStatus]] = {}
     for answer in answers:
-        for part in answer.matrices:
-            parts.setdefault(part.matrix, []).append(part)
-    return [FleetMatrix.of(statuses, names.get(matrix, {})) for matrix, statuses in sorted(parts.items())]
+        for report in answer.matrices:
+            reports.setdefault(report.matrix, []).append(report)
+    return [
+        FleetMatrix.summed(matrix_reports, names.get(matrix, {})) for matrix, matrix_reports in sorted(reports.items())
+    ]
 
 
 def _operations(answers: Sequence[ServerStatus]) -> list[OperationStatus]:
-    """Sum the operations over all servers; the slowest one in total comes first."""
+    """Sum the operations over all servers, in descending order of their total time."""
     sums_by_name: dict[str, OperationStatus] = {}
     for operation in (operation for answer in answers for operation in answer.operations):
         sums = sums_by_name.get(operation.name, OperationStatus(operation.name, 0, 0, 0.0, 0))
@@ -264,7 +267,7 @@ def _operations(answers: Sequence[ServerStatus]) -> list[OperationStatus]:
 def _server_row(server: FleetServer, table: Sequence[tuple[Column, str, Callable[[Any], str]]]) -> list[str]:
     if server.status is None:
         return [server.address, server.state, *["-"] * len(table)]
-    return [server.address, server.state, *(write(getattr(server.status, name)) for _, name, write in table)]
+    return [server.address, server.state, *(to_text(getattr(server.status, name)) for _, name, to_text in table)]
 
 
 def _matrix_row(matrix: FleetMatrix) -> list[str]:
@@ -274,24 +277,24 @@ def _matrix_row(matrix: FleetMatrix) -> list[str]:
     return [
         *(matrix.id, matrix.kind, matrix.layout, _dim(matrix.dim), matrix.dtype, f"{matrix.rows:,}"),
         size(matrix.bytes),
-        *("-" if number is None else f"{number:,}" for number in (matrix.active_keys, matrix.waiting_keys, removed)),
+        *("-" if count is None else f"{count:,}" for count in (matrix.active_keys, matrix.waiting_keys, removed)),
         ", ".join(matrix.names) or "-",
     ]
 
 
 def _operation_row(operation: OperationStatus) -> list[str]:
-    keys, spent_s = operation.keys, operation.seconds
+    keys, total_s = operation.keys, operation.seconds
     return [
         *(operation.name, f"{operation.count:,}", f"{operation.failures:,}"),
-        *(short_time(spent_s), short_time(spent_s / operation.count)),
+        *(short_time(total_s), short_time(total_s / operation.count)),
         f"{keys:,}" if keys else "-",
-        f"{keys / spent_s:,.0f}" if keys and spent_s else "-",
+        f"{keys / total_s:,.0f}" if keys and total_s else "-",
     ]
 
 
 def _dim(dim: int) -> str:
-    """Format a number of columns; near a large power of two, as that power."""
-    for distance in (0, 1):
-        if dim >= 1 << 40 and (dim + distance).bit_count() == 1:
-            return f"2^{(dim + distance).bit_length() - 1}" + ("" if distance == 0 else f"-{distance}")
+    """Format a number of columns; 2**n and 2**n - 1 from 2**40 on as "2^n" and "2^n-1"."""
+    for difference in (0, 1):
+        if dim >= 1 << 40 and (dim + difference).bit_count() == 1:
+            return f"2^{(dim + difference).bit_length() - 1}" + ("" if difference == 0 else f"-{difference}")
     return f"{dim:,}"

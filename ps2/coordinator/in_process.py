@@ -33,16 +33,16 @@ MASTER = "in-process:0"
 
 
 class InProcessServers:
-    """A network of engines in this process, each with an address, and of their master."""
+    """A network of servers and their master within this process. Each has an address."""
 
     def __init__(self, servers: int, memory_limit_bytes: int, allow_udf: bool = False) -> None:
-        """Create the engines, each with its own memory limit, and their master."""
+        """Create the servers' engines, each with this memory limit, and their master."""
         self.memory_limit_bytes = memory_limit_bytes
         self.engines = {f"in-process:{index + 1}": Engine(memory_limit_bytes, allow_udf) for index in range(servers)}
         self.control = ServerControl(self)
         self.master = Master(self.control, FleetConfig(), id="inprocess")
         self._servicers: dict[str, Any] = {
-            address: ServerServicer(engine, f"id-{address}", WireConfig(), lambda: None)  # stopping ends no process
+            address: ServerServicer(engine, f"id-{address}", WireConfig(), lambda: None)  # there is no process to end
             for address, engine in self.engines.items()
         }
         self._servicers[MASTER] = MasterServicer(self.master)
@@ -77,7 +77,7 @@ class InProcessServers:
 
 @contextmanager
 def in_process_session(network: InProcessServers) -> Iterator[Session]:
-    """Create vectors on these servers within the with-block. Mutations are numbered as in a run; see ``RunIds``."""
+    """Let the code of the with-block create vectors on these servers. Mutations get ids as in a run (``RunIds``)."""
     session = Session(FleetRef(f"in-process-{uuid.uuid4().hex[:12]}", MASTER), network)
     with session.in_run(RunIds(f"{session.fleet.id}/runs", 0, 0)):
         install(session)
@@ -88,7 +88,7 @@ def in_process_session(network: InProcessServers) -> Iterator[Session]:
 
 
 def _received_operation(operation: Operation) -> Operation:
-    """Return an operation with copied arrays, as after a network transfer: neither side sees the other's arrays."""
+    """Return an operation with copied arrays, as a server receives it. Client and server must not share arrays."""
     wire, keys = operation.wire, operation.keys
     arrays = tuple(
         np.array(array if wire is None else decode_array(*to_send(array, wire)), order="C")
@@ -100,7 +100,7 @@ def _received_operation(operation: Operation) -> Operation:
 
 
 def _received_result(operation: Operation, result: Result) -> Result:
-    """Return a result with copied arrays; the first array is in the operation's ``into``, if that is set."""
+    """Return a result with copied arrays. The first array is copied into ``operation.into``, unless that is None."""
     arrays = result.arrays if result.streamed is None else (result.streamed.to_array(),)
     targets = (operation.into, *(None for _ in arrays[1:]))
     return Result(

@@ -1,7 +1,7 @@
 """``KeyClock``: a thread of the driver that advances the time of matrices with ``clock="wall"``, and expires keys.
 
-The thread adds the time that has passed in this process. So keys do not age while the fleet is down before it continues
-from a checkpoint. Servers never read a clock.
+The thread adds only time that passes in this process. So keys do not age between the end of one driver and the start of
+the next one that restores its checkpoint. Servers never read a clock.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from ps2.rpc.control import Network
 log = logging.getLogger(__name__)
 
 POLL_S = 0.1
-# Number of advances within ``expire_after_s``, and bounds of the interval between two advances.
+# The time advances so many times within ``expire_after_s``: keys live at most 1 % too long. The interval between two
+# advances stays within these limits.
 ADVANCES_PER_AGE = 100
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 60.0
-# Interval for a matrix that has ``max_keys`` only.
-LIMITED_S = 1.0
+# Seconds between two advances for a matrix that evicts keys (``max_keys``) but does not expire them.
+EVICTION_INTERVAL_S = 1.0
 
 
 @dataclass
 class _Clock:
-    """When the time of a matrix was last advanced, and when it is due next, in seconds of this process's clock."""
+    """The last and the next advance of one matrix's time, in seconds of this process's monotonic clock."""
 
     last_s: float
     due_s: float
@@ -48,7 +49,7 @@ class KeyClock:
     def __init__(
         self, master: Master, network: Network, scope: str, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """Create the clock; ``start`` starts its thread. No other sender uses ``scope`` for mutations' ids."""
+        """Create the clock; ``start`` starts its thread. ``scope``: this sender's unique name in ids of mutations."""
         self._master, self._network, self._scope, self._now_s = master, network, scope, now_s
         self._numbers = itertools.count()
         self._clocks: dict[int, _Clock] = {}
@@ -65,7 +66,7 @@ class KeyClock:
             self._thread.join()
 
     def poll(self) -> None:
-        """Advance the time of all matrices that are due, and expire their keys."""
+        """Advance the time of each matrix whose next advance is due, and expire its keys."""
         now_s = self._now_s()
         entries = {
             entry.id: entry for entry in self._master.entries() if _interval_s(entry.spec.key_policy) is not None
@@ -89,32 +90,32 @@ class KeyClock:
             loop.run_once(self.poll)
 
     def _advance(self, entry: Entry, clock: _Clock, clock_s: float) -> None:
-        route, _ = self._master.where(entry)
-        every = [partition.index for partition in route.partitions]
-        states = self._send(entry, route, "keys_state", {index: {} for index in every})
+        route, _ = self._master.route_and_epoch(entry)
+        indices = [partition.index for partition in route.partitions]
+        states = self._send(entry, route, "keys_state", {index: {} for index in indices})
         now_s = max(float(time_s[0]) for _, time_s in states.values()) + clock_s - clock.last_s
-        tick = max(int(numbers[0]) for numbers, _ in states.values()) + 1
-        # Set before the attempt. If only some servers advance, or the expiry fails, the same time is not added again:
-        # keys expire late rather than early.
+        tick = max(int(ticks[0]) for ticks, _ in states.values()) + 1
+        # Set before the calls. If a call fails, the same time is not added a second time: keys expire late rather than
+        # early.
         clock.last_s = clock_s
         params = {"now_s": now_s, "tick": tick, "touched": 0}
-        self._send(entry, route, "keys_advance", dict.fromkeys(every, params))
+        self._send(entry, route, "keys_advance", dict.fromkeys(indices, params))
         policy = entry.spec.key_policy
         if policy is None or policy.expire_after_s is None:
             return
-        next_slots = dict.fromkeys(every, -1)
+        next_slots = dict.fromkeys(indices, -1)
         while next_slots and not self._stopping.is_set():
             older_s = policy.expire_after_s
-            slices = {index: {"older_s": older_s, "begin": begin} for index, begin in next_slots.items()}
+            slices = {index: {"older_s": older_s, "begin": slot} for index, slot in next_slots.items()}
             answers = self._send(entry, route, "keys_expire", slices)
             next_slots = {index: int(arrays[0][0]) for index, arrays in answers.items() if arrays[0][0]}
 
     def _send(
         self, entry: Entry, route: Route, name: str, params: Mapping[int, Mapping[str, int | float]]
     ) -> dict[int, tuple[Array, ...]]:
-        """Send an operation to some partitions, with the parameters of each; return the arrays of each answer."""
-        # A mutation is not retried under its id. The next mutation may repeat its work, which is safe: time never goes
-        # back, and repeating a slice of an expiry removes no other keys.
+        """Send an operation with ``params[partition]`` to each partition; return the arrays of each answer."""
+        # A failed mutation is not retried under its id. A later mutation may do the same again, which is safe: time
+        # never goes back, and a repeated expiry of the same slots removes no further keys.
         requests: dict[str, list[Request]] = {}
         indices: dict[str, list[int]] = {}
         for index, partition_params in params.items():
@@ -137,5 +138,5 @@ def _interval_s(policy: KeyPolicy | None) -> float | None:
     if policy is None or policy.clock != "wall" or (policy.expire_after_s is None and policy.max_keys is None):
         return None
     if policy.expire_after_s is None:
-        return LIMITED_S
+        return EVICTION_INTERVAL_S
     return min(max(policy.expire_after_s / ADVANCES_PER_AGE, MIN_INTERVAL_S), MAX_INTERVAL_S)

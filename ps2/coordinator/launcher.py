@@ -1,4 +1,4 @@
-"""The interface of launchers, which start and watch the servers of a fleet, and the search for a launcher by name."""
+"""The interface of launchers, which start and watch the servers of a fleet. Finds a launcher by its name."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from ps2.errors import ConfigError
 from ps2.programs import installed_entry_points
 from ps2.rpc.control import ServerControl
 
-# Entry points of installed packages: the launcher's name, and its class.
+# Group of entry points by which installed packages add launchers: the launcher's name, and its class.
 GROUP = "ps2.launchers"
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """The servers that a context asks its launcher for.
+    """A context's request to its launcher.
 
     Attributes:
-        token: token that all processes of the fleet prove to know; None only with ``addresses``.
+        fleet: the fleet's id.
+        servers: number of servers.
+        token: the secret that authenticates all processes of the fleet; None only with ``addresses``.
         binding: addresses at which the driver and local servers listen.
         memory_limit_bytes: maximum bytes of each server's arrays; None: the launcher's default.
         ops: names of modules that declare operations.
-        addresses: ``host:port`` of servers that run already.
-        control: calls to servers.
-        register: called with index, server id and address of each server that runs already.
+        tls: files of certificates and keys; None: connections are not encrypted.
+        addresses: ``host:port`` of servers that run already; empty: the launcher starts all servers.
+        control: makes calls to servers.
+        register: function that registers a server that runs already: (index, server id, address).
         spark_context: the driver's SparkContext, or None.
-        spark_conf: Spark settings of a second Spark application.
+        spark_conf: settings of the fleet's own Spark application, if servers run in containers.
     """
 
     fleet: str
@@ -54,10 +57,10 @@ class Launcher(ABC):
     """Starts, watches and ends the servers of one fleet, by index.
 
     Attributes:
-        is_remote: True if servers run on other hosts, so that the driver must listen where they reach it.
-        start_timeout_s: default for the seconds that all servers may take to start.
-        replaces: True if the launcher can end a server that hangs and start another.
-        leaving: indices of servers that another program has asked to stop.
+        is_remote: True if servers run on other hosts. The driver then listens at an address that they can reach.
+        start_timeout_s: default of the maximum time until all servers have registered.
+        replaces: True if the launcher can replace a lost server by a new process.
+        leaving: indices of servers that are shutting down, because another program has asked them to.
     """
 
     is_remote: ClassVar[bool] = False
@@ -67,16 +70,16 @@ class Launcher(ABC):
 
     @classmethod  # noqa: B027 - most launchers need no check
     def check(cls, spark_context: Any, spark_conf: Mapping[str, str]) -> None:
-        """Raise ConfigError if the launcher cannot be used in this environment; called before anything is started."""
+        """Raise ConfigError if the launcher cannot be used in this environment. Called before any process starts."""
 
     @classmethod
     @abstractmethod
     def of(cls, request: LaunchRequest) -> Launcher:
-        """Return the launcher of a fleet; the caller then calls ``start`` for each server."""
+        """Return a launcher for a fleet. The caller then calls ``start`` for each server."""
 
     @staticmethod
     def ports_needed(servers: int) -> int:
-        """Return the number of ports that servers and launcher take on the driver's host."""
+        """Return the number of ports that servers and launcher use on the driver's host."""
         return 0
 
     @property
@@ -86,7 +89,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def start(self, index: int, master: str) -> None:
-        """Start one server, in place of an earlier one, and return at once.
+        """Start one server, in place of an earlier server with this index; do not wait until it has registered.
 
         Args:
             index: index of the server.
@@ -98,19 +101,22 @@ class Launcher(ABC):
 
     @abstractmethod
     def poll(self) -> dict[int, str | None]:
-        """Return by index the reasons why servers have ended, and None for servers that have just answered."""
+        """Return, by index, the reason why a server has ended, or None if the server has just answered.
+
+        Servers of which the launcher knows nothing new are missing from the result.
+        """
 
     def status_text(self) -> str:
-        """Return a text about the servers that have not started yet, or ""."""
+        """Return a text that explains why servers have not started yet; "": nothing is known."""
         return ""
 
     @abstractmethod
     def stop(self) -> None:
-        """End all started servers, and leave nothing behind. A second call does nothing."""
+        """End all servers that the launcher has started, and delete its files. A second call does nothing."""
 
 
 def launcher_class(name: str) -> type[Launcher]:
-    """Return a launcher by its name.
+    """Return the class of a launcher, by its name: a built-in one, or one of an installed package.
 
     Raises:
         ConfigError: there is no such launcher, or it cannot be imported.

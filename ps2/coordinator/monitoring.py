@@ -1,4 +1,4 @@
-"""Monitoring of a context: the live page, the metrics for Prometheus, traces, and its description in notebooks."""
+"""Monitoring of a context: its live page, metrics for Prometheus, traces, and the HTML that notebooks show."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ T = TypeVar("T")
 
 
 class Monitoring:
-    """The live page, the metrics and the traces of one context; ``watcher`` collects their content."""
+    """The live page, the metrics and the traces of one context; ``watcher`` collects the data that they show."""
 
     def __init__(self, conf: PS2Conf, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog) -> None:
-        """Start the views that the settings ask for."""
+        """Start the page, the metrics and the traces that the settings enable."""
         # The coordinator asks for the status of a server that has been silent for this long.
         self.watcher = DriverWatcher(fleet, active, recoveries, conf.lostAfterS / 2)
         self._page: PageServer | None = None
@@ -58,12 +58,12 @@ class Monitoring:
 
     @property
     def page_url(self) -> str | None:
-        """The link of the page; None: there is none."""
+        """The link to the live page; None: there is no page."""
         return None if self._page is None else self._page.url
 
     @property
     def metrics_url(self) -> str | None:
-        """The URL that Prometheus scrapes; None: there is none."""
+        """The URL that Prometheus scrapes; None: metrics are off."""
         return None if self._metrics is None else f"http://{self._metrics.address}/metrics"
 
     def record_run(self, call: Callable[[], T], worker_fn: Callable[..., object]) -> T:
@@ -73,7 +73,7 @@ class Monitoring:
         return self.watcher.record_run(traced, worker_fn)
 
     def describe(self, servers: list[str]) -> str:
-        """Return a text with servers and link, for a context's ``repr``."""
+        """Return the servers and the page's link as text, for a context's ``repr``."""
         return ", ".join(servers) + ("" if self.page_url is None else f"; live page at {self.page_url}")
 
     def stop(self) -> None:
@@ -103,14 +103,16 @@ def _live_page(conf: PS2Conf, watcher: DriverWatcher) -> PageServer:
 
 
 def _expose(listen: str, watcher: DriverWatcher) -> Exposition:
-    # The import takes half a second.
+    # Import late: the import takes half a second, and most contexts have no metrics.
     from ps2.dashboard.driver_metrics import DriverCollector
     from ps2.transport.exposition import Exposition
 
     host, ports = split_listen(listen, "metricsListen")
     exposition = Exposition(DriverCollector(watcher.figures), (host, ports), "metricsListen")
     if not is_loopback(host):
-        log.warning("metrics on http://%s/metrics: anybody who reaches the port can read them", exposition.address)
+        log.warning(
+            "metrics on http://%s/metrics: anybody who can connect to the port can read them", exposition.address
+        )
     return exposition
 
 
@@ -123,7 +125,7 @@ MATRICES = (
 
 
 def overview(master: Master, conf: PS2Conf, page: str | None = None) -> str:
-    """Return the HTML of a running context, with a link to its live page if it has one."""
+    """Return the HTML that shows a running context; ``page``: the link to its live page, None if there is none."""
     entries, present, names = master.entries(), master.present(), master.rows_by_name()
     properties = named_values(
         launcher="attach" if conf.addresses else conf.launcher,

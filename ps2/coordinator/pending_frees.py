@@ -1,7 +1,7 @@
-"""Frees matrices and rows later on servers that refuse to free them now.
+"""Repeats calls that free matrices and rows on servers, after a server has refused or not answered.
 
-A server refuses the call while it is being replaced, or after its coordinator was silent. The caller sees no error: the
-master has freed the vectors already, and the server follows later.
+A server refuses such a call while it is being replaced, or after its coordinator was silent. The caller gets no error:
+the master has freed the vectors in its catalog already, and the server frees their memory later.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S, ServerControl
 
 log = logging.getLogger(__name__)
 
-# Pause between two attempts.
+# Minimum time between two attempts of ``catch_up``.
 PAUSE_S = 0.5
-# Time limit of one call in the monitor thread.
+# Time limit of a repeated call. The thread that repeats calls also watches for lost servers, and must not wait longer.
 ATTEMPT_TIMEOUT_S = 1.0
 
 
 class PendingFrees:
     """The pending calls of one coordinator. Thread-safe.
 
-    Calls are stored by server id, because a replacement server holds nothing to free.
+    Calls are stored by server id: a replacement server has a new id, and does not have what the call would free.
     """
 
     def __init__(self, servers: ServerControl, members: Callable[[], list[tuple[str, str]]]) -> None:
-        """``members``: returns server id and address of each server, by index."""
+        """Start without pending calls; ``members`` returns (server id, address) of each server, in order of index."""
         self._servers = servers
         self._members = members
         self._lock = threading.Lock()
-        self._matrices: set[tuple[str, int]] = set()
-        self._rows: dict[tuple[str, int], set[int]] = {}
+        self._matrices: set[tuple[str, int]] = set()  # (server id, matrix)
+        self._rows: dict[tuple[str, int], set[int]] = {}  # by (server id, matrix)
         self._next_attempt_s = 0.0
 
     def __len__(self) -> int:
@@ -43,21 +43,21 @@ class PendingFrees:
             return len(self._matrices) + sum(map(len, self._rows.values()))
 
     def free_matrix(self, matrix: int, indices: Collection[int]) -> None:
-        """Let servers free a matrix; repeat the call later on servers that refuse."""
+        """Let the servers with these indices free a matrix; repeat the call later on servers that refuse."""
         members = self._members()
         for index in indices:
             self._free(*members[index], matrix)
 
     def retire(self, matrix: int, rows: Collection[int], indices: Collection[int]) -> None:
-        """Let servers free rows that are still unused; repeat the call later on servers that refuse."""
+        """Let the servers with these indices free unused rows; repeat the call later on servers that refuse."""
         members = self._members()
         for index in indices:
             self._retire(*members[index], matrix, rows)
 
     def catch_up(self, unused_rows: Mapping[int, Collection[int]]) -> None:
-        """Repeat pending calls, unless the last attempt was a moment ago.
+        """Repeat pending calls, but at most once in ``PAUSE_S``.
 
-        ``unused_rows``: by matrix, the rows that are not in use. They must not be handed out during the call.
+        ``unused_rows``: the rows of each matrix that are not in use. They must stay unused during the call.
         """
         with self._lock:
             now_s = time.monotonic()
@@ -71,7 +71,7 @@ class PendingFrees:
             if id in addresses and not self._free(id, addresses[id], matrix, ATTEMPT_TIMEOUT_S, id in silent):
                 silent.add(id)
         for (id, matrix), pending_rows in rows.items():
-            # Rows that were handed out again are in use; the server zeroed them before.
+            # Rows that are in use again need no call: the server set them to zero when they were reused.
             unused = pending_rows.intersection(unused_rows.get(matrix, ()))
             if id not in addresses or not unused:
                 continue
@@ -97,16 +97,16 @@ class PendingFrees:
         timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S,
         is_silent: bool = False,
     ) -> bool:
-        # Rows are zeroed before they are handed out again, so a failed call costs only memory.
+        # A failed call costs only memory: rows are set to zero before they are reused.
         return self._do(
             lambda: self._servers.update_rows(address, matrix, 0, sorted(rows), (), timeout_s),
             lambda: self._rows.setdefault((id, matrix), set()).update(rows),
-            f"taking back rows {sorted(rows)} of matrix {matrix:x} on {address}",
+            f"freeing rows {sorted(rows)} of matrix {matrix:x} on {address}",
             is_silent,
         )
 
     def _do(self, call: Callable[[], None], postpone: Callable[[], None], description: str, is_silent: bool) -> bool:
-        """Make a call, or postpone it if ``is_silent`` or if it fails; return True if the server answered."""
+        """Make a call; postpone it if the server is silent or refuses. Return True if the call needs no repetition."""
         try:
             if not is_silent:
                 call()

@@ -1,4 +1,4 @@
-"""The catalog that a coordinator writes to the servers of an attached fleet for a later coordinator."""
+"""Stores the catalog of named vectors on the servers of an attached fleet, for a later coordinator."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 
 class CatalogPublisher:
-    """Writes the named matrices of one coordinator to all servers."""
+    """Stores the named matrices of one coordinator on all servers."""
 
     def __init__(self, servers: ServerControl, registry: ServerRegistry, coordinator: str, replicas: int) -> None:
         self._servers = servers
         self._registry = registry
         self._coordinator = coordinator
         self._replicas = replicas
-        self._count = 0
+        self._count = 0  # number of published versions
 
     def publish(self, matrices: Sequence[SavedMatrix]) -> None:
         self._count += 1
@@ -37,12 +37,12 @@ class CatalogPublisher:
         for address, backup in zip(addresses, backups(addresses, (), self._replicas), strict=True):
             try:
                 self._servers.activate(address, Activation(self._coordinator, backup=backup, catalog=catalog))
-            except PS2Error as error:  # the other servers have the catalog; the supervisor replaces lost servers
-                log.warning("writing the catalog to %s: %s", address, error)
+            except PS2Error as error:  # other servers have stored the catalog
+                log.warning("storing the catalog on server %s: %s", address, error)
 
 
 def newest_catalog(servers: Sequence[ServerInfo]) -> tuple[SavedMatrix, ...]:
-    """Return the last coordinator's named matrices; none if a server was restarted since."""
+    """Return the previous coordinator's named matrices; () if a server was restarted after it published them."""
     catalogs = [json.loads(server.catalog) for server in servers if server.catalog]
     if not catalogs:
         return ()

@@ -14,11 +14,12 @@ from ps2.rpc.convert import id_from_pb, route_to_pb, spec_from_pb, spec_to_pb
 from ps2.rpc.server_status import status_from_pb
 from ps2.rpc.serving import RpcServer
 
+# Threads that serve requests of all clients, and heartbeats.
 THREADS = 16
 
 
 class MasterServicer:
-    """Implements ``service Master`` of the contract."""
+    """Implements ``service Master`` of ``proto/ps2/v1/master.proto``."""
 
     def __init__(self, master: Master) -> None:
         self._master = master
@@ -41,13 +42,13 @@ class MasterServicer:
             entry, row = self._master.find_or_create(spec, name, caller)
         else:
             entry, row = self._master.new_matrix(spec, name, caller), 0
-        reply = _matrix_to_pb(entry, *self._master.where(entry))
+        reply = _matrix_to_pb(entry, *self._master.route_and_epoch(entry))
         reply.row = row
         return reply
 
     def GetMatrix(self, request: pb.GetMatrixRequest) -> pb.Matrix:
         matrix = self._master.matrix(request.matrix)
-        reply = _matrix_to_pb(matrix.entry, *self._master.where(matrix.entry))
+        reply = _matrix_to_pb(matrix.entry, *self._master.route_and_epoch(matrix.entry))
         reply.lost.extend(matrix.lost)
         reply.recovering.extend(matrix.recovering)
         if matrix.step is not None:

@@ -1,4 +1,4 @@
-"""Reads settings by name from files and environment variables."""
+"""Reads settings from YAML files and environment variables."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ps2.name_hints import did_you_mean
 from ps2.number_checks import is_whole
 
 PREFIX = "PS2_"
-# Prefixes of variables that Kubernetes sets in every pod if a service is called "ps2". They are not settings.
+# Kubernetes sets variables with these prefixes in every pod if a service is named "ps2". They are not settings.
 KUBERNETES_PREFIXES = ("PS2_PORT", "PS2_SERVICE")
 
 log = logging.getLogger(__name__)
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads only decimal numbers, as YAML 1.2 and options of commands do. In YAML 1.1, 010 is 8 and 1:30 is 90."""
+    """Reads numbers as decimals, as YAML 1.2 does. The base class reads YAML 1.1, in which 010 is 8 and 1:30 is 90."""
 
 
 _INTEGER, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, form) for tag, form in forms if tag not in (_INTEGER, _FLOAT)]
-    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    character: [(tag, regex) for tag, regex in resolvers if tag not in (_INTEGER, _FLOAT)]
+    for character, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(_INTEGER, re.compile(r"[-+]?\d+(_\d+)*$", re.ASCII), list("-+0123456789"))
 _Loader.add_implicit_resolver(
@@ -40,30 +40,32 @@ _Loader.add_implicit_resolver(
 _Loader.add_constructor(_INTEGER, lambda loader, node: int(node.value))
 
 
-def variable_of(name: str) -> str:
-    """Return the name of a setting's variable, such as ``PS2_HEARTBEAT_S`` for ``heartbeatS``."""
+def variable_name(name: str) -> str:
+    """Return the name of a setting's environment variable, such as ``PS2_HEARTBEAT_S`` for ``heartbeatS``."""
     return PREFIX + "".join(f"_{letter}" if letter.isupper() else letter for letter in name).upper()
 
 
 def from_variables(environment: Mapping[str, str], names: Collection[str], parsed: Collection[str]) -> dict[str, Any]:
-    """Return the settings given by environment variables, without white space around them. Empty ones are ignored.
+    """Return the settings that environment variables contain, stripped of white space. Ignore empty variables.
 
-    The values of ``parsed`` are YAML, others plain text.
+    ``names``: all settings. ``parsed``: the settings whose values are parsed as YAML; all other values are strings.
     """
-    variables = {variable_of(name): name for name in names}
+    variables = {variable_name(name): name for name in names}
     for variable in environment:
         is_known = variable in variables or not variable.startswith(PREFIX) or variable.startswith(KUBERNETES_PREFIXES)
-        if not is_known and (near := difflib.get_close_matches(variable, variables, n=1, cutoff=0.9)):
-            log.warning("environment variable %s is not a setting of PS2Conf; %s is", variable, near[0])
+        if not is_known and (similar := difflib.get_close_matches(variable, variables, n=1, cutoff=0.9)):
+            log.warning("environment variable %s is not a setting of PS2Conf; %s is", variable, similar[0])
     values = {}
     for variable, name in variables.items():
-        if text := environment.get(variable, "").strip():  # files of secrets end with a line break
+        if text := environment.get(
+            variable, ""
+        ).strip():  # a value that was read from a file often ends with a line break
             values[name] = _value(f"environment variable {variable}", text) if name in parsed else text
     return values
 
 
 def from_file(path: str, names: Collection[str]) -> dict[str, Any]:
-    """Return the settings of a YAML file; none if the file is empty."""
+    """Return the settings in a YAML file, by name; {} if the file is empty."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -73,27 +75,27 @@ def from_file(path: str, names: Collection[str]) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise ConfigError(f"settings {path}: expected names with their values, got {text.strip()[:80]!r}")
+        raise ConfigError(f"settings {path}: expected a mapping of names to values, got {text.strip()[:80]!r}")
     check_known(values, names, f"settings {path}")
     return values
 
 
-def check_known(given: Collection[Any], names: Collection[str], where: str) -> None:
-    """Raise ConfigError if a given name is not the name of a setting."""
-    for name in given:
+def check_known(settings: Collection[Any], names: Collection[str], source: str) -> None:
+    """Raise ConfigError if one of ``settings`` is not in ``names``; ``source``: the origin, for the message."""
+    for name in settings:
         if name not in names:
-            raise ConfigError(f"{where}: no setting is called {name!r}; {did_you_mean(str(name), names)}")
+            raise ConfigError(f"{source}: no setting is named {name!r}; {did_you_mean(str(name), names)}")
 
 
-def _value(where: str, text: str) -> Any:
+def _value(source: str, text: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: expected YAML, got {text.strip()[:80]!r}: {error}") from error
+        raise ConfigError(f"{source}: expected YAML, got {text.strip()[:80]!r}: {error}") from error
 
 
 def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
-    """Return the servers' addresses, given as "host:port,host:port" or as a list."""
+    """Return the addresses in the setting ``fleet``: "host:port,host:port" or a list; () for None."""
     if fleet is None:
         return ()
     texts = fleet.split(",") if isinstance(fleet, str) else fleet
@@ -106,7 +108,7 @@ def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
     for address in servers:
         if ":" not in address:
             raise ConfigError(
-                f"fleet: expected HOST:PORT, got {address!r}; for a fleet of that name, ps2 status --name {address} "
+                f"fleet: expected HOST:PORT, got {address!r}; for a fleet with this name, ps2 status --name {address} "
                 "prints the addresses"
             )
         host, port = split_address(address, "fleet")
@@ -118,12 +120,12 @@ def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
 
 
 def ports(value: object) -> range:
-    """Parse the ports that the driver may use: 40000 or "40000-40020"; None: any."""
+    """Parse the setting ``ports``, the ports on which the driver may listen: 40000 or "40000-40020"; None: any."""
     if value is None:
         return ANY_PORT
     if not isinstance(value, str) and not is_whole(value):
         raise ConfigError(f"ports: expected a text such as '40000-40020', got {value!r}")
-    allowed = read_ports(str(value).strip(), "ports")
-    if allowed == ANY_PORT:
+    port_range = read_ports(str(value).strip(), "ports")
+    if port_range == ANY_PORT:
         raise ConfigError("ports: expected a range such as 40000-40020, got 0; leave ports out to use any free port")
-    return allowed
+    return port_range

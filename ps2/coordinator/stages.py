@@ -1,4 +1,4 @@
-"""Finds the stages of a Spark application that are over, so that the ids of their requests can be forgotten.
+"""Finds the stages of a Spark application that are over. Servers and master then forget the ids of their requests.
 
 A stage belongs to the jobs that need it. Spark numbers jobs and stages in the order in which it plans them. Spark
 announces a job before the job starts. It announces a job's end before it plans another job that could need the same
@@ -24,59 +24,60 @@ from ps2.run.spark.classic import is_context_stopped
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 2.0
-# How long to wait for the thread. If it waits for a silent server, it ends by itself later.
+# Maximum time that ``stop`` waits for the thread. A thread that waits for a silent server ends after that call.
 STOP_TIMEOUT_S = 1.0
-# Maximum number of stages without a known job that count as live.
+# Maximum number of stages without a known job that count as live; the oldest ones count as over.
 UNKNOWN_STAGES = 1000
-# Stage numbers are Java ints.
+# A number above all stage numbers, which are Java ints: all stages are over.
 NO_MORE_STAGES = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class SparkJob:
-    """A job as Spark describes it: its stages, and True if it may still run them."""
+    """A job as Spark describes it: its stages, and whether the job may still run them."""
 
     stages: frozenset[int]
     running: bool
 
 
 @dataclass(frozen=True)
-class Over:
-    """All stages below a number are over, except the live ones."""
+class FinishedStages:
+    """All stages with a number below ``below`` are over, except the stages in ``live``."""
 
     below: int = 0
     live: frozenset[int] = frozenset()
 
 
 class Stages:
-    """The known stages of one application, beginning with a job."""
+    """The known stages of one application, from the job ``first_job`` on."""
 
     def __init__(self, first_job: int = 0) -> None:
         self._next_job = first_job
         self._running: dict[int, SparkJob] = {}
-        self._below: int | None = None
-        # Stages without a known job. A busy Spark drops events, so their job may run.
+        self._below: int | None = None  # newest known stage + 1; None: no stage is known
+        # Stages without a known job. They may run: a busy Spark drops the events that announce jobs.
         self._jobless: set[int] = set()
 
-    def poll(self, ask: Callable[[int], SparkJob | None], active: Callable[[], Sequence[int]]) -> Over:
-        """Ask Spark for news, and return the stages that are over now.
+    def poll(self, get_job: Callable[[int], SparkJob | None], active: Callable[[], Sequence[int]]) -> FinishedStages:
+        """Ask Spark for new and finished jobs, and return the stages that are over now.
 
-        ``ask`` returns a job by its number; None if Spark does not know the job yet, or has forgotten it.
+        ``get_job`` returns a job by its number, or None if Spark does not know the job yet or has forgotten it.
+        ``active`` returns the numbers of the running jobs.
         """
-        # Ask about known jobs first. If one has ended, Spark knows by now every job that shares its stages, and the
-        # loops below find it.
+        # Ask about known jobs first. If a known job has ended, Spark already knows every later job that shares its
+        # stages, and the loops below find that job.
         for number in list(self._running):
-            self._record(number, ask(number))
-        while (job := ask(self._next_job)) is not None:
+            self._record(number, get_job(number))
+        while (job := get_job(self._next_job)) is not None:
             self._record(self._next_job, job)
             self._next_job += 1
-        # Spark may have forgotten a job, or dropped its event: go on after the gap.
+        # Spark may have forgotten a job, or dropped its event: skip the missing number.
         newest = max(active(), default=-1)
         while self._next_job <= newest:
-            self._record(self._next_job, ask(self._next_job))
+            self._record(self._next_job, get_job(self._next_job))
             self._next_job += 1
         live = frozenset(stage for job in self._running.values() for stage in job.stages)
-        return Over(self._below or 0, live | self._jobless)
+        return FinishedStages(self._below or 0, live | self._jobless)
 
     def _record(self, number: int, job: SparkJob | None) -> None:
         if job is not None and job.stages:
@@ -91,7 +92,7 @@ class Stages:
 
 
 class StageWatch:
-    """Polls Spark, and informs the servers and the master, in a thread of its own because each of them may hang."""
+    """Polls Spark, and informs the servers and the master. It has its own thread, because each of them may hang."""
 
     def __init__(self, spark: SparkBackend, tracker: Any, series: str, master: Master, servers: ServerControl) -> None:
         """Start to watch. ``series`` names the application in the ids of its tasks' requests."""
@@ -100,11 +101,11 @@ class StageWatch:
         self._series = series
         self._master = master
         self._servers = servers
-        # Spark may have forgotten its first jobs. Jobs that have ended already had no access to the fleet.
+        # Begin with the oldest job that Spark remembers. Older jobs finished before the fleet existed.
         jobs = [*self._tracker.getJobIdsForGroup(), *self._tracker.getActiveJobsIds()]
         self._stages = Stages(min(jobs, default=0))
-        self._informed: dict[str, Over] = {}  # by server id, because replacements have to be informed, too
-        self._master_informed = Over()
+        self._informed: dict[str, FinishedStages] = {}  # by server id: a replacement server is informed, too
+        self._master_informed = FinishedStages()
         self._all_informed = False  # True: the master and all servers know that the application is over
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ps2-stages", daemon=True)
@@ -123,19 +124,19 @@ class StageWatch:
             loop.run_once(self._poll)
 
     def _poll(self) -> None:
-        ended = self._ended_stages()
-        if ended is not None and self._inform(ended):
-            self._all_informed = ended.below == NO_MORE_STAGES
+        finished = self._finished_stages()
+        if finished is not None and self._inform(finished):
+            self._all_informed = finished.below == NO_MORE_STAGES
 
-    def _ended_stages(self) -> Over | None:
+    def _finished_stages(self) -> FinishedStages | None:
         """Return the stages that are over; None if Spark does not answer."""
         from py4j.protocol import Py4JError
 
         try:
             if is_context_stopped(self._spark.context):
-                return Over(NO_MORE_STAGES)
+                return FinishedStages(NO_MORE_STAGES)
             return self._stages.poll(self._ask, self._tracker.getActiveJobsIds)
-        except (Py4JError, OSError) as error:  # the application is stopping, or has ended
+        except (Py4JError, OSError) as error:  # the application is stopping, or has finished
             log.debug("asking Spark for its jobs: %s", error)
             return None
 
@@ -145,22 +146,22 @@ class StageWatch:
             return None
         return SparkJob(frozenset(job.stageIds), job.status in ("RUNNING", "UNKNOWN"))
 
-    def _inform(self, ended: Over) -> bool:
-        """Inform the servers and the master that have not been informed yet; return True if all know now."""
+    def _inform(self, finished: FinishedStages) -> bool:
+        """Inform the servers and the master that have not been informed yet; return True if all of them know now."""
         present = self._master.registry.present()
         self._informed = {id: informed for id, informed in self._informed.items() if id in present}
         for id, address in present.items():
-            if self._informed.get(id, Over()) == ended:
+            if self._informed.get(id, FinishedStages()) == finished:
                 continue
             try:
-                self._servers.end_stages(address, self._series, ended.below, sorted(ended.live))
-                self._informed[id] = ended
+                self._servers.end_stages(address, self._series, finished.below, sorted(finished.live))
+                self._informed[id] = finished
             except PS2Error as error:
-                log.debug("telling %s which stages are over: %s", address, error)
-        if any(self._informed.get(id, Over()) != ended for id in present):
+                log.debug("informing %s of finished stages: %s", address, error)
+        if any(self._informed.get(id, FinishedStages()) != finished for id in present):
             return False
-        # Inform the master last. It may then hand out freed rows again, so no server may accept a zombie's writes.
-        if self._master_informed != ended:
-            self._master.end_stages(self._series, ended.below, sorted(ended.live))
-            self._master_informed = ended
+        # Inform the master last. It then reuses freed rows, so every server must already reject writes of zombie tasks.
+        if self._master_informed != finished:
+            self._master.end_stages(self._series, finished.below, sorted(finished.live))
+            self._master_informed = finished
         return True

@@ -1,4 +1,4 @@
-"""Steps of the driver's loop: the checkpoints at their ends, and the step from which the loop goes on."""
+"""Counts the steps of the driver's loop, makes checkpoints after them, and resumes the loop after a rollback."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from ps2.storage import folders
 
 log = logging.getLogger(__name__)
 
-# Interval at which a waiting batch or checkpoint checks whether a run has ended.
+# Seconds between two checks of a waiting batch or checkpoint whether the current run has ended.
 POLL_S = 0.05
 
 
 class StreamTurns:
-    """The streams of one coordinator. Batches take turns with each other and with runs.
+    """The streams of one coordinator. While a batch is processed, no other batch, no run and no step begins.
 
-    Every stream can roll back to every checkpoint, because checkpoints hold the positions of all streams.
+    A checkpoint contains the positions of all streams, so all streams can resume from every checkpoint.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._models: set[str] = set()
-        self._thread: int | None = None  # the thread of the batch under way
+        self._models: set[str] = set()  # names of the models that learn from streams
+        self._thread: int | None = None  # id of the thread that processes a batch; None: there is no batch
 
     @property
     def are_open(self) -> bool:
@@ -50,13 +50,13 @@ class StreamTurns:
         return bool(self._models)
 
     def check_free(self, model: str) -> None:
-        """Raise UsageError if a model learns from a stream."""
+        """Raise UsageError if the named model already learns from a stream."""
         if model in self._models:
             raise UsageError(f"model {model} learns from a stream already: stop that query first")
 
     @contextmanager
     def stream(self, model: str) -> Iterator[None]:
-        """Register a model that learns from one stream. The loss of a server now rolls back the whole fleet."""
+        """Register a model that learns from a stream. Within the with-block, a lost server rolls back all servers."""
         with self._changed:
             self.check_free(model)
             self._models.add(model)
@@ -68,7 +68,7 @@ class StreamTurns:
 
     @contextmanager
     def batch(self, is_free: Callable[[], bool]) -> Iterator[None]:
-        """Wait until no other batch and no run or step (``is_free``) is in progress, and hold the turn."""
+        """Wait until no other batch is processed and ``is_free()`` is true; exclude other batches in the with-block."""
         with self._changed:
             while self._thread is not None or not is_free():
                 self._changed.wait(POLL_S)
@@ -88,7 +88,12 @@ class StreamTurns:
 
 
 class Steps:
-    """Counts the steps of one driver, and makes its checkpoints."""
+    """Counts the steps of one driver's loop, and makes its checkpoints.
+
+    Attributes:
+        next: number of the next step or clock.
+        streams: the streams of this coordinator.
+    """
 
     def __init__(  # noqa: PLR0913 - parts of one coordinator
         self,
@@ -100,7 +105,7 @@ class Steps:
         active: ActiveRun,
         recoveries: RecoveryLog,
     ) -> None:
-        """``active``: holds the current run; its clocks are the steps."""
+        """Continue after the newest checkpoint. While ``active`` has a run, the clocks of the run are the steps."""
         self._checkpoints = checkpoints
         self._session = session
         self._master = master
@@ -108,12 +113,12 @@ class Steps:
         self._conf = conf
         self._active = active
         self._recoveries = recoveries
-        self._last_s = time.monotonic()  # when the last checkpoint began
+        self._checkpoint_s = time.monotonic()  # start of the last checkpoint
         self._closing = threading.Event()
-        self._in_step = False  # the loop is in a step, or in the checkpoint at its end
+        self._in_step = False  # True during a step, and during the checkpoint after it
         self.streams = StreamTurns()
-        # Checkpoints from which a loop of steps can continue. Others hold a part of a step, or the middle of a run.
-        self._cuts: deque[str] = deque(maxlen=MAX_CUTS)
+        # Folders of the checkpoints from which the loop can continue. Others contain a part of a step or run.
+        self._resumable: deque[str] = deque(maxlen=MAX_CUTS)
         # The messages of finished runs. The current run has its own journal.
         self._journal = Journal()
         newest = checkpoints.newest
@@ -122,10 +127,10 @@ class Steps:
             self._journal = Journal.from_bytes(saved, newest.path)
         self.next = newest.manifest.step or 0 if newest is not None else 0
         if newest is not None:
-            self._cuts.append(newest.path)
-        # The whole fleet never rolls back to a checkpoint in the middle of a step.
+            self._resumable.append(newest.path)
+        # Checkpoints by time may contain a part of a step. With "consistent", all servers would roll back to them.
         if conf.checkpointEveryS is not None and conf.recover != "consistent":
-            threading.Thread(target=self._by_time, name="ps2-checkpoints", daemon=True).start()
+            threading.Thread(target=self._make_timed_checkpoints, name="ps2-checkpoints", daemon=True).start()
 
     @shielded
     def checkpoint(self, path: str | None, step: int | None) -> Checkpoint | None:
@@ -141,37 +146,38 @@ class Steps:
                 if is_free:
                     return self._checkpoint_run(run, path, step)
             sleep(POLL_S)  # another thread is in ``onClock``
-        self._last_s = time.monotonic()
+        self._checkpoint_s = time.monotonic()
         self._check()
-        on_complete = _record_no_cut if self._in_step and step is None else self._cuts.append
+        on_complete = _record_no_cut if self._in_step and step is None else self._resumable.append
         number = self.next if step is None else step
         return self._checkpoints.take(path, number, self._session.epoch, on_complete, self._journal.to_bytes())
 
     def _checkpoint_run(self, run: RunState, path: str | None, step: int | None) -> Checkpoint:
-        """Make a checkpoint of the current run."""
-        self._last_s = time.monotonic()
-        # Take the cut before the checkpoint. Changes in between are repeated after a rollback, and count once.
+        """Make a checkpoint of the current run; ``path``, ``step``: see ``PS2Context.checkpoint``; None: defaults."""
+        self._checkpoint_s = time.monotonic()
+        # Read the workers' positions (the cut) before the checkpoint. Changes in between are sent again after a
+        # rollback, and the servers apply them once.
         epoch, cut = run.epoch, run.cut()
-        first = cut.first if step is None else step
+        next_step = cut.first if step is None else step
         try:
-            return self._checkpoints.take(path, first, epoch, lambda folder: run.add_cut(folder, cut), cut.saved())
+            return self._checkpoints.take(path, next_step, epoch, lambda folder: run.add_cut(folder, cut), cut.saved())
         except RecoveryError as error:
             if run.epoch != epoch:
                 raise RolledBack("the fleet rolled back to a checkpoint", min(run.applied())) from error
             raise
 
     def hand_over(self, addresses: Collection[str]) -> Newest:
-        """Make a checkpoint at once, even inside a step or run. Nothing changes on ``addresses`` after it."""
+        """Make a checkpoint at once, even during a step or run. Servers at ``addresses`` reject all later changes."""
         run = self._active.run
         if run is None:
-            # The checkpoint may hold a part of a step. The whole fleet must not roll back to such a checkpoint.
-            partial = self._in_step or self._conf.recover == "consistent"
-            on_complete = None if partial else _record_no_cut
+            # The checkpoint may contain a part of a step. The whole fleet must not roll back to such a checkpoint.
+            is_partial = self._in_step or self._conf.recover == "consistent"
+            on_complete = None if is_partial else _record_no_cut
             messages = self._journal.to_bytes()
             return self._checkpoints.hand_over(addresses, self.next, self._session.epoch, on_complete, messages)
         with run.holding_calls() as is_free:
             epoch, cut = run.epoch, run.cut()
-            # The checkpoint may hold a part of a running call of ``onClock``, and lacks what that call returns.
+            # While ``onClock`` runs, the checkpoint may contain a part of its changes, and lacks its return value.
             on_complete = (lambda folder: run.add_cut(folder, cut)) if is_free else None
             return self._checkpoints.hand_over(addresses, cut.first, epoch, on_complete, cut.saved())
 
@@ -182,7 +188,7 @@ class Steps:
         if self._in_step:
             raise UsageError("step: steps do not nest")
         if self._active.run is not None:
-            raise UsageError("step: the clocks of the run that is under way are the steps")
+            raise UsageError("step: a run is in progress, and its clocks are the steps: call step outside of runs")
         self._check()
         current = self.next if number is None else number
         self._in_step = True
@@ -192,7 +198,7 @@ class Steps:
             self._check()
             self.next = current + 1
             if self._is_due():
-                self._automatic(lambda: self.checkpoint(None, self.next))
+                self._make_due_checkpoint(lambda: self.checkpoint(None, self.next))
         except Exception as error:
             try:
                 self._check()
@@ -203,17 +209,17 @@ class Steps:
             self._in_step = False
 
     def can_resume(self, checkpoint: str) -> bool:
-        """Return True if the current run or step can continue from a checkpoint by itself."""
+        """Return True if the current run or step can continue from a checkpoint without the program's help."""
         run = self._active.run
         if run is not None:
             return checkpoint in run.cuts
-        return (self._in_step or self.streams.are_open) and checkpoint in self._cuts
+        return (self._in_step or self.streams.are_open) and checkpoint in self._resumable
 
     @contextmanager
     def stream_batch(self, check: Callable[[], None]) -> Iterator[None]:
-        """Take the turn of a stream's batch: no run, step or checkpoint begins in it.
+        """Exclude other batches, runs, steps and checkpoints within the with-block.
 
-        ``check`` is called while this call waits, and may raise.
+        ``check`` is called repeatedly while this call waits. Its exceptions end the wait.
         """
 
         def is_free() -> bool:
@@ -224,14 +230,15 @@ class Steps:
             yield
 
     @property
-    def by_clock(self) -> bool:
-        """True if checkpoints are made at the end of steps."""
+    def has_periodic_checkpoints(self) -> bool:
+        """True if the settings ask for checkpoints after steps."""
         return self._conf.checkpointEverySteps is not None or self._conf.checkpointEveryS is not None
 
     def end_clock(self, clock: int) -> bool:
         """Record that all workers of a run have finished a clock, and that ``onClock`` has returned for it.
 
-        Make the checkpoints that ``onClock`` has asked for, and one that is due; return True if there was one.
+        Make the checkpoints that ``onClock`` has requested, and a periodic one if it is due. Return True if one was
+        made.
         """
         run = self._active.run
         assert run is not None
@@ -240,14 +247,16 @@ class Steps:
         for path, step in requested:
             self._checkpoint_run(run, path, step)
         if is_due and all(path is not None for path, _ in requested):
-            self._automatic(lambda: self._checkpoint_run(run, None, None))
+            self._make_due_checkpoint(lambda: self._checkpoint_run(run, None, None))
         return is_due or bool(requested)
 
     @shielded
     def begin_run(self, run: RunState) -> None:
-        """Begin a run: its clocks are the steps. Raise RolledBack if the caller has not handled a rollback yet."""
+        """Start a run, whose clocks are the steps. Raise RolledBack if the program has not handled a rollback yet."""
         if self._in_step:
-            raise UsageError("run: a step is under way, and the clocks of a run are steps themselves: call it outside")
+            raise UsageError(
+                "run: a step is in progress, and the clocks of a run are steps, too: call run outside of steps"
+            )
         self.streams.wait()
         self._check()
         run.resume(self._journal)
@@ -255,25 +264,25 @@ class Steps:
 
     @property
     def called(self) -> int:
-        """The first clock for which the next run calls ``onClock``. Less than ``next`` if workers were ahead."""
+        """The first clock for which the next run calls ``onClock``; less than ``next`` if the workers were ahead."""
         pending = self._journal.pending
         return self.next if pending is None or pending.finished != self.next else pending.called
 
     def forget_stop(self) -> None:
-        """Let the next run go on where an earlier one was stopped, in another driver, too."""
+        """Let the next run continue, although a program had stopped the last run, even in an earlier driver."""
         self._journal = self._journal.without_stop()
 
     def messages(self) -> list[Any]:
-        """Return the messages of ``onClock`` that the next run continues from, oldest first."""
+        """Return the messages that ``onClock`` sent to the workers before step ``next``, oldest first."""
         return [decode(message) for message in self._journal.before(self.next).messages()]
 
     def roll_back(self, step: int) -> None:
-        """Continue from an earlier step, to which the fleet has rolled back."""
+        """Continue from ``step``, because the fleet has rolled back to a checkpoint before it."""
         self.next = step
         self._journal = self._journal.before(step)
 
     def checkpoint_beginning(self) -> None:
-        """Make a checkpoint for losses in a run's first clocks, unless lost shards are recovered one by one."""
+        """Make a checkpoint before the first clock of a run, unless ``recover="shard"`` or no folder is set."""
         run = self._active.run
         if self._conf.recover == "shard" or self._conf.checkpointDir is None or run is None:
             return
@@ -283,26 +292,26 @@ class Steps:
                 self._checkpoint_run(run, None, None)
                 return
             except RecoveryError:
-                # A server may have been lost. If it came back without loss of data, try again.
+                # A server may have been lost. If it was restored without loss of changes, try again.
                 recoveries = self.wait_for_servers()[num_recoveries:]
                 if not recoveries or any(recovery.source == "checkpoint" for recovery in recoveries):
                     raise
 
     @shielded
     def end_run(self) -> None:
-        """Continue from the clock that a run has reached. Rollbacks that the run has handled raise no RolledBack."""
+        """End the current run: its last clock is the last step. Its rollbacks raise no RolledBack later."""
         run, self._active.run = self._active.run, None
         if run is not None:
-            ended = isinstance(run.error, RolledBack)
+            has_failed = isinstance(run.error, RolledBack)
             with suppress(RolledBack):
-                self._session.check_epoch(self._master.last_rollback if ended else (run.epoch, None))
-            if not ended:
+                self._session.check_epoch(self._master.last_rollback if has_failed else (run.epoch, None))
+            if not has_failed:
                 self.next = min(run.applied())
-                # Another run may continue where this one was stopped.
+                # The next run may continue, although this run was stopped.
                 self._journal = run.journal.without_stop() if run.is_over else run.journal
 
     def acknowledge_rollback(self) -> None:
-        """Record that the caller has handled the last rollback."""
+        """Record that the program has handled the last rollback: the next call does not raise RolledBack."""
         with suppress(RolledBack):
             self._check()
 
@@ -310,7 +319,7 @@ class Steps:
         self._closing.set()
 
     def wait_for_servers(self) -> list[Recovery]:
-        """Wait until all servers answer; return all recoveries. Raise LostError if a server is lost for good."""
+        """Wait until all servers answer; return all recoveries. Raise LostError if a server cannot be replaced."""
 
         def ask() -> None:
             self._master.registry.check_all_present()
@@ -322,46 +331,48 @@ class Steps:
 
     @shielded
     def _check(self) -> None:
+        """Raise RolledBack if the program has not handled the last rollback."""
         self._session.check_epoch(self._master.last_rollback)
 
     def _is_due(self) -> bool:
+        """Return True if the settings require a checkpoint after the last step."""
         every_steps, every_s = self._conf.checkpointEverySteps, self._conf.checkpointEveryS
         if every_steps is not None and self.next % every_steps == 0:
             return True
-        return every_s is not None and time.monotonic() - self._last_s >= every_s
+        return every_s is not None and time.monotonic() - self._checkpoint_s >= every_s
 
-    def _by_time(self) -> None:
+    def _make_timed_checkpoints(self) -> None:
         assert self._conf.checkpointEveryS is not None
         loop = GuardedLoop("ps2-checkpoints")
         while not self._closing.wait(self._conf.checkpointEveryS):
-            # Steps and clocks make checkpoints at their ends. After a rollback, the loop must roll back first.
-            # Streams make checkpoints of their own, between batches.
+            # Make no checkpoint during steps and runs, which make checkpoints after each step; while streams are open,
+            # which make checkpoints between batches; or before the loop has handled a rollback.
             is_idle = self._active.run is None and not self._in_step and not self.streams.are_open
             if is_idle and self._session.epoch == self._master.epoch:
-                loop.run_once(lambda: self._automatic(self._checkpoint_between_steps))
+                loop.run_once(lambda: self._make_due_checkpoint(self._checkpoint_between_steps))
 
     def _checkpoint_between_steps(self) -> Checkpoint:
-        """Make a checkpoint outside of steps. A step may begin before it is complete, so no loop continues from it."""
-        self._last_s = time.monotonic()
+        """Make a checkpoint outside of steps. The loop cannot resume from it: a step may begin before its end."""
+        self._checkpoint_s = time.monotonic()
         return self._checkpoints.take(None, self.next, self._session.epoch, messages=self._journal.to_bytes())
 
-    def _automatic(self, take: Callable[[], object]) -> None:
-        """Make a checkpoint that is due. If it fails, warn and go on."""
+    def _make_due_checkpoint(self, take: Callable[[], object]) -> None:
+        """Make a periodic checkpoint by ``take``. If it fails, warn and continue."""
         try:
             take()
         except RolledBack:
             raise
         except PS2Error as error:
             if not self._closing.is_set():
-                log.warning("%s", error)  # the log has every failure; Python shows the same warning only once
+                log.warning("%s", error)  # log every failure: Python shows equal warnings only once
                 warnings.warn(CheckpointWarning(str(error)), stacklevel=2)
 
 
 def _record_no_cut(folder: str) -> None:
-    """Record no cut: no loop can continue from this checkpoint."""
+    """Do nothing: the loop cannot resume from the checkpoint in ``folder``."""
 
 
 def _check_number(name: str, number: object) -> None:
     """Raise ConfigError unless ``number`` is a valid step number."""
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ConfigError(f"{name}: expected a number that is not negative, got {number!r}")
+        raise ConfigError(f"{name}: expected an integer >= 0, got {number!r}")

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResumedTraining:
-    """Where the training of an earlier driver stopped.
+    """The point at which the training of an earlier driver stopped.
 
     Attributes:
+        clocks: number of clocks that all workers had finished.
         called: number of clocks for which ``onClock`` was called; less than ``clocks`` if the workers were ahead.
+        messages: the messages of the workers that ``onClock`` has not processed, as the driver had saved them.
     """
 
     clocks: int
@@ -28,20 +30,20 @@ class ResumedTraining:
 
 @dataclass(frozen=True)
 class StreamHost:
-    """The coordinator's interface for streams. Models that learn from a DataFrame in passes count as streams."""
+    """The coordinator's interface for streams. A fit that makes several passes over a DataFrame counts as a stream."""
 
     _coordinator: Coordinator
 
     def check_free(self, model: str) -> None:
-        """Raise UsageError if a model learns from a stream."""
+        """Raise UsageError if the named model already learns from a stream."""
         self._coordinator.steps.streams.check_free(model)
 
     def stream(self, model: str) -> AbstractContextManager[None]:
-        """Register a model that learns from one stream. The loss of a server now rolls back the whole fleet."""
+        """Register a model that learns from a stream. Within the with-block, a lost server rolls back all servers."""
         return self._coordinator.steps.streams.stream(model)
 
     def batch(self, check: Callable[[], None]) -> AbstractContextManager[None]:
-        """Take the turn of a batch: no batch, run, step or checkpoint begins. ``check`` is called while it waits."""
+        """Exclude other batches, runs, steps and checkpoints within the with-block; call ``check`` while it waits."""
         return self._coordinator.steps.stream_batch(check)
 
     def wait(self) -> None:
@@ -49,7 +51,7 @@ class StreamHost:
         self._coordinator.steps.streams.wait()
 
     def join_thread(self, spark: SparkBackend, epoch: int) -> None:
-        """Let the jobs of the calling thread use the fleet in this epoch. Threads that Spark starts need this call."""
+        """Let Spark jobs of the calling thread use the fleet in this epoch. Threads that Spark starts need it."""
         self._coordinator.application.join(spark, epoch)
 
 
@@ -61,7 +63,7 @@ class TrainingHost:
     streams: StreamHost
 
     def epoch(self) -> int:
-        """Return the number of rollbacks to a checkpoint. It grows when a rollback begins."""
+        """Return the number of rollbacks that have begun."""
         return self._coordinator.fleet.master.epoch
 
     def acknowledge_rollback(self) -> None:
@@ -69,14 +71,14 @@ class TrainingHost:
         self._coordinator.steps.acknowledge_rollback()
 
     def unhandled_losses(self) -> int:
-        """Return the number of recoveries that lost data which no run restored; 0 if shards recover one by one."""
+        """Return how many recoveries lost changes that no run has repeated; 0 with ``recover="shard"``."""
         if self._coordinator.conf.recover == "shard":
             return 0
         lossy = sum(recovery.source == "checkpoint" for recovery in self._coordinator.recoveries.all())
         return lossy - self._coordinator.active_run.rollbacks
 
     def wait_for_servers(self) -> None:
-        """Wait until all servers answer; raise LostError if a server is lost for good."""
+        """Wait until all servers answer; raise LostError if a server cannot be replaced."""
         self._coordinator.steps.wait_for_servers()
 
     def spark(self) -> SparkBackend:
@@ -92,11 +94,11 @@ class TrainingHost:
         return [name for name in self._coordinator.fleet.master.names() if name.startswith(prefix)]
 
     def forget_stop(self) -> None:
-        """Let the next run continue although the run of an earlier driver was stopped."""
+        """Let the next run continue, although a program had stopped the run of the earlier driver."""
         self._coordinator.steps.forget_stop()
 
     def resumed(self, first: int) -> ResumedTraining | None:
-        """Return where an earlier driver's training, which began in clock ``first``, stopped; None: there is none."""
+        """Return the state of an earlier driver's training that began in clock ``first``; None: there is none."""
         steps = self._coordinator.steps
         if self._coordinator.conf.restore is None or steps.next <= first:
             return None

@@ -1,6 +1,6 @@
 """A driver's metrics for Prometheus, from the data of the live page. See docs/metrics.md.
 
-Labels are ranks or words of fixed lists, never names that users choose.
+Values of labels are ranks or words of fixed lists, never names that users choose: their number is bounded.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from ps2.dashboard.run_view import DriverFigures
 from ps2.dashboard.snapshot import TrainingView
 from ps2.run.timeline import CATEGORIES
 
-# The number of ranks with their own label. The other ranks share one label, so that ``sum()`` is right.
+# The number of ranks with their own label. The metrics of all further ranks are merged under one label.
 MAX_RANKS = 512
 OTHERS = "others"
+# The values of labels. Prometheus gets a sample for each of them, also for 0.
 SERVER_STATES = ("running", "silent", "recovering", "lost")
 WORKER_STATES = ("working", "wait", "onClock", "no task", "returned")
 EVENTS = ("lost", "recovery", "retry", "checkpoint", "warning", "worker")
@@ -47,11 +48,11 @@ def category_metric(category: str) -> str:
 
 def _fleet_metrics(figures: DriverFigures) -> Iterator[Metric]:
     servers = GaugeMetricFamily("ps2_fleet_servers", "Servers by state", labels=["state"])
-    yield _by_word(servers, SERVER_STATES, figures.fleet.states)
+    yield _labelled(servers, SERVER_STATES, figures.fleet.states)
     yield _gauge("ps2_fleet_memory_bytes", "Memory used on all servers", figures.memory_bytes)
     yield _gauge("ps2_fleet_memory_limit_bytes", "Memory limit of all servers", figures.memory_limit_bytes)
     recoveries = CounterMetricFamily("ps2_fleet_recoveries", "Recoveries of lost servers", labels=["source"])
-    yield _by_word(recoveries, SOURCES, figures.recoveries)
+    yield _labelled(recoveries, SOURCES, figures.recoveries)
     yield CounterMetricFamily("ps2_fleet_rollbacks", "Rollbacks of the whole fleet", figures.rollbacks)
     yield CounterMetricFamily("ps2_checkpoints", "Complete checkpoints", figures.checkpoints)
     for name, text, field in (
@@ -61,22 +62,23 @@ def _fleet_metrics(figures: DriverFigures) -> Iterator[Metric]:
         ("size_bytes", "Size of the newest checkpoint", "bytes"),
     ):
         yield _gauge(f"ps2_checkpoint_{name}", text, getattr(figures.checkpoint, field, None))
-    yield _by_word(CounterMetricFamily("ps2_events", "Events by kind", labels=["kind"]), EVENTS, figures.events)
+    yield _labelled(CounterMetricFamily("ps2_events", "Events by kind", labels=["kind"]), EVENTS, figures.events)
 
 
 def _run_metrics(figures: DriverFigures) -> Iterator[Metric]:
     yield CounterMetricFamily("ps2_runs", "Runs that have begun", figures.runs)
-    run, ranks = figures.run or (None, None)
+    run, rank_figures = figures.run or (None, None)
     yield GaugeMetricFamily("ps2_run_active", "1 while a run is active", int(run is not None and not run.is_over))
     workers = GaugeMetricFamily("ps2_run_workers", "Workers of the run by state", labels=["state"])
-    yield _by_word(workers, WORKER_STATES, {} if run is None else run.states)
-    spread = limit = slow = seconds = None
-    if run is not None and ranks is not None:
-        spread, limit = max(ranks.clocks) - min(ranks.clocks), math.inf if ranks.staleness is None else ranks.staleness
-        slow, seconds = len(run.stragglers), run.seconds
+    yield _labelled(workers, WORKER_STATES, {} if run is None else run.states)
+    spread = limit = num_stragglers = seconds = None
+    if run is not None and rank_figures is not None:
+        spread = max(rank_figures.clocks) - min(rank_figures.clocks)
+        limit = math.inf if rank_figures.staleness is None else rank_figures.staleness
+        num_stragglers, seconds = len(run.stragglers), run.seconds
     yield _gauge("ps2_run_staleness", "Clocks between the first and the last worker", spread)
     yield _gauge("ps2_run_staleness_limit", "Clocks that a worker may be ahead of the last one", limit)
-    yield _gauge("ps2_run_stragglers", "Workers whose clocks take much longer than the median", slow)
+    yield _gauge("ps2_run_stragglers", "Workers whose clocks take much longer than the median", num_stragglers)
     yield _gauge("ps2_run_duration_seconds", "Time since the run began", seconds)
 
 
@@ -115,9 +117,10 @@ def _gauge(name: str, text: str, value: float | None) -> Metric:
     return gauge
 
 
-def _by_word(
+def _labelled(
     family: CounterMetricFamily | GaugeMetricFamily, words: Sequence[str], values: Mapping[str, float]
 ) -> Metric:
+    """Return a metric with one sample for each word; 0 if ``values`` lacks the word."""
     for word in words:
         family.add_metric([word.replace(" ", "_")], values.get(word, 0))
     return family
@@ -128,6 +131,7 @@ def _by_rank(
     values: Sequence[float],
     merge: Callable[[Sequence[float]], float],
 ) -> Metric:
+    """Return a metric with one sample for each rank; ``merge`` combines the ranks from ``MAX_RANKS`` on."""
     for rank, value in enumerate(values[:MAX_RANKS]):
         family.add_metric([str(rank)], value)
     if len(values) > MAX_RANKS:

@@ -1,4 +1,4 @@
-"""Servers, operations and matrices for the page: the servers' reports, and pure functions of reports and catalog."""
+"""The page's tables of servers, operations and matrices, computed from the servers' reports and the catalog."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ps2.dashboard.snapshot import FleetView, MatrixView, OperationView, ServerV
 from ps2.matrix.partition import DTYPES, MatrixSpec
 from ps2.rpc.server_status import MatrixStatus, OperationStatus, ServerStatus
 
-# The maximum lengths of tables. The page shows the number of rows left out.
+# The maximum numbers of rows of the page's tables, and of names of one matrix.
 MAX_SERVERS = 128
 MAX_OPERATIONS = 40
 MAX_MATRICES = 100
 MAX_NAMES = 6
-# The maximum age of a report that describes the current state.
+# The maximum age of a report that is shown as the current state.
 STALE_S = 5.0
-# The fields of ``ServerView`` that are fields of ``ServerStatus``.
+# The fields of ``ServerView`` that are copied from ``ServerStatus``.
 STATUS_FIELDS = (
     *("uptime_s", "memory_bytes", "memory_limit_bytes", "rss_bytes", "waiting", "failed", "connections"),
     *("copies_bytes", "backup", "behind", "node"),
 )
-# The fields of ``ServerView`` that are rates, and their counters in ``ServerStatus``.
+# The fields of ``ServerView`` that are rates per second, and the counters in ``ServerStatus`` they are computed from.
 RATES = {
     "requests_per_s": "requests",
     "bytes_in_per_s": "bytes_in",
@@ -36,13 +36,16 @@ RATES = {
 }
 # The fields of ``FleetView`` that are sums over its servers.
 SUMS = ("memory_bytes", "memory_limit_bytes", *RATES, "copies_bytes")
-# The time for which servers report after the last request.
+# Servers send reports for so long after the last request.
 REQUESTED_S = 5.0
 
 
 @dataclass(frozen=True)
 class ServerReport:
-    """A server's status, its time of arrival, and the previous status of the same process (None: there is none)."""
+    """A server's status, the time of its arrival, and the previous status of the same process, for rates.
+
+    ``arrived_s`` is in seconds of the monotonic clock. ``previous`` is None without a recent previous status.
+    """
 
     status: ServerStatus
     arrived_s: float
@@ -50,12 +53,12 @@ class ServerReport:
 
     @property
     def interval_s(self) -> float:
-        """The seconds between the two statuses, by the server's clock; 0 without a previous status."""
+        """The seconds between the two statuses, measured by the server; 0 without a previous status."""
         return 0.0 if self.previous is None else self.status.uptime_s - self.previous.uptime_s
 
 
 class ServerReports:
-    """The last two reports of each server, by index. Servers send them with heartbeats while requested. Thread-safe."""
+    """The last two reports of each server, by index. Servers send reports only on request. Thread-safe."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -64,7 +67,7 @@ class ServerReports:
         self._requested_until_s = 0.0
 
     def request(self) -> None:
-        """Request reports with the servers' next heartbeats, for ``REQUESTED_S``."""
+        """Let the servers send reports with all heartbeats of the next ``REQUESTED_S`` seconds."""
         self._requested_until_s = self._now_s() + REQUESTED_S
 
     @property
@@ -72,7 +75,7 @@ class ServerReports:
         return self._now_s() < self._requested_until_s
 
     def add(self, index: int, status: ServerStatus) -> None:
-        """Add a report. Rates need the previous report, unless it is old or from another process."""
+        """Add a report. Keep the last report for rates, unless it is old or came from another process."""
         now_s = self._now_s()
         with self._lock:
             last = self._reports.get(index)
@@ -90,7 +93,13 @@ class ServerReports:
 
 @dataclass(frozen=True)
 class ServerHealth:
-    """A server's health; ``why`` is the reason for its loss or replacement, None if it is neither."""
+    """The state of a server.
+
+    Attributes:
+        silent_s: seconds since its last sign of life.
+        why: the reason why the server is lost or being replaced; None: it is neither.
+        is_recoverable: True if the coordinator replaces lost servers.
+    """
 
     index: int
     server_id: str
@@ -107,7 +116,7 @@ class CatalogMatrix:
     Attributes:
         rows: the number of rows in use.
         owners: the index of each partition's server.
-        names: the names of its vectors.
+        names: the names of its named vectors.
     """
 
     id: int
@@ -120,30 +129,33 @@ class CatalogMatrix:
 def fleet_view(
     health: Sequence[ServerHealth], reports: Mapping[int, ServerReport], now_s: float, silent_after_s: float = STALE_S
 ) -> FleetView:
-    """Return the servers and their sums. A server counts as silent ``silent_after_s`` after its last heartbeat."""
-    servers = [_server(each, reports.get(each.index), now_s, silent_after_s) for each in health]
-    worst_first = sorted(servers, key=lambda server: (server.state == "running", server.index))
+    """Return the servers and sums over them. A server is silent ``silent_after_s`` after its last heartbeat."""
+    servers = [_server(server, reports.get(server.index), now_s, silent_after_s) for server in health]
+    # Show servers that are not running first, if there are more servers than rows.
+    by_state = sorted(servers, key=lambda server: (server.state == "running", server.index))
     return FleetView(
         servers=len(servers),
         running=sum(server.state == "running" for server in servers),
         **{name: sum(getattr(server, name) or 0 for server in servers) for name in SUMS},
         states=Counter(server.state for server in servers),
-        shown=tuple(sorted(worst_first[:MAX_SERVERS], key=lambda server: server.index)),
+        shown=tuple(sorted(by_state[:MAX_SERVERS], key=lambda server: server.index)),
     )
 
 
 def operation_views(reports: Iterable[ServerReport]) -> tuple[tuple[OperationView, ...], int]:
-    """Sum the operations over all servers; return those with the most seconds, and the number of those left out."""
+    """Sum the operations over all servers; return the slowest ones in total, and the number of omitted ones."""
     sums: dict[str, list[float]] = {}
     for report in reports:
-        previous = {} if report.previous is None else {each.name: each for each in report.previous.operations}
+        previous = (
+            {} if report.previous is None else {operation.name: operation for operation in report.previous.operations}
+        )
         interval_s = report.interval_s or math.inf
         for operation in report.status.operations:
             earlier = previous.get(operation.name, OperationStatus(operation.name, 0, 0, 0.0, 0))
             rates = (operation.count - earlier.count) / interval_s, (operation.seconds - earlier.seconds) / interval_s
-            numbers = (operation.count, operation.failures, operation.seconds, operation.keys, *rates)
+            values = (operation.count, operation.failures, operation.seconds, operation.keys, *rates)
             totals = sums.get(operation.name, [0.0] * 6)
-            sums[operation.name] = [total + number for total, number in zip(totals, numbers, strict=True)]
+            sums[operation.name] = [total + value for total, value in zip(totals, values, strict=True)]
     views = [
         OperationView(name, int(count), int(failures), seconds, seconds / count if count else 0.0, int(keys), *rates)
         for name, (count, failures, seconds, keys, *rates) in sums.items()
@@ -155,9 +167,10 @@ def operation_views(reports: Iterable[ServerReport]) -> tuple[tuple[OperationVie
 def vectors_view(
     matrices: Sequence[CatalogMatrix], servers: int, reports: Mapping[int, ServerReport], begin: int = 0, find: str = ""
 ) -> VectorsView:
-    """Return a page of the matrices with the text ``find`` in a vector's name or in their id, the largest first.
+    """Return a page of the table of matrices, in descending order of size.
 
-    ``begin`` is the number of the first matrix on the page.
+    ``find``: text that a vector's name or the matrix's id must contain; "": all matrices. ``begin``: index of the first
+    matrix on the page.
     """
     statuses: dict[int, list[MatrixStatus]] = {}
     for report in reports.values():
@@ -197,13 +210,13 @@ def _server(health: ServerHealth, report: ServerReport | None, now_s: float, sil
     copied = {name: getattr(status, name) for name in STATUS_FIELDS}
     rates: dict[str, Any] = dict.fromkeys(RATES)
     if previous is not None:
-        counters = [(name, getattr(status, field) - getattr(previous, field)) for name, field in RATES.items()]
-        rates |= {name: difference / report.interval_s for name, difference in counters}
+        differences = [(name, getattr(status, field) - getattr(previous, field)) for name, field in RATES.items()]
+        rates |= {name: difference / report.interval_s for name, difference in differences}
     return replace(view, **copied, **rates)
 
 
 def _bytes(matrix: CatalogMatrix, statuses: Sequence[MatrixStatus]) -> int | None:
-    """Return the size of a matrix by its servers' reports; without reports, a dense matrix's size by its shape."""
+    """Return the size in bytes: from the servers' reports, else from a dense matrix's shape, else None."""
     if len(statuses) == len(set(matrix.owners)):
         return sum(status.bytes for status in statuses)
     spec = matrix.spec

@@ -1,4 +1,4 @@
-"""Snapshots of a fleet without its driver. While there are viewers, the watcher asks each server once a second."""
+"""Snapshots of a fleet without its driver, for ``ps2 dashboard``. Asks the servers only while there are viewers."""
 
 from __future__ import annotations
 
@@ -25,38 +25,39 @@ from ps2.storage.manifest import matrices_from_json
 from ps2.transport.concurrent_calls import call_concurrently
 from ps2.version import __version__
 
-# The interval of requests for the names of vectors, which rarely change.
-NAMES_S = 10.0
+# Seconds between two requests for the names of vectors, which rarely change.
+NAMES_INTERVAL_S = 10.0
 NOTE = "runs, trainings and recoveries are on the page of the fleet's driver (ps.dashboardUrl)"
 
 
 class FleetWatcher:
-    """Asks the servers of one fleet."""
+    """Asks the servers of one fleet for their state, and makes snapshots of it."""
 
     def __init__(self, control: ServerControl, addresses: Sequence[str]) -> None:
         self._control = control
         self._addresses = tuple(addresses)
         self._reports = ServerReports()
         self._events = EventLog()
-        self._answered_s = dict.fromkeys(addresses, time.monotonic())
+        # By address: time of the last answer; error of the last call (None: it succeeded); server id.
+        self._answer_s = dict.fromkeys(addresses, time.monotonic())
         self._faults: dict[str, str | None] = dict.fromkeys(addresses)
         self._ids: dict[str, str] = {}
-        self._names: Mapping[int, Sequence[str]] = {}
-        self._names_read_s = -NAMES_S
+        self._names: Mapping[int, Sequence[str]] = {}  # names of vectors by matrix
+        self._names_read_s = -NAMES_INTERVAL_S
 
     def snapshot(self) -> bytes:
         """Ask all servers, and return the snapshot as JSON."""
-        began_s = time.monotonic()
+        start_s = time.monotonic()
         call_concurrently(self._addresses, self._ask)
-        if began_s - self._names_read_s >= NAMES_S:
-            self._names_read_s = began_s
-            answering = [address for address, fault in self._faults.items() if fault is None]
-            names = vector_names(call_concurrently(answering, self._catalog))
+        if start_s - self._names_read_s >= NAMES_INTERVAL_S:
+            self._names_read_s = start_s
+            available = [address for address, fault in self._faults.items() if fault is None]
+            names = vector_names(call_concurrently(available, self._catalog))
             self._names = {id: sorted(rows) for id, rows in names.items()}
         now_s, reports = time.monotonic(), self._reports.all()
         health = [
             ServerHealth(
-                *(index, self._ids.get(address, ""), address, now_s - self._answered_s[address]),
+                *(index, self._ids.get(address, ""), address, now_s - self._answer_s[address]),
                 why=self._faults[address],
                 is_recoverable=False,
             )
@@ -77,12 +78,12 @@ class FleetWatcher:
                 operations_left_out=left_out,
                 events=events,
                 dropped_events=dropped,
-                took_s=round(now_s - began_s, 4),
+                took_s=round(now_s - start_s, 4),
             )
         )
 
     def vectors(self, begin: int, find: str) -> bytes:
-        """Return a page of the last snapshot's table of vectors, as JSON."""
+        """Return a page of the table of matrices of the last snapshot as JSON; see ``vectors_view``."""
         return to_json(vectors_view(self._matrices(), len(self._addresses), self._reports.all(), begin, find))
 
     def _ask(self, address: str) -> None:
@@ -96,7 +97,7 @@ class FleetWatcher:
             return
         if previous_fault is not None:
             self._events.add("recovery", f"server {index} ({address}) answers again")
-        self._faults[address], self._answered_s[address], self._ids[address] = None, time.monotonic(), status.server_id
+        self._faults[address], self._answer_s[address], self._ids[address] = None, time.monotonic(), status.server_id
         self._reports.add(index, status)
 
     def _catalog(self, address: str) -> bytes:
@@ -111,17 +112,19 @@ class FleetWatcher:
         for index, report in self._reports.all().items():
             for matrix in report.status.matrices:
                 matrices[matrix.matrix] = matrix
-                owners.setdefault(matrix.matrix, {}).update((part.index, index) for part in matrix.partitions)
+                owners.setdefault(matrix.matrix, {}).update((partition.index, index) for partition in matrix.partitions)
         return [
             CatalogMatrix(
-                id, matrix.spec, matrix.rows, [owners[id][part] for part in sorted(owners[id])], self._names.get(id, ())
+                *(id, matrix.spec, matrix.rows),
+                owners=[owners[id][partition] for partition in sorted(owners[id])],
+                names=self._names.get(id, ()),
             )
             for id, matrix in matrices.items()
         ]
 
 
 def vector_names(catalogs: Iterable[bytes]) -> Mapping[int, Mapping[str, int]]:
-    """Return the rows of each matrix's vectors by name, from the newest catalog that a driver has published."""
+    """Return the rows of named vectors (matrix -> name -> row) from the newest catalog that a driver has stored."""
     published = [json.loads(catalog) for catalog in catalogs if catalog]
     newest: Mapping[str, Any] = max(published, key=lambda catalog: catalog["number"], default={"matrices": []})
     return {matrix.id: matrix.names for matrix in matrices_from_json(newest["matrices"], "the driver's catalog")}

@@ -1,4 +1,4 @@
-"""The HTTP application of the page: files, a stream of snapshots, and the table of vectors."""
+"""The HTTP application of the live page: its files, the stream of snapshots, and the table of vectors."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ps2.dashboard.browser_sessions import BrowserSessions
 from ps2.dashboard.publisher import MAX_VIEWERS, SnapshotPublisher
 
-KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-# The time after which a viewer that receives no data is disconnected. Its browser connects again when it wakes up.
-SEND_S = 20.0
-# The milliseconds after which a browser connects again.
+MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+# A viewer that receives no data for so long is disconnected: its browser is suspended, and reconnects later.
+SEND_TIMEOUT_S = 20.0
+# The milliseconds after which a browser reconnects.
 RETRY_MS = 1500
+# Maximum length of a search text.
 MAX_FIND_CHARS = 200
 HEADERS = {
     "Content-Security-Policy": (
@@ -45,7 +46,8 @@ NO_SESSION = (
     "This browser has no access yet: open the link with the token that the driver printed, print(ps.dashboardUrl)."
 )
 REFUSED = "<!doctype html><title>PS2: refused</title><p>{}<p><a href='/'>Try again</a>"
-# This document opens the page, because a browser sends a strict cookie only if the request comes from the same site.
+# This document loads the page. A redirect would not: browsers send a SameSite=Strict cookie only with requests that a
+# document of the same site makes.
 ADMITTED = (
     "<!doctype html><title>PS2</title><link rel='icon' href='/icon.svg'>"
     "<meta http-equiv='refresh' content='0;url=/'><a href='/'>Open the page</a>"
@@ -54,12 +56,15 @@ ADMITTED = (
 
 @dataclass(frozen=True)
 class PageResources:
-    """The parts of the application.
+    """The objects that the application uses.
 
     Attributes:
-        vectors: a function that returns a page of the table of vectors as JSON, given its first number and a text.
-        hosts: the host names that requests may use. An attacker can make other names resolve to this host.
-        port: the page's port, which is part of the cookie's name, as all ports of a host share cookies.
+        publisher: makes the snapshots.
+        sessions: checks tokens and cookies.
+        vectors: function that returns a page of the table of vectors as JSON, given (first index, search text).
+        hosts: the host names that requests may use. Requests with other names are rejected: an attacker could make
+            his own domain resolve to this host (DNS rebinding).
+        port: the page's port. It is part of the cookie's name, because all ports of a host share cookies.
     """
 
     publisher: SnapshotPublisher
@@ -75,12 +80,12 @@ class PageResources:
 
 def application(site: PageResources) -> ASGIApp:
     folder = files("ps2.dashboard") / "assets"
-    assets = {f"/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(tuple(KINDS))}
+    assets = {f"/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(tuple(MEDIA_TYPES))}
     assets["/"] = assets["/index.html"]
 
     def asset(request: Request) -> Response:
         path = request.url.path
-        kind = KINDS[path[path.rfind(".") :]] if path != "/" else "text/html"
+        kind = MEDIA_TYPES[path[path.rfind(".") :]] if path != "/" else "text/html"
         return Response(assets[path], media_type=kind)
 
     async def vectors(request: Request) -> Response:
@@ -100,14 +105,14 @@ def application(site: PageResources) -> ASGIApp:
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request without a route."""
+    """Return the response to a request for an unknown path or method."""
     assert isinstance(error, HTTPException)
     content = {"error": f"{request.method} {request.url.path}: {error.detail}"}
     return JSONResponse(content, error.status_code, dict(error.headers or {}))
 
 
 class _AccessMiddleware:
-    """Passes requests that name this host and have a session; exchanges the token of a link for a session."""
+    """Passes on requests that name this host and have a session. Replaces the token of a link by a cookie."""
 
     def __init__(self, site: PageResources, inner: ASGIApp) -> None:
         self._site = site
@@ -124,11 +129,11 @@ class _AccessMiddleware:
 
         if scope["type"] != "http":
             return
-        refused = self._refused(HTTPConnection(scope))
-        await (self._inner if refused is None else refused)(scope, receive, with_headers)
+        response = self._check(HTTPConnection(scope))
+        await (self._inner if response is None else response)(scope, receive, with_headers)
 
-    def _refused(self, request: HTTPConnection) -> Response | None:
-        """Return the response that refuses or admits the browser; None: the request may pass."""
+    def _check(self, request: HTTPConnection) -> Response | None:
+        """Return the response that rejects or admits the browser; None: the application answers the request."""
         site = self._site
         host = _host(request.headers.get("host", ""))
         if not _is_address(host) and host not in site.hosts:
@@ -143,13 +148,13 @@ class _AccessMiddleware:
         cookie = site.sessions.admit(token)
         if cookie is None:
             return HTMLResponse(REFUSED.format(LINK_USED), 403)
-        admitted = HTMLResponse(ADMITTED)
-        admitted.set_cookie(site.cookie, cookie, httponly=True, samesite="strict", path="/")
-        return admitted
+        response = HTMLResponse(ADMITTED)
+        response.set_cookie(site.cookie, cookie, httponly=True, samesite="strict", path="/")
+        return response
 
 
 class _EventStream:
-    """A stream of server-sent events: each snapshot is a message; a slow viewer misses snapshots."""
+    """Sends each snapshot as a server-sent event. A slow viewer gets only some of the snapshots."""
 
     def __init__(self, publisher: SnapshotPublisher) -> None:
         self._publisher = publisher
@@ -160,29 +165,29 @@ class _EventStream:
             return await busy(scope, receive, send)
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(_disconnected(receive))
+        send_task = asyncio.ensure_future(self._send(send))
+        disconnect_task = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({send_task, disconnect_task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, leaving):
+            for task in (send_task, disconnect_task):
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, TimeoutError, asyncio.TimeoutError, OSError):
                     await task
 
     async def _send(self, send: Send) -> None:
-        async def part(body: bytes, more: bool = True) -> None:
+        async def send_body(body: bytes, more: bool = True) -> None:
             message = {"type": "http.response.body", "body": body, "more_body": more}
-            await asyncio.wait_for(send(message), SEND_S)
+            await asyncio.wait_for(send(message), SEND_TIMEOUT_S)
 
-        await part(b"retry: %d\n\n" % RETRY_MS)
+        await send_body(b"retry: %d\n\n" % RETRY_MS)
         async with contextlib.aclosing(self._publisher.frames()) as frames:
             async for frame in frames:
-                await part(b"data: " + frame + b"\n\n")
-        await part(b"event: end\ndata: {}\n\n", more=False)
+                await send_body(b"data: " + frame + b"\n\n")
+        await send_body(b"event: end\ndata: {}\n\n", more=False)
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

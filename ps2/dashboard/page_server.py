@@ -1,4 +1,4 @@
-"""The page's socket and thread. The HTTP server is imported only at the first request."""
+"""The server of the live page: its socket and thread. The HTTP server is imported at the first request."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_LISTEN = "127.0.0.1:4070-4169"
+# The maximum number of connections that the operating system queues.
 BACKLOG = 128
-# The maximum number of connections, with open streams.
+# The maximum number of connections, including open streams.
 MAX_CONNECTIONS = 400
-STOP_S = 5.0
+# The maximum time that ``stop`` waits for the thread.
+STOP_TIMEOUT_S = 5.0
 
 
 class PageServer:
-    """A live page that listens on this host.
+    """Serves the live page on this host.
 
     Attributes:
-        port: the port at which the page listens.
+        port: the port on which the page listens.
     """
 
     def __init__(
@@ -42,12 +44,13 @@ class PageServer:
         sessions: BrowserSessions,
         listen: tuple[str, range],
     ) -> None:
-        """Listen, and answer in a thread.
+        """Start to listen, and answer requests in a thread.
 
         Args:
-            snapshot: returns the newest snapshot as JSON; called once a second while there are viewers.
-            vectors: returns a page of the table of vectors, as JSON.
-            listen: host and ports; the first free port is used, or any free port if all of them are in use.
+            snapshot: function that returns the newest snapshot as JSON; called once a second while there are viewers.
+            vectors: function that returns a page of the table of vectors as JSON, given (first index, search text).
+            sessions: checks tokens and cookies.
+            listen: host and ports. The server listens on the first free port, or on any port if none is free.
 
         Raises:
             LaunchError: the host is not an address of this machine.
@@ -61,21 +64,22 @@ class PageServer:
         self._server: HttpServer | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._wake, self._woken = socket.socketpair()
+        # A byte in this pair of sockets ends a thread that waits for the first connection.
+        self._stop_writer, self._stop_reader = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="ps2-dashboard", daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        """A link that admits one browser."""
+        """A link to the page, for one browser."""
         return f"http://{self.address}/?token={self._sessions.token}"
 
     @property
     def description(self) -> str:
-        """The line that announces the page, with its link."""
+        """The message that the driver prints, with the page's link."""
         first = self._ports[0]
-        port_warning = "" if first in (self.port, 0) else f" (port {first} is taken)"
-        warning = "" if is_loopback(self._host) else "; its data travel unencrypted"
+        port_warning = "" if first in (self.port, 0) else f" (port {first} is in use)"
+        warning = "" if is_loopback(self._host) else "; its data are not encrypted"
         return f"live page at {self.url}{port_warning}{warning}"
 
     @property
@@ -85,22 +89,23 @@ class PageServer:
         return join_address(host, self.port)
 
     def stop(self) -> None:
-        """End all streams and the thread, and free the port."""
+        """End all streams and the thread, and close the port."""
         with self._lock:
             self._stopping.set()
             if self._server is not None:
                 self._server.should_exit = True
         self._publisher.close()
         with contextlib.suppress(OSError):
-            self._wake.send(b"x")
-        self._thread.join(STOP_S)
-        for open_socket in (self._wake, self._woken, self._listener):
+            self._stop_writer.send(b"x")
+        self._thread.join(STOP_TIMEOUT_S)
+        for open_socket in (self._stop_writer, self._stop_reader, self._listener):
             open_socket.close()
 
     def _run(self) -> None:
+        """Wait for the first connection, and then run the HTTP server."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(self._woken, selectors.EVENT_READ)
+            selector.register(self._stop_reader, selectors.EVENT_READ)
             selector.select()
         if self._stopping.is_set():
             return

@@ -1,4 +1,4 @@
-"""One frame a second for all viewers. There is no queue: a slow viewer misses frames, and gets the newest one next."""
+"""Makes snapshots of the live page for all its viewers. A slow viewer skips snapshots, and gets the newest one next."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from collections.abc import AsyncGenerator, Callable
 
 from ps2.guarded_loop import GuardedLoop
 
+# Seconds between two snapshots.
 PERIOD_S = 1.0
 MAX_VIEWERS = 100
 
 
 class SnapshotPublisher:
-    """Makes frames while there are viewers. All methods except ``close`` run in one event loop."""
+    """Makes a frame (a snapshot as JSON) once a second while there are viewers. Use it in one event loop.
+
+    Only ``close`` may be called from other threads.
+    """
 
     def __init__(self, make: Callable[[], bytes], period_s: float = PERIOD_S) -> None:
-        """``make`` returns the next frame. It is called in a separate thread, so it can be slow."""
+        """``make`` returns the next frame. It is called in another thread, because it may be slow."""
         self._make = make
         self._period_s = period_s
-        self._frame: tuple[int, bytes] = (0, b"")
+        self._frame: tuple[int, bytes] = (0, b"")  # number and content of the newest frame
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -28,19 +32,19 @@ class SnapshotPublisher:
         self.is_closed = False
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """Yield the newest frame, each time the viewer is ready and there is a newer one."""
+        """Yield each new frame; skip frames that were made while the viewer was busy."""
         self._loop = asyncio.get_running_loop()
         self.viewers += 1
         try:
             if self._task is None or self._task.done():
                 self._task = self._loop.create_task(self._publish())
-            seen = self._frame[0]
+            last_number = self._frame[0]
             while True:
-                while self._frame[0] == seen and not self.is_closed:
+                while self._frame[0] == last_number and not self.is_closed:
                     await self._changed.wait()
                 if self.is_closed:
                     return
-                seen, frame = self._frame
+                last_number, frame = self._frame
                 yield frame
         finally:
             self.viewers -= 1
@@ -55,10 +59,10 @@ class SnapshotPublisher:
     async def _publish(self) -> None:
         guarded = GuardedLoop("ps2-dashboard")
         while self.viewers and not self.is_closed:
-            began_s = time.monotonic()
+            start_s = time.monotonic()
             await asyncio.to_thread(guarded.run_once, self._make_frame)
             self._wake()
-            await asyncio.sleep(max(0.05, self._period_s - (time.monotonic() - began_s)))
+            await asyncio.sleep(max(0.05, self._period_s - (time.monotonic() - start_s)))
 
     def _make_frame(self) -> None:
         self._frame = self._frame[0] + 1, self._make()

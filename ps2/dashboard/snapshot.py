@@ -1,4 +1,7 @@
-"""The content of the page: an immutable snapshot of fleet and run. Times are in seconds, sizes in bytes."""
+"""The content of the live page: an immutable snapshot of fleet and run, sent as JSON.
+
+Times are in seconds, sizes in bytes. Fields ``at_s`` are seconds since 1970.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,25 @@ Numbers = tuple[float, ...]
 
 @dataclass(frozen=True)
 class ServerView:
-    """One server. Its numbers are None until it has reported.
+    """One server. Fields are None until the server has reported their values.
 
     Attributes:
         state: "running", "silent" (no heartbeat for longer than usual), "recovering" (lost, and being replaced) or
             "lost".
-        reason: the reason for the loss of the server, or "".
+        reason: the reason why the server is lost; "": it is not lost.
         silent_s: the time since its last heartbeat.
+        uptime_s: the time since its start.
+        memory_bytes, memory_limit_bytes: the memory of its arrays, and the limit of this memory.
+        rss_bytes: the resident memory of its process.
         requests_per_s, bytes_in_per_s, bytes_out_per_s: the rates between its last two reports.
-        lock_wait: the seconds per second for which requests waited for locks of shards, summed over requests.
+        lock_wait: the average number of requests that waited for a lock between the last two reports.
         waiting: the number of requests that wait for a lock now.
         failed: the number of failed requests.
+        connections: the number of open connections.
         copies_bytes: the size of its copies of other servers' shards.
         backup: the address of the server with the copies of its shards, or "".
         behind: the number of its shards whose copies are not up to date.
-        node: the node of its container, or "".
+        node: the node of its container; "": it runs in no container.
     """
 
     index: int
@@ -53,11 +60,13 @@ class ServerView:
 
 @dataclass(frozen=True)
 class FleetView:
-    """Sums over all servers, and the servers that the table shows, those that are not running first.
+    """Sums over all servers, and the servers in the table.
 
     Attributes:
+        servers: the number of servers.
         running: the number of running servers.
         states: the number of servers by state.
+        shown: the servers in the table, by index. If there are too many, running servers are omitted.
     """
 
     servers: int
@@ -78,11 +87,16 @@ class MatrixView:
     """One matrix.
 
     Attributes:
-        names: the first names of its vectors; ``named`` is the number of all names.
-        rows: the number of rows in use; ``reserved`` counts all rows.
+        id: the matrix's number in hexadecimal.
+        names: the first names of its vectors.
+        named: the number of its named vectors.
+        kind: "dense" or "sparse".
+        dim: the number of columns.
+        rows: the number of rows in use.
+        reserved: the number of all rows.
         bytes: the size on all servers; None: its servers have not reported.
-        keys: the number of a sparse matrix's keys with a slot; else None.
-        partitions: the number of partitions on each server, by index; only the first servers, if there are very many.
+        keys: the number of a sparse matrix's keys with a slot; None for a dense matrix.
+        partitions: the number of partitions on each server, by index, for the first 128 servers.
     """
 
     id: str
@@ -101,13 +115,14 @@ class MatrixView:
 
 @dataclass(frozen=True)
 class VectorsView:
-    """A page of the table of matrices, the largest first.
+    """A page of the table of matrices, in descending order of size.
 
     Attributes:
         matrices, rows, bytes: totals over all matrices.
-        found: the number of matrices that match the search; without a search, all.
-        begin: the number of the first matrix on the page.
-        servers: the number of servers in the fleet.
+        found: the number of matrices that match the search text.
+        begin: the index of the first matrix on the page.
+        servers: the number of servers of the fleet.
+        shown: the matrices on the page.
     """
 
     servers: int
@@ -124,8 +139,10 @@ class OperationView:
     """One operation, summed over all servers since they started.
 
     Attributes:
+        seconds, mean_s: the total time, and the mean time of an execution.
+        keys: the total number of keys.
         per_s: the executions per second between the last two reports.
-        busy: the seconds spent in it per second, on all servers together.
+        busy: the seconds per second that all servers together have spent in it between the last two reports.
     """
 
     name: str
@@ -140,7 +157,7 @@ class OperationView:
 
 @dataclass(frozen=True)
 class CheckpointView:
-    """A checkpoint that is complete."""
+    """A complete checkpoint; see ``ps2.coordinator.checkpoints.Checkpoint``. ``at_s`` is the time of its end."""
 
     path: str
     number: int
@@ -153,7 +170,7 @@ class CheckpointView:
 
 @dataclass(frozen=True)
 class RecoveryView:
-    """A recovery of lost servers."""
+    """A recovery of lost servers; see ``ps2.coordinator.recovery.Recovery``. ``text`` describes it in a sentence."""
 
     servers: tuple[int, ...]
     source: str
@@ -165,13 +182,14 @@ class RecoveryView:
 
 @dataclass(frozen=True)
 class Bar:
-    """Consecutive clocks of one worker, drawn as one bar.
+    """Consecutive clocks of one worker, which the chart shows as one bar.
 
     Attributes:
-        began_s: the beginning, in seconds since the run began.
-        clock: the last clock; ``clocks`` is their number.
+        began_s: the start, in seconds since the run began.
+        clock: the last of the clocks.
+        clocks: the number of clocks.
         parts: the seconds by category, in the order of ``ROW_ORDER``.
-        outside: True for the time between loops, or for reading rows.
+        outside: True for time outside of clocks: between loops, or while the worker reads rows.
     """
 
     began_s: float
@@ -187,15 +205,15 @@ class WorkerView:
 
     Attributes:
         clock: its current or last clock.
-        behind: the number of clocks behind the furthest worker.
-        state: "working", "wait" (for others), "onClock" (for the driver's function), "no task" or "returned".
-        why: the reason for waiting, or "".
-        since_s: the beginning of the state, in seconds since the run began.
+        behind: the number of clocks by which it is behind the fastest worker.
+        state: "working", "wait" (for other workers), "onClock" (for the driver's function), "no task" or "returned".
+        why: the reason for waiting; "": it does not wait.
+        since_s: the start of the state, in seconds since the run began.
         clocks: the number of clocks that it has finished; a repeated clock counts again.
         parts: the seconds by category (``ps2.run.timeline``).
-        busy_s: the seconds of a recent clock without waiting; None before the first one.
-        slowdown: ``busy_s`` divided by the median of all workers.
-        failures: the number of failed attempts.
+        busy_s: the mean duration of recent clocks without waiting; None before the first clock.
+        slowdown: ``busy_s`` divided by its median over all workers.
+        failures: the number of failed attempts of its task.
         bars: its recent clocks; empty if the chart does not show the worker.
         log: the URL of its executor's log; "": unknown.
     """
@@ -217,7 +235,7 @@ class WorkerView:
 
 @dataclass(frozen=True)
 class Series:
-    """Numbers by step or clock, thinned to a few hundred points."""
+    """The values of a chart, and their steps or clocks (``at``), downsampled to a few hundred points."""
 
     name: str
     at: Numbers
@@ -229,15 +247,21 @@ class RunView:
     """A run: the current one, or the last one.
 
     Attributes:
+        number: the number of the run in this driver, from 0.
+        discipline: BSP, SSP or ASP, as text.
         seconds: the time since it began.
-        finished: the number of clocks that all workers have finished, counted from the first clock.
-        per_s: the recent rate of clocks of all workers, per second.
-        left_s: the seconds until the ends of all loops, at this rate; None: unknown.
+        finished: all workers have finished the clocks before this one.
+        first: the first clock.
+        furthest: the clock of the fastest worker.
+        per_s: the recent rate: clocks of all workers per second.
+        left_s: the estimated seconds until the end of all loops; None: unknown.
         parts: the seconds of all workers by category; the last entry is the unmeasured time.
-        window_s: the length of the chart, which ends at ``seconds``.
+        window_s: the duration that the chart shows, up to now.
         states: the number of workers by state.
         shown: the workers in the table and the chart.
-        stragglers: the ranks whose clocks take much longer than others'.
+        stragglers: the ranks whose clocks take much longer than the median.
+        rollbacks: the number of rollbacks of the fleet during the run.
+        series: the values that workers have logged.
     """
 
     number: int
@@ -264,13 +288,18 @@ class TrainingView:
     """A training: the current one, or the last one.
 
     Attributes:
-        unit, objective: the family's words for a step and for the objective.
-        left_s: the seconds until the last step, at the mean time of the steps so far; None: unknown.
+        name: the estimator.
+        unit, objective: the family's names of a step and of the objective, such as "iteration" and "loss".
+        step: the last finished step.
+        steps: the maximum number of steps.
+        left_s: the estimated seconds until the last step; None: unknown.
+        bytes: the data sent to and received from servers.
         state: "reading", "training", "done", or the error that ended it.
-        numbers: the family's own metrics after the last step.
-        series: the objective, validation, seconds of a step, and the family's metrics.
-        value: the objective after the last step; ``validation`` likewise.
-        step_s: the seconds of the last step.
+        params: names and values of the estimator's params.
+        numbers: names and values of the family's further metrics after the last step.
+        series: charts of objective, validation, seconds of a step, and the family's metrics.
+        value, validation: the objective after the last step, on the training rows and on the validation rows.
+        step_s: the duration of the last step.
     """
 
     name: str
@@ -293,7 +322,7 @@ class TrainingView:
 
 @dataclass(frozen=True)
 class HistoryView:
-    """A run or a fit. ``seconds`` is None if it is under way."""
+    """A run or a fit. ``seconds`` is its duration; None: it is in progress."""
 
     kind: str
     name: str
@@ -318,10 +347,12 @@ class Snapshot:
 
     Attributes:
         fleet_id: the coordinator's id, which identifies the fleet.
-        at_s: the time of the snapshot, in seconds since the Unix epoch.
-        where: the host and the process of the snapshot.
-        note: a text about missing content, or "".
+        at_s: the time of the snapshot.
+        where: the host and the process that made the snapshot.
+        operations_left_out: the number of operations that are not shown.
+        note: a text that explains missing content, or "".
         dropped_events: the number of older events that are not shown.
+        took_s: the time that the snapshot took.
     """
 
     fleet_id: str
@@ -345,7 +376,7 @@ class Snapshot:
 
 
 def to_json(view: Any) -> bytes:
-    """Return a view as JSON, with null for NaN and infinity."""
+    """Return a dataclass of this module as JSON; NaN and infinity become null."""
     return json.dumps(_plain(view), separators=(",", ":"), allow_nan=False).encode(errors="backslashreplace")
 
 

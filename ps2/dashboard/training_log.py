@@ -1,4 +1,4 @@
-"""The log of trainings of estimators, by their reported progress."""
+"""Records the progress of trainings for the live page, the metrics and traces."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
-from ps2.dashboard.series import thinned
+from ps2.dashboard.series import downsample
 from ps2.dashboard.snapshot import HistoryView, TrainingView
 
 MAX_HISTORY = 200
-# The maximum number of stored steps of one training. If there are more, every other one is dropped.
+# The maximum number of stored steps of one training. If there are more, every second step is dropped.
 MAX_STEPS = 20_000
+# The maximum number of shown params, and the maximum length of a value.
 MAX_PARAMS, MAX_PARAM_CHARS = 40, 60
 MAX_OUTCOME_CHARS = 300
-# The maximum number of charts of a family's own metrics.
-MAX_NUMBERS = 6
+# The maximum number of charts of a family's further metrics.
+MAX_METRICS = 6
 
 
 class Words(Protocol):
-    """A family's words for a step and for the objective."""
+    """A family's names of a step and of the objective, such as "iteration" and "loss"."""
 
     @property
     def step(self) -> str: ...
@@ -33,7 +34,7 @@ class Words(Protocol):
 
 
 class Step(Protocol):
-    """One step of a training, as its family reports it."""
+    """One step of a training, as its family reports it. ``seconds``, ``rows`` and ``bytes`` are totals."""
 
     @property
     def number(self) -> int: ...
@@ -55,7 +56,14 @@ class Step(Protocol):
 
 @dataclass
 class _Training:
-    """A training; ``points`` are number, objective, validation, total seconds, and metrics of each step."""
+    """A training.
+
+    Attributes:
+        steps: the maximum number of steps.
+        at_s: the start, in seconds since 1970.
+        began_s, ended_s: start and end on the monotonic clock; no end: the training is in progress.
+        points: (number, objective, validation, total seconds, metrics) of each step.
+    """
 
     name: str
     steps: int
@@ -77,10 +85,10 @@ class _Training:
 
 
 class TrainingLog:
-    """Thread-safe. A process trains one model at a time.
+    """The trainings of a process, which trains one model at a time. Thread-safe.
 
     Attributes:
-        fit_context: returns the context in which a training runs, from its name and steps; None: no context.
+        fit_context: function that returns the context in which a training runs, given (name, steps); None: no context.
     """
 
     def __init__(self) -> None:
@@ -91,9 +99,9 @@ class TrainingLog:
 
     @contextmanager
     def training(self, name: str, steps: int, params: Mapping[str, object]) -> Iterator[Callable[[Step], None]]:
-        """Record a training in the with-block; yield the function to call after each step."""
-        shown = tuple((key, _short(value)) for key, value in list(params.items())[:MAX_PARAMS])
-        training = _Training(name, steps, shown, time.time(), time.monotonic())
+        """Record a training that runs in the with-block; yield the function to call after each step."""
+        shown_params = tuple((key, _shortened(value)) for key, value in list(params.items())[:MAX_PARAMS])
+        training = _Training(name, steps, shown_params, time.time(), time.monotonic())
         with self._lock:
             if self._current is not None:
                 self._current.points.clear()  # only the current training has charts
@@ -118,12 +126,12 @@ class TrainingLog:
 
     @property
     def active_name(self) -> str:
-        """The name of the active training; "" if there is none."""
+        """The name of the training in progress; "" if there is none."""
         training = self._current
         return training.name if training is not None and training.ended_s is None else ""
 
     def current(self) -> TrainingView | None:
-        """Return the active training, or the last one."""
+        """Return the training in progress, or the last one; None: there is none."""
         with self._lock:
             training = self._current
             if training is None:
@@ -133,17 +141,19 @@ class TrainingLog:
         seconds = (time.monotonic() if ended_s is None else ended_s) - training.began_s
         numbers = [number for number, *_ in points]
         step_s = [point[3] - previous[3] for previous, point in pairwise(points)]
-        series = [thinned("objective", numbers, [objective for _, objective, *_ in points])]
+        series = [downsample("objective", numbers, [objective for _, objective, *_ in points])]
         if any(validation is not None for _, _, validation, *_ in points):
-            measured = [(number, value) for number, _, value, *_ in points if value is not None]
-            series.append(thinned("validation", [n for n, _ in measured], [value for _, value in measured]))
-        series.append(thinned("seconds of a step", numbers[1:], step_s))
-        names = list(points[-1][4])[:MAX_NUMBERS] if points else []
+            validated = [(number, value) for number, _, value, *_ in points if value is not None]
+            series.append(
+                downsample("validation", [number for number, _ in validated], [value for _, value in validated])
+            )
+        series.append(downsample("seconds of a step", numbers[1:], step_s))
+        names = list(points[-1][4])[:MAX_METRICS] if points else []
         for name in names:
-            series.append(thinned(name, numbers, [metrics.get(name, float("nan")) for *_, metrics in points]))
-        left = None
+            series.append(downsample(name, numbers, [metrics.get(name, float("nan")) for *_, metrics in points]))
+        remaining_s = None
         if last is not None and ended_s is None and last.number:
-            left = max(0, training.steps - last.number) * last.seconds / last.number
+            remaining_s = max(0, training.steps - last.number) * last.seconds / last.number
         return TrainingView(
             training.name,
             unit=last.words.step if last is not None else "step",
@@ -151,7 +161,7 @@ class TrainingLog:
             step=last.number if last is not None else 0,
             steps=training.steps,
             seconds=seconds,
-            left_s=left,
+            left_s=remaining_s,
             rows_per_s=last.rows / last.seconds if last is not None and last.seconds and last.rows else None,
             bytes=last.bytes if last is not None else 0,
             state=state,
@@ -164,7 +174,7 @@ class TrainingLog:
         )
 
     def history(self) -> list[HistoryView]:
-        """Return all trainings, the oldest first."""
+        """Return all trainings, oldest first."""
         with self._lock:
             return [
                 HistoryView(
@@ -185,10 +195,10 @@ TRAININGS = TrainingLog()
 
 
 def failure_outcome(error: Exception) -> str:
-    """Return the outcome of a run or a training that an error ended: the error's class and first line."""
+    """Return the outcome of a run or training that has failed: the class and the first line of its error."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:MAX_OUTCOME_CHARS]
 
 
-def _short(value: object) -> str:
+def _shortened(value: object) -> str:
     text = repr(value)
     return text if len(text) <= MAX_PARAM_CHARS else text[: MAX_PARAM_CHARS - 1] + "…"

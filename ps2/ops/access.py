@@ -1,8 +1,8 @@
-"""Row access: read and write a row by interval (pull, push...) or by slot (gather, scatter...) (paper, Table 1).
+"""Row access (PS2 paper, Table 1): read and write intervals (pull, push, ...) or slots (gather, scatter, ...) of a row.
 
 Operations check lengths and indices before they write anything. Slots can be in any order, with duplicates: additions
-accumulate, and the last of several overwrites wins. Slot -1 stands for an absent sparse key: it reads as 0 and is never
-written.
+accumulate, and of several overwrites the last one counts. Slot -1 stands for an absent sparse key: it reads as 0, and
+is never written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SlotValues = Annotated[Values, along("slots")]
 
 
 def _target(u: Array, values: Array, start: int) -> Array:
-    """Return the part of ``u`` that the values are written to."""
+    """Return the view of ``u`` to which the values are written."""
     if not 0 <= start <= u.size:
         raise OutOfRangeError(f"start: expected 0 to {u.size}, the row's width, got {start}")
     if values.size > u.size - start:
@@ -32,15 +32,16 @@ def _target(u: Array, values: Array, start: int) -> Array:
     return u[start : start + values.size]
 
 
-def _scatter(loop: Callable[[Array, Int64s, Array], None], u: Array, slots: Int64s, values: Array) -> None:
+def _scatter(kernel: Callable[[Array, Int64s, Array], None], u: Array, slots: Int64s, values: Array) -> None:
+    """Call ``kernel(u, slots, values)``, in parallel if the slots are distinct."""
     check_length("values", values, slots.size)
     slots, ascending = check_targets(slots, u.size)
     values = readable(values)
     if ascending:
-        # Slots ascend strictly, so no two blocks write to the same column.
-        over_blocks(lambda slots, values: loop(u, slots, values), (slots, values), cost=SLOT_COST)
+        # The slots are distinct, so no two threads write to the same column.
+        over_blocks(lambda slots, values: kernel(u, slots, values), (slots, values), cost=SLOT_COST)
     else:
-        loop(u, slots, values)
+        kernel(u, slots, values)
 
 
 @op()
@@ -108,7 +109,7 @@ def push_div(u: Row, values: Values, *, start: int = 0) -> None:
 
 @op(writes=("u",), creates=True)
 def scatter(u: Row, slots: Slots, values: SlotValues) -> None:
-    """Overwrite ``u`` at the slots; the last of several values for one slot wins.
+    """Overwrite ``u`` at the slots; the last of several values for a slot counts.
 
     Raises:
         ShapeError: the number of values differs from the number of slots.

@@ -12,14 +12,15 @@ from typing import Any
 from ps2.cgroups import usable_cores
 from ps2.ops.compiling import KernelCache
 
+# Seconds between two checks whether the parent process runs.
 PARENT_POLL_S = 0.5
 
 
 def compile_ahead(kernel: Any, warmer: str) -> None:
-    """Start a process that compiles a kernel, if there is a free core and numba's cache has no version of the kernel.
+    """Start a process that compiles a kernel, if this process may use several cores and numba's cache lacks the kernel.
 
-    Callers of the kernel wait until that process has compiled it (``KernelCache``). If the process ends early, they
-    compile the kernel themselves. ``warmer`` is "module:function"; the function calls the kernel.
+    Callers of the kernel wait until that process has compiled it (``KernelCache``). If that process ends early, they
+    compile the kernel themselves. ``warmer``: "module:function", the name of a function that calls the kernel.
     """
     if isinstance(kernel._cache, KernelCache) and kernel._cache.is_empty() and usable_cores() > 1:
         module, _, function = warmer.partition(":")
@@ -29,7 +30,7 @@ def compile_ahead(kernel: Any, warmer: str) -> None:
 
 
 def compiling_process(statements: str, niceness: int = 0) -> subprocess.Popen[bytes]:
-    """Start a process in which statements compile kernels; it has this process's ``sys.path``, and ends with it."""
+    """Start a process that runs Python statements with this process's ``sys.path``, and ends with this process."""
     preamble = f"import os, sys; os.nice({niceness}); sys.path[:] = {sys.path!r}; from ps2.ops import ahead"
     program = f"{preamble}; ahead.exit_with_parent({os.getpid()}); {statements}"
     null = subprocess.DEVNULL
@@ -37,7 +38,7 @@ def compiling_process(statements: str, niceness: int = 0) -> subprocess.Popen[by
 
 
 def exit_with_parent(parent: int) -> None:
-    """End this process soon after its parent, given the parent's process id."""
+    """End this process soon after its parent has ended; ``parent``: the parent's pid."""
 
     def watch() -> None:
         while os.getppid() == parent:

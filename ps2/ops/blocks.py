@@ -1,9 +1,9 @@
-"""Blocks: the values of one column in all rows, contiguous in layout "column".
+"""Operations on blocks. A block contains the values of one column in all rows; layout "column" stores it contiguously.
 
-In LDA a block has a word's counts, in embeddings a vertex's vector (paper, sections 5.2.2 and 5.2.4).
+In LDA a block contains the counts of a word; in embeddings, the vector of a vertex (PS2 paper, sections 5.2.2, 5.2.4).
 
-Slots can be in any order, with duplicates: additions accumulate, and the last of several overwrites wins. Slot -1
-stands for an absent sparse key: it reads as zeros and is never written.
+Slots can be in any order, with duplicates: additions accumulate, and of several overwrites the last one counts. Slot -1
+stands for an absent sparse key: it reads as zeros, and is never written.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ ByChange = Annotated[Unsigned, along(SLOTS, by="sizes")]
 Positions = Annotated[ByChange, Tiny(lambda dtype: np.zeros(1, np.uint8))]
 UNSIGNED = (np.uint8, np.uint16, np.uint32)
 
-# The cost of the cache miss of a block, in element additions, without the cost of its values.
+# The cost of a block's cache miss, in element additions, in addition to the cost of its values; see
+# ``ps2.ops.parallel``.
 ACCESS_COST = 64
 
 
 @op(initial=True)
 def columns_pull(m: Blocks, slots: Slots) -> Annotated[Array, along(SLOTS, BLOCK)]:
-    """Return the blocks at the slots, shape (n, k), in their order; zeros at slot -1.
+    """Return the blocks at the slots, shape (n, k), in order of the slots; zeros at slot -1.
 
     Raises:
         OutOfRangeError: a slot is not in the shard.
@@ -48,7 +49,7 @@ def columns_pull(m: Blocks, slots: Slots) -> Annotated[Array, along(SLOTS, BLOCK
 
 @op(writes=("m",), creates=True)
 def columns_push(m: Blocks, slots: Slots, values: BlockValues) -> None:
-    """Overwrite the blocks at the slots with values of shape (n, k); the last of several values for one slot wins.
+    """Overwrite the blocks at the slots with values of shape (n, k); the last of several values for a slot counts.
 
     Raises:
         ShapeError: the values have another shape.
@@ -65,12 +66,12 @@ def columns_add(m: Blocks, slots: Slots, values: BlockValues) -> None:
 
 @op(writes=("m",), dtypes=("int32",), creates=True)
 def columns_add_some(m: Blocks, slots: Slots, sizes: BySlot, positions: Positions, changes: ByChange) -> None:
-    """Add to some of the values of the blocks at the slots, such as the few counts of a word that change.
+    """Change some of the values in the blocks at the slots, such as a few of the counts of a word.
 
     Args:
-        sizes: the number of changed values of each slot.
-        positions: the position of each changed value in its block, slot by slot.
-        changes: the changes of these values, encoded by ``fold``.
+        sizes: the number of changed values at each slot.
+        positions: the position of each changed value in its block, ordered by slot.
+        changes: the number that is added to each of these values, encoded by ``fold``.
 
     Raises:
         OutOfRangeError: a slot is not in the shard, or a position is not in a block.
@@ -80,40 +81,40 @@ def columns_add_some(m: Blocks, slots: Slots, sizes: BySlot, positions: Position
     if len(positions) != sizes.sum() or len(changes) != len(positions):
         raise ShapeError(f"expected {sizes.sum()} positions and changes, got {len(positions)} and {len(changes)}")
     if len(positions) and positions.max() >= m.shape[1]:
-        raise OutOfRangeError(f"positions: expected numbers below {m.shape[1]}, got {positions.max()}")
+        raise OutOfRangeError(f"positions: expected values below {m.shape[1]}, got {positions.max()}")
     deltas = np.empty(len(changes), np.int32)
     unfold(readable(changes.astype(np.uint32)).view(np.int32), deltas)
     add_some(m, slots, readable(sizes.astype(np.int32)), readable(positions.astype(np.int32)), deltas)
 
 
-def narrow_unsigned(numbers: npt.NDArray[Any], limit: int) -> npt.NDArray[Any]:
-    """Return numbers from 0 to ``limit`` in the narrowest unsigned dtype that can represent ``limit``."""
-    return numbers.astype(next(dtype for dtype in UNSIGNED if limit <= np.iinfo(dtype).max))
+def narrow_unsigned(values: npt.NDArray[Any], limit: int) -> npt.NDArray[Any]:
+    """Return integers from 0 to ``limit`` in the smallest unsigned dtype that can represent ``limit``."""
+    return values.astype(next(dtype for dtype in UNSIGNED if limit <= np.iinfo(dtype).max))
 
 
 def fold(changes: Int32s) -> npt.NDArray[Any]:
-    """Map 0, -1, 1, -2 ... to 0, 1, 2, 3 ... (zigzag encoding), in the narrowest unsigned dtype."""
+    """Map 0, -1, 1, -2 ... to 0, 1, 2, 3 ... (zigzag encoding), in the smallest unsigned dtype."""
     folded = ((changes << 1) ^ (changes >> 31)).view(np.uint32)
     return narrow_unsigned(folded, int(folded.max(initial=0)))
 
 
 @op(writes=("m",))
 def columns_fill(m: Blocks, *, value: float) -> None:
-    """Set every element of all blocks to the value; in a sparse matrix, every element of the active keys."""
+    """Set every element of all blocks to the value; in a sparse matrix, the elements of all stored keys."""
     assign(m.reshape(-1), m.dtype.type(value))
 
 
-def _write(loop: Callable[[Array, Int64s, Array], None], m: Array, slots: Int64s, values: Array) -> None:
+def _write(kernel: Callable[[Array, Int64s, Array], None], m: Array, slots: Int64s, values: Array) -> None:
     if values.shape != (slots.size, m.shape[1]):
         raise ShapeError(f"values: expected shape ({slots.size}, {m.shape[1]}), got {values.shape}")
-    # Slots may repeat, so one thread writes. It is faster than the network delivers values.
-    loop(m, check_slots(slots, m.shape[0]), readable(values))
+    # Slots may repeat, so only one thread writes. It is faster than the network that delivers the values.
+    kernel(m, check_slots(slots, m.shape[0]), readable(values))
 
 
 @kernel
 def take(m: Array, slots: Int64s, out: Array) -> None:
     """Set ``out[i]`` to the block at ``slots[i]``, or to zeros where the slot is -1."""
-    # Element by element: numba assumes that slices overlap, so assigning slices takes three times as long.
+    # Copy element by element: numba assumes that slices overlap, so a copy of slices would take three times as long.
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(m, slots[i + AHEAD])
@@ -128,7 +129,7 @@ def take(m: Array, slots: Int64s, out: Array) -> None:
 
 @kernel
 def put(m: Array, slots: Int64s, values: Array) -> None:
-    """Overwrite the blocks at the slots that are not -1; the last of several values for one slot wins."""
+    """Overwrite the blocks at the slots that are not -1; the last of several values for a slot counts."""
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(m, slots[i + AHEAD])
@@ -140,7 +141,7 @@ def put(m: Array, slots: Int64s, values: Array) -> None:
 
 @kernel
 def add(m: Array, slots: Int64s, values: Array) -> None:
-    """Add to the first values of the blocks at the slots that are not -1."""
+    """Add rows of ``values`` to the first values of the blocks at the slots that are not -1."""
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(m, slots[i + AHEAD])
@@ -152,7 +153,7 @@ def add(m: Array, slots: Int64s, values: Array) -> None:
 
 @kernel
 def add_some(m: Array, slots: Int64s, sizes: Int32s, positions: Int32s, changes: Int32s) -> None:
-    """Add to ``sizes[i]`` values at the given positions of each block; skip a slot of -1."""
+    """Add changes to ``sizes[i]`` values of the block at ``slots[i]``; skip slot -1."""
     first = 0
     for i in range(slots.size):
         if slots[i] >= 0:
@@ -164,14 +165,14 @@ def add_some(m: Array, slots: Int64s, sizes: Int32s, positions: Int32s, changes:
 
 @kernel
 def unfold(folded: Int32s, changes: Int32s) -> None:
-    """Undo ``fold``; both arguments may be the same array."""
+    """Decode the result of ``fold`` into ``changes``; both arguments may be the same array."""
     for i in range(folded.size):
         changes[i] = ((folded[i] >> 1) & np.int32(0x7FFFFFFF)) ^ -(folded[i] & np.int32(1))
 
 
 @inline
 def fit(sizes: Int32s, positions: Int32s, width: int) -> bool:
-    """Return True if non-negative sizes add up to the number of positions, and all positions are in [0, width)."""
+    """Return True if the sizes are >= 0, their sum is the number of positions, and positions are in [0, width)."""
     total, is_valid = 0, True
     for i in range(sizes.size):
         total += sizes[i]

@@ -1,4 +1,4 @@
-"""Compilation of kernels, with numba's cache on disk; without a writable cache, every process compiles again."""
+"""Compiles kernels, and caches them on disk (numba's cache). Without a writable cache, every process compiles them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# A process prints a line after compiling for this time.
-PATIENCE_S = 2.0
+# A process that has compiled for so long prints a notice.
+NOTICE_AFTER_S = 2.0
 # The maximum time to wait for a kernel that another process compiles, and the time between two checks.
 WAIT_S, POLL_S = 60.0, 0.05
-# The first error that prevented caching: a process warns only once.
+# The first error that has prevented caching. A process warns only once.
 _warned: set[str] = set()
 # The functions that ``compile_inline`` has compiled.
 _inline: set[Callable[..., Any]] = set()
 
+# Names of numba with type Any: numba has annotations for some of its functions only.
 _settings: Any = numba.config
 _Listener: Any = event.Listener
 _Cache: Any = caching.FunctionCache
@@ -57,78 +58,79 @@ if _settings.DISABLE_JIT:
 
 
 class CompilingNotice(_Listener):  # type: ignore[misc]
-    """Prints a line, once per process, when kernels have been compiling for some seconds."""
+    """Prints a notice, once per process, after kernels have been compiled for ``notice_after_s`` seconds in total."""
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
-        # The number of nested compilations: a kernel compiles the kernels that it calls.
+    def __init__(self, notice_after_s: float = NOTICE_AFTER_S) -> None:
+        self._notice_after_s = notice_after_s
+        # The depth of nested compilations: the compilation of a kernel includes the kernels that it calls.
         self._depth = 0
 
     def on_start(self, event: Any) -> None:
-        """Start the timer when numba begins to compile a kernel."""
+        """Start the timer when numba starts to compile a kernel."""
         if not _is_cached(event):
             return
         if self._depth == 0:
-            self._timer = threading.Timer(self._patience_s, self._print)
+            self._timer = threading.Timer(self._notice_after_s, self._print)
             self._timer.daemon = True
             self._start_s = time.monotonic()
             self._timer.start()
         self._depth += 1
 
     def on_end(self, event: Any) -> None:
-        """Stop the timer when the compilation has ended; the next kernel gets the remaining time."""
+        """Stop the timer when the compilation has ended. The timer of the next kernel has the remaining time."""
         if not _is_cached(event):
             return
         if event._exc_details is not None:
-            event.data["dispatcher"]._cache.end_turn()
+            event.data["dispatcher"]._cache.unlock_kernel()
         self._depth -= 1
         if self._depth == 0:
             self._timer.cancel()
-            self._patience_s = max(self._patience_s - (time.monotonic() - self._start_s), 0.0)
+            self._notice_after_s = max(self._notice_after_s - (time.monotonic() - self._start_s), 0.0)
 
     def _print(self) -> None:
-        self._patience_s = threading.TIMEOUT_MAX
+        self._notice_after_s = threading.TIMEOUT_MAX
         print("ps2: compiling kernels, once for this machine: it may take half a minute", file=sys.stderr, flush=True)
 
 
 class GarbageCollectionPause(_Listener):  # type: ignore[misc]
-    """Disables garbage collection while kernels compile: it would take a tenth of the time, and free little."""
+    """Disables garbage collection during compilations: it would take a tenth of their time, and free little memory."""
 
     def __init__(self) -> None:
-        self._depth, self._was_on = 0, False
+        self._depth, self._was_enabled = 0, False
 
     def on_start(self, event: Any) -> None:
-        """Disable garbage collection when numba begins to compile."""
+        """Disable garbage collection when numba starts to compile."""
         if self._depth == 0:
-            self._was_on = gc.isenabled()
+            self._was_enabled = gc.isenabled()
             gc.disable()
         self._depth += 1
 
     def on_end(self, event: Any) -> None:
         """Enable garbage collection again when the outermost compilation has ended."""
         self._depth -= 1
-        if self._depth == 0 and self._was_on:
+        if self._depth == 0 and self._was_enabled:
             gc.enable()
 
 
 def _is_cached(event: Any) -> bool:
+    """Return True if numba compiles a kernel, False if it compiles another function."""
     return isinstance(event.data["dispatcher"]._cache, KernelCache)
 
 
-def compile_kept(fn: F, fastmath: Any = False) -> F:
+def compile_cached(fn: F, fastmath: Any = False) -> F:
     """Compile a function on its first call, and cache the result on disk if numba has a writable cache folder."""
-    # ``fastmath`` must be given: otherwise numba would use that of the function's first caller.
+    # Without ``fastmath``, numba would use the flags of the function's first caller.
     compiled: Any = njit(nogil=True, error_model="numpy", fastmath=fastmath)(fn)
     try:
-        compiled._cache = KernelCache(compiled.py_func)  # as ``cache=True`` does
-    except RuntimeError as error:  # no folder: a read-only install, and no home directory
+        compiled._cache = KernelCache(compiled.py_func)  # ``cache=True`` sets numba's own class here
+    except RuntimeError as error:  # no folder is writable: a read-only installation without a home directory
         warn_once(error)
     result: F = compiled
     return result
 
 
 def compile_inline(fn: F, fastmath: Any = False) -> F:
-    """Let kernels call a function, which is compiled into each of them; Python calls it uncompiled."""
+    """Let kernels call a function. It is compiled as a part of each kernel; Python code calls it uncompiled."""
     result: F = _register_jitable(
         error_model="numpy", fastmath=fastmath, no_cfunc_wrapper=True, pipeline_class=InlineCompiler
     )(fn)
@@ -137,36 +139,39 @@ def compile_inline(fn: F, fastmath: Any = False) -> F:
 
 
 def source_stamp(fn: Callable[..., Any]) -> str:
-    """Return a hash of the sources that a kernel's machine code depends on; numba itself checks only the kernel's file.
+    """Return a hash of all sources that determine a kernel's machine code. Numba itself checks only the kernel's file.
 
-    The sources are the files of the function and of the functions that it calls, and the constants that they use.
+    The sources are the files of the function and of all functions that it calls, and the constants that they use.
     """
-    # The code depends on this file, too.
+    # This file also determines the machine code.
     files, constants = {_digest(__file__, source_stamp)}, set[tuple[str, str]]()
-    for each in _reachable(fn, {fn}):
-        files.add(_digest(inspect.getfile(each), each))
-        constants.update((name, repr(value)) for name, value in _globals(each) if _is_constant(value))
+    for function in _reachable(fn, {fn}):
+        files.add(_digest(inspect.getfile(function), function))
+        constants.update((name, repr(value)) for name, value in _globals(function) if _is_constant(value))
     return hashlib.sha256(repr((sorted(files), sorted(constants))).encode()).hexdigest()
 
 
 def _reachable(fn: Any, seen: set[Any]) -> Iterator[Any]:
-    """Yield a function and the compiled functions that it calls."""
+    """Yield a function and all compiled functions that it calls, directly or indirectly."""
     yield fn
     for _, value in _globals(fn):
-        called = getattr(value, "py_func", None) or getattr(value, "_defn", None) or value  # a kernel, an intrinsic
+        called = (
+            getattr(value, "py_func", None) or getattr(value, "_defn", None) or value
+        )  # kernel, intrinsic, or other
         if isinstance(called, FunctionType) and called not in seen and (called is not value or called in _inline):
             seen.add(called)
             yield from _reachable(called, seen)
 
 
 def _globals(fn: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names in a function's code with their values, also attributes of modules."""
+    """Yield (name, value) of the globals in a function's code, including attributes of modules."""
     names = fn.__code__.co_names
     for name in names:
         value = fn.__globals__.get(name)
         yield name, value
         if isinstance(value, ModuleType):
-            yield from ((f"{name}.{part}", vars(value)[part]) for part in names if part in vars(value))
+            attributes = vars(value)
+            yield from ((f"{name}.{other}", attributes[other]) for other in names if other in attributes)
 
 
 def _is_constant(value: object) -> bool:
@@ -175,18 +180,18 @@ def _is_constant(value: object) -> bool:
     return isinstance(value, int | float | str | np.generic)
 
 
-_digests: dict[str, str] = {}
+_digests: dict[str, str] = {}  # hashes of source files, by path
 
 
 def _digest(file: str, fn: Any) -> str:
-    """Return a hash of the file of a function, which may be inside a zip file."""
+    """Return a hash of a function's source file, which may be inside a zip file."""
     if file not in _digests:
         _digests[file] = hashlib.sha256("".join(linecache.getlines(file, fn.__globals__)).encode()).hexdigest()
     return _digests[file]
 
 
 class InlineLibrary(_Library):  # type: ignore[misc]
-    """Code that is optimised and translated only as a part of other code."""
+    """LLVM code of an inline function. It is optimized and compiled only as a part of a kernel."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -198,7 +203,7 @@ class InlineLibrary(_Library):  # type: ignore[misc]
 
 @_register_pass(mutates_CFG=True, analysis_only=False)
 class InlineLowering(_Lowering):  # type: ignore[misc]
-    """Lowers a Python function to LLVM's intermediate language, and stops there."""
+    """Lowers a Python function to LLVM's intermediate representation, without machine code."""
 
     _name = "ps2_inline_lowering"
 
@@ -207,7 +212,7 @@ class InlineLowering(_Lowering):  # type: ignore[misc]
         state.flags.no_compile = True
         super().run_pass(state)
         fndesc, env = state.cr.fndesc, state.cr.env
-        # The address is 0: there is no code yet, and nothing calls the function.
+        # The address is 0: there is no machine code, and nothing calls the function directly.
         function = _dynfunc.make_function(fndesc.lookup_module(), fndesc.qualname, "", 0, env, (state.library,))
         state.targetctx.insert_user_function(function, fndesc, [state.library])
         state.cr = state.cr._replace(cfunc=function)
@@ -215,21 +220,21 @@ class InlineLowering(_Lowering):  # type: ignore[misc]
 
 
 class InlineCompiler(_Compiler):  # type: ignore[misc]
-    """Numba's compiler, except that it ends with ``InlineLowering``."""
+    """Numba's compiler, but its last pass is ``InlineLowering``."""
 
     def define_pipelines(self) -> list[Any]:
         passes = _default_passes.define_nopython_pipeline(self.state)
         index = [step for step, _ in passes.passes].index(typed_passes.NativeLowering)
-        passes.passes[index] = (InlineLowering, "lowering of a part of kernels")
+        passes.passes[index] = (InlineLowering, "lowering of an inline function")
         passes.finalize()
         return [passes]
 
 
 class KernelIndex(_CacheFile):  # type: ignore[misc]
-    """The index of a kernel's cache. It is empty if an update of PS2 has removed a class that the index refers to."""
+    """The index of a kernel's cache. If an update of PS2 has removed a class that the index refers to, it is empty."""
 
-    def __init__(self, plain: Any) -> None:
-        self.__dict__.update(vars(plain))
+    def __init__(self, numba_index: Any) -> None:
+        self.__dict__.update(vars(numba_index))
 
     def _load_index(self) -> dict[Any, str]:
         try:
@@ -240,88 +245,87 @@ class KernelIndex(_CacheFile):  # type: ignore[misc]
 
 
 class KernelCache(_Cache):  # type: ignore[misc]
-    """Numba's cache that checks all sources of a kernel, and lets one process compile the kernel for all.
+    """Numba's cache, but it checks all sources of a kernel, and only one process compiles the kernel for all.
 
     If the disk is full, read-only or unreadable, kernels are compiled without the cache.
     """
 
     def __init__(self, fn: Any) -> None:
         super().__init__(fn)
-        plain: Any = vars(self)["_cache_file"]
-        self._cache_file: Any = KernelIndex(plain)
+        self._cache_file: Any = KernelIndex(vars(self)["_cache_file"])
         self._fn = fn
         self._is_stamped = False
-        # The descriptor of a locked file while this process compiles the kernel. Other threads are excluded by numba's
-        # lock of the compiler.
-        self._turn: int | None = None
+        # The descriptor of the locked file while this process compiles the kernel; else None. Numba's own lock excludes
+        # other threads.
+        self._lock_file: int | None = None
 
-    def _stamp(self) -> None:
-        """Stamp the cache with the sources, at the first use: a kernel may call functions defined below it."""
+    def _set_source_stamp(self) -> None:
+        """Set the hash of the sources. This is done at the first use: a kernel may call functions defined below it."""
         if not self._is_stamped:
             self._cache_file._source_stamp = source_stamp(self._fn)
             self._is_stamped = True
 
     def is_empty(self) -> bool:
-        """Return whether the cache has no compiled version of the kernel."""
-        self._stamp()
+        """Return True if the cache has no compiled version of the kernel."""
+        self._set_source_stamp()
         try:
             return not self._cache_file._load_index()
         except OSError:
             return True
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        self._stamp()
+        self._set_source_stamp()
         try:
             code = super().load_overload(sig, target_context)
-            if code is None and self._turn is None:
-                self._begin_turn()
+            if code is None and self._lock_file is None:
+                self._lock_kernel()
                 code = super().load_overload(sig, target_context)
                 if code is not None:
-                    self.end_turn()
+                    self.unlock_kernel()
             return code
         except OSError as error:
             warn_once(error)
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        self._stamp()
+        self._set_source_stamp()
         try:
             super().save_overload(sig, data)
         except OSError as error:
             warn_once(error)
             self.disable()
         finally:
-            self.end_turn()
+            self.unlock_kernel()
 
-    def _begin_turn(self) -> None:
-        """Wait while another process compiles the kernel; then make the others wait for this process."""
-        self._turn = os.open(self._turn_path(), os.O_RDWR | os.O_CREAT, 0o666)
+    def _lock_kernel(self) -> None:
+        """Wait while another process compiles the kernel; then let other processes wait for this process."""
+        self._lock_file = os.open(self._lock_path(), os.O_RDWR | os.O_CREAT, 0o666)
         deadline_s = time.monotonic() + WAIT_S
         while time.monotonic() < deadline_s:
             try:
-                return fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 time.sleep(POLL_S)
 
-    def end_turn(self) -> None:
-        """Release the processes that wait."""
-        if self._turn is not None:
-            # Waiting processes have the file open; processes that come later find the kernel in the cache.
+    def unlock_kernel(self) -> None:
+        """Let waiting processes continue."""
+        if self._lock_file is not None:
+            # Waiting processes have opened the file already; later processes find the kernel in the cache.
             with suppress(FileNotFoundError):
-                os.unlink(self._turn_path())
-            os.close(self._turn)
-            self._turn = None
+                os.unlink(self._lock_path())
+            os.close(self._lock_file)
+            self._lock_file = None
 
-    def _turn_path(self) -> str:
+    def _lock_path(self) -> str:
         return f"{self._cache_file._index_path}.lock"
 
 
 def warn_once(error: Exception) -> None:
-    """Warn, once per process, that compiled kernels are not cached."""
+    """Warn that compiled kernels are not cached, once per process."""
     if not _warned:
         _warned.add(str(error))
         log.warning(
-            "compiled kernels cannot be cached, so each process compiles them again, for seconds: %s; set "
+            "compiled kernels cannot be cached, so each process compiles them again, which takes seconds: %s; set "
             "NUMBA_CACHE_DIR to a writable folder",
             error,
         )

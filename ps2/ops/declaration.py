@@ -8,24 +8,25 @@ from typing import Any, Literal, get_args
 
 from ps2.errors import ConfigError
 
-# Kinds of positional parameters: arrays of the shard.
+# Kinds of positional parameters that are arrays of the shard; see ``ps2.ops.table``.
 SHARD_KINDS = ("row", "block", "blocks")
-# Kinds that are not sent with the request.
+# Kinds of arguments that the server has. Arguments of the other kinds are sent with the request.
 LOCAL = (*SHARD_KINDS, "partition")
 KINDS = (*LOCAL, "slots", "row_ids", "values", "unsigned", "floats", "integers")
 
-# How the answers of all partitions are combined. "best": row by row, the answer with the largest first column (or first
-# array, if there are several), the first of equal ones. "concat": concatenated. "list": a list in partition order.
+# The method that combines the answers of all partitions. "best": in each row, the answer of the partition with the
+# largest value in the first column (or in the first array, if there are several); among equal values, the answer of the
+# lower partition. "concat": concatenate the answers. "list": a list of the answers. Both are in order of partitions.
 Reduce = Literal["sum", "max", "min", "best", "concat", "list"]
 
 
 def check_annotations(
     name: str, arrays: Sequence[inspect.Parameter], scalars: Sequence[inspect.Parameter], hints: Mapping[str, Any]
 ) -> None:
-    """Raise ConfigError unless each parameter has an annotation of the table."""
+    """Raise ConfigError unless each parameter has an annotation that ``ps2.ops.table`` defines."""
     for parameter in arrays:
         hint = hints.get(parameter.name)
-        if not any(note in KINDS for note in get_args(hint)[1:2]):
+        if not any(annotation in KINDS for annotation in get_args(hint)[1:2]):
             raise ConfigError(
                 f"operation {name!r}: {parameter.name}: expected an array of ps2.ops.table (Row, Block, Slots, "
                 f"Values, ...), got {hint if parameter.name in hints else 'no annotation'}; scalars are keyword-only"
@@ -42,7 +43,7 @@ def check_declared(
     name: str, operands: Sequence[str], writes: tuple[str, ...], reduce: str | None, hints: Mapping[str, Any]
 ) -> None:
     """Raise ConfigError if the arguments of ``@op`` contradict the function."""
-    if unknown := [written for written in writes if written not in operands]:
+    if unknown := [operand for operand in writes if operand not in operands]:
         raise ConfigError(
             f"operation {name!r}: writes: expected names of its vectors or matrices "
             f"({', '.join(operands) or 'it has none'}), got {', '.join(map(repr, unknown))}"
@@ -51,6 +52,6 @@ def check_declared(
         raise ConfigError(f"operation {name!r}: reduce: expected one of {', '.join(get_args(Reduce))}, got {reduce!r}")
     if reduce is None and hints.get("return") in (int, float):
         raise ConfigError(
-            f"operation {name!r}: reduce: expected one of {', '.join(get_args(Reduce))}, as the function returns a "
-            "number, got None"
+            f"operation {name!r}: reduce: expected one of {', '.join(get_args(Reduce))}, because the function returns "
+            "a number, got None"
         )

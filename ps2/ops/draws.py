@@ -1,8 +1,9 @@
 """Random initial values of a matrix, independent of the number of servers and of the partitioning.
 
-SplitMix64 computes each number from the seed, the row and the column only, without any state. ``normal_pairs`` makes
-many normal numbers at once by Box-Muller transforms. Logarithms, sines and cosines are evaluated as series, in loops
-that LLVM turns into SIMD instructions: calls of the C library take five times as long, and differ in the last bits.
+SplitMix64 computes each value from the seed, the row and the column, without any state. ``normal_pairs`` computes many
+normal values at once by Box-Muller transforms. It evaluates logarithms, sines and cosines as series, in loops that LLVM
+compiles to SIMD instructions. Calls of the C library would take five times as long, and differ in the last bits between
+systems.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import FLOATS, Array, Block, Blocks, Partition, RowIds, op
 
-# SplitMix64, for use in kernels.
+# SplitMix64, for kernels: its increment, and its hash.
 GOLDEN, scrambled = splitmix.GOLDEN, inline(splitmix.scrambled)
 # The factor that maps 53-bit integers to [0, 1).
 TO_UNIT = 2.0**-53
 TURN = 2 * math.pi
-# The number of columns that are filled in all rows at a time; it is even.
+# The number of columns that a thread fills in all rows at a time; it is even, because columns are computed in pairs.
 TILE = 2048
-# The cost of one random number, in element additions.
+# The cost of one random value, in element additions; see ``ps2.ops.parallel``.
 COST = 64
 
 
@@ -42,7 +43,7 @@ def rows_random(
 ) -> None:
     """Overwrite rows with ``shift + scale * x``, where x is random: uniform in [0, 1), or standard normal.
 
-    A number depends only on seed, row and column.
+    x depends only on seed, row and column.
 
     Raises:
         OutOfRangeError: a row is not in the matrix.
@@ -63,7 +64,7 @@ def columns_random(
     scale: float = 1.0,
     normal: bool = False,
 ) -> None:
-    """Like ``rows_random``, for a shard with layout "column"."""
+    """Do the same as ``rows_random``, for a shard with layout "column"."""
     distribution = np.uint64(seed % 2**64), shift, scale, normal
     row_ids = check_row_ids(rows, m.shape[1])
     _fill(m.reshape(-1), row_ids, (1, m.shape[1]), (part.begin, m.shape[0]), distribution)
@@ -73,7 +74,8 @@ def _fill(
     flat: Array, rows: Int64s, strides: tuple[int, int], columns: tuple[int, int], distribution: tuple[Any, ...]
 ) -> None:
     begin, width = columns
-    # Tiles begin at even columns of the matrix, as two adjacent columns have normal numbers made from the same draws.
+    # Tiles begin at even columns of the matrix, because the normal values of an even column and the next one are
+    # computed together.
     starts = readable(np.append(0, np.arange(TILE - begin % 2, width, TILE)))
     over_blocks(fill_random, (starts,), flat, rows, strides, begin, width, distribution, cost=COST * TILE * rows.size)
 
@@ -95,7 +97,7 @@ def fill_random(
         rows: the rows to fill.
         strides: the distance in ``flat`` between adjacent rows, and between adjacent columns.
         begin, width: the shard's first column in the matrix, and its number of columns.
-        distribution: seed, shift, scale, and whether numbers are normal.
+        distribution: seed, shift, scale, and True for normal values.
     """
     seed, shift, scale, normal = distribution
     for start in starts:
@@ -108,7 +110,7 @@ def fill_random(
                     bits = scrambled(key + np.uint64(begin + column + 1) * GOLDEN)
                     flat[origin + column * strides[1]] = shift + scale * (np.float64(bits >> np.uint64(11)) * TO_UNIT)
                 continue
-            # Box-Muller transform: two draws give two normal numbers.
+            # The Box-Muller transform computes two normal values from two uniform ones.
             for even in range(start - (begin + start) % 2, end, 2):
                 state = key + np.uint64(begin + even + 1) * GOLDEN
                 first, second = scrambled(state), scrambled(state + GOLDEN)
@@ -120,11 +122,12 @@ def fill_random(
                     flat[origin + (even + 1) * strides[1]] = shift + radius * math.sin(angle)
 
 
-# The format of float64: the number of bits of the fraction, the exponent's bias, and a mask of the fraction.
+# The format of float64: the number of bits of the fraction, the bias of the exponent, the mask of the fraction, and the
+# bits of 1.0.
 FRACTION_BITS, BIAS = 52, 1023
 FRACTION = (1 << FRACTION_BITS) - 1
 ONE = BIAS << FRACTION_BITS
-# The number of bits of a draw that are used.
+# The number of bits of a random integer that are used.
 RANDOM_BITS = 53
 ROOT_2, LOG_2 = math.sqrt(2.0), math.log(2.0)
 QUARTER_TURN = math.pi / 2
@@ -132,13 +135,13 @@ QUARTER_TURN = math.pi / 2
 
 @inline
 def normal_pairs(first: Any, second: Any, scale: float, sine: Float64s, cosine: Float64s) -> None:
-    """Make two independent normal numbers of each pair of draws, with mean 0 and standard deviation ``scale``.
+    """Compute two independent normal values from each pair of random integers, with standard deviation ``scale``.
 
     Args:
-        first, second: the draws, uint64, of which the upper 53 bits are used.
-        sine, cosine: the normal numbers; written.
+        first, second: the random integers, uint64; their upper 53 bits are used.
+        sine, cosine: outputs: the normal values.
     """
-    # The logarithm of (draw + 1) / 2**53, in (0, 1], is that of the fraction plus the exponent times log 2.
+    # log((integer + 1) / 2**53) is the logarithm of the float's fraction plus its exponent times log 2.
     for i in range(first.size):
         sine[i] = np.float64(first[i] >> np.uint64(11)) + 1.0
     bits = sine.view(np.int64)
@@ -157,8 +160,8 @@ def normal_pairs(first: Any, second: Any, scale: float, sine: Float64s, cosine: 
         angle = (turns - quarter) * QUARTER_TURN
         square = angle * angle
         sin, cos = radius * _sine(angle, square), radius * _cosine(square)
-        number = np.int64(quarter)
-        is_odd, is_negative = (number & 1) != 0, (number & 2) != 0
+        quadrant = np.int64(quarter)
+        is_odd, is_negative = (quadrant & 1) != 0, (quadrant & 2) != 0
         x, y = -sin if is_odd else cos, cos if is_odd else sin
         cosine[i] = -x if is_negative else x
         sine[i] = -y if is_negative else y
@@ -167,27 +170,27 @@ def normal_pairs(first: Any, second: Any, scale: float, sine: Float64s, cosine: 
 @inline
 def _log(x: float) -> float:
     """Return the logarithm of a number in (0.7, 1.42): 2 artanh((x - 1) / (x + 1))."""
-    part = (x - 1.0) / (x + 1.0)
-    square = part * part
+    ratio = (x - 1.0) / (x + 1.0)
+    square = ratio * ratio
     total = 1.0 / 21.0
     for odd in (19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0):
         total = total * square + 1.0 / odd
-    return 2.0 * part + 2.0 * part * square * total
+    return 2.0 * ratio + 2.0 * ratio * square * total
 
 
 @inline
 def _sine(x: float, square: float) -> float:
-    """Return the sine of an angle within an eighth of a turn."""
+    """Return the sine of an angle in [-pi / 4, pi / 4], from the angle and its square (Taylor series)."""
     total = 1.0
-    for number in (14.0, 12.0, 10.0, 8.0, 6.0, 4.0, 2.0):
-        total = 1.0 - total * square * (1.0 / (number * (number + 1.0)))
+    for order in (14.0, 12.0, 10.0, 8.0, 6.0, 4.0, 2.0):
+        total = 1.0 - total * square * (1.0 / (order * (order + 1.0)))
     return x * total
 
 
 @inline
 def _cosine(square: float) -> float:
-    """Return the cosine of an angle within an eighth of a turn, from its square."""
+    """Return the cosine of an angle in [-pi / 4, pi / 4], from the angle's square (Taylor series)."""
     total = 1.0
-    for number in (15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0):
-        total = 1.0 - total * square * (1.0 / (number * (number + 1.0)))
+    for order in (15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0):
+        total = 1.0 - total * square * (1.0 / (order * (order + 1.0)))
     return total

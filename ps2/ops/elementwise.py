@@ -1,4 +1,4 @@
-"""Element-wise operations in place: add, sub, mul, div, copy and axpy of the paper's Table 1, also with scalars."""
+"""Element-wise operations in place: add, sub, mul, div, copy and axpy (PS2 paper, Table 1), also with scalars."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _update(ufunc: np.ufunc, u: Array, v: Array) -> None:
     update(ufunc, u, v)
 
 
-def _rounded(value: float, u: Array) -> Any:
+def _in_dtype(value: float, u: Array) -> Any:
     """Return the value in the dtype of ``u``."""
     with np.errstate(all="ignore"):
         return u.dtype.type(value)
@@ -61,21 +61,22 @@ def copy(u: Row, v: Row) -> None:
 def axpy(u: Row, v: Row, *, alpha: float) -> None:
     """Add ``alpha * v`` to ``u``; alpha is rounded to the rows' dtype first."""
     check_same_width(u, v)
-    over_blocks(kernels.axpy, (u, readable(v)), _rounded(alpha, u))
+    over_blocks(kernels.axpy, (u, readable(v)), _in_dtype(alpha, u))
 
 
-def _zeroes(scalars: Mapping[str, Any]) -> bool:
+def _fills_with_zero(scalars: Mapping[str, Any]) -> bool:
+    """Return True if the value is 0, but not -0.0."""
     return scalars["value"] == 0 and copysign(1, scalars["value"]) > 0
 
 
-@op(writes=("u",), nonzero=Nonzero("u", when=_zeroes))
+@op(writes=("u",), nonzero=Nonzero("u", when=_fills_with_zero))
 def fill(u: Row, *, value: float, columns: Columns = None) -> None:
     """Set every column of ``u`` to the value."""
-    rounded = _rounded(value, u)
+    rounded = _in_dtype(value, u)
     if columns is None:
         assign(u, rounded)
     else:
-        over_blocks(lambda listed: u.__setitem__(listed, rounded), (columns,), cost=SLOT_COST)
+        over_blocks(lambda block: u.__setitem__(block, rounded), (columns,), cost=SLOT_COST)
 
 
 @op(writes=("u",))
@@ -99,6 +100,6 @@ def mul_scalar(u: Row, *, value: float) -> None:
 @op(writes=("u",), dtypes=FLOATS)
 def div_scalar(u: Row, *, value: float) -> None:
     """Divide every column of ``u`` by the value; x/0 is infinite and 0/0 is NaN."""
-    if value and not _rounded(value, u):
+    if value and not _in_dtype(value, u):
         raise OutOfRangeError(f"value: {value} is 0 in {u.dtype}, and x/0 is infinite")
     update(np.divide, u, value)

@@ -1,8 +1,8 @@
-"""Optimizer steps on embedding tables: matrices with layout "column" whose blocks hold weights and optimizer state.
+"""Optimizer steps on embedding tables: matrices with layout "column" that store weights and optimizer state by key.
 
-The first k values of a block are the weights of one key; the state of its optimizer follows. A request has gradients of
-shape (n, k) for distinct keys, and the server takes one step for each of them. So steps are always lazy: keys without a
-gradient do not change. Slot -1 stands for an absent key, and is never written.
+The block of a key (its values in all rows) contains k weights, and then the state of the optimizer. A request has
+gradients of shape (n, k) for n distinct keys, and the server takes one step for each of these keys. So steps are always
+lazy: other keys do not change. Slot -1 stands for an absent key, and is never written.
 
 ``l1`` and ``l2`` are strengths of penalties that are not part of the gradient: a proximal step follows each step, for
 the same keys, as in ``ps2.ops.optimizers``. FTRL has the penalties in its own formula.
@@ -23,44 +23,45 @@ from ps2.ops.operands import SLOTS, along
 from ps2.ops.optimizers import Decay, NonNegative, Positive
 from ps2.ops.parallel import over_blocks
 from ps2.ops.prefetch import AHEAD, prefetch, prefetch_short
-from ps2.ops.steps import adam_one, shrink
+from ps2.ops.steps import adam_column, shrink
 from ps2.ops.table import Array, Blocks, Range, Slots, Tiny, Values, op
 
-FLOAT = ("float32",)
+FLOAT32 = ("float32",)
 Width = Annotated[int, Range(at_least=1)]
-# Large enough for the state of every optimizer at k = 1.
+# A table for ``ps2.ops.warm``, with enough rows for the state of every optimizer at k = 1.
 Table = Annotated[Blocks, Tiny(lambda dtype: np.ones((1, 5), dtype))]
 Gradients = Annotated[Values, along(SLOTS, "k")]
-# The distance of prefetching, in blocks, where only weights are used: they take one or two cache lines.
+# Number of blocks between the current block and the prefetched block, in loops that use only weights. Weights take one
+# or two cache lines.
 WEIGHTS_AHEAD = 16
 
 
 def sgd_block(k: int) -> int:
-    """Return the length of a block of k weights for ``embedding_sgd``, which has w."""
+    """Return the number of values in a key's block for ``embedding_sgd``: k weights w."""
     return k
 
 
 def adagrad_block(k: int) -> int:
-    """Return the length of a block of k weights for ``embedding_adagrad``, which has w and s."""
+    """Return the number of values in a key's block for ``embedding_adagrad``: w and s of k weights."""
     return 2 * k
 
 
 def adam_block(k: int) -> int:
-    """Return the length of a block of k weights for ``embedding_adam``: w, v, s, and two bias corrections."""
+    """Return the number of values in a key's block for ``embedding_adam``: w, v, s, and two bias corrections."""
     return 3 * k + 2
 
 
 def ftrl_block(k: int, linear: int) -> int:
-    """Return the length of a block of k weights for ``embedding_ftrl``: w, n, and z of the first ``linear`` weights."""
+    """Return the number of values in a key's block for ``embedding_ftrl``: w, n, and z of ``linear`` weights."""
     return 2 * k + linear
 
 
 @op(initial=True)
 def embedding_pull(m: Blocks, slots: Slots, *, k: Width) -> Annotated[Array, along(SLOTS, "k")]:
-    """Return the first k values of the blocks at the slots, shape (n, k), in their order; zeros at slot -1.
+    """Return the first k values of the blocks at the slots, shape (n, k), in order of the slots; zeros at slot -1.
 
     Raises:
-        ShapeError: a block has fewer values.
+        ShapeError: blocks have fewer than k values.
         OutOfRangeError: a slot is not in the shard.
     """
     _check_block(m, k)
@@ -72,11 +73,11 @@ def embedding_pull(m: Blocks, slots: Slots, *, k: Width) -> Annotated[Array, alo
 
 @op(reduce="sum")
 def embedding_count(m: Blocks) -> float:
-    """Return the number of blocks; in a sparse matrix, that of its keys."""
+    """Return the number of blocks: of columns, or of the keys that a sparse matrix stores."""
     return float(len(m))
 
 
-@op(writes=("m",), dtypes=FLOAT, creates=True)
+@op(writes=("m",), dtypes=FLOAT32, creates=True)
 def embedding_sgd(
     m: Table, slots: Slots, gradients: Gradients, *, lr: Positive, l1: NonNegative = 0.0, l2: NonNegative = 0.0
 ) -> None:
@@ -90,14 +91,15 @@ def embedding_sgd(
         l2: strength of the L2 penalty.
 
     Raises:
-        ShapeError: there is not one gradient for each slot, or a block is too short for k weights and their state.
+        ShapeError: the number of gradients differs from the number of slots, or blocks are too short for k weights and
+            their state.
         OutOfRangeError: a slot is not in the shard.
     """
     slots, gradients = _checked(m, slots, gradients, sgd_block(gradients.shape[1]))
     step_sgd(m, slots, gradients, np.float32(lr), np.float32(lr * l1), np.float32(1 + lr * l2))
 
 
-@op(writes=("m",), dtypes=FLOAT, creates=True)
+@op(writes=("m",), dtypes=FLOAT32, creates=True)
 def embedding_adagrad(
     m: Table,
     slots: Slots,
@@ -112,14 +114,14 @@ def embedding_adagrad(
 
     Args:
         m: blocks of w and s.
-        gradients, lr, l1, l2: see ``embedding_sgd``; it raises the same errors.
-        eps: added outside the root.
+        gradients, lr, l1, l2: see ``embedding_sgd``, which raises the same errors.
+        eps: a constant that is added to the root.
     """
     slots, gradients = _checked(m, slots, gradients, adagrad_block(gradients.shape[1]))
-    step_adagrad(m, slots, gradients, _singles(lr, eps, l1, l2))
+    step_adagrad(m, slots, gradients, _as_float32(lr, eps, l1, l2))
 
 
-@op(writes=("m",), dtypes=FLOAT, creates=True)
+@op(writes=("m",), dtypes=FLOAT32, creates=True)
 def embedding_adam(
     m: Table,
     slots: Slots,
@@ -132,23 +134,23 @@ def embedding_adam(
     l1: NonNegative = 0.0,
     l2: NonNegative = 0.0,
 ) -> None:
-    """Take one lazy step of Adam at the slots (Kingma & Ba, 2015), where t counts the steps of each key.
+    """Take one lazy step of Adam at the slots (Kingma & Ba, 2015). t is the number of steps of the key.
 
     v <- beta1 v + (1 - beta1) g;  s <- beta2 s + (1 - beta2) g^2;  w <- w - lr / (sqrt(s / (1 - beta2^t)) + eps)
     v / (1 - beta1^t).
 
     Args:
         m: blocks of w, v, s, 1 - beta1^t and 1 - beta2^t.
-        gradients, lr, l1, l2: see ``embedding_sgd``; it raises the same errors.
+        gradients, lr, l1, l2: see ``embedding_sgd``, which raises the same errors.
         beta1: decay of the gradients' mean.
         beta2: decay of the squared gradients' mean.
-        eps: added outside the root.
+        eps: a constant that is added to the root.
     """
     slots, gradients = _checked(m, slots, gradients, adam_block(gradients.shape[1]))
-    step_adam(m, slots, gradients, _singles(lr, beta1, 1 - beta1, beta2, 1 - beta2, eps, l1, l2))
+    step_adam(m, slots, gradients, _as_float32(lr, beta1, 1 - beta1, beta2, 1 - beta2, eps, l1, l2))
 
 
-@op(writes=("m",), dtypes=FLOAT, creates=True)
+@op(writes=("m",), dtypes=FLOAT32, creates=True)
 def embedding_ftrl(
     m: Table,
     slots: Slots,
@@ -168,31 +170,31 @@ def embedding_ftrl(
     FTRL (McMahan et al., 2013, Algorithm 1): sigma = (sqrt(n + g^2) - sqrt(n)) / alpha;  z <- z + g - sigma w;
     n <- n + g^2;  w <- 0 if abs(z) <= l1, else -(z - sign(z) l1) / ((beta + sqrt(n)) / alpha + l2).
 
-    If a weight is not 0 at its first step, z begins with the value for which the formula above gives this weight. So a
-    table may begin with random weights.
+    If a weight is not 0 before its first step, z is initialized with the value for which the formula above gives this
+    weight. So the initial weights may be random.
 
     Args:
         m: blocks of w, n (Adagrad's s), and z of the first ``linear`` weights.
-        gradients: g at the current weights, shape (n, k); the errors are those of ``embedding_sgd``.
+        gradients: g, computed with the current weights, shape (n, k). Errors are as in ``embedding_sgd``.
         alpha: scale of FTRL's learning rate.
         beta: offset of FTRL's learning rate.
         l1: strength of FTRL's L1 penalty.
         l2: strength of FTRL's L2 penalty.
-        linear: the number of weights that take steps of FTRL; values above k mean k.
+        linear: the number of weights that FTRL updates; at most k.
         lr: Adagrad's learning rate.
-        eps: Adagrad's, added outside the root.
-        decay: strength of the L2 penalty of the weights that take steps of Adagrad.
+        eps: Adagrad's constant that is added to the root.
+        decay: strength of the L2 penalty on the weights that Adagrad updates.
     """
     k = gradients.shape[1]
     linear = min(linear, k)
     slots, gradients = _checked(m, slots, gradients, ftrl_block(k, linear))
-    step_ftrl(m, slots, gradients, linear, _singles(alpha, beta, l1, l2), _singles(lr, eps, 0.0, decay))
+    step_ftrl(m, slots, gradients, linear, _as_float32(alpha, beta, l1, l2), _as_float32(lr, eps, 0.0, decay))
 
 
 def _checked(m: Array, slots: Int64s, gradients: Array, length: int) -> tuple[Int64s, Array]:
-    """Check slots and gradients; return them in the form that kernels take."""
+    """Check slots, gradients and the length of blocks; return slots and gradients as ``readable`` arrays."""
     if len(gradients) != slots.size:
-        raise ShapeError(f"gradients: expected one for each of {slots.size} slots, got {len(gradients)}")
+        raise ShapeError(f"gradients: expected {slots.size}, one for each slot, got {len(gradients)}")
     _check_block(m, length)
     return check_slots(slots, m.shape[0]), readable(gradients)
 
@@ -202,8 +204,8 @@ def _check_block(m: Array, length: int) -> None:
         raise ShapeError(f"expected blocks of at least {length} values, got {m.shape[1]}")
 
 
-def _singles(*values: float) -> tuple[np.float32, ...]:
-    """Return numbers as float32; one float64 would widen the whole loop."""
+def _as_float32(*values: float) -> tuple[np.float32, ...]:
+    """Return values as float32. A single float64 would make a loop compute in float64."""
     return tuple(np.float32(value) for value in values)
 
 
@@ -222,22 +224,22 @@ def take(m: Array, slots: Int64s, out: Array) -> None:
                 out[i, j] = 0
 
 
-# The loops of a step run over views of one block: with indices into the whole table, LLVM would not use SIMD
-# instructions, and the loops would take two to four times as long. A loop computes all results of a weight before it
-# stores any.
+# The inner loops use views of one block. With indices into the whole table, LLVM would not use SIMD instructions, and
+# the loops would take two to four times as long. For the same reason, a loop computes all results of a weight before it
+# stores any of them.
 
 
 @kernel
 def step_sgd(m: Array, slots: Int64s, gradients: Array, lr: Any, threshold: Any, divisor: Any) -> None:
     zero, k = np.float32(0), gradients.shape[1]
-    is_plain = threshold == 0 and divisor == 1
+    has_no_penalty = threshold == 0 and divisor == 1
     for i in range(slots.size):
         if i + WEIGHTS_AHEAD < slots.size:
             prefetch_short(m, slots[i + WEIGHTS_AHEAD])
         if slots[i] < 0:
             continue
         w, g = m[slots[i]][:k], gradients[i]
-        if is_plain:
+        if has_no_penalty:
             for j in range(k):
                 w[j] -= lr * g[j]
         else:
@@ -249,7 +251,7 @@ def step_sgd(m: Array, slots: Int64s, gradients: Array, lr: Any, threshold: Any,
 def step_adagrad(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> None:
     lr, eps, l1, l2 = scalars
     zero, one, k = np.float32(0), np.float32(1), gradients.shape[1]
-    is_plain = l1 == 0 and l2 == 0
+    has_no_penalty = l1 == 0 and l2 == 0
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(m, slots[i + AHEAD])
@@ -261,16 +263,16 @@ def step_adagrad(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> Non
             g = gradient[j]
             square = s[j] + g * g
             rate = lr / (sqrt(square) + eps)
-            moved = w[j] - rate * g
+            new_weight = w[j] - rate * g
             s[j] = square
-            w[j] = moved if is_plain else shrink(moved, rate * l1, one + rate * l2, zero)
+            w[j] = new_weight if has_no_penalty else shrink(new_weight, rate * l1, one + rate * l2, zero)
 
 
 @kernel
 def step_adam(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> None:
     lr, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, l1, l2 = scalars
     zero, one, k = np.float32(0), np.float32(1), gradients.shape[1]
-    is_plain = l1 == 0 and l2 == 0
+    has_no_penalty = l1 == 0 and l2 == 0
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(m, slots[i + AHEAD])
@@ -278,23 +280,23 @@ def step_adam(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> None:
             continue
         block, gradient = m[slots[i]], gradients[i]
         w, velocity, square = block[:k], block[k : 2 * k], block[2 * k : 3 * k]
-        # 1 - beta^t by a recurrence, which needs no power and no step count.
-        unbias1 = beta1 * block[3 * k] + one_minus_beta1
-        unbias2 = beta2 * block[3 * k + 1] + one_minus_beta2
-        block[3 * k], block[3 * k + 1] = unbias1, unbias2
-        step_scalars = lr, beta1, one_minus_beta1, beta2, one_minus_beta2, unbias1, unbias2, eps
+        # A recurrence for 1 - beta^t needs neither a power nor a step count.
+        correction1 = beta1 * block[3 * k] + one_minus_beta1
+        correction2 = beta2 * block[3 * k + 1] + one_minus_beta2
+        block[3 * k], block[3 * k + 1] = correction1, correction2
+        step_scalars = lr, beta1, one_minus_beta1, beta2, one_minus_beta2, correction1, correction2, eps
         for j in range(k):
-            moved, v, s, rate = adam_one(w[j], velocity[j], square[j], gradient[j], step_scalars)
+            new_weight, v, s, rate = adam_column(w[j], velocity[j], square[j], gradient[j], step_scalars)
             velocity[j] = v
             square[j] = s
-            w[j] = moved if is_plain else shrink(moved, rate * l1, one + rate * l2, zero)
+            w[j] = new_weight if has_no_penalty else shrink(new_weight, rate * l1, one + rate * l2, zero)
 
 
 @kernel
 def step_ftrl(m: Array, slots: Int64s, gradients: Array, linear: int, ftrl: Any, adagrad: Any) -> None:
     (alpha, beta, l1, l2), (lr, eps, _, decay) = ftrl, adagrad
     zero, one, k = np.float32(0), np.float32(1), gradients.shape[1]
-    per_alpha = one / alpha
+    inverse_alpha = one / alpha
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(m, slots[i + AHEAD])
@@ -304,23 +306,23 @@ def step_ftrl(m: Array, slots: Int64s, gradients: Array, linear: int, ftrl: Any,
         w, n, z = block[:k], block[k : 2 * k], block[2 * k : 2 * k + linear]
         for j in range(linear):
             g, weight, total, square = gradient[j], w[j], z[j], n[j]
-            # Before the first step, z is the value for which the last formula gives this weight.
+            # Before the first step, initialize z with the value for which the formula of w gives this weight.
             signed_l1 = l1 if weight > zero else (-l1 if weight < zero else zero)
-            initial = -weight * (beta * per_alpha + l2) - signed_l1
+            initial = -weight * (beta * inverse_alpha + l2) - signed_l1
             total = initial if square == zero and total == zero else total
             new_square = square + g * g
             root = sqrt(new_square)
-            total = total + (g - (root - sqrt(square)) * per_alpha * weight)
+            total = total + (g - (root - sqrt(square)) * inverse_alpha * weight)
             excess = total - l1 if total > zero else total + l1
-            moved = -excess / ((beta + root) * per_alpha + l2)
+            new_weight = -excess / ((beta + root) * inverse_alpha + l2)
             n[j] = new_square
             z[j] = total
-            w[j] = zero if abs(total) <= l1 else moved
+            w[j] = zero if abs(total) <= l1 else new_weight
         w, s, gradient = block[linear:k], block[k + linear : 2 * k], gradient[linear:]
         for j in range(k - linear):
             g = gradient[j]
             square = s[j] + g * g
             rate = lr / (sqrt(square) + eps)
-            moved = w[j] - rate * g
+            new_weight = w[j] - rate * g
             s[j] = square
-            w[j] = shrink(moved, zero, one + rate * decay, zero)
+            w[j] = shrink(new_weight, zero, one + rate * decay, zero)

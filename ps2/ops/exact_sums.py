@@ -1,4 +1,4 @@
-"""Sums as two float64 numbers, the rounded sum and its rounding error, so that they do not depend on the shards."""
+"""Compensated sums: the rounded sum and its rounding error, both float64. They do not depend on the partitioning."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ps2.ops.kernels import inline
 
 @inline
 def two_sum(total: Any, value: Any) -> tuple[Any, Any]:
-    """Return the rounded sum of two numbers, and its rounding error (Knuth's TwoSum); kernels may call it."""
-    added = total + value
-    part = added - total
-    return added, (total - (added - part)) + (value - part)
+    """Return the rounded sum of two numbers, and its rounding error (Knuth's TwoSum). Kernels may call it."""
+    rounded = total + value
+    rounded_value = rounded - total
+    return rounded, (total - (rounded - rounded_value)) + (value - rounded_value)
 
 
 def add_exactly(total: Float64s, values: npt.NDArray[Any]) -> None:
@@ -25,15 +25,18 @@ def add_exactly(total: Float64s, values: npt.NDArray[Any]) -> None:
     total[1] += errors
 
 
-def add_sums(total: Float64s, part: Float64s) -> None:
-    """Add sums with their rounding errors to ``total`` in place; both have shape (kinds, 2, ...)."""
-    for kind_total, kind_part in zip(total, part, strict=True):
-        add_exactly(kind_total, kind_part[0])
-        kind_total[1] += kind_part[1]
+def add_sums(total: Float64s, addend: Float64s) -> None:
+    """Add compensated sums to ``total`` in place. Both have shape (kinds, 2, ...), for several kinds of sums."""
+    for kind_total, kind_addend in zip(total, addend, strict=True):
+        add_exactly(kind_total, kind_addend[0])
+        kind_total[1] += kind_addend[1]
 
 
 def sum_of_shards(results: Float64s, kinds: int) -> Float64s:
-    """Add up the shards' results, which are concatenated, each of 2 * kinds rows; return shape (kinds, ...)."""
+    """Add up the shards' compensated sums; return the totals, shape (kinds, ...).
+
+    ``results``: the concatenated results of all shards, with 2 * kinds rows for each shard.
+    """
     shape = kinds, 2, *results.shape[1:]
     total = np.zeros(shape)
     for shard in results.reshape(-1, *shape):

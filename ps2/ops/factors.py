@@ -1,7 +1,7 @@
-"""Gradients with several values per feature, sent as two factors instead of their product (sufficient factors).
+"""Adds gradients that are sent as two factors instead of their product (sufficient factors).
 
-The gradient of a linear model with ``width`` outputs is x^T b, where x has the features of some samples, and b the
-derivatives of the loss with respect to each sample's outputs. With many outputs, x and b take fewer bytes than their
+The gradient of a linear model with ``width`` outputs is x^T b, where x contains the features of a batch of samples, and
+b the derivatives of the loss with respect to each sample's outputs. With many outputs, x and b are smaller than their
 product (Xie et al., "Distributed Machine Learning via Sufficient Factor Broadcasting", 2016).
 """
 
@@ -24,7 +24,7 @@ SampleRows = Annotated[Values, along("samples", "width")]
 
 
 @kernel
-def _add(slots: Int64s, starts: Int64s, ends: Int64s, u: Array, samples: Int64s, x: Array, b: Array) -> None:
+def _add_sparse(slots: Int64s, starts: Int64s, ends: Int64s, u: Array, samples: Int64s, x: Array, b: Array) -> None:
     sums = np.empty(b.shape[1])
     for i in range(slots.size):
         sums[:] = 0
@@ -67,10 +67,10 @@ def add_factors(
     Sums accumulate in float64 and are rounded to the row's dtype when they are added.
 
     Args:
-        u: changed.
+        u: the row of the gradient; changed.
         slots: the first column of each feature.
         counts: the number of entries of each feature.
-        samples: the sample s of each entry, feature by feature.
+        samples: the sample s of each entry, ordered by feature.
         x: the value of each entry.
         b: shape (samples, width).
         width: the number of columns of a feature.
@@ -81,14 +81,14 @@ def add_factors(
     """
     rows = _sample_rows(b, width)
     check_length("counts", counts, slots.size)
-    # Without this check, a sum of larger counts could overflow to a plausible number.
+    # Without this check, the sum of large counts could overflow, and look valid.
     if counts.size and int(counts.max()) > samples.size:
         raise ShapeError(f"counts: expected at most {samples.size}, the number of entries, got {counts.max()}")
     ends = np.cumsum(counts, dtype=np.int64)
-    entries = int(ends[-1]) if ends.size else 0
-    check_length("samples", samples, entries)
-    check_length("x", x, entries)
-    if entries and int(samples.max()) >= len(rows):
+    num_entries = int(ends[-1]) if ends.size else 0
+    check_length("samples", samples, num_entries)
+    check_length("x", x, num_entries)
+    if num_entries and int(samples.max()) >= len(rows):
         position = int(np.argmax(samples))
         raise OutOfRangeError(f"sample {samples[position]} (at position {position}) is outside [0, {len(rows)})")
     starts = readable(ends - counts.astype(np.int64))
@@ -96,9 +96,9 @@ def add_factors(
     def add(slots: Int64s, starts: Int64s, ends: Int64s) -> None:
         if slots.size:
             block = slice(int(starts[0]), int(ends[-1]))
-            _add(slots, starts, ends, u, readable(samples[block].astype(np.int64)), readable(x[block]), rows)
+            _add_sparse(slots, starts, ends, u, readable(samples[block].astype(np.int64)), readable(x[block]), rows)
 
-    _over_features(add, u, slots, (starts, readable(ends)), width, entries)
+    _over_features(add, u, slots, (starts, readable(ends)), width, num_entries)
 
 
 @op(writes=("u",), dtypes=FLOATS, span="width")
@@ -108,7 +108,7 @@ def add_dense_factors(
     """Add ``sum over s of x[s, f] * b[s]`` to the ``width`` columns that begin at feature f's slot; x is dense.
 
     Args:
-        u: changed.
+        u: the row of the gradient; changed.
         slots: the first column of each feature.
         x: shape (features, samples).
         b: shape (samples, width).
@@ -132,13 +132,13 @@ def _sample_rows(b: Array, width: int) -> Array:
 
 
 def _over_features(
-    add: Callable[..., None], u: Array, slots: Int64s, rest: tuple[Array, ...], width: int, entries: int
+    add: Callable[..., None], u: Array, slots: Int64s, feature_arrays: tuple[Array, ...], width: int, num_entries: int
 ) -> None:
-    """Call ``add`` with blocks of slots in parallel if no two features have a common column, else with all slots."""
+    """Call ``add(slots, *feature_arrays)``, in parallel for blocks of features if no two features share a column."""
     slots, ascending = check_targets(slots, u.size)
     if slots.size and int(slots.max()) > u.size - width:
-        raise OutOfRangeError(f"slot {slots.max()}: {width} columns from it on are not inside [0, {u.size})")
+        raise OutOfRangeError(f"slot {slots.max()}: the {width} columns from this slot on are not inside [0, {u.size})")
     if ascending and (slots.size < 2 or int(np.diff(slots).min()) >= width):
-        over_blocks(add, (slots, *rest), cost=max(1, entries // max(slots.size, 1)) * width)
+        over_blocks(add, (slots, *feature_arrays), cost=max(1, num_entries // max(slots.size, 1)) * width)
     else:
-        add(slots, *rest)
+        add(slots, *feature_arrays)

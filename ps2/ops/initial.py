@@ -1,7 +1,7 @@
-"""Initial values of sparse keys, which depend only on the seed, the key and the matrix's row (``key_policy.Initial``).
+"""Initial values of sparse keys (``key_policy.Initial``). They depend only on the seed, the key and the matrix's row.
 
-The draws are those of ``rows_random`` with the key as the row, and the row as the column. So two adjacent rows have
-normal numbers made from the same draws.
+The random numbers are those of ``rows_random``, with the key in place of the row, and the row in place of the column. A
+Box-Muller transform makes the normal values of two adjacent rows from the same two random numbers.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from ps2.ops.kernels import Int64s, kernel
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array
 
-# The number of pairs of normal numbers computed together; their intermediate values fit the first-level cache.
+# The number of pairs of normal values that are computed together. Their intermediate values fit in the L1 cache.
 PAIRS = 512
-# Cost of one value, in element additions.
+# The cost of one value, in element additions; see ``ps2.ops.parallel``.
 COST = 24
 
 
 def fill_initial(flat: Array, initial: Initial, keys: Int64s, starts: Int64s, rows: Int64s, offsets: Int64s) -> None:
-    """Write the initial values of keys into ``flat``; other elements keep their values.
+    """Write the initial values of keys into ``flat``; do not change other elements.
 
     Args:
-        starts: the position in ``flat`` of each key's first value.
-        rows: the rows of the matrix to write, ascending; rows outside ``[initial.begin, initial.end)`` are skipped.
-        offsets: the distance of each row's value from a key's start.
+        flat: all values of the shard.
+        keys: the keys.
+        starts: the index in ``flat`` of each key's value in row 0.
+        rows: the rows to write, ascending; rows outside ``[initial.begin, initial.end)`` are skipped.
+        offsets: for each row, the index of its value relative to the key's start.
     """
     is_random = (rows >= initial.begin) & (rows < initial.end)
     if initial.is_zero or not is_random.any() or not keys.size:
@@ -61,10 +63,10 @@ def _fill_uniform(keys: Int64s, starts: Int64s, flat: Array, offsets: Int64s, di
 def _fill_normal(
     keys: Int64s, starts: Int64s, flat: Array, sides: Int64s, offsets: Int64s, distribution: tuple[Any, ...]
 ) -> None:
-    """Write normal numbers.
+    """Write normal values.
 
     Args:
-        sides: twice the index of each row's pair, plus 1 for the second row of the pair.
+        sides: for each row, twice the index of its pair of rows, plus 1 if it is the second row of the pair.
         distribution: the seed, the scale, and the first row of each pair.
     """
     seed, scale, evens = distribution
@@ -79,9 +81,9 @@ def _fill_normal(
             for j in range(pairs):
                 pair = state + np.uint64(evens[j] + 1) * GOLDEN
                 first[j], second[j] = scrambled(pair), scrambled(pair + GOLDEN)
-        size = count * pairs
-        normal_pairs(draws[0, :size], draws[1, :size], scale, normals[1, :size], normals[0, :size])
+        total = count * pairs
+        normal_pairs(draws[0, :total], draws[1, :total], scale, normals[1, :total], normals[0, :total])
         for i in range(count):
-            to = starts[begin + i]
+            key_start = starts[begin + i]
             for j in range(sides.size):
-                flat[to + offsets[j]] = normals[sides[j] & 1, i * pairs + (sides[j] >> 1)]
+                flat[key_start + offsets[j]] = normals[sides[j] & 1, i * pairs + (sides[j] >> 1)]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ps2 import array_types
-from ps2.ops.compiling import compile_inline, compile_kept
+from ps2.ops.compiling import compile_cached, compile_inline
 from ps2.ops.table import Array
 from ps2.splitmix import GOLDEN
 
@@ -22,39 +22,39 @@ Int64s = array_types.Int64s
 Float64s = array_types.Float64s
 F = TypeVar("F", bound=Callable[..., Any])
 
-# For at most this many numbers, NumPy is as fast as a kernel. The first kernel call of a process also takes 0.3 s or
-# more, while numba initialises; clients with few keys avoid that.
+# For at most this many elements, NumPy is as fast as a kernel. A client with few keys so avoids the first call of a
+# kernel, which takes at least 0.3 s while numba initializes.
 FEW = 1024
-# Flags that let sums use SIMD instructions. Flags that assume there is no NaN and no infinity are not among them.
+# Flags of LLVM that allow SIMD instructions for sums. They do not assume the absence of NaN and infinity.
 REASSOCIATE = {"reassoc", "contract", "arcp", "nsz"}
 
 
 def kernel(fn: F) -> F:
     """Compile a function on its first call; it runs without the GIL and with IEEE division."""
-    return compile_kept(fn)
+    return compile_cached(fn)
 
 
 def reduction(fn: F) -> F:
-    """Compile like ``kernel``, and allow sums to be evaluated in any order."""
-    return compile_kept(fn, fastmath=REASSOCIATE)
+    """Compile as ``kernel`` does, but allow any order of summation."""
+    return compile_cached(fn, fastmath=REASSOCIATE)
 
 
 def inline(fn: F) -> F:
-    """Let kernels call a function, which is compiled into each of them, with IEEE division."""
+    """Let kernels call a function. It is compiled as a part of each of them, with IEEE division."""
     return compile_inline(fn)
 
 
 def inline_reduction(fn: F) -> F:
-    """Compile like ``inline``, and allow sums to be evaluated in any order."""
+    """Compile as ``inline`` does, but allow any order of summation."""
     return compile_inline(fn, fastmath=REASSOCIATE)
 
 
 @kernel
 def extent(indices: Int64s) -> tuple[int, int, bool]:
-    """Return the smallest and the largest of at least one index, and whether the indices ascend strictly."""
+    """Return (minimum, maximum, True if strictly ascending) of the indices, of which there is at least one."""
     smallest = largest = indices[0]
     ascending = True
-    # Without an early exit, LLVM turns this loop into SIMD instructions (4 times faster).
+    # The loop has no early exit, so LLVM compiles it to SIMD instructions (4 times faster).
     for i in range(1, indices.size):
         smallest = min(smallest, indices[i])
         largest = max(largest, indices[i])
@@ -71,7 +71,7 @@ def gather(row: Array, slots: Int64s, out: Array) -> None:
         out[i] = row[slot] if slot >= 0 else zero
 
 
-# Scatters process slots strictly in order, so that duplicates accumulate and the last write wins.
+# Scatters process slots in order: duplicates accumulate, and of several overwrites the last one counts.
 
 
 @kernel
@@ -111,7 +111,7 @@ def scatter_div(row: Array, slots: Int64s, values: Array) -> None:
 
 @kernel
 def axpy(u: Array, v: Array, alpha: np.generic) -> None:
-    """Set ``u += alpha * v``; alpha has the rows' dtype, so that float32 is not widened."""
+    """Set ``u += alpha * v``. Alpha has the rows' dtype: a float64 alpha would make float32 rows compute in float64."""
     for i in range(u.size):
         u[i] += alpha * v[i]
 
@@ -133,7 +133,7 @@ def dot(u: Array, v: Array) -> float:
 
 
 @reduction
-def total_size(u: Array) -> float:
+def total_absolute(u: Array) -> float:
     """Return the sum of absolute values."""
     result = 0.0
     for i in range(u.size):
@@ -202,16 +202,16 @@ def gram(starts: Int64s, block: Array, rows_u: Int64s, rows_v: Int64s, tile: int
     """Return the inner products of all pairs of ``rows_u`` and ``rows_v`` over some tiles of columns.
 
     Args:
-        starts: the first column of each tile of ``tile`` columns; a tile of all rows fits a processor's cache.
+        starts: the first column of each tile of ``tile`` columns. A tile of all rows fits in a processor's cache.
     """
     out = np.zeros((rows_u.size, rows_v.size))
     for start in starts:
         end = min(start + tile, block.shape[1])
         for i in range(rows_u.size):
             u = block[rows_u[i], start:end]
-            # Four rows at a time, so that ``u`` is read and widened once for all four.
-            fours = rows_v.size // 4 * 4
-            for j in range(0, fours, 4):
+            # Process four rows at a time: ``u`` is read and converted to float64 once for all four.
+            end_of_fours = rows_v.size // 4 * 4
+            for j in range(0, end_of_fours, 4):
                 v0, v1 = block[rows_v[j], start:end], block[rows_v[j + 1], start:end]
                 v2, v3 = block[rows_v[j + 2], start:end], block[rows_v[j + 3], start:end]
                 dot0 = dot1 = dot2 = dot3 = 0.0
@@ -225,7 +225,7 @@ def gram(starts: Int64s, block: Array, rows_u: Int64s, rows_v: Int64s, tile: int
                 out[i, j + 1] += dot1
                 out[i, j + 2] += dot2
                 out[i, j + 3] += dot3
-            for j in range(fours, rows_v.size):
+            for j in range(end_of_fours, rows_v.size):
                 v = block[rows_v[j], start:end]
                 result = 0.0
                 for k in range(u.size):
@@ -251,7 +251,7 @@ def combine(starts: Int64s, u: Array, block: Array, rows: Int64s, alphas: Float6
 
 @kernel
 def rows_axpy(block: Array, rows_y: Int64s, rows_x: Int64s, alphas: Array) -> None:
-    """Set ``y += alpha * x`` pair by pair, in order; alphas have the block's dtype."""
+    """Set ``y += alpha * x`` for each pair of rows, in order; alphas have the block's dtype."""
     for i in range(rows_y.size):
         y, x, alpha = rows_y[i], rows_x[i], alphas[i]
         for j in range(block.shape[1]):
@@ -259,14 +259,14 @@ def rows_axpy(block: Array, rows_y: Int64s, rows_x: Int64s, alphas: Array) -> No
 
 
 @kernel
-def number_rows(rows: Int64s, distinct: Int64s, numbers: Int64s, cells: Int32s) -> int:
-    """Number rows 0, 1, 2... in the order of their first appearance; return the number of distinct rows.
+def index_rows(rows: Int64s, distinct: Int64s, positions: Int64s, cells: Int32s) -> int:
+    """Find the distinct rows in the order of their first appearance; return their number.
 
     Args:
         rows: row ids, not negative.
-        distinct: the row of each number; written; as long as ``rows``.
-        numbers: the number of each row; written; as long as ``rows``.
-        cells: a hash table, filled with -1; its size is a power of two, larger than that of ``rows``.
+        distinct: output of the length of ``rows``: the distinct rows.
+        positions: output of the length of ``rows``: the position of each row in ``distinct``.
+        cells: a hash table, filled with -1. Its size is a power of two, and larger than the number of rows.
     """
     last = cells.size - 1
     count = 0
@@ -279,7 +279,7 @@ def number_rows(rows: Int64s, distinct: Int64s, numbers: Int64s, cells: Int32s) 
             cells[cell] = count
             distinct[count] = row
             count += 1
-        numbers[i] = cells[cell]
+        positions[i] = cells[cell]
     return count
 
 
@@ -294,20 +294,20 @@ def rows_pair_update(
     positions_b: Int64s,
     scales: Array,
 ) -> None:
-    """Add ``scale * old b`` target row a and ``scale * old a`` target row b of each pair, in columns from ``begin`` on.
+    """For each pair of rows, add ``scale * old b`` to row a and ``scale * old a`` to row b, from column ``begin`` on.
 
     Args:
-        block: changed.
-        rows_a, rows_b: rows of ``block``.
-        old: the values of the changed columns before the call, one row for each distinct row.
-        positions_a, positions_b: the rows of ``old`` that belong target ``rows_a`` and ``rows_b``.
-        scales: one number for each pair, in the block's dtype.
+        block: the rows; changed.
+        rows_a, rows_b: row ids in ``block``.
+        old: the values of the columns before the call, one row for each distinct row id.
+        positions_a, positions_b: the rows of ``old`` that belong to ``rows_a`` and ``rows_b``.
+        scales: the scale of each pair, in the block's dtype.
     """
     width = old.shape[1]
     end = begin + width
     for i in range(rows_a.size):
         scale = scales[i]
-        # Rows as slices: with the index ``begin + j``, the compiler would not use SIMD instructions.
+        # Use slices of rows: with the index ``begin + j``, LLVM would not use SIMD instructions.
         target, source = block[rows_a[i], begin:end], old[positions_b[i]]
         for j in range(width):
             target[j] += scale * source[j]

@@ -1,4 +1,4 @@
-"""The key index of a sparse shard: int64 key -> slot, an open-addressing hash table (paper, section 4.3)."""
+"""The key index of a sparse shard (PS2 paper, section 4.3): a hash table from int64 keys to slots."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ps2.ops.kernels import Int64s, inline, kernel
 
 EMPTY = -1
 MIN_CELLS = 16
-# Constants of MurmurHash3's finaliser. Keys of one partition have common upper bits of another hash, that of
-# ``ps2.matrix.partition.hash_bucket``; with this one they spread over the whole table.
+# Constants of MurmurHash3's finalizer. The hash must differ from ``ps2.matrix.partition.hash_bucket``, which assigns
+# keys to partitions: all keys of a partition have similar hash buckets, and would fill only a part of the table.
 SHIFT = np.uint64(33)
 MULTIPLIER_1 = np.uint64(0xFF51AFD7ED558CCD)
 MULTIPLIER_2 = np.uint64(0xC4CEB9FE1A85EC53)
@@ -20,8 +20,8 @@ MULTIPLIER_2 = np.uint64(0xC4CEB9FE1A85EC53)
 class KeyIndex:
     """Assigns slots 0, 1, 2... to int64 keys in ``[0, 2**63 - 1]``, in the order of insertion.
 
-    At most half of the cells are occupied. A cell has the key next to its slot, so most look-ups touch one cache line.
-    Not thread-safe: callers hold the shard's lock.
+    At most half of the cells are occupied. A cell contains the key and its slot, so most look-ups read one cache line.
+    Not thread-safe: callers must hold the shard's lock.
     """
 
     def __init__(self) -> None:
@@ -34,23 +34,23 @@ class KeyIndex:
 
     @property
     def keys(self) -> Int64s:
-        """The key of each slot: a read-only int64 view of shape (len(self),), valid until the next insertion."""
+        """The key of each slot: a read-only view of shape (len(self),), valid until the next insertion."""
         return readable(self._keys[: self._count])
 
     @property
     def cells(self) -> Int64s:
-        """The hash table, for ``find``: int64 of shape (cells, 2), valid until the next insertion."""
+        """The hash table of (key, slot), for ``find``: shape (cells, 2), valid until the next insertion."""
         return self._cells
 
     @property
     def nbytes(self) -> int:
-        """Current size of the index in bytes."""
+        """The present size of the index in bytes."""
         return self._cells.nbytes + self._keys.nbytes
 
     def nbytes_after(self, added: int) -> int:
         """Return the size of the index, in bytes, after ``added`` more keys.
 
-        While the index grows, the old arrays are in memory, too: the peak is higher by ``nbytes``.
+        While the index grows, it needs ``nbytes`` more, because the old arrays are still in memory.
         """
         cells = len(self._cells)
         while self._count + added > cells // 2:
@@ -58,15 +58,15 @@ class KeyIndex:
         return cells * self._cells.itemsize * 2 + cells // 2 * self._keys.itemsize
 
     def lookup(self, keys: Int64s) -> Int64s:
-        """Return the slot of each key, -1 for an absent key. Keys can be in any order, with duplicates."""
+        """Return the slot of each key; -1 if the key is absent. Keys may be in any order, with duplicates."""
         slots = np.empty(keys.size, dtype=np.int64)
         _lookup(self._cells, readable(keys), slots)
         return slots
 
     def insert(self, keys: Int64s) -> Int64s:
-        """Return the slot of each key; absent keys are added in their order.
+        """Add absent keys in their order; return the slot of each key.
 
-        Raises OutOfRangeError if a key is negative; nothing is added then.
+        Raises OutOfRangeError, and adds no key, if a key is negative.
         """
         keys = readable(keys)
         if keys.size and keys.min() < 0:
@@ -79,10 +79,10 @@ class KeyIndex:
                 return slots
             self._grow()
 
-    def missing(self, keys: Int64s) -> int:
-        """Return the number of distinct absent keys, which is the number of slots that ``insert`` would add."""
+    def count_absent(self, keys: Int64s) -> int:
+        """Return the number of distinct absent keys: the number of slots that ``insert`` would add."""
         absent = keys[self.lookup(keys) == EMPTY]
-        # The keys of most requests are sorted and unique.
+        # Fast path: the keys of most requests are sorted and distinct.
         if bool(np.all(absent[1:] > absent[:-1])):
             return int(absent.size)
         return int(np.unique(absent).size)
@@ -100,7 +100,7 @@ def _empty_cells(count: int) -> Int64s:
 
 
 @inline
-def _mix(key: int) -> np.int64:
+def hash_key(key: int) -> np.int64:
     x = np.uint64(key)
     x = (x ^ (x >> SHIFT)) * MULTIPLIER_1
     x = (x ^ (x >> SHIFT)) * MULTIPLIER_2
@@ -109,9 +109,9 @@ def _mix(key: int) -> np.int64:
 
 @inline
 def _cell(cells: Int64s, key: int) -> int:
-    """Return the cell of the key, or else the empty cell for it."""
+    """Return the cell of a key; if it is absent, the empty cell into which it would be inserted."""
     last = cells.shape[0] - 1
-    cell: int = int(_mix(key)) & last
+    cell: int = int(hash_key(key)) & last
     while cells[cell, 0] != key and cells[cell, 0] != EMPTY:
         cell = (cell + 1) & last
     return cell
@@ -136,7 +136,7 @@ def find(cells: Int64s, keys: Int64s) -> bool:
 
 @kernel
 def _insert(cells: Int64s, slot_keys: Int64s, count: int, keys: Int64s, slots: Int64s, start: int) -> tuple[int, int]:
-    """Insert ``keys[start:]`` until the table is half full; return the position of the next key, and the new count."""
+    """Insert ``keys[start:]`` until the table is half full; return the index of the next key, and the new count."""
     for i in range(start, keys.size):
         cell = _cell(cells, keys[i])
         if cells[cell, 0] == EMPTY:

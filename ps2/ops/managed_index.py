@@ -1,9 +1,9 @@
-"""The index of managed keys: int64 key -> slot, an open-addressing hash table that is rebuilt step by step.
+"""The index of managed keys: a hash table from int64 keys to slots, with open addressing and incremental rehashing.
 
-Slots stay dense: the key in the last slot moves into the slot of a removed key. A cell has a slot and 32 bits of its
-key's hash. So a look-up reads a key only if these bits are equal, and a table is rebuilt without reading keys. While a
-table is rebuilt with another size, look-ups search the new table and then the old one, and each call moves some cells.
-So no call takes time in proportion to all keys (Redis's dictionaries do the same).
+Slots stay dense: the key in the last slot moves into the slot of a removed key. A cell contains a slot and 32 bits of
+the key's hash. So a look-up reads a key only if these bits are equal, and a rehash reads no keys. During a rehash,
+look-ups search the new table and then the old one, and each call moves some cells to the new table. So no call takes
+time proportional to the number of all keys (as in Redis's dictionaries).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ps2.errors import LimitError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Int64s, inline, kernel
-from ps2.ops.keyindex import _mix
+from ps2.ops.keyindex import hash_key
 from ps2.ops.mapped import PAGE, MappedArray
 from ps2.ops.prefetch import prefetch_short
 
@@ -23,35 +23,35 @@ ABSENT = -1
 MIN_CELLS = 1024
 MIN_SLOTS = 512
 MAX_SLOTS = 2**31 - 2
-# Loads of a table, in 32nds of its cells. A table is rebuilt if more than MAX_LOAD or fewer than MIN_LOAD have a slot.
-# From PREPARE_LOAD on, the next table is allocated, and its pages are touched step by step, as the system needs long
-# for all at once; below DISCARD_LOAD it is freed. The load of a rebuilt table is at most REBUILT_LOAD.
-MAX_LOAD, PREPARE_LOAD, DISCARD_LOAD, MIN_LOAD, REBUILT_LOAD = 22, 18, 17, 6, 15
-# The number of cells of the next table that a call passes while it touches pages: for each key, and in any case.
+# Loads of a table, in 32nds of its cells. A table is rehashed if its load is above MAX_LOAD or below MIN_LOAD. Above
+# PREPARE_LOAD, the next table is allocated, and each call touches some of its pages, because the system takes too long
+# to provide all pages at once. Below DISCARD_LOAD, the next table is freed. A new table has at most REHASHED_LOAD.
+MAX_LOAD, PREPARE_LOAD, DISCARD_LOAD, MIN_LOAD, REHASHED_LOAD = 22, 18, 17, 6, 15
+# A call with n keys touches the pages of n * TOUCHED_PER_KEY + TOUCHED_PER_CALL cells of the next table.
 TOUCHED_PER_KEY, TOUCHED_PER_CALL = 24, 1 << 15
-# The number of cells that a call moves from the old table: for each key, and in any case. LOOKED_UP_PER_MOVED keys of a
-# look-up count as one inserted or removed key.
+# A call that inserts or removes n keys moves n * MOVED_PER_KEY + MOVED_PER_CALL cells of the old table. For a look-up,
+# n is the number of its keys divided by LOOKED_UP_PER_MOVED.
 MOVED_PER_KEY, MOVED_PER_CALL, LOOKED_UP_PER_MOVED = 8, 1 << 12, 8
-# A cell is 0 if it is empty, DEAD if its key was removed from an old table, else (slot + 1) << 32 | hash bits.
+# A cell is EMPTY, DEAD if its key was removed during a rehash of its table, or (slot + 1) << 32 | hash bits.
 EMPTY, DEAD = 0, 1
 HASH_BITS = 32
 HASH_MASK = (1 << HASH_BITS) - 1
-# The distance of prefetching, in keys, and the number of keys that are looked up together.
+# The number of keys between the current key and the prefetched key; the number of keys that are looked up together.
 AHEAD, BATCH = 16, 256
 
 
 class ManagedIndex:
-    """Assigns slots ``[0, len(self))`` to int64 keys. Not thread-safe: callers hold the shard's lock."""
+    """Assigns slots ``[0, len(self))`` to int64 keys. Not thread-safe: callers must hold the shard's lock."""
 
     def __init__(self) -> None:
         self._count = 0
         self._keys = MappedArray(1, MIN_SLOTS, np.int64)
         self._cells = MappedArray(1, MIN_CELLS, np.int64)
+        # The old table during a rehash, and the number of its cells that have been moved.
         self._old: MappedArray | None = None
-        # The cells of the old table below this index have been moved.
         self._moved = 0
+        # The next table before a rehash, and the number of its cells that have been touched.
         self._next: MappedArray | None = None
-        # The cells of the next table below this index have been touched.
         self._touched = 0
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class ManagedIndex:
 
     @property
     def keys(self) -> Int64s:
-        """The key of each slot: a read-only int64 view of shape (len(self),), valid until the next change."""
+        """The key of each slot: a read-only view of shape (len(self),), valid until the next change."""
         return readable(self._keys.array[0, : self._count])
 
     @property
@@ -68,7 +68,7 @@ class ManagedIndex:
         return sum(table.nbytes for table in tables if table is not None)
 
     def nbytes_after(self, added: int) -> int:
-        """Return the maximum size in bytes after ``added`` more keys, with a table that is being rebuilt."""
+        """Return the maximum size in bytes after ``added`` more keys, including the tables of a rehash."""
         count, cells = self._count + added, self._cells.columns
         while count * 32 > cells * PREPARE_LOAD:
             cells *= 2
@@ -77,23 +77,23 @@ class ManagedIndex:
         return self.nbytes + table_bytes + slot_bytes + PAGE
 
     def lookup(self, keys: Int64s) -> Int64s:
-        """Return the slot of each key, -1 for an absent key. Keys can be in any order, with duplicates."""
+        """Return the slot of each key; -1 if the key is absent. Keys may be in any order, with duplicates."""
         slots = np.empty(keys.size, dtype=np.int64)
         if self._old is not None:
-            # Otherwise look-ups alone would search two tables forever.
+            # Without this, an index that is only read would never finish its rehash.
             self._step(keys.size // LOOKED_UP_PER_MOVED)
         _lookup(self._table, self._old_table, self._keys.array[0], readable(keys), slots)
         return slots
 
     def insert(self, keys: Int64s) -> None:
-        """Add distinct absent keys; they get the slots from ``len(self)`` on. LimitError: too many; none is added."""
+        """Add distinct absent keys, in the slots from ``len(self)`` on. Raise LimitError, and add none, if too many."""
         count = self._count + keys.size
         if count > MAX_SLOTS:
             raise LimitError(f"a partition has at most {MAX_SLOTS:,} active keys, got {count:,}")
         if count > self._keys.columns:
             self._keys.resize(self._slots_for(count))
         if count * 32 > self._cells.columns * MAX_LOAD:
-            self._rebuild(count)
+            self._start_rehash(count)
         elif count * 32 > self._cells.columns * PREPARE_LOAD and self._next is None and self._old is None:
             self._next, self._touched = MappedArray(1, 2 * self._cells.columns, np.int64), 0
         _insert(self._table, self._keys.array[0], readable(keys), self._count)
@@ -101,9 +101,9 @@ class ManagedIndex:
         self._step(keys.size)
 
     def remove(self, slots: Int64s) -> Int64s:
-        """Remove the keys of distinct slots, in descending order. Keys of the last slots move into the free slots.
+        """Remove the keys of distinct, descending slots. Keys in the last slots move into the free slots.
 
-        Return for each slot the slot whose key moved there, the slot itself if it was the last one.
+        Return, for each slot, the slot from which a key has moved there; the slot itself if it was the last one.
         """
         sources = np.empty(slots.size, np.int64)
         _remove(self._table, self._old_table, self._keys.array[0], self._count, readable(slots), sources)
@@ -114,12 +114,12 @@ class ManagedIndex:
         return sources
 
     def settle(self, keys: int) -> None:
-        """Move as many cells as a removal of ``keys`` keys, and begin a smaller table if this one is too large."""
+        """Move some cells, as after the removal of ``keys`` keys; start a rehash if the table is too large."""
         self._step(keys)
         if self._count * 32 < self._cells.columns * DISCARD_LOAD:
             self._next = None
         if self._count * 32 < self._cells.columns * MIN_LOAD and self._cells.columns > MIN_CELLS and self._old is None:
-            self._rebuild(self._count)
+            self._start_rehash(self._count)
 
     @property
     def _table(self) -> Int64s:
@@ -133,15 +133,15 @@ class ManagedIndex:
     def _slots_for(count: int) -> int:
         return max(MIN_SLOTS, count + count // 8)
 
-    def _rebuild(self, count: int) -> None:
-        """Begin a table with space for twice ``count`` keys, of at least half the size of the current table.
+    def _start_rehash(self, count: int) -> None:
+        """Start a rehash to a table for about twice ``count`` keys, with at least half the cells of the present table.
 
-        With this minimum, the insertions that fill a smaller table also move all cells of the old table.
+        With this minimum, the moves of all cells end before insertions can fill the new table.
         """
         prepared, self._next = self._next, None
-        self._step(2**62)
+        self._step(2**62)  # finish the last rehash
         cells = max(MIN_CELLS, self._cells.columns // 2)
-        while count * 32 > cells * REBUILT_LOAD:
+        while count * 32 > cells * REHASHED_LOAD:
             cells *= 2
         if cells == self._cells.columns:
             return
@@ -151,7 +151,7 @@ class ManagedIndex:
         self._cells = prepared
 
     def _step(self, keys: int) -> None:
-        """Move some cells of the old table, and touch some of the next table, in a call with ``keys`` keys."""
+        """Move some cells of the old table, and touch some pages of the next table, for a call with ``keys`` keys."""
         if self._next is not None:
             end = min(self._next.columns, self._touched + keys * TOUCHED_PER_KEY + TOUCHED_PER_CALL)
             self._next.array[0, self._touched : end : PAGE // 8] = EMPTY
@@ -167,12 +167,13 @@ class ManagedIndex:
 
 @inline
 def hash_bits(key: int) -> Any:
-    return np.int64(_mix(key)) & np.int64(HASH_MASK)
+    """Return the lower 32 bits of a key's hash."""
+    return np.int64(hash_key(key)) & np.int64(HASH_MASK)
 
 
 @inline
 def _find(cells: Int64s, slot_keys: Int64s, key: int, bits: Any) -> Any:
-    """Return the cell of a key, or -1."""
+    """Return the position of a key's cell; -1 if the key is absent."""
     last = np.int64(cells.size - 1)
     position = bits & last
     while cells[position] != EMPTY:
@@ -185,6 +186,7 @@ def _find(cells: Int64s, slot_keys: Int64s, key: int, bits: Any) -> Any:
 
 @inline
 def _slot(cells: Int64s, old: Int64s, slot_keys: Int64s, key: int) -> Any:
+    """Return the slot of a key from the new or the old table; -1 if the key is absent."""
     bits = hash_bits(key)
     position = _find(cells, slot_keys, key, bits)
     if position >= 0:
@@ -198,7 +200,7 @@ def _slot(cells: Int64s, old: Int64s, slot_keys: Int64s, key: int) -> Any:
 
 @kernel
 def _lookup(cells: Int64s, old: Int64s, slot_keys: Int64s, keys: Int64s, slots: Int64s) -> None:
-    # Batch by batch, in stages: the cache misses of a batch's cells overlap, then those of its keys.
+    # Look up batches of keys in stages: first the cache misses of all cells overlap, then those of all keys.
     last, old_last = np.int64(cells.size - 1), np.int64(old.size - 1)
     bits = np.empty(BATCH, np.int64)
     for begin in range(0, keys.size, BATCH):
@@ -229,7 +231,7 @@ def _lookup(cells: Int64s, old: Int64s, slot_keys: Int64s, keys: Int64s, slots: 
 
 @inline
 def _put(cells: Int64s, bits: Any, cell: Any) -> None:
-    """Write a cell to the first empty position from its hash bits on."""
+    """Write a cell to the first empty position, beginning at the position of its hash bits."""
     last = np.int64(cells.size - 1)
     position = bits & last
     while cells[position] != EMPTY:
@@ -250,6 +252,7 @@ def _insert(cells: Int64s, slot_keys: Int64s, keys: Int64s, count: int) -> None:
 
 @kernel
 def _move(old: Int64s, cells: Int64s, begin: int, end: int) -> None:
+    """Copy the cells ``[begin, end)`` of the old table into the new one."""
     last = np.int64(cells.size - 1)
     for position in range(begin, end):
         if position + AHEAD < end:
@@ -260,7 +263,7 @@ def _move(old: Int64s, cells: Int64s, begin: int, end: int) -> None:
 
 @inline
 def _close_gap(cells: Int64s, gap: Any) -> None:
-    """Empty a cell, and move later cells so that no probe sequence has a gap (Knuth, 6.4, Algorithm R)."""
+    """Empty a cell, and move later cells of its probe sequences (Knuth, TAOCP vol. 3, 6.4, Algorithm R)."""
     last = np.int64(cells.size - 1)
     position = gap
     while True:
@@ -268,8 +271,8 @@ def _close_gap(cells: Int64s, gap: Any) -> None:
         cell = cells[position]
         if cell == EMPTY:
             break
-        home = cell & last
-        if ((position - home) & last) >= ((position - gap) & last):
+        first_probe = cell & last
+        if ((position - first_probe) & last) >= ((position - gap) & last):
             cells[gap] = cell
             gap = position
     cells[gap] = EMPTY

@@ -1,7 +1,7 @@
-"""Many rows of a matrix in one request: the batched row access and column access of ``DCVMatrix``.
+"""Operations on many rows of a matrix in one request, for ``DCVMatrix``.
 
-The values of ``n`` rows are sent as one flat array, row after row. Rows can repeat: updates are applied in the order
-given. Operations check all arguments before they write.
+The values of ``n`` rows are sent as one flat array, row after row. A row may occur several times: updates are applied
+in the order of the request. Operations check all arguments before they write.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from ps2.ops.table import FLOATS, Array, Block, Floats, Row, RowIds, Slots, Valu
 PairRows = Annotated[RowIds, along("pair")]
 PairFloats = Annotated[Floats, along("pair")]
 
-# The bytes of old values that a pair update copies at a time: they fit a processor's cache.
+# The bytes of old values that ``rows_pair_update`` copies at a time. They fit in a processor's L2 cache.
 MAX_COPY_BYTES = 2 << 20
+# Size of a cache line.
 LINE_BYTES = 64
-# The bytes of all rows that ``gram`` processes at a time, and the columns that ``combine`` sums at a time.
+# ``gram`` processes tiles of columns: the values of all rows in a tile take this many bytes, and fit in the cache.
 TILE_BYTES = 256 << 10
+# The number of columns that ``combine`` sums at a time.
 COMBINED_COLUMNS = 2048
-# The maximum number of inner products of a ``gram`` call: each block of columns has an array of them.
+# The maximum number of inner products of a ``gram`` call: each thread has an array with all of them.
 MAX_PRODUCTS = 1 << 16
 
 
@@ -40,7 +42,7 @@ def rows_pull(m: Block, rows: RowIds) -> Annotated[Array, along("rows", "columns
     """
     rows = check_row_ids(rows, m.shape[0])
     out = np.empty((rows.size, m.shape[1]), dtype=m.dtype)
-    # With mode "raise", ``take`` would copy the result. The rows are checked, so mode "clip" clips nothing.
+    # Mode "clip" avoids a copy of the result that ``take`` makes in mode "raise". The rows have been checked.
     over_blocks(lambda r, o: m.take(r, axis=0, out=o, mode="clip"), (rows, out), cost=m.shape[1])
     return out
 
@@ -60,7 +62,7 @@ def rows_gather(m: Block, rows: RowIds, slots: Slots) -> Annotated[Array, along(
 
 @op(writes=("m",))
 def rows_push(m: Block, rows: RowIds, values: Values) -> None:
-    """Overwrite the rows with values of n * width elements; the last of several writes to one row wins.
+    """Overwrite the rows with n * width values; the last of several values for a row counts.
 
     Raises:
         ShapeError: the number of values is not n * width.
@@ -84,14 +86,14 @@ def rows_fill(m: Block, rows: RowIds, *, value: float) -> None:
 
 @op(writes=("m",))
 def rows_add(m: Block, rows: RowIds, values: Values) -> None:
-    """Add values of n * width elements to the rows; duplicates accumulate; raises like ``rows_push``."""
+    """Add n * width values to the rows; duplicates accumulate; raises like ``rows_push``."""
     check_length("values", values, rows.size * m.shape[1])
     kernels.rows_add(m, check_row_ids(rows, m.shape[0]), readable(values))
 
 
 @op(writes=("m",), creates=True)
 def rows_scatter_add(m: Block, rows: RowIds, slots: Slots, values: Values) -> None:
-    """Add values of n * len(slots) elements to the rows at the slots; duplicates accumulate.
+    """Add n * len(slots) values to the rows at the slots; duplicates accumulate.
 
     Raises:
         ShapeError: the number of values is not n * len(slots).
@@ -104,7 +106,7 @@ def rows_scatter_add(m: Block, rows: RowIds, slots: Slots, values: Values) -> No
 
 @op(reduce="sum", blocks="pair")
 def rows_dot(m: Block, rows_a: PairRows, rows_b: PairRows) -> Annotated[Float64s, along("pair")]:
-    """Return the inner products of pairs of rows, float64 of shape (n,) (paper, Equation 2).
+    """Return the inner products of pairs of rows, float64 of shape (n,) (PS2 paper, Equation 2).
 
     Raises:
         ShapeError: the two lists of rows differ in length.
@@ -155,17 +157,17 @@ def combine(u: Row, m: Block, rows: RowIds, alphas: Annotated[Floats, along("row
 
 
 def _tile(columns: int) -> int:
-    """Round a number of columns down to a multiple of LINE_BYTES, at least one."""
+    """Return a number of columns rounded down to a multiple of 64; at least 64."""
     return max(columns // LINE_BYTES, 1) * LINE_BYTES
 
 
 @op(writes=("m",), dtypes=FLOATS, blocks="pair")
 def rows_axpy(m: Block, rows_y: PairRows, rows_x: PairRows, alphas: PairFloats) -> None:
-    """Set ``y += alpha * x`` for each pair of rows, one after the other, in this order (paper, Equation 2).
+    """Set ``y += alpha * x`` for each pair of rows, one after the other (PS2 paper, Equation 2).
 
     Args:
         rows_y: the rows that change.
-        rows_x: the rows that are added, with the changes of earlier pairs.
+        rows_x: the rows that are added, after the changes of earlier pairs.
         alphas: float64, one for each pair; rounded to the matrix's dtype first.
 
     Raises:
@@ -182,7 +184,7 @@ def rows_axpy(m: Block, rows_y: PairRows, rows_x: PairRows, alphas: PairFloats) 
 def rows_pair_update(m: Block, rows_a: PairRows, rows_b: PairRows, coefficients: PairFloats) -> None:
     """Set ``a += c * b`` and ``b += c * a`` for all pairs of rows at once, from the values of a and b before the call.
 
-    A row in several pairs accumulates all its changes (paper, Equation 2, for a batch of pairs).
+    A row in several pairs accumulates all its changes (PS2 paper, Equation 2, for a batch of pairs).
 
     Args:
         coefficients: float64, one for each pair; rounded to the matrix's dtype first.
@@ -195,25 +197,26 @@ def rows_pair_update(m: Block, rows_a: PairRows, rows_b: PairRows, coefficients:
     check_length("coefficients", coefficients, rows_a.size)
     a, b = check_row_ids(rows_a, m.shape[0]), check_row_ids(rows_b, m.shape[0])
     scales = rounded("coefficients", coefficients, m.dtype)
-    distinct, positions_a, positions_b = number_pairs(a, b)
+    distinct, positions_a, positions_b = index_pairs(a, b)
     width = max(MAX_COPY_BYTES // max(distinct.size, 1), LINE_BYTES) // m.itemsize
     for begin in range(0, m.shape[1], width):
         old = readable(m[distinct, begin : begin + width])
         kernels.rows_pair_update(m, begin, a, b, old, positions_a, positions_b, scales)
 
 
-def number_pairs(rows_a: Int64s, rows_b: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+def index_pairs(rows_a: Int64s, rows_b: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Return the distinct rows of all pairs, and the positions of ``rows_a`` and of ``rows_b`` among them."""
     rows = readable(np.concatenate((rows_a, rows_b)))
-    distinct, numbers = np.empty_like(rows), np.empty_like(rows)
-    cells = np.full(1 << (2 * rows.size).bit_length(), -1, dtype=np.int32)  # at most half are occupied
-    count = kernels.number_rows(rows, distinct, numbers, cells)
-    numbers = readable(numbers)
-    return distinct[:count], numbers[: rows_a.size], numbers[rows_a.size :]
+    distinct, positions = np.empty_like(rows), np.empty_like(rows)
+    # Cells of a hash table, of which at most half are occupied.
+    cells = np.full(1 << (2 * rows.size).bit_length(), -1, dtype=np.int32)
+    count = kernels.index_rows(rows, distinct, positions, cells)
+    positions = readable(positions)
+    return distinct[:count], positions[: rows_a.size], positions[rows_a.size :]
 
 
 def pair_changes(old: Array, positions_a: Int64s, positions_b: Int64s, coefficients: Float64s) -> Array:
-    """Return the changes that ``rows_pair_update`` adds to the distinct rows ``old``; positions are not checked."""
+    """Return the changes that ``rows_pair_update`` adds to distinct rows with values ``old``. Checks no positions."""
     changes = np.zeros_like(old)
     scales = rounded("coefficients", coefficients, old.dtype)
     kernels.rows_pair_update(changes, 0, positions_a, positions_b, readable(old), positions_a, positions_b, scales)

@@ -1,4 +1,4 @@
-"""The columns where a row is not 0."""
+"""Finds the nonzero columns of a row, by a bitmap with one bit per column."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Words = npt.NDArray[np.uint64]
 
 WORD_BITS = 64
 ONE = np.uint64(1)
-# Masks of ``count_bits``: every other bit, pair of bits and group of four.
+# Constants of ``count_bits``: masks of every second bit, pair of bits and group of four bits; lowest bits of all bytes.
 ODD_BITS = np.uint64(0x5555555555555555)
 ODD_PAIRS = np.uint64(0x3333333333333333)
 ODD_FOURS = np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -21,24 +21,24 @@ ONES = np.uint64(0x0101010101010101)
 
 
 def nonzero(row: Array) -> Int64s:
-    """Return the columns where the row is not 0, int64, ascending; NaN counts as nonzero, -0.0 as zero."""
+    """Return the nonzero columns of a row in ascending order; NaN counts as nonzero, -0.0 as zero."""
     words: Words = np.zeros(-(-row.size // WORD_BITS), dtype=np.uint64)
-    _mark(words, readable(row))
-    columns = np.empty(_count(words), dtype=np.int64)
-    _list(words, columns)
+    _set_bits(words, readable(row))
+    columns = np.empty(_count_columns(words), dtype=np.int64)
+    _list_columns(words, columns)
     return columns
 
 
 @inline
 def count_bits(word: np.uint64) -> np.uint64:
-    """Count the 1 bits of a word; LLVM compiles this form into one instruction."""
+    """Return the number of 1 bits of a word. LLVM recognizes this formula, and compiles it into one instruction."""
     word = word - ((word >> ONE) & ODD_BITS)
     word = (word & ODD_PAIRS) + ((word >> np.uint64(2)) & ODD_PAIRS)
     return (((word + (word >> np.uint64(4))) & ODD_FOURS) * ONES) >> np.uint64(56)
 
 
 @kernel
-def _count(words: Words) -> int:
+def _count_columns(words: Words) -> int:
     count = np.uint64(0)
     for i in range(words.size):
         count += count_bits(words[i])
@@ -46,11 +46,11 @@ def _count(words: Words) -> int:
 
 
 @kernel
-def _mark(words: Words, row: Array) -> None:
+def _set_bits(words: Words, row: Array) -> None:
     num_full = row.size // WORD_BITS
     for i in range(num_full):
         word = np.uint64(0)
-        # A constant number of iterations without a branch: LLVM compares 16 columns at once.
+        # The loop has a constant number of iterations and no branch, so LLVM compares 16 columns at once.
         for bit in range(WORD_BITS):
             word |= np.uint64(row[i * WORD_BITS + bit] != 0) << np.uint64(bit)
         words[i] |= word
@@ -59,12 +59,12 @@ def _mark(words: Words, row: Array) -> None:
 
 
 @kernel
-def _list(words: Words, columns: Int64s) -> None:
+def _list_columns(words: Words, columns: Int64s) -> None:
     count = 0
     for i in range(words.size):
         word = words[i]
         while word:
-            # The argument has a 1 for each zero below the lowest 1 of the word.
+            # The number of zeros below the lowest 1 bit of the word is the position of this bit.
             columns[count] = i * WORD_BITS + np.int64(count_bits(~word & (word - ONE)))
             count += 1
             word &= word - ONE

@@ -1,11 +1,11 @@
-"""Optimizer steps, each fused into one pass over its rows (paper, section 3 and Figure 4).
+"""Optimizer steps, each fused into one pass over its rows (PS2 paper, section 3 and Figure 4).
 
 Steps compute in the rows' dtype. Values that are the same for all columns are computed once, in float64. The types of
-hyperparameters include their ranges, which ``Op.check`` checks on the caller's side.
+hyperparameters include their ranges, which the client checks (``Op.check``).
 
 ``l1`` and ``l2`` are strengths of penalties that are not part of the gradient. With them, a proximal step follows each
-optimizer step: w <- sign(w) max(abs(w) - lr l1 / h, 0) / (1 + lr l2 / h), where h is the divisor of the optimizer
-step. The fixed points of such steps minimise loss + l1 |w|_1 + l2/2 |w|^2.
+optimizer step: w <- sign(w) max(abs(w) - lr l1 / h, 0) / (1 + lr l2 / h), where h is the factor by which the optimizer
+divides lr. The fixed points of these steps minimize loss + l1 |w|_1 + l2/2 |w|^2.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ NonNegative = Annotated[float, Range(at_least=0)]
 Decay = Annotated[float, Range(at_least=0, below=1)]
 Step = Annotated[int, Range(at_least=1)]
 
-# The cost of a root and two divisions, in element additions.
+# The cost per column of a root and two divisions, in element additions; see ``ps2.ops.parallel``.
 STEP_COST = 4
-# The number of columns that a lazy step scans at a time: a list of nonzero columns then takes at most 8 MiB per core.
+# The number of columns that a lazy step scans at a time. Its list of nonzero columns then takes at most 8 MiB per core.
 SCAN_COLUMNS = 1 << 20
+# A lazy step needs only the nonzero columns of its gradient.
 LAZY = Nonzero("gradient", when=lambda scalars: bool(scalars["lazy"]))
 
 
@@ -51,7 +52,7 @@ def adam(
     lazy: bool = False,
     columns: Columns = None,
 ) -> None:
-    """Take one step of Adam (Kingma & Ba, 2015; Equation 1 of the paper, which swaps the two betas).
+    """Take one step of Adam (Kingma & Ba, 2015). Equation 1 of the PS2 paper swaps the two betas.
 
     v <- beta1 v + (1 - beta1) g;  s <- beta2 s + (1 - beta2) g^2;  v' = v / (1 - beta1^t);  s' = s / (1 - beta2^t);
     w <- w - lr / (sqrt(s') + eps) v'.
@@ -61,25 +62,25 @@ def adam(
         velocity: v, changed; zeros before the first step.
         square: s, changed; zeros before the first step.
         gradient: g.
-        lr: the learning rate, eta.
+        lr: the learning rate.
         beta1: decay of the gradients' mean.
         beta2: decay of the squared gradients' mean.
-        eps: added outside the root.
+        eps: a constant that is added to the root.
         step: t, which starts at 1.
         l1: strength of the L1 penalty; h = sqrt(s') + eps.
         l2: strength of the L2 penalty.
-        lazy: skip columns whose gradient is 0. There a full step decays the moments, and moves the weight by them; a
-            lazy step changes nothing, although t counts it. So results differ, except at columns whose gradient is
-            never 0.
+        lazy: True: skip columns whose gradient is 0. In such columns a full step decays the moments and changes the
+            weight, but a lazy step changes nothing, although t counts the step. So results are equal only in columns
+            whose gradient is never 0.
 
     Raises:
-        ConfigError: ``lazy`` together with a penalty.
+        ConfigError: ``lazy`` is combined with a penalty.
     """
     check_same_width(weight, velocity, square, gradient)
     rows = (weight, velocity, square, readable(gradient))
     scalars = steps.adam_scalars(weight, lr, beta1, beta2, eps, step)
     if lazy:
-        _check_unpenalised("adam", l1, l2)
+        _check_no_penalty("adam", l1, l2)
         _over_nonzero(steps.adam_at, rows, scalars, columns)
     elif l1 or l2:
         over_blocks(steps.proximal_adam, rows, (*scalars, *steps.scaled_penalties(weight, l1, l2)), cost=STEP_COST)
@@ -126,7 +127,7 @@ def momentum(
         gradient: g.
         lr: the learning rate.
         momentum: decay of the velocity.
-        l1: strength of the L1 penalty; h = 1 - momentum, as a constant gradient adds up to 1 / h times itself.
+        l1: strength of the L1 penalty; h = 1 - momentum, because v converges to g / h for a constant gradient g.
         l2: strength of the L2 penalty.
     """
     check_same_width(weight, velocity, gradient)
@@ -159,19 +160,19 @@ def adagrad(
         square: s, changed; zeros before the first step.
         gradient: g.
         lr: the learning rate.
-        eps: added outside the root.
+        eps: a constant that is added to the root.
         l1: strength of the L1 penalty; h = sqrt(s) + eps.
         l2: strength of the L2 penalty.
-        lazy: skip columns whose gradient is 0. The result is the same, as Adagrad changes nothing there.
+        lazy: True: skip columns whose gradient is 0. The result is the same, because Adagrad does not change them.
 
     Raises:
-        ConfigError: ``lazy`` together with a penalty.
+        ConfigError: ``lazy`` is combined with a penalty.
     """
     check_same_width(weight, square, gradient)
     rows = (weight, square, readable(gradient))
     scalars = steps.in_row_dtype(weight, lr, eps)
     if lazy:
-        _check_unpenalised("adagrad", l1, l2)
+        _check_no_penalty("adagrad", l1, l2)
         _over_nonzero(steps.adagrad_at, rows, scalars, columns)
     elif l1 or l2:
         over_blocks(steps.proximal_adagrad, rows, (*scalars, *steps.scaled_penalties(weight, l1, l2)), cost=STEP_COST)
@@ -198,8 +199,8 @@ def rmsprop(
         square: s, changed; zeros before the first step.
         gradient: g.
         lr: the learning rate.
-        rho: decay of the squares.
-        eps: added outside the root.
+        rho: decay of the mean of squared gradients.
+        eps: a constant that is added to the root.
         l1: strength of the L1 penalty; h = sqrt(s) + eps.
         l2: strength of the L2 penalty.
     """
@@ -238,17 +239,17 @@ def ftrl(
 
     Args:
         weight: w, changed; zeros before the first step.
-        z: changed; zeros before the first step.
+        z: the sum of g - sigma w over all steps, changed; zeros before the first step.
         square: n, the sum of squared gradients, changed; zeros before the first step.
-        gradient: g, taken at the present weight.
+        gradient: g, computed with the present weight.
         alpha: scale of the learning rate.
         beta: offset of the learning rate.
         l1: strength of the L1 penalty.
         l2: strength of the L2 penalty.
-        lazy: skip columns whose gradient is 0. There z and n do not change, and a full step recomputes w from them. So
-            the result is the same for weights that FTRL computed with the same hyperparameters. Other weights are
-            overwritten by a full step; a lazy step keeps them until their gradient is not 0. If penalties grow with the
-            steps, apply ``ftrl_weights`` before weights are read.
+        lazy: True: skip columns whose gradient is 0. In such columns z and n do not change, and a full step recomputes
+            w from them. So the result is the same if earlier steps of FTRL with the same hyperparameters have computed
+            w. Other weights are overwritten by a full step, but not by a lazy step until their gradient is not 0. If
+            penalties grow with the steps, apply ``ftrl_weights`` before weights are read.
     """
     check_same_width(weight, z, square, gradient)
     rows = (weight, z, square, readable(gradient))
@@ -270,13 +271,13 @@ def ftrl_weights(
     l1: NonNegative,
     l2: NonNegative,
 ) -> None:
-    """Recompute all weights from FTRL's sums z and n with the given penalties.
+    """Recompute all weights from FTRL's sums z and n with these penalties.
 
-    If penalties grow with the steps, a lazy step leaves weights whose gradient is 0 at the penalties of an earlier
-    step. This operation updates such weights.
+    If penalties grow with the steps, lazy steps do not apply the later penalties to weights whose gradient is 0. This
+    operation does.
 
     Args:
-        weight: w; all columns are overwritten, also weights that FTRL did not compute.
+        weight: w, overwritten in all columns, including weights that FTRL has not computed.
         z, square, alpha, beta: see ``ftrl``.
         l1: strength of the L1 penalty.
         l2: strength of the L2 penalty.
@@ -298,21 +299,29 @@ def ftrl_weights_at(
     l1: NonNegative,
     l2: NonNegative,
 ) -> None:
-    """Like ``ftrl_weights``, at the slots only.
+    """Do the same as ``ftrl_weights``, but only at the slots.
 
     Raises:
         OutOfRangeError: a slot is not inside the rows.
     """
     check_same_width(weight, z, square)
-    rest = (weight, readable(z), readable(square), steps.in_row_dtype(weight, alpha, beta, l1, l2, 0))
-    # Two blocks may have the same column: both write the same value.
-    over_blocks(steps.ftrl_weights_at, (check_slots(slots, weight.size),), *rest, cost=SLOT_COST)
+    scalars = steps.in_row_dtype(weight, alpha, beta, l1, l2, 0)
+    # Slots may repeat: two threads then write the same value to the column.
+    over_blocks(
+        steps.ftrl_weights_at,
+        (check_slots(slots, weight.size),),
+        weight,
+        readable(z),
+        readable(square),
+        scalars,
+        cost=SLOT_COST,
+    )
 
 
-def _check_unpenalised(name: str, l1: float, l2: float) -> None:
+def _check_no_penalty(name: str, l1: float, l2: float) -> None:
     if l1 or l2:
         raise ConfigError(
-            f"operation {name!r}: lazy=True takes neither l1 nor l2, as penalties also change columns without a "
+            f"operation {name!r}: lazy=True requires l1=0 and l2=0, because penalties also change columns without a "
             f"gradient; use 'ftrl'; got l1={l1:g}, l2={l2:g}"
         )
 
@@ -320,9 +329,9 @@ def _check_unpenalised(name: str, l1: float, l2: float) -> None:
 def _over_nonzero(
     loop: Callable[..., None], rows: Sequence[Array], scalars: steps.Scalars, columns: Int64s | None
 ) -> None:
-    """Take an optimizer step at the columns where the gradient, the last of the rows, is not 0.
+    """Take an optimizer step in the nonzero columns of the gradient, which is the last of ``rows``.
 
-    ``columns`` are distinct, and the gradient is 0 at all others; None: scan all columns.
+    ``columns``: distinct columns that include all nonzero columns; None: scan all columns. ``loop``: the kernel.
     """
     if columns is None:
         over_blocks(lambda *block: _scan(loop, block, scalars), rows)
@@ -331,24 +340,26 @@ def _over_nonzero(
 
 
 def _scan(loop: Callable[..., None], rows: Sequence[Array], scalars: steps.Scalars) -> None:
+    """Find the nonzero columns of the gradient, and take the step in them, for ``SCAN_COLUMNS`` columns at a time."""
     for start in range(0, rows[-1].size, SCAN_COLUMNS):
         block = [row[start : start + SCAN_COLUMNS] for row in rows]
         loop(readable(nonzero(block[-1])), *block, scalars)
 
 
+# A gradient that is sent with the request, for all columns.
 Gradient = Annotated[Values, along("columns")]
 
 
 @op(writes=("weight",), dtypes=FLOATS)
 def sgd_step(weight: Row, gradient: Gradient, *, lr: Positive) -> None:
-    """Take one step of gradient descent with a gradient that is sent with the request: w <- w - lr g."""
+    """Take one step of gradient descent with a gradient from the request: w <- w - lr g."""
     check_length("gradient", gradient, weight.size)
     over_blocks(steps.sgd, (weight, readable(gradient)), steps.in_row_dtype(weight, lr))
 
 
 @op(writes=("weight", "velocity"), dtypes=FLOATS)
 def momentum_step(weight: Row, velocity: Row, gradient: Gradient, *, lr: Positive, momentum: Decay = 0.9) -> None:
-    """Take one step of ``momentum`` with a sent gradient: v <- momentum v + g; w <- w - lr v."""
+    """Take one step of ``momentum`` with a gradient from the request: v <- momentum v + g; w <- w - lr v."""
     check_same_width(weight, velocity)
     check_length("gradient", gradient, weight.size)
     over_blocks(steps.momentum, (weight, velocity, readable(gradient)), steps.in_row_dtype(weight, lr, momentum))
@@ -356,7 +367,7 @@ def momentum_step(weight: Row, velocity: Row, gradient: Gradient, *, lr: Positiv
 
 @op(writes=("weight", "square"), dtypes=FLOATS)
 def adagrad_step(weight: Row, square: Row, gradient: Gradient, *, lr: Positive, eps: Positive = 1e-8) -> None:
-    """Take one step of ``adagrad`` with a sent gradient: s <- s + g^2; w <- w - lr g / (sqrt(s) + eps)."""
+    """Take one step of ``adagrad`` with a gradient from the request: s <- s + g^2; w <- w - lr g / (sqrt(s) + eps)."""
     check_same_width(weight, square)
     check_length("gradient", gradient, weight.size)
     scalars = steps.in_row_dtype(weight, lr, eps)
@@ -376,12 +387,13 @@ def adam_step(
     beta2: Decay = 0.999,
     eps: Positive = 1e-8,
 ) -> None:
-    """Take one step of ``adam`` with a sent gradient; t is the number of steps that the servers have taken.
+    """Take one step of ``adam`` with a gradient from the request; the servers count the steps t.
 
     Args:
         weight, velocity, square: see ``adam``.
-        count: the number of steps, up to 2**24, the same in all columns; changed. Zeros before the first step.
-        gradient: one number for each column, in the matrix's dtype.
+        count: the number of steps, the same in all columns, at most 2**24 (float32); changed. Zeros before the first
+            step.
+        gradient: one value for each column.
         lr, beta1, beta2, eps: see ``adam``.
     """
     check_same_width(weight, velocity, square, count)

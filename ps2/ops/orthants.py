@@ -1,6 +1,6 @@
-"""Operations for quasi-Newton steps with an L1 penalty or with bounds on weights.
+"""Operations for quasi-Newton steps with an L1 penalty (OWL-QN; Andrew & Gao, 2007) or with bounds on weights.
 
-The steps of OWL-QN (Andrew & Gao, 2007) stay in one orthant. With bounds, gradients are projected and steps clipped.
+In OWL-QN, no weight changes its sign in a step. With bounds, gradients are projected, and steps are clipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _pseudo_gradient(out: Array, w: Array, g: Array, scalars: steps.Scalars) -> 
     l1, zero = scalars
     for i in range(w.size):
         right, left = g[i] + l1, g[i] - l1
-        # At 0 the penalty's subgradients are the values in [-l1, l1]: the part of g beyond l1 remains.
+        # At 0 the subgradients of the penalty are the interval [-l1, l1], which reduces abs(g) by at most l1.
         at_zero = right if right < zero else (left if left > zero else zero)
         out[i] = right if w[i] > zero else (left if w[i] < zero else at_zero)
 
@@ -27,32 +27,36 @@ def _pseudo_gradient(out: Array, w: Array, g: Array, scalars: steps.Scalars) -> 
 def _align(d: Array, p: Array, scalars: steps.Scalars) -> None:
     (zero,) = scalars
     for i in range(d.size):
-        # Signs are compared, as the product could underflow.
-        uphill = ((d[i] >= zero) & (p[i] >= zero)) | ((d[i] <= zero) & (p[i] <= zero))
-        d[i] = zero if uphill else d[i]
+        # Compare the signs, because the product could underflow.
+        is_ascent = ((d[i] >= zero) & (p[i] >= zero)) | ((d[i] <= zero) & (p[i] <= zero))
+        d[i] = zero if is_ascent else d[i]
 
 
 @kernel
 def _orthant_step(trial: Array, w: Array, d: Array, p: Array, scalars: steps.Scalars) -> None:
     t, zero = scalars
     for i in range(w.size):
-        moved = w[i] + t * d[i]
+        new_weight = w[i] + t * d[i]
         sign = w[i] if w[i] != zero else -p[i]
-        stays = ((moved > zero) & (sign > zero)) | ((moved < zero) & (sign < zero)) | (moved != moved)
-        trial[i] = moved if stays else zero
+        is_inside = (
+            ((new_weight > zero) & (sign > zero))
+            | ((new_weight < zero) & (sign < zero))
+            | (new_weight != new_weight)  # NaN
+        )
+        trial[i] = new_weight if is_inside else zero
 
 
 @op(writes=("out",), dtypes=FLOATS)
 def pseudo_gradient(out: Row, weight: Row, gradient: Row, *, l1: NonNegative) -> None:
     """Set ``out`` to the pseudo-gradient of loss + l1 |w|_1 (Andrew & Gao, 2007, Equation 4).
 
-    It is g + l1 where w > 0, and g - l1 where w < 0. Where w = 0, it is g + l1 if that is negative, g - l1 if that is
-    positive, else 0.
+    It is g + l1 where w > 0, and g - l1 where w < 0. Where w = 0, it is g + l1 if g + l1 < 0, g - l1 if g - l1 > 0,
+    and otherwise 0.
 
     Args:
-        out: changed.
+        out: the pseudo-gradient; changed.
         weight: w.
-        gradient: g, of the loss without the L1 penalty.
+        gradient: g, the gradient of the loss without the L1 penalty.
         l1: strength of the L1 penalty.
     """
     check_same_width(out, weight, gradient)
@@ -61,19 +65,19 @@ def pseudo_gradient(out: Row, weight: Row, gradient: Row, *, l1: NonNegative) ->
 
 @op(writes=("direction",), dtypes=FLOATS)
 def align(direction: Row, pseudo: Row) -> None:
-    """Set ``direction`` to 0 where it does not descend, which is where direction * pseudo >= 0."""
+    """Set ``direction`` to 0 in columns in which it is no descent direction: where direction * pseudo >= 0."""
     check_same_width(direction, pseudo)
     over_blocks(_align, (direction, readable(pseudo)), steps.in_row_dtype(direction, 0))
 
 
 @op(writes=("trial",), dtypes=FLOATS)
 def orthant_step(trial: Row, weight: Row, direction: Row, pseudo: Row, *, t: float) -> None:
-    """Set ``trial`` to weight + t * direction, or to 0 where that leaves the weight's orthant.
+    """Set ``trial`` to weight + t * direction, but to 0 in columns in which this leaves the weight's orthant.
 
-    The orthant has the signs of the weight, and of -pseudo where the weight is 0 (Andrew & Gao, 2007, Equation 6).
+    The orthant has the signs of the weight, or of -pseudo where the weight is 0 (Andrew & Gao, 2007, Equation 6).
 
     Args:
-        trial: changed.
+        trial: the new point; changed.
         weight: the current point.
         direction: the search direction, after ``align``.
         pseudo: the pseudo-gradient at ``weight``.
@@ -110,11 +114,11 @@ def box_gradient(out: Row, weight: Row, gradient: Row, lower: Row, upper: Row) -
     """Set ``out`` to the projected gradient: 0 where a descent step would leave the bounds, else the gradient.
 
     Args:
-        out: changed.
+        out: the projected gradient; changed.
         weight: w, within the bounds.
         gradient: g.
-        lower: lower bounds; -inf for none.
-        upper: upper bounds; inf for none.
+        lower: lower bounds; -inf: no bound.
+        upper: upper bounds; inf: no bound.
     """
     check_same_width(out, weight, gradient, lower, upper)
     rows = (out, readable(weight), readable(gradient), readable(lower), readable(upper))

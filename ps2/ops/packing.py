@@ -1,7 +1,7 @@
-"""Encodings of numbers in messages: differences of keys, narrow integers, and 16-bit floats.
+"""Compact encodings of arrays in messages: differences of keys, small integer dtypes, and 16-bit floats.
 
-Receivers do not trust senders: ``unpack_keys`` checks every difference. float16 has 11 bits of precision, and a range
-up to 65504; bfloat16 has 8 bits of precision, and float32's range.
+Receivers do not trust senders: ``unpack_keys`` checks every difference. float16 has 11 bits of precision, and values up
+to 65504; bfloat16 has 8 bits of precision, and the range of float32.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from ps2.ops.kernels import FEW, Int64s, inline, kernel
 from ps2.ops.table import Array
 
 Wire = Literal["float16", "bfloat16"]
-# NumPy has no bfloat16; arrays with one field of that name hold its bits.
+# NumPy has no bfloat16. A structured dtype with one field contains its bits.
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 
-# A table of all float16 values. NumPy's casts take 3 times as long, and 20 to 100 times as long for numbers below
-# float16's normal range, which are frequent among gradients.
+# All float16 values as float32, by their bits. NumPy's casts take 3 times as long, and 20 to 100 times as long for
+# subnormal values, which are frequent among gradients.
 FLOAT16_VALUES = readable(np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32))
 
 MAX_KEY = 2**63 - 1
 DELTA_DTYPES = tuple(np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64"))
 
 INTEGERS = tuple(np.dtype(name) for name in ("int8", "int16", "int32", "int64"))
-# Smaller arrays are sent unchanged: to find their range takes as long as to send them.
+# Smaller arrays are sent unchanged, because the search for their minimum and maximum takes as long as sending them.
 MIN_NARROWED_BYTES = 4 << 10
-# The number of values that are checked first.
+# ``narrow_integers`` first examines so many elements of an array.
 SAMPLE = 1024
 
 
 def is_ascending(keys: Int64s) -> bool:
-    """Return True if the keys ascend strictly."""
+    """Return True if the keys are strictly ascending."""
     if keys.size <= FEW:
         return bool((keys[1:] > keys[:-1]).all())
     return bool(_is_ascending(readable(keys)))
 
 
 def pack_keys(keys: Int64s) -> tuple[int, Array]:
-    """Return the first key, and the differences between successive keys in the narrowest dtype that fits all.
+    """Return the first key, and the differences between successive keys in the smallest possible dtype.
 
-    The dtype is uint8, uint16, uint32 or uint64; int64 if the keys do not ascend.
+    The dtype is uint8, uint16, uint32 or uint64; int64 if the keys are not strictly ascending.
     """
     if not keys.size:
-        raise ShapeError("keys: expected at least 1 to pack, got none")
+        raise ShapeError("keys: expected at least one key, got none")
     keys = readable(keys)
     if not is_ascending(keys):
         return int(keys[0]), np.diff(keys)
@@ -60,18 +60,21 @@ def pack_keys(keys: Int64s) -> tuple[int, Array]:
 
 
 def narrowest(delta: int) -> np.dtype[Any]:
-    """Return the narrowest dtype that fits differences up to ``delta``."""
+    """Return the smallest unsigned dtype for differences up to ``delta``."""
     return next(dtype for dtype in DELTA_DTYPES if delta.bit_length() <= 8 * dtype.itemsize)
 
 
 def unpack_keys(first: int, deltas: Array) -> Int64s:
-    """Undo ``pack_keys``; raise ProtocolError for a negative key, or for equal successive keys of an ascending list."""
+    """Return the keys that ``pack_keys`` has encoded.
+
+    Raises ProtocolError if a key is negative, or if keys with unsigned differences are not strictly ascending.
+    """
     if not 0 <= first <= MAX_KEY:
         raise ProtocolError(f"packed keys: the first key is {first}, outside [0, {MAX_KEY}]")
     if deltas.dtype in INTEGERS:
-        return _summed(first, deltas)
+        return _cumulative_keys(first, deltas)
     if deltas.dtype not in DELTA_DTYPES:
-        raise ProtocolError(f"packed keys: expected deltas that are integers, got {deltas.dtype}")
+        raise ProtocolError(f"packed keys: expected deltas of an integer dtype, got {deltas.dtype}")
     keys = np.empty(deltas.size + 1, dtype=np.int64)
     keys[0] = first
     position = _unpack(readable(deltas), keys)
@@ -84,11 +87,11 @@ def unpack_keys(first: int, deltas: Array) -> Int64s:
 
 
 def narrow_integers(array: Array) -> Array:
-    """Return signed integers in the narrowest dtype that fits them; small arrays are returned unchanged."""
+    """Return signed integers in the smallest dtype that can represent them; return small arrays unchanged."""
     if array.nbytes < MIN_NARROWED_BYTES:
         return array
     flat = array.reshape(-1)
-    # A sample first: it rules out most arrays that cannot be narrowed.
+    # Examine a sample first: it excludes most arrays that need their dtype.
     for values in (flat[:SAMPLE], flat):
         low, high = values.min(), values.max()
         dtype = next(dtype for dtype in INTEGERS if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max)
@@ -97,18 +100,18 @@ def narrow_integers(array: Array) -> Array:
     return array.astype(dtype)
 
 
-def _summed(first: int, deltas: Array) -> Int64s:
+def _cumulative_keys(first: int, deltas: Array) -> Int64s:
     keys = np.empty(deltas.size + 1, dtype=np.int64)
     keys[0] = first
     np.cumsum(deltas, dtype=np.int64, out=keys[1:])
-    keys[1:] += first  # if the sum overflows, the result is negative, or correct after all
+    keys[1:] += first  # an overflow makes the key negative, unless another overflow corrects it
     if keys.min() < 0:
         raise ProtocolError(f"packed keys: key {keys.min()} is outside [0, {MAX_KEY}]")
     return keys
 
 
 def narrow(array: Array, wire: Wire) -> Array:
-    """Return float32 or float64 numbers as 16-bit floats: ``to_float16`` or ``to_bfloat16``."""
+    """Return float32 or float64 values as 16-bit floats; see ``to_float16`` and ``to_bfloat16``."""
     return to_float16(array) if wire == "float16" else to_bfloat16(array)
 
 
@@ -118,13 +121,13 @@ def widen(array: Array, dtype: npt.DTypeLike) -> Array:
         return from_bfloat16(array, dtype)
     if array.dtype == np.float16:
         return from_float16(array, dtype)
-    raise DTypeError(f"expected float16 or bfloat16 numbers to widen, got {array.dtype}")
+    raise DTypeError(f"expected float16 or bfloat16, got {array.dtype}")
 
 
 def to_bfloat16(array: Array) -> Array:
     """Round float32 or float64 to the nearest bfloat16, ties to even; return an array of dtype ``BFLOAT16``.
 
-    The relative error is at most 2**-8; below 2**-126 the absolute error is at most 2**-134. Numbers from about
+    The relative error is at most 2**-8; below 2**-126 the absolute error is at most 2**-134. Values from about
     3.396e38 on become infinite, as IEEE 754 prescribes. Infinities and NaN do not change.
     """
     out = np.empty(array.size, dtype=np.uint16)
@@ -133,7 +136,7 @@ def to_bfloat16(array: Array) -> Array:
 
 
 def from_bfloat16(array: Array, dtype: npt.DTypeLike) -> Array:
-    """Return bfloat16 numbers as float32 or float64, exactly."""
+    """Return bfloat16 values as float32 or float64, exactly."""
     out = np.empty(array.size, dtype=np.float32)
     _from_bfloat16(readable(array).view(np.uint16), out.view(np.uint32))
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
@@ -143,9 +146,9 @@ def from_bfloat16(array: Array, dtype: npt.DTypeLike) -> Array:
 def to_float16(array: Array) -> Array:
     """Round float32 or float64 to the nearest float16, ties to even.
 
-    The relative error is at most 2**-11. Below 2**-14, the end of float16's normal range, the absolute error is at most
-    2**-25, and smaller numbers become 0. Infinities and NaN do not change. Finite numbers of 65520 or more, which would
-    become infinite, raise OutOfRangeError.
+    The relative error is at most 2**-11. Below 2**-14, the minimum of float16's normal range, the absolute error is at
+    most 2**-25. Infinities and NaN do not change. Raises OutOfRangeError if a finite value is 65520 or more: it would
+    become infinite.
     """
     out = np.empty(array.size, dtype=np.uint16)
     if _to_float16(_floats(array), out):
@@ -154,7 +157,7 @@ def to_float16(array: Array) -> Array:
 
 
 def from_float16(array: Array, dtype: npt.DTypeLike) -> Array:
-    """Return float16 numbers as float32 or float64, exactly."""
+    """Return float16 values as float32 or float64, exactly."""
     out = np.empty(array.size, dtype=dtype)
     _look_up(FLOAT16_VALUES, readable(array).view(np.uint16), out)
     return out
@@ -162,13 +165,13 @@ def from_float16(array: Array, dtype: npt.DTypeLike) -> Array:
 
 def _floats(array: Array) -> Array:
     if array.dtype not in (np.float32, np.float64):
-        raise DTypeError(f"expected float32 or float64 numbers to narrow, got {array.dtype}")
+        raise DTypeError(f"expected float32 or float64, got {array.dtype}")
     return readable(array)
 
 
 def _raise_too_large(array: Array) -> NoReturn:
     position = int(np.argmax(np.isfinite(array) & (np.abs(array) >= 65520)))
-    raise OutOfRangeError(f"{array[position]!s} (at position {position}) does not fit float16, which ends at 65504")
+    raise OutOfRangeError(f"{array[position]!s} (at position {position}) does not fit float16, whose maximum is 65504")
 
 
 @kernel
@@ -195,11 +198,11 @@ def _pack(keys: Int64s, deltas: Array) -> None:
 
 @kernel
 def _unpack(deltas: Array, keys: Int64s) -> int:
-    """Compute all keys after the first; return the position of the first difference that is 0 or too large, or -1."""
+    """Compute all keys after the first one; return the index of the first invalid difference, or -1."""
     key, last, one = np.uint64(keys[0]), np.uint64(MAX_KEY), np.uint64(1)
     for i in range(deltas.size):
         delta = np.uint64(deltas[i])
-        # 0 - 1 wraps to the largest uint64, so one comparison finds deltas of 0 and deltas that are too large.
+        # 0 - 1 wraps around to the largest uint64, so one comparison detects deltas of 0 and too large deltas.
         if delta - one >= last - key:
             return i
         key += delta
@@ -207,7 +210,8 @@ def _unpack(deltas: Array, keys: Int64s) -> int:
     return -1
 
 
-# A float32 has 1 sign bit, 8 exponent bits and 23 fraction bits. Constants are uint32; others would widen the loops.
+# A float32 has 1 sign bit, 8 exponent bits and 23 fraction bits. All constants are uint32: with int64 constants, loops
+# would compute in int64.
 U = np.uint32
 ONE = U(1)
 MAGNITUDE = U(0x7FFFFFFF)
@@ -216,14 +220,14 @@ INFINITE = U(0x7F800000)
 
 @inline
 def _float32_bits(x: Any) -> np.uint32:
-    """Return the bits of x rounded to float32 by rounding to odd: an inexact result has the last bit 1.
+    """Return the bits of x, rounded to odd in float32: the last bit of an inexact result is 1.
 
-    A second rounding, to 16 bits, then gives the same result as rounding x directly.
+    After that, rounding to 16 bits has the same result as rounding x directly.
     """
-    single = np.float32(x)
-    bits = np.float32(single).view(np.uint32)
-    truncated = bits - U(abs(np.float64(single)) > abs(np.float64(x)))
-    return truncated | U(np.float64(single) != np.float64(x))
+    nearest = np.float32(x)
+    bits = np.float32(nearest).view(np.uint32)
+    truncated = bits - U(abs(np.float64(nearest)) > abs(np.float64(x)))
+    return truncated | U(np.float64(nearest) != np.float64(x))
 
 
 @kernel
@@ -231,7 +235,7 @@ def _to_bfloat16(floats: Array, out: Array) -> None:
     for i in range(floats.size):
         bits = _float32_bits(floats[i])
         upper = bits >> U(16)
-        # Round to nearest: add half of the last kept bit; a tie rounds up only if that bit is odd. A carry into the
+        # Round to nearest: add half of the last remaining bit; a tie rounds up only if that bit is 1. A carry into the
         # exponent is correct.
         nearest = (bits + U(0x7FFF) + (upper & ONE)) >> U(16)
         out[i] = nearest if bits & MAGNITUDE <= INFINITE else upper | U(0x40)
@@ -250,14 +254,14 @@ def _to_float16(floats: Array, out: Array) -> np.uint32:
     for i in range(floats.size):
         bits = _float32_bits(floats[i])
         magnitude = bits & MAGNITUDE
-        # The exponent's bias changes from 127 to 15, and the last 13 bits of the fraction are rounded away.
+        # Change the exponent's bias from 127 to 15 (by 112), and round away the last 13 bits of the fraction.
         normal = (magnitude - U(112 << 23) + U(0xFFF) + ((magnitude >> U(13)) & ONE)) >> U(13)
-        # Below 2**-14 all numbers are multiples of 2**-24.
+        # Below 2**-14, float16 values are multiples of 2**-24.
         multiple = np.rint(min(np.uint32(magnitude).view(np.float32), np.float32(1)) * np.float32(2**24))
         half = normal if magnitude >= U(113 << 23) else U(np.int32(multiple))
         if magnitude >= U(143 << 23):
             half = U(0x7C00) if magnitude <= INFINITE else U(0x7E00)
-        # 0x477FF000 is 65520.
+        # 0x477FF000 is 65520, the smallest value that rounds to infinity.
         too_large |= U((magnitude >= U(0x477FF000)) & (magnitude < INFINITE))
         out[i] = ((bits >> U(16)) & U(0x8000)) | half
     return too_large

@@ -1,4 +1,4 @@
-"""CPU prefetch instructions, for loops that visit scattered blocks of memory larger than the caches."""
+"""CPU prefetch instructions, for loops over scattered blocks of an array that is larger than the caches."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# The distance of prefetching, in blocks: after so many blocks, a prefetched block has arrived in the cache.
+# Number of blocks between the current block and the prefetched block. In this time, the block arrives in the cache.
 AHEAD = 8
 LINE_BYTES = 64
-# Only the first MAX_BYTES of a block are prefetched, as the hardware prefetches the others. Blocks below MIN_BYTES are
-# not prefetched, as it would cost as much as it saves.
+# Only the first MAX_BYTES of a block are prefetched, because the hardware prefetches the remaining ones. Blocks below
+# MIN_BYTES are not prefetched, because the instructions would cost as much time as they save.
 MAX_BYTES, MIN_BYTES = 512, 128
-# Arguments of llvm.prefetch: read; keep in all cache levels; data.
+# Arguments of llvm.prefetch: 0 (read), 3 (keep in all cache levels), 1 (data, not code).
 FLAGS = [ir.Constant(ir.IntType(32), flag) for flag in (0, 3, 1)]
 
 
 def _prefetch(_: Any, blocks: Any, number: Any) -> Any:
-    """Prefetch a block of a C-contiguous array of shape (n, k) without waiting; any block number is safe, even -1."""
+    """Prefetch a block of a C-contiguous array of shape (n, k), and do not wait. Any index is safe, even -1."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -29,11 +29,13 @@ def _prefetch(_: Any, blocks: Any, number: Any) -> Any:
         zero, line, min_size, max_size = (
             ir.Constant(size.type, count) for count in (0, LINE_BYTES, MIN_BYTES, MAX_BYTES)
         )
-        fetched = builder.select(builder.icmp_signed("<", size, max_size), size, max_size)
-        fetched = builder.select(builder.icmp_signed("<", size, min_size), zero, fetched)
-        takes = [cgutils.voidptr_t, *(flag.type for flag in FLAGS)]
-        fetch = builder.module.declare_intrinsic("llvm.prefetch", takes[:1], ir.FunctionType(ir.VoidType(), takes))
-        with cgutils.for_range_slice(builder, zero, fetched, line) as (offset, _):
+        num_bytes = builder.select(builder.icmp_signed("<", size, max_size), size, max_size)
+        num_bytes = builder.select(builder.icmp_signed("<", size, min_size), zero, num_bytes)
+        argument_types = [cgutils.voidptr_t, *(flag.type for flag in FLAGS)]
+        fetch = builder.module.declare_intrinsic(
+            "llvm.prefetch", argument_types[:1], ir.FunctionType(ir.VoidType(), argument_types)
+        )
+        with cgutils.for_range_slice(builder, zero, num_bytes, line) as (offset, _):
             builder.call(fetch, [builder.gep(block, [offset]), *FLAGS])
         return context.get_dummy_value()
 
@@ -44,14 +46,16 @@ prefetch: Any = intrinsic(_prefetch)  # numba infers the type
 
 
 def _prefetch_short(_: Any, blocks: Any, number: Any) -> Any:
-    """Prefetch the line in which a block of a C-contiguous array of shape (n, k) begins; like ``_prefetch``."""
+    """Prefetch only the first cache line of a block; see ``_prefetch``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         size = builder.extract_value(array.strides, 0)
         block = builder.gep(builder.bitcast(array.data, cgutils.voidptr_t), [builder.mul(arguments[1], size)])
-        takes = [cgutils.voidptr_t, *(flag.type for flag in FLAGS)]
-        fetch = builder.module.declare_intrinsic("llvm.prefetch", takes[:1], ir.FunctionType(ir.VoidType(), takes))
+        argument_types = [cgutils.voidptr_t, *(flag.type for flag in FLAGS)]
+        fetch = builder.module.declare_intrinsic(
+            "llvm.prefetch", argument_types[:1], ir.FunctionType(ir.VoidType(), argument_types)
+        )
         builder.call(fetch, [block, *FLAGS])
         return context.get_dummy_value()
 

@@ -1,7 +1,7 @@
-"""Reductions of one or two rows to a number: sum, nnz, norm1, norm2 and dot of the paper's Table 1, and others.
+"""Reductions of one or two rows to a number, such as sum, nnz, norm1, norm2 and dot (PS2 paper, Table 1).
 
-Each operation returns a float; ``reduce`` says how the floats of all partitions are combined. Sums accumulate in
-float64.
+Each operation returns a float for its shard; ``reduce`` is the method that combines the floats of all shards. Sums
+accumulate in float64.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def nnz(u: Row) -> float:
 @op(reduce="sum")
 def norm1(u: Row) -> float:
     """Return the sum of absolute values of ``u``."""
-    return sum_blocks(kernels.total_size, (readable(u),))
+    return sum_blocks(kernels.total_absolute, (readable(u),))
 
 
 @op(reduce="sum")
@@ -62,5 +62,5 @@ def min(u: Row) -> float:
 
 @op(reduce="sum")
 def count(u: Row) -> float:
-    """Return the number of columns of ``u``: its width, or the number of active keys of a sparse row."""
+    """Return the number of columns of ``u``, or the number of keys that a sparse row stores."""
     return float(u.size)

@@ -1,4 +1,4 @@
-"""Choose slots by the ticks of their last touch, and move the blocks of slots."""
+"""Selects slots by the tick of their last touch, and moves the blocks of slots."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ps2.ops.table import Array
 
 Ticks = npt.NDArray[np.uint32]
 
-# The number of buckets of ``oldest``, which is exact if there are at most as many ticks.
+# The number of buckets of the histogram in ``oldest``. The result is exact if there are at most as many ticks.
 BUCKETS = 1 << 16
-# Among more than MANY slots, ``oldest`` takes the first slots whose tick is among the oldest 1 / PART of all ticks,
-# estimated from SAMPLE slots. So it does not need to examine all slots.
+# If there are more than MANY slots, ``oldest`` does not examine all of them: it returns the first slots whose ticks are
+# among the oldest 1 / PART of all ticks. It estimates this quantile from SAMPLE slots.
 MANY, PART, SAMPLE = 1 << 21, 64, 1 << 14
-# A bound above all ticks.
+# A value above all ticks.
 NO_TICK = 1 << 32
 
 
 def older(ticks: Ticks, before: int, end: int, scan: int, limit: int) -> tuple[Int64s, int]:
-    """Return at most ``limit`` slots below ``end`` that were last touched before a tick, in descending order.
+    """Return at most ``limit`` slots below ``end`` whose last touch is before the tick ``before``, in descending order.
 
-    Examines ``scan`` slots, and also returns the last examined slot: slots below it are not examined.
+    The search examines at most ``scan`` slots. Also return the last examined slot, at which the next search can end.
     """
     out = np.empty(min(limit, scan, end), np.int64)
     count, next_end = _within(readable(ticks), 0, before, end, max(0, end - scan), out)
@@ -35,7 +35,7 @@ def older(ticks: Ticks, before: int, end: int, scan: int, limit: int) -> tuple[I
 def oldest(ticks: Ticks, count: int, newest: int, start: int = 0) -> Int64s:
     """Return the ``count`` least recently touched slots, or all if there are fewer, in descending order.
 
-    Ticks above ``newest`` count as newest + 1. Among many slots, those below ``start`` are examined first.
+    Ticks above ``newest`` count as newest + 1. If there are many slots, slots below ``start`` are examined first.
     """
     count = min(count, ticks.size)
     out = np.empty(count, np.int64)
@@ -54,7 +54,7 @@ def oldest(ticks: Ticks, count: int, newest: int, start: int = 0) -> Int64s:
 
 
 def newer(ticks: Ticks, since: int, end: int, scan: int, limit: int) -> tuple[Int64s, int]:
-    """Return slots below ``end`` that were last touched in or after a tick; otherwise like ``older``."""
+    """Do the same as ``older`` for slots whose last touch is in or after the tick ``since``."""
     out = np.empty(min(limit, scan, end), np.int64)
     count, next_end = _within(readable(ticks), since, NO_TICK, end, max(0, end - scan), out)
     return out[:count], next_end
@@ -62,7 +62,10 @@ def newer(ticks: Ticks, since: int, end: int, scan: int, limit: int) -> tuple[In
 
 @kernel
 def _within(ticks: Ticks, since: int, before: int, end: int, begin: int, out: Int64s) -> tuple[int, int]:
-    """List the slots in [begin, end) with ticks in [since, before), until ``out`` is full; see ``older``."""
+    """Write the slots in [begin, end) with ticks in [since, before) to ``out``, in descending order, until it is full.
+
+    Return the number of slots, and the last examined slot.
+    """
     count = 0
     for slot in range(end - 1, begin - 1, -1):
         if since <= ticks[slot] < before:
@@ -74,8 +77,9 @@ def _within(ticks: Ticks, since: int, before: int, end: int, begin: int, out: In
 
 
 @kernel
-def _oldest(ticks: Any, span: tuple[Any, Any, int], buckets: Int64s, out: Int64s) -> None:
-    first_tick, newest, shift = span
+def _oldest(ticks: Any, tick_range: tuple[Any, Any, int], buckets: Int64s, out: Int64s) -> None:
+    """Select slots by a histogram of ticks; ``tick_range``: first tick, last tick, log2 of the width of a bucket."""
+    first_tick, newest, shift = tick_range
     for slot in range(ticks.size):
         buckets[(min(np.int64(ticks[slot]), newest) - first_tick) >> shift] += 1
     last, older_slots = 0, 0
@@ -94,7 +98,7 @@ def _oldest(ticks: Any, span: tuple[Any, Any, int], buckets: Int64s, out: Int64s
 
 @kernel
 def move_blocks(m: Array, slots: Int64s, sources: Int64s) -> None:
-    """Move the block of each source to its slot, in order, and set the source to 0; source and slot can be equal."""
+    """Move the block of each source to its slot, in order, and set the source to 0. Both may be the same slot."""
     for i in range(slots.size):
         slot, source = slots[i], sources[i]
         for j in range(m.shape[1]):
@@ -104,7 +108,7 @@ def move_blocks(m: Array, slots: Int64s, sources: Int64s) -> None:
 
 
 def stamp(ticks: Ticks, slots: Int64s, tick: int) -> None:
-    """Set the tick of the last touch of slots; -1 stands for an absent key."""
+    """Set the tick of the last touch of slots; ignore slot -1 (absent keys)."""
     _stamp(ticks, readable(slots), tick)
 
 

@@ -1,4 +1,4 @@
-"""The set of a row's touched columns: the columns that a lazy optimizer step has to visit."""
+"""The set of columns of a row that may be nonzero. A lazy optimizer step processes only these columns."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ps2.ops.kernels import Int64s, kernel
 
 WORD_BITS = 64
 ONE = np.uint64(1)
-# A set has at most one member per this many columns: with more members, two cores scan the whole row as fast.
+# A set has at most width / COLUMNS_PER_MEMBER members. With more members, two cores scan the whole row as fast.
 COLUMNS_PER_MEMBER = 32
 
 
 class Touched:
-    """A set of columns in ``[0, width)``: a list of the members, and a bitmap of the columns in the list.
+    """A set of columns in ``[0, width)``: a list of members, and a bitmap that shows which columns are members.
 
-    Not thread-safe: callers hold the shard's lock.
+    Not thread-safe: callers must hold the shard's lock.
     """
 
     def __init__(self, width: int) -> None:
@@ -33,14 +33,14 @@ class Touched:
 
     @property
     def columns(self) -> Int64s:
-        """The columns, int64, distinct, in insertion order: a view, valid until the set changes."""
+        """The members in insertion order: a view, valid until the set changes."""
         return readable(self._list[: self._count])
 
     def mark(self, slots: Int64s) -> bool:
-        """Add columns; slots of -1 (absent keys) are ignored. Return False on overflow: the set is then unusable.
+        """Add columns; ignore slots of -1 (absent keys). Return False on overflow: the set can then no longer be used.
 
         Args:
-            slots: int64, in any order, with duplicates.
+            slots: the columns, in any order, with duplicates.
 
         Raises:
             OutOfRangeError: a slot is neither -1 nor in ``[0, width)``; nothing is added.
@@ -49,7 +49,7 @@ class Touched:
         return self._count >= 0
 
     def clear(self) -> None:
-        """Remove all columns, in time proportional to their number."""
+        """Remove all members, in time proportional to their number."""
         _unmark(self._bits, self.columns)
         self._count = 0
 
@@ -64,13 +64,13 @@ def _list_capacity(width: int) -> int:
 
 @kernel
 def _mark(bits: npt.NDArray[np.uint64], columns: Int64s, count: int, slots: Int64s) -> int:
-    """Return the new length of the list, or -1 if the columns do not fit."""
+    """Add columns to the list and the bitmap; return the new length of the list, or -1 if they do not fit."""
     for slot in slots:
         if slot >= 0:
             if count == columns.size - 1:
                 return -1
             word, bit = slot >> 6, ONE << np.uint64(slot & 63)
-            # There is no branch, because a CPU cannot predict which slots are already in the set.
+            # Use no branch, because a CPU could not predict which slots are already members.
             columns[count] = slot
             count += (bits[word] & bit) == 0
             bits[word] |= bit

@@ -1,4 +1,4 @@
-"""Compile every kernel that a server may call, unless numba's cache has it already."""
+"""Compiles all kernels that a server may call, unless numba's cache contains them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ Maker = Callable[[np.dtype[Any]], np.ndarray[Any, Any]]
 
 # The lock file for the kernels of this package, in numba's cache folder.
 LOCK = "ps2-kernels.lock"
-# Functions that make tiny arrays, by kind. With one column, one row, one slot and one value, the arguments of any
-# operation fit together.
+# Functions that make the smallest array of each kind of operand: one column, one row, one slot, one value. Such arrays
+# are valid arguments of every operation.
 TINY: Mapping[str, Maker] = {
     "row": lambda dtype: np.ones(1, dtype),
     "block": lambda dtype: np.ones((1, 1), dtype),
@@ -55,12 +55,12 @@ TINY: Mapping[str, Maker] = {
 
 
 def warm() -> None:
-    """Make sure that all kernels are compiled: one process of a machine compiles, and the others wait.
+    """Compile all kernels that the cache lacks: one process of a machine compiles, and the others wait.
 
-    A server loads a compiled kernel on its first call, in milliseconds; loading all would take a second of one core.
+    This does not load kernels. A server loads a kernel at its first call, which takes milliseconds.
     """
     folder = kernels.gather.stats.cache_path  # type: ignore[attr-defined]
-    # Without a cache folder, each process compiles for itself, so it need not wait.
+    # Without a cache folder, each process compiles its own kernels, and does not wait.
     with compiling_alone(Path(folder)) if folder else nullcontext(True) as must_compile:
         if must_compile:
             compile_all()
@@ -75,16 +75,16 @@ def warm() -> None:
 
 
 def is_missing() -> bool:
-    """Return True if numba has a cache folder that lacks kernels."""
+    """Return True if numba has a cache folder in which kernels are missing."""
     folder = kernels.gather.stats.cache_path  # type: ignore[attr-defined]
     return bool(folder) and not is_compiled(Path(folder), LOCK, None)
 
 
 @lru_cache(maxsize=1)
 def load_managed() -> None:
-    """Load the kernels of managed keys if they are compiled, so that requests need not load them one by one.
+    """Load the kernels of managed keys, if they are compiled: the first requests then need not load them.
 
-    It takes some tenths of a second of one core, once per process.
+    This takes some tenths of a second of one core, once per process.
     """
     if kernels.gather.stats.cache_path and not is_missing():  # type: ignore[attr-defined]
         _compile_managed()
@@ -94,11 +94,12 @@ def _compile_user_operations(ops: Sequence[Op]) -> None:
     for op in ops:
         try:
             _compile(op)
-        except Exception as error:  # users' code, with arguments that it may not expect
+        except Exception as error:  # users' code may reject these arguments
             log.warning("operation %r of %s could not be compiled in advance: %s", op.name, op.module, error)
 
 
 def _compile(op: Op) -> None:
+    """Call an operation on tiny arrays, for each of its dtypes."""
     for dtype in op.dtypes:
         others = [op.own_dtypes.get(name, dtype) for name in op.reads[1:]] if op.own_dtypes else None
         for scalars in _scalars(op):
@@ -107,18 +108,18 @@ def _compile(op: Op) -> None:
 
 def compile_all() -> None:
     """Call every shared operation for each of its dtypes, and all other kernels, on tiny arrays."""
-    for op in list(TABLE.values()):  # a copy, as a request may load a family at the same time
-        if op.module.startswith("ps2.ops."):  # families compile their own
+    for op in list(TABLE.values()):  # a copy, because a request may load a family at the same time
+        if op.module.startswith("ps2.ops."):  # each family compiles its own kernels
             _compile(op)
     for dtype in FLOATS:
         for wire in get_args(packing.Wire):
             packing.widen(packing.narrow(np.ones(1, DTYPES[dtype]), wire), DTYPES[dtype])
-    many = np.arange(FEW + 1)
+    many_keys = np.arange(FEW + 1)  # too many for NumPy's code
     for delta in packing.DELTA_DTYPES:
         last = min(FEW + np.iinfo(delta).max // 2, packing.MAX_KEY)
-        packing.unpack_keys(*packing.pack_keys(np.append(many, last)))
-    packing.is_ascending(many)
-    distinct.sort_keys(many)
+        packing.unpack_keys(*packing.pack_keys(np.append(many_keys, last)))
+    packing.is_ascending(many_keys)
+    distinct.sort_keys(many_keys)
     numbers, values = np.zeros(1, np.int64), np.ones((1, 1), np.float32)
     distinct.group_by_partition(distinct.find_distinct(numbers)[0], np.array([0, HASH_SPACE]))
     distinct.sum_rows(distinct.take_rows(values, numbers), numbers, 1)
@@ -126,12 +127,12 @@ def compile_all() -> None:
     touched.mark(np.arange(1))
     touched.clear()
     index = KeyIndex()
-    index.missing(index.insert(np.arange(100)))
+    index.count_absent(index.insert(np.arange(100)))
     _compile_managed()
 
 
 def _compile_managed() -> None:
-    """Call the kernels of managed keys."""
+    """Call all kernels of managed keys on small arrays."""
     zero = np.zeros(1, np.int64)
     for dtype in FLOATS:
         for kind in ("normal", "uniform"):
@@ -171,6 +172,7 @@ def _arguments(op: Op, dtype: np.dtype[Any]) -> list[Any]:
 
 
 def _argument(tiny: Maker | None, kind: str, along: Along, dtype: np.dtype[Any]) -> Any:
+    """Return a tiny array for an operand of this kind; ``tiny`` makes it if the operand declares a ``Tiny``."""
     if kind == "partition":
         return Partition(0, 0, 1)
     tiny_array = (tiny or TINY[kind])(dtype)
@@ -180,7 +182,7 @@ def _argument(tiny: Maker | None, kind: str, along: Along, dtype: np.dtype[Any])
 
 
 def _scalars(op: Op) -> Iterator[dict[str, Any]]:
-    """Yield scalars for calls that together use all kernels of an operation."""
+    """Yield scalars for several calls, which together use all kernels of an operation."""
     required = {param.name: 1 for param in op.params.values() if param.required}
     yield required
     # Flags and penalties can select other kernels.
@@ -191,7 +193,7 @@ def _scalars(op: Op) -> Iterator[dict[str, Any]]:
 
 
 def is_compiled(folder: Path, lock: str, sources: Sequence[Path] | None) -> bool:
-    """Return True if the lock file says that the kernels are compiled from these sources."""
+    """Return True if the lock file shows that the kernels of these sources are compiled (None: ``ps2.ops``)."""
     try:
         return (folder / lock).read_text() == _fingerprint(sources)
     except OSError:
@@ -200,7 +202,7 @@ def is_compiled(folder: Path, lock: str, sources: Sequence[Path] | None) -> bool
 
 @contextmanager
 def compiling_alone(folder: Path, lock: str = LOCK, sources: Sequence[Path] | None = None) -> Iterator[bool]:
-    """Hold a lock in numba's cache folder; yield True if the caller has to compile the kernels."""
+    """Lock a file in numba's cache folder within the with-block; yield True if the caller must compile the kernels."""
     with ExitStack() as opened:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -222,12 +224,12 @@ def compiling_alone(folder: Path, lock: str = LOCK, sources: Sequence[Path] | No
 
 
 def _fingerprint(sources: Sequence[Path] | None) -> str:
-    """Return a hash of everything that compiled kernels depend on: sources (None: ps2.ops), numba, the processor."""
+    """Return a hash of the sources (None: ``ps2.ops``), versions and processor that determine compiled kernels."""
     files = sorted(Path(__file__).parent.glob("*.py")) if sources is None else sources
     contents = [(file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files]
     processor = (platform.machine(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
-    parts = (contents, numba.__version__, platform.python_version(), *processor)
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
+    inputs = (contents, numba.__version__, platform.python_version(), *processor)
+    return hashlib.sha256(repr(inputs).encode()).hexdigest()
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ class _RunDriver:
         self._has_ended = False
         self._progress: RunProgress | None = None
         self._closing = threading.Event()
-        calls = options.on_clock is not None or host.steps.by_clock
+        calls = options.on_clock is not None or host.steps.has_periodic_checkpoints
         clocks = Clocks(job.workers, options.staleness, options.first_clock, calls)
         epoch, calls_end = host.fleet.last_rollback[0], options.on_end is not None
         self._preparation = preparation

@@ -79,7 +79,7 @@ class StepLog(Protocol):
     """The steps of the driver's loop, after which checkpoints are made. Each clock of a run is a step."""
 
     @property
-    def by_clock(self) -> bool:
+    def has_periodic_checkpoints(self) -> bool:
         """True if checkpoints are made at the end of clocks."""
 
     def begin_run(self, run: RunState) -> None: ...

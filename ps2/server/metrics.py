@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from ps2 import errors
-from ps2.ops.all import SERVERS, TABLE
+from ps2.ops.all import SERVER_OPERATIONS, TABLE
 from ps2.protocol.messages import PLAIN, Operation
 from ps2.rpc.server_status import OK, Counts, OperationStatus, ServerStatus, metrics
 from ps2.server.shard import ShardLock
@@ -148,7 +148,7 @@ class Meter:
         if name in TABLE:
             kinds = TABLE[name].arrays
             sums = _Sums(kinds.index("slots") if "slots" in kinds else None)
-        elif name in SERVERS:
+        elif name in SERVER_OPERATIONS:
             sums = _Sums(None)
         else:
             return None

@@ -222,7 +222,7 @@ class Shard:
             return slots
         if columns.size and (columns.min() < 0 or int(columns.max()) >= self.spec.dim):
             raise OutOfRangeError(f"key {outlier(columns, 0)} is outside [0, {self.spec.dim})")
-        self._ensure_capacity(self.index.missing(absent))
+        self._ensure_capacity(self.index.count_absent(absent))
         old_cells = self.index.cells
         slots = self.index.insert(columns)
         self.layout += self.index.cells is not old_cells

@@ -32,7 +32,7 @@ def running(leaves_nothing):
     with PS2Context.getOrCreate(servers=2) as launcher:
         # Any server answers whoever has its token, so a local fleet will do, once its coordinator has let it go.
         PS2Context._active = None
-        launcher._coordinator.fleet.orders.release()
+        launcher._coordinator.fleet.fleet_control.release()
         yield launcher.servers, str(launcher._coordinator.fleet.launcher._token_file)
 
 

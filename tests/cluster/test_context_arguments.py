@@ -25,7 +25,7 @@ from ps2.errors import ConfigError
         ({"fleet": "host:99999"}, ConfigError, r"fleet: expected HOST:PORT, got 'host:99999'"),
         ({"fleet": 7070}, ConfigError, r"fleet: expected HOST:PORT,HOST:PORT..., got 7070"),
         ({"fleet": [7070]}, ConfigError, r"fleet: expected HOST:PORT,HOST:PORT..., got \[7070\]"),
-        ({"tokenFile": "x"}, ConfigError, r"tokenFile goes with fleet"),
+        ({"tokenFile": "x"}, ConfigError, r"tokenFile needs fleet"),
         ({"memoryLimit": 0}, ConfigError, r"memoryLimit: expected a positive number of bytes, got 0"),
         (
             {"memoryLimit": 2**70},

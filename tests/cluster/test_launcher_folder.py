@@ -27,7 +27,7 @@ def test_server_when_log_folder_is_gone_then_replaced_once_back(temporary, caplo
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         shutil.rmtree(temporary)
         ps._coordinator.fleet.launcher._children[0].kill()
-        until(lambda: "servers [0] are not back yet" in caplog.text, "it could not be started")
+        until(lambda: "servers [0] are not restored yet" in caplog.text, "it could not be started")
         assert f"No such file or directory: '{temporary}/ps2-" in caplog.text
         temporary.mkdir()
         assert np.array_equal(weight.pull(), VALUES)
@@ -44,7 +44,7 @@ def test_server_when_log_cannot_open_then_replaced_once_it_can(temporary, caplog
         log.unlink()
         log.mkdir()
         ps._coordinator.fleet.launcher._children[1].kill()
-        until(lambda: "servers [1] are not back yet" in caplog.text, "it could not be started")
+        until(lambda: "servers [1] are not restored yet" in caplog.text, "it could not be started")
         assert f"server 1 cannot be started: [Errno 21] Is a directory: '{log}'" in caplog.text
         log.rmdir()
         assert np.array_equal(weight.pull(), VALUES)

@@ -35,7 +35,8 @@ def test_server_when_it_dies_unrecoverably_then_calls_say_why():
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         kill(ps, 0)
         with pytest.raises(
-            LostError, match=r"there is no checkpoint to get its shards back from: server 0 .*ended by SIGKILL"
+            LostError,
+            match=r"there is no checkpoint from which its shards could be restored: server 0 .*ended by SIGKILL",
         ):
             weight.pull()
         with pytest.raises(LostError, match="server 0"):
@@ -145,9 +146,7 @@ def test_server_when_copies_are_partial_then_checkpoint_serves(tmp_path, has_che
             assert np.array_equal(weight.pull()[FIRST], VALUES[FIRST])
             assert ps.recoveries[0].source == "checkpoint"
         else:
-            with pytest.raises(
-                LostError, match="the copies of its shards were still being made, and there is no check"
-            ):
+            with pytest.raises(LostError, match="the copies of its shards were incomplete, and there is no check"):
                 weight.pull()
 
 

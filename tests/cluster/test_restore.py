@@ -121,7 +121,7 @@ def test_restore_when_folders_differ_behind_colons_then_two(tmp_path, monkeypatc
 
 def test_checkpoint_when_folder_is_one_process_s_then_refused():
     with pytest.raises(
-        ConfigError, match=r"checkpointDir: expected a place .* share, got memory://c, the memory of one"
+        ConfigError, match=r"checkpointDir: expected a folder .* share, got memory://c, the memory of one"
     ):
         PS2Context.getOrCreate(servers=1, checkpointDir="memory://c")
     with PS2Context.getOrCreate(servers=1) as ps:
@@ -150,7 +150,7 @@ def test_restore_when_the_path_is_a_file_then_it_is_named(tmp_path):
 
 def test_restore_when_rows_were_saved_then_says_what_reads_them(tmp_path):
     folders.write_manifest(str(tmp_path), Manifest(0, None, 1.5e9, 0.0, 0.5, "0.1.0", ()))
-    fails_with(UsageError, tmp_path, "expected a checkpoint of a fleet, .* has rows that DCV.load reads")
+    fails_with(UsageError, tmp_path, "expected a checkpoint of a fleet, got .* for DCV.load")
 
 
 def test_restore_when_a_shard_is_missing_then_it_is_named(copied):

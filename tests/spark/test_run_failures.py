@@ -353,7 +353,7 @@ def test_a_run_when_another_one_is_under_way_then_usage_error(ps, total, rows):
 
 
 def test_a_run_in_a_step_when_tried_then_usage_error(ps, total, rows):
-    with pytest.raises(UsageError, match="a step is under way"), ps.step():
+    with pytest.raises(UsageError, match="a step is in progress"), ps.step():
         ps.run(rows, counting(total), workers=2)
 
 
@@ -362,7 +362,7 @@ def test_a_step_in_a_run_when_tried_then_usage_error(ps, total, rows):
         with ps.step():
             pass
 
-    with pytest.raises(UsageError, match="the clocks of the run"):
+    with pytest.raises(UsageError, match="its clocks are the steps"):
         ps.run(rows, counting(total), workers=2, onClock=on_clock)
 
 

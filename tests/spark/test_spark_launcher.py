@@ -100,7 +100,7 @@ def test_stop_when_servers_are_in_containers_then_none_is_left(ps, weight, until
 
 
 def test_get_or_create_when_no_containers_then_config_error(spark):
-    with pytest.raises(ConfigError, match="hands out no containers"):
+    with pytest.raises(ConfigError, match="starts no containers"):
         PS2Context.getOrCreate(spark, 2, launcher="spark")
 
 

@@ -113,7 +113,7 @@ def test_ports_when_they_are_none_then_config_error(given):
         ({"bindAddress": 7}, "bindAddress: expected a name or an address of a host, got 7"),
         (
             {"advertiseAddress": "0.0.0.0"},
-            "advertiseAddress: expected a host that others reach this one by, got 0.0.0.0",
+            "advertiseAddress: expected a host name or address that other hosts reach, got 0.0.0.0",
         ),
         ({"servers": 2, "ports": "40-44"}, "ports: 6 are needed, for the master, a run and 4 for the servers"),
         ({"fleet": ("h:1",), "ports": "40"}, "ports: 2 are needed, for the master and a run; got 1"),

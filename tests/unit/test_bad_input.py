@@ -142,7 +142,7 @@ def test_vectors_when_dtypes_do_not_fit_then_dtype_error(u, i):
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda z: z.apply("adamm", lr=0.1), NotFoundError, r"no operation 'adamm'; the nearest names: adam, "),
+        (lambda z: z.apply("adamm", lr=0.1), NotFoundError, r"no operation 'adamm'; the most similar names: adam, "),
         (lambda z: z.apply(3), NotFoundError, r"no operation 3; no name is similar; 'ps2 ops' lists all"),
         (lambda z: z.apply("gram"), ConfigError, r"'gram' works on all rows of a matrix: call it by"),
         (lambda z: z.apply("sum"), ShapeError, r"'sum' takes 1 vectors \(u\), got 2"),

@@ -110,7 +110,7 @@ def test_replies_when_a_session_has_them_then_they_are_forgotten(ledger):
 def test_once_when_sender_gave_up_then_stopped_error(ledger):
     ledger.once(of_session(5, settled=5), Counting())
     late = Counting()
-    with pytest.raises(StoppedError, match="call 4 of session/a was answered or given up"):
+    with pytest.raises(StoppedError, match="call 4 of session/a arrived after its sender had received the answer"):
         ledger.once(of_session(4), late)
     assert late.count == 0
 

@@ -25,7 +25,7 @@ def an_entry(rows=4):
 
 def take(entry, count):
     grant = entry.grant(count)
-    entry.hand_out(grant, 0)
+    entry.allocate(grant, 0)
     return grant
 
 
@@ -81,7 +81,7 @@ def test_grant_when_over_maximum_rows_then_limit_error():
 
 
 def test_grant_when_a_call_takes_too_many_then_limit_error():
-    with pytest.raises(LimitError, match="takes at most 10,000,000 rows, got 1,000,000,000"):
+    with pytest.raises(LimitError, match="allocates at most 10,000,000 rows, got 1,000,000,000"):
         an_entry().grant(10**9)
     with pytest.raises(LimitError, match="layout='column'"):
         an_entry(rows=10**9).grant_reserved()
@@ -98,7 +98,7 @@ def test_reserved_when_granted_then_exists_but_is_unused():
 def test_reserved_when_none_is_left_then_no_rows():
     entry = an_entry(rows=2)
     take(entry, 2)
-    entry.hand_out(entry.grant_reserved(), 0)
+    entry.allocate(entry.grant_reserved(), 0)
     assert entry.used == {0, 1}
 
 
@@ -123,7 +123,7 @@ def test_rows_when_taken_and_freed_then_none_is_granted_twice(events):
         assert set(grant.reused) == ever.intersection(grant.rows)
         assert len(set(grant.rows)) == len(grant.rows) == (event or len(grant.rows))
         assert max(grant.rows, default=0) < grant.total
-        entry.hand_out(grant, 0)
+        entry.allocate(grant, 0)
         used.update(grant.rows)
         ever.update(grant.rows)
     assert entry.used == used
@@ -155,18 +155,18 @@ def test_born_when_row_is_reused_then_generation_is_later():
     catalog = Catalog(0)
     entry = catalog.plan(MatrixSpec(10, 4), ["a:1"])
     for count in (1, 2):
-        catalog.hand_out(entry, entry.grant(count))
+        catalog.allocate(entry, entry.grant(count))
     assert entry.generations == {0: 0, 1: 1, 2: 2}
     catalog.retire(entry, [1])
-    catalog.hand_out(entry, entry.grant(1))
+    catalog.allocate(entry, entry.grant(1))
     assert entry.generations == {0: 0, 1: 3, 2: 2}
 
 
 def test_names_when_their_rows_are_freed_then_free_again():
     catalog = Catalog(0)
     entry = catalog.plan(MatrixSpec(10, 4), ["a:1"])
-    catalog.hand_out(entry, entry.grant(1), "weight")
-    catalog.hand_out(entry, entry.grant(1), "bias")
+    catalog.allocate(entry, entry.grant(1), "weight")
+    catalog.allocate(entry, entry.grant(1), "bias")
     catalog.retire(entry, [1])
     assert catalog.names == {"weight": (entry.id, 0)}
     catalog.remove(entry.id)
@@ -176,9 +176,9 @@ def test_names_when_their_rows_are_freed_then_free_again():
 def test_names_when_one_is_taken_then_config_error_names_it():
     catalog = Catalog(0)
     entry = catalog.plan(MatrixSpec(10, 4), ["a:1"])
-    catalog.hand_out(entry, entry.grant(1), "weight")
+    catalog.allocate(entry, entry.grant(1), "weight")
     with pytest.raises(ConfigError, match="name 'weight' belongs to row 0 of matrix 1 already"):
-        catalog.hand_out(entry, entry.grant(1), "weight")
+        catalog.allocate(entry, entry.grant(1), "weight")
     assert entry.used == {0}
 
 
@@ -221,7 +221,7 @@ def test_new_matrix_when_one_server_refuses_then_all_are_freed():
 def test_new_matrix_when_server_is_lost_then_error_names_it():
     servers = ServerRefuses()
     master = a_master(servers)
-    master.registry.ended(1, "ended by SIGKILL")
+    master.registry.mark_ended(1, "ended by SIGKILL")
     with pytest.raises(UnavailableError, match=r"server 1 \(server1:1\): ended by SIGKILL"):
         master.new_matrix(MatrixSpec(10, 1))
     assert servers.calls == []
@@ -288,8 +288,8 @@ def test_free_matrix_when_server_is_gone_then_others_are_told():
 def test_matrix_when_a_server_of_it_is_lost_then_it_says_why():
     master = a_master(ServerRefuses(), count=3)
     entry = master.new_matrix(MatrixSpec(2, 1))
-    master.registry.ended(1, "exit code 1")
-    master.registry.ended(2, "holds nothing of it")
+    master.registry.mark_ended(1, "exit code 1")
+    master.registry.mark_ended(2, "holds nothing of it")
     assert master.matrix(entry.id).lost == ("server 1 (server1:1): exit code 1",)
 
 
@@ -305,7 +305,7 @@ def test_master_when_server_hangs_in_call_then_still_answers():
 
     def ask():
         master.registry.heartbeat(1, "id1", 0)
-        master.registry.tick()
+        master.registry.declare_lost()
         master.matrix(entry.id)
         answered.set()
 
@@ -438,9 +438,9 @@ def test_drop_rows_when_resent_late_then_next_handle_keeps_row(master, entry):
 
 
 def test_drop_rows_when_it_failed_then_asking_again_does_it(master, entry, monkeypatch):
-    monkeypatch.setattr("ps2.coordinator.master.CHANGING_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("ps2.coordinator.master.CHANGE_TIMEOUT_S", 0.01)
     master.take_rows(entry.id, 1, caller=of_driver(0))
-    with master.unchanging(), pytest.raises(RecoveringError):
+    with master.block_changes(), pytest.raises(RecoveringError):
         master.drop_rows(entry.id, [1], "session/a", of_driver(1).id)
     master.drop_rows(entry.id, [1], "session/a", of_driver(1).id)
     assert entry.used == {0}
@@ -510,4 +510,4 @@ def test_calls_when_many_stages_ask_for_rows_then_last_are_kept(master, entry):
             (row,) = master.take_rows(entry.id, 1, caller=caller)
             master.drop_rows(entry.id, [row], caller.holder)
         master.end_stages("app", stage + 1, [])
-    assert (len(master._calls), len(master._deferred), entry.used, set(entry.row_holders)) == (0, 0, {0}, set())
+    assert (len(master._calls), len(master._deferred_frees), entry.used, set(entry.row_holders)) == (0, 0, {0}, set())

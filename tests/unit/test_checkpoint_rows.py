@@ -81,11 +81,11 @@ def test_take_when_rows_were_freed_and_taken_then_keeps_used(fleet, checkpoints)
 
 def test_take_rows_when_checkpoint_is_copying_then_refused(fleet, checkpoints, monkeypatch):
     """Else its rows would be in use, and in no file."""
-    monkeypatch.setattr(masters, "CHANGING_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(masters, "CHANGE_TIMEOUT_S", 0.01)
     matrix, refused = fleet.master.new_matrix(SPEC).id, []
 
     def take():
-        with pytest.raises(RecoveringError, match="no matrix can change while a server is brought back"):
+        with pytest.raises(RecoveringError, match="no matrix can change while a server is restored"):
             fleet.master.take_rows(matrix, 1)
         refused.append(True)
 

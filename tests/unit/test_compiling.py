@@ -193,7 +193,7 @@ def wait_for_line(capsys):
 
 
 def test_notice_when_compiling_takes_long_then_is_on_stderr_once(capsys):
-    notice, event = CompilingNotice(patience_s=0.01), compiling(kernels.gather)
+    notice, event = CompilingNotice(notice_after_s=0.01), compiling(kernels.gather)
     notice.on_start(event)
     assert wait_for_line(capsys).startswith("ps2: compiling kernels, once for this machine")
     notice.on_end(event)
@@ -203,14 +203,14 @@ def test_notice_when_compiling_takes_long_then_is_on_stderr_once(capsys):
 
 
 def test_notice_when_compiled_soon_then_nothing_is_said(capsys):
-    notice, event = CompilingNotice(patience_s=60), compiling(kernels.gather)
+    notice, event = CompilingNotice(notice_after_s=60), compiling(kernels.gather)
     notice.on_start(event)
     notice.on_end(event)
     assert capsys.readouterr() == ("", "")
 
 
 def test_notice_when_users_function_compiles_then_is_silent(capsys):
-    CompilingNotice(patience_s=0).on_start(compiling(njit(lambda x: x)))
+    CompilingNotice(notice_after_s=0).on_start(compiling(njit(lambda x: x)))
     assert capsys.readouterr() == ("", "")
 
 

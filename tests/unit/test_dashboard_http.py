@@ -209,7 +209,7 @@ def test_page_when_port_is_taken_then_takes_the_next_free_one():
         served = Served(range(port, port + 1))
         try:
             assert served.page.port != port
-            assert f"(port {port} is taken)" in served.page.description
+            assert f"(port {port} is in use)" in served.page.description
         finally:
             served.page.stop()
 

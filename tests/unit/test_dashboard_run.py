@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ps2.dashboard.run_view import MAX_BARS, MAX_SHOWN, RunWatcher
-from ps2.dashboard.series import MAX_POINTS, ClockMeans, thinned
+from ps2.dashboard.series import MAX_POINTS, ClockMeans, downsample
 from ps2.dashboard.snapshot import to_json
 from ps2.rpc.run_control import ClockTimes, Logged
 from ps2.run.clocks import Clocks
@@ -155,14 +155,14 @@ def test_means_when_run_rolls_back_then_later_clocks_go():
     means.add(np.arange(10, 14), np.ones(4))
     means.roll_back(12)
     means.add(np.array([12]), np.array([5.0]))
-    assert means.thinned("loss").values == (1.0, 1.0, 5.0)
-    assert means.thinned("loss").at == (10, 11, 12)
+    assert means.to_series("loss").values == (1.0, 1.0, 5.0)
+    assert means.to_series("loss").at == (10, 11, 12)
 
 
 def test_series_when_it_is_long_then_extremes_stay():
     values = np.zeros(100_000)
     values[54_321], values[9] = 7.0, np.nan
-    series = thinned("loss", np.arange(100_000), values)
+    series = downsample("loss", np.arange(100_000), values)
     assert len(series.at) <= MAX_POINTS
     assert max(series.values) == 7.0
     assert (series.at[0], series.at[-1]) == (0, 99_999)

@@ -168,7 +168,7 @@ def test_add_factors_when_features_lie_anyhow_then_all_are_added(slots):
 @pytest.mark.parametrize(
     ("slots", "counts", "samples", "x", "b", "error", "said"),
     [
-        ([6], [1], [0], 1, (1, 3), OutOfRangeError, "slot 6: 3 columns from it on are not inside"),
+        ([6], [1], [0], 1, (1, 3), OutOfRangeError, "slot 6: the 3 columns from this slot on are not inside"),
         ([0], [1], [2], 1, (2, 3), OutOfRangeError, r"sample 2 \(at position 0\) is outside \[0, 2\)"),
         ([0], [1, 1], [0], 1, (1, 3), ShapeError, "counts: expected 1 elements, got 2"),
         ([0], [0], [0], 1, (1, 3), ShapeError, "samples: expected 0 elements, got 1"),

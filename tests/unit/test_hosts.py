@@ -60,21 +60,21 @@ def test_report_when_replaced_container_returns_then_it_goes(hosts):
 
 def test_report_when_version_differs_then_refused_naming_both(hosts):
     refused = hosts.report(replace(FIRST, version="0.9")).refused
-    assert refused == "container c_7 on node1 has ps2 0.9, and this process 1.0"
+    assert refused == "container c_7 on node1 has ps2 0.9; expected 1.0, as in the driver"
     assert hosts.ended() == {0: refused}
 
 
 def test_report_when_there_is_no_such_server_then_protocol_error(hosts):
-    with pytest.raises(ProtocolError, match="no server 3"):
+    with pytest.raises(ProtocolError, match="server 3: this fleet has 1 servers"):
         hosts.report(replace(FIRST, index=3))
 
 
 def test_leave_when_hosts_report_then_all_have_left(hosts):
     hosts.report(FIRST)
     hosts.leave()
-    assert not hosts.have_left()
+    assert not hosts.are_released()
     assert hosts.report(FIRST).leave
-    assert hosts.have_left()
+    assert hosts.are_released()
 
 
 def test_absent_when_a_container_takes_the_order_then_none_is():

@@ -27,7 +27,7 @@ def int64(values):
 def test_index_when_keys_are_inserted_then_agrees_with_a_dict(inserted, probes):
     index, model = KeyIndex(), {}
     for batch in inserted:
-        assert index.missing(int64(batch)) == len(set(batch) - set(model))
+        assert index.count_absent(int64(batch)) == len(set(batch) - set(model))
         expected = [model.setdefault(key, len(model)) for key in batch]
         assert index.insert(int64(batch)).tolist() == expected
     assert len(index) == len(model)
@@ -76,7 +76,7 @@ def test_lookup_when_a_key_is_negative_then_is_absent():
 
 def test_missing_when_keys_are_absent_then_adds_none():
     index = KeyIndex()
-    assert (index.missing(int64([3, 1, 3])), len(index)) == (2, 0)
+    assert (index.count_absent(int64([3, 1, 3])), len(index)) == (2, 0)
 
 
 @pytest.mark.parametrize("added", [0, 7, 8, 9, 1000, 65_536])

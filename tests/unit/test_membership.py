@@ -21,14 +21,14 @@ def watch(membership, begin_s, end_s):
     """Look once a second, as the coordinator does more often; return who was declared lost."""
     lost = []
     for now_s in range(begin_s, end_s + 1):
-        membership.silent(now_s)
-        lost += membership.tick(now_s)
+        membership.find_silent(now_s)
+        lost += membership.declare_lost(now_s)
     return lost
 
 
 def test_tick_when_silence_is_within_limit_then_none_is_lost(membership):
     assert watch(membership, 0, 10) == []
-    assert membership.lost() == {}
+    assert membership.lost_by_address() == {}
 
 
 def test_tick_when_silent_too_long_then_lost_names_server(membership):
@@ -36,7 +36,7 @@ def test_tick_when_silent_too_long_then_lost_names_server(membership):
     membership.heartbeat(1, "id1", 5)
     assert watch(membership, 6, 11) == [0]
     assert watch(membership, 12, 12) == []
-    assert membership.lost() == {"a:1": "server 0 (a:1): no sign of life for 11 s"}
+    assert membership.lost_by_address() == {"a:1": "server 0 (a:1): no sign of life for 11 s"}
 
 
 def test_tick_when_lost_before_then_it_is_not_told_again(membership):
@@ -47,12 +47,12 @@ def test_tick_when_lost_before_then_it_is_not_told_again(membership):
 def test_heartbeat_when_the_server_was_silent_then_it_is_back(membership):
     watch(membership, 0, 11)
     membership.heartbeat(0, "id0", 12)
-    assert list(membership.lost()) == ["b:2"]
+    assert list(membership.lost_by_address()) == ["b:2"]
 
 
 def test_heartbeat_when_the_process_has_ended_then_not_found(membership):
     """A sign of life that was on its way when the process died must not bring it back."""
-    membership.ended(0, "exit code 1")
+    membership.mark_ended(0, "exit code 1")
     with pytest.raises(NotFoundError, match="id0 is not server 0"):
         membership.heartbeat(0, "id0", 1)
 
@@ -70,53 +70,53 @@ def test_heartbeat_when_another_process_took_over_then_not_found(membership):
 
 
 def test_ended_when_told_then_lost_gives_the_reason(membership):
-    membership.ended(1, "ended by SIGKILL")
-    assert membership.lost() == {"b:2": "server 1 (b:2): ended by SIGKILL"}
+    membership.mark_ended(1, "ended by SIGKILL")
+    assert membership.lost_by_address() == {"b:2": "server 1 (b:2): ended by SIGKILL"}
 
 
 def test_ended_when_silent_before_then_the_end_is_the_reason(membership):
     watch(membership, 0, 11)
-    membership.ended(0, "ended by SIGKILL")
-    assert membership.lost()["a:1"].endswith("ended by SIGKILL")
+    membership.mark_ended(0, "ended by SIGKILL")
+    assert membership.lost_by_address()["a:1"].endswith("ended by SIGKILL")
 
 
 def test_ended_when_told_twice_then_the_first_reason_stays(membership):
-    membership.ended(0, "first")
-    membership.ended(0, "second")
-    assert membership.lost()["a:1"].endswith("first")
+    membership.mark_ended(0, "first")
+    membership.mark_ended(0, "second")
+    assert membership.lost_by_address()["a:1"].endswith("first")
 
 
 def test_ended_when_server_never_registered_then_nothing_happens(membership):
-    membership.ended(7, "exit code 1")
-    assert membership.lost() == {}
+    membership.mark_ended(7, "exit code 1")
+    assert membership.lost_by_address() == {}
 
 
 def test_tick_when_a_server_has_ended_then_the_reason_stays(membership):
-    membership.ended(0, "exit code 1")
+    membership.mark_ended(0, "exit code 1")
     assert watch(membership, 0, 12) == [1]
-    assert membership.lost()["a:1"].endswith("exit code 1")
+    assert membership.lost_by_address()["a:1"].endswith("exit code 1")
 
 
 def test_register_when_lost_server_is_replaced_then_none_is_lost(membership):
-    membership.ended(0, "exit code 1")
+    membership.mark_ended(0, "exit code 1")
     membership.register(0, "new", "c:3", 5)
-    assert membership.lost() == {}
+    assert membership.lost_by_address() == {}
 
 
 def test_silent_when_half_of_limit_passed_then_are_to_be_asked(membership):
     watch(membership, 0, 4)
-    assert membership.silent(5) == []
+    assert membership.find_silent(5) == []
     membership.heartbeat(1, "id1", 5)
-    assert membership.silent(6) == [0]
+    assert membership.find_silent(6) == [0]
 
 
 def test_tick_when_silent_server_was_not_asked_then_is_not_lost(membership):
     watch(membership, 0, 4)
     for now_s in range(5, 12):
         membership.heartbeat(1, "id1", now_s)
-    assert membership.tick(11) == []
-    assert membership.silent(11) == [0]
-    assert membership.tick(12) == [0]
+    assert membership.declare_lost(11) == []
+    assert membership.find_silent(11) == [0]
+    assert membership.declare_lost(12) == [0]
 
 
 @pytest.mark.parametrize("gap_s", [9, 20, 3600])
@@ -124,16 +124,16 @@ def test_tick_when_the_caller_stood_still_then_nobody_is_lost(membership, gap_s)
     watch(membership, 0, 3)
     assert watch(membership, 3 + gap_s, 4 + gap_s) == []
     membership.heartbeat(0, "id0", 4 + gap_s)
-    assert membership.lost() == {}
+    assert membership.lost_by_address() == {}
 
 
 def test_tick_when_caller_stalled_while_asking_then_asks_again(membership):
     watch(membership, 0, 9)
-    assert membership.silent(9) == [0, 1]
-    assert membership.tick(1000) == []
-    assert membership.silent(1000) == [0, 1]
+    assert membership.find_silent(9) == [0, 1]
+    assert membership.declare_lost(1000) == []
+    assert membership.find_silent(1000) == [0, 1]
     membership.heartbeat(1, "id1", 1000)
-    assert membership.tick(1001) == [0]
+    assert membership.declare_lost(1001) == [0]
 
 
 def test_tick_when_sign_of_life_ends_gap_then_others_survive(membership):

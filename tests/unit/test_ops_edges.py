@@ -217,7 +217,7 @@ def test_rows_pair_update_when_scratch_is_small_then_by_columns(monkeypatch):
 def test_pair_changes_when_added_then_are_the_pair_update(dtype):
     rng = np.random.default_rng(0)
     m, c = rng.normal(size=(4, 9)).astype(dtype), rng.normal(size=7)
-    distinct, at_a, at_b = matrix.number_pairs(ints(3, 0, 3, 3, 1, 0, 1), ints(0, 3, 0, 1, 1, 1, 3))
+    distinct, at_a, at_b = matrix.index_pairs(ints(3, 0, 3, 3, 1, 0, 1), ints(0, 3, 0, 1, 1, 1, 3))
     old = m[distinct]
     expected = m.copy()
     matrix.rows_pair_update(expected, distinct[at_a], distinct[at_b], c)
@@ -231,7 +231,7 @@ def test_pair_changes_when_added_then_are_the_pair_update(dtype):
 @pytest.mark.parametrize("rows", [[], [0], [7, 7, 7], [5, 2**31, 5, 0, 2**31, 3], list(range(1000)) * 2])
 def test_number_pairs_when_rows_repeat_then_each_has_one_number(rows):
     a, b = ints(*rows), ints(*reversed(rows))
-    distinct, at_a, at_b = matrix.number_pairs(a, b)
+    distinct, at_a, at_b = matrix.index_pairs(a, b)
     assert sorted(distinct) == sorted(set(rows))
     np.testing.assert_array_equal(distinct[at_a], a)
     np.testing.assert_array_equal(distinct[at_b], b)

@@ -135,7 +135,7 @@ def test_check_when_a_scalar_has_no_range_then_takes_nan():
 
 def test_lookup_when_the_name_is_unknown_then_names_the_known():
     with pytest.raises(
-        NotFoundError, match=r"^there is no operation 'adma'; the nearest names: adam, [^;]*; 'ps2 ops' lists all$"
+        NotFoundError, match=r"^there is no operation 'adma'; the most similar names: adam, [^;]*; 'ps2 ops' lists all$"
     ):
         lookup("adma")
 
@@ -201,7 +201,7 @@ STEP = {"optimizer": Optimizer(), "writes": ("weight",)}
         (untyped, {}, "'untyped': low: expected bool, int or float, .*, got no annotation"),
         (good, {"writes": ("v",)}, r"'good': writes: expected names of its vectors or matrices \(u\), got 'v'"),
         (number, {"reduce": "maximum"}, "'number': reduce: expected one of sum, max, .*, got 'maximum'"),
-        (number, {}, "'number': reduce: expected one of .*, as the function returns a number, got None"),
+        (number, {}, "'number': reduce: expected one of .*, because the function returns a number, got None"),
         (stateful, STEP, "'stateful': writes: expected weight and its state, of which mean is missing"),
         (foreign, STEP, "'foreign': decay: expected a default, got none: estimators pass lr, l1, l2, step and lazy"),
     ],

@@ -78,7 +78,7 @@ def test_ops_when_called_after_warm_then_compile_nothing():
     elementwise.axpy(row, row, alpha=2)
     matrix.rows_scatter_add(block, slots[:1], slots, values)
     matrix.rows_pair_update(block, slots, slots, np.ones(3))
-    matrix.pair_changes(block, *matrix.number_pairs(slots, slots)[1:], np.ones(3))
+    matrix.pair_changes(block, *matrix.index_pairs(slots, slots)[1:], np.ones(3))
     optimizers.adam(*block, lr=0.1, step=1)
     optimizers.adam(*block, lr=0.1, step=1, l1=1)
     matrix.gram(block, slots, slots[:1])

@@ -11,7 +11,7 @@ import pytest
 from ps2 import DCV, EmbeddingTable, PS2Context
 from ps2.config import WireConfig
 from ps2.coordinator.conf import NAMES, PS2Conf, with_overrides
-from ps2.coordinator.settings import addresses, variable_of
+from ps2.coordinator.settings import addresses, variable_name
 from ps2.errors import ConfigError
 from ps2.serving import Scorer
 
@@ -22,8 +22,8 @@ from ps2.serving import Scorer
         ({"recover": "all"}, "recover: expected 'auto', 'shard' or 'consistent', got 'all'"),
         ({"replicas": 2}, "replicas: expected 0 or 1, got 2"),
         ({"replicas": True}, "replicas: expected 0 or 1, got True"),
-        ({"replicas": 1, "servers": 1}, "replicas=1 needs two servers at least, got 1"),
-        ({"replicas": 1, "fleet": ("h:1",)}, "replicas=1 needs two servers at least, got 1"),
+        ({"replicas": 1, "servers": 1}, "replicas=1 needs at least two servers, got 1"),
+        ({"replicas": 1, "fleet": ("h:1",)}, "replicas=1 needs at least two servers, got 1"),
         ({"checkpointEveryS": 30.0}, "checkpointEveryS and checkpointEverySteps need a checkpointDir"),
         ({"checkpointEverySteps": 3}, "checkpointEveryS and checkpointEverySteps need a checkpointDir"),
         ({"checkpointDir": "d", "checkpointEverySteps": 0}, "checkpointEverySteps: expected at least 1, got 0"),
@@ -39,7 +39,7 @@ from ps2.serving import Scorer
         ({"startTimeoutS": 0}, "startTimeoutS: expected a positive number of seconds, got 0"),
         ({"launcher": "yarn"}, "launcher: expected one of 'attach', 'local', 'spark', got 'yarn'"),
         ({"launcher": "spark", "fleet": ("h:1",)}, "launcher='spark' starts servers, and fleet attaches to running"),
-        ({"sparkConf": {"spark.x": "1"}}, "sparkConf goes with launcher='spark'"),
+        ({"sparkConf": {"spark.x": "1"}}, "sparkConf needs launcher='spark'"),
         (
             {"launcher": "spark", "sparkConf": "spark.x=1"},
             "sparkConf: expected a dict of Spark's settings, got 'spark.x=1'",
@@ -114,7 +114,7 @@ def test_load_when_file_variable_keyword_differ_then_last_wins(tmp_path, variabl
 @pytest.mark.parametrize("name", NAMES)
 def test_load_when_a_variable_is_empty_then_it_says_nothing(name, variables):
     for text in ("", " \r\n"):
-        variables(**{variable_of(name): text})
+        variables(**{variable_name(name): text})
         assert PS2Conf.load() == PS2Conf()
 
 
@@ -167,8 +167,8 @@ def test_wire_when_variables_turn_nothing_off_then_both_are_on(variables, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("heartBeatS: 1", "no setting is called 'heartBeatS'; did you mean heartbeatS?"),
-        ("- 1", "expected names with their values, got '- 1'"),
+        ("heartBeatS: 1", "no setting is named 'heartBeatS'; did you mean heartbeatS?"),
+        ("- 1", "expected a mapping of names to values, got '- 1'"),
         ("keep: [", "expected YAML, got 'keep: ['"),
         ("keep: many", "keep: expected an integer, got 'many'"),
     ],
@@ -202,7 +202,7 @@ def test_with_overrides_when_keywords_are_given_then_they_win():
     ("name", "message"),
     [
         ("heartbeatS", "heartbeatS is a setting of PS2Conf: give conf=PS2Conf(heartbeatS=1)"),
-        ("heartbeats", "no setting is called 'heartbeats'; did you mean heartbeatS?"),
+        ("heartbeats", "no setting is named 'heartbeats'; did you mean heartbeatS?"),
     ],
 )
 def test_with_overrides_when_keyword_is_foreign_then_says_where(name, message):
@@ -233,7 +233,7 @@ def test_call_when_keyword_is_misspelt_then_error_has_nearest(call, name, near):
 
 @pytest.mark.parametrize(("name", "near"), [("sever", "servers"), ("driver_host", "driverHost"), ("Spark", "spark")])
 def test_context_when_keyword_is_misspelt_then_error_has_nearest(name, near):
-    with pytest.raises(ConfigError, match=rf"getOrCreate: no setting is called '{name}'; did you mean {near}\?"):
+    with pytest.raises(ConfigError, match=rf"getOrCreate: no setting is named '{name}'; did you mean {near}\?"):
         PS2Context.getOrCreate(**{name: 1})
 
 

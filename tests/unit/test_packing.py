@@ -73,7 +73,7 @@ def test_pack_when_given_one_key_then_has_no_deltas():
 
 
 def test_pack_when_given_no_key_then_raises():
-    with pytest.raises(ShapeError, match="at least 1"):
+    with pytest.raises(ShapeError, match="expected at least one key"):
         packing.pack_keys(ints())
 
 

@@ -118,10 +118,10 @@ def test_releases_when_refused_again_then_ask_each_server_once(refusing, session
 
 
 def test_stage_rows_when_changes_are_paused_then_are_taken_later(refusing, session, shards, monkeypatch):
-    monkeypatch.setattr("ps2.coordinator.master.CHANGING_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("ps2.coordinator.master.CHANGE_TIMEOUT_S", 0.0)
     master, weight = refusing.master, DCV.dense(10)
-    master._deferred.add("app", 1, _late_row(master, weight))
-    with master.unchanging():
+    master._deferred_frees.add("app", 1, _late_row(master, weight))
+    with master.block_changes():
         master.end_stages("app", 2, [])
         master.catch_up()
         assert len(shards()) == 2

@@ -394,7 +394,7 @@ def test_load_when_a_server_is_lost_for_good_then_lost_error(folder, kind):
         make(kind).save(str(folder))
 
     def lost(address, matrix):
-        fleet.master.registry.ended(fleet.addresses.index(address), "ended by SIGKILL")
+        fleet.master.registry.mark_ended(fleet.addresses.index(address), "ended by SIGKILL")
         raise UnavailableError(f"{address}: connection reset")
 
     with over(Disturbed(fleet, "Fill", lost)), pytest.raises(LostError, match="ended by SIGKILL"):

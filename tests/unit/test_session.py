@@ -183,7 +183,7 @@ def test_row_when_its_drop_is_repeated_then_next_owner_keeps_it(fleet, target):
     (row,) = over.take_rows(target.matrix, 1)
     over.drop(target.matrix, [row], over.holder)
     assert over.take_rows(target.matrix, 1) == [row]
-    with pytest.raises(StoppedError, match="answered or given up"):
+    with pytest.raises(StoppedError, match="received the answer or given up"):
         network.again("Master/FreeRows")
     assert fleet.master.matrix(target.matrix).entry.used == {0, row}
 
@@ -239,7 +239,7 @@ def test_batch_when_matrices_exceed_cache_then_asks_master(fleet, monkeypatch):
 
 
 def test_request_when_master_says_lost_then_names_server_at_once(fleet, target):
-    fleet.master.registry.ended(1, "ended by SIGKILL")
+    fleet.master.registry.mark_ended(1, "ended by SIGKILL")
     over = session_over(FailsBeforeSending(fleet, times=-1, address=fleet.addresses[1]), RetryConfig(total_s=60))
     started_s = time.monotonic()
     with pytest.raises(UnavailableError, match=r"server 1 \(server1:1\): ended by SIGKILL.*connection refused"):
@@ -394,7 +394,7 @@ def test_take_rows_when_master_is_gone_then_fails_after_retries(fleet, target):
 
 
 def test_new_matrix_when_server_is_lost_then_fails_at_once(fleet):
-    fleet.master.registry.ended(1, "ended by SIGKILL")
+    fleet.master.registry.mark_ended(1, "ended by SIGKILL")
     started_s = time.monotonic()
     with pytest.raises(LostError, match="ended by SIGKILL"):
         session_over(fleet, RetryConfig(total_s=60)).new_matrix(SPEC)

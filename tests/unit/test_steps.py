@@ -19,6 +19,6 @@ def test_checkpoint_when_step_is_no_number_then_is_refused_early(tmp_path, step)
     fleet = FleetInProcess(1)
     checkpoints = Checkpoints(fleet.master, ServerControl(fleet), str(tmp_path), 3)
     steps = Steps(checkpoints, None, fleet.master, ServerControl(fleet), PS2Conf(), ActiveRun(), RecoveryLog())
-    with pytest.raises(ConfigError, match=f"checkpoint: step: expected a number that is not negative, got {step!r}"):
+    with pytest.raises(ConfigError, match=f"checkpoint: step: expected an integer >= 0, got {step!r}"):
         steps.checkpoint(None, step)
     assert list(tmp_path.iterdir()) == []

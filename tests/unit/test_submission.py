@@ -40,7 +40,7 @@ def test_beside_when_conf_says_otherwise_then_it_counts():
 
 @pytest.mark.parametrize("master", ["local", "local[2,4]", "local[*]"])
 def test_beside_when_spark_has_no_containers_then_names_master(master):
-    with pytest.raises(ConfigError, match="hands out no containers") as error:
+    with pytest.raises(ConfigError, match="starts no containers") as error:
         submission_for({"spark.master": master}, {}, None)
     assert master in str(error.value)
 

@@ -11,7 +11,18 @@ from typing import Any
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from ps2.ops.simd import FLOAT_BYTES, LANES, VECTOR, cgutils, multiply_add, place_of, row_of, spread, sum_of, types
+from ps2.ops.simd import (
+    FLOAT_BYTES,
+    LANES,
+    VECTOR,
+    broadcast,
+    cgutils,
+    multiply_add,
+    row_pointer,
+    sum_lanes,
+    types,
+    vector_pointer,
+)
 
 # The numbers of inputs and outputs that are updated at once: two inputs, a target and the usual five negatives.
 INPUTS, OUTPUTS = 2, 6
@@ -29,20 +40,20 @@ def _update(_: Any, table: Any, first: Any, second: Any, old: Any, changes: Any,
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds = signature.args
-        inputs = [row_of(context, builder, kinds[0], arguments[0], arguments[index]) for index in (1, 2)]
+        inputs = [row_pointer(context, builder, kinds[0], arguments[0], arguments[index]) for index in (1, 2)]
         count = arguments[5]
         indices = [ir.Constant(count.type, j) for j in range(OUTPUTS)]
-        outputs = [row_of(context, builder, kinds[3], arguments[3], j) for j in indices]
-        changed = [row_of(context, builder, kinds[4], arguments[4], j) for j in indices]
-        factors = [spread(builder, factor) for factor in cgutils.unpack_tuple(builder, arguments[6], INPUTS * OUTPUTS)]
+        outputs = [row_pointer(context, builder, kinds[3], arguments[3], j) for j in indices]
+        changed = [row_pointer(context, builder, kinds[4], arguments[4], j) for j in indices]
+        factors = [broadcast(builder, factor) for factor in cgutils.unpack_tuple(builder, arguments[6], INPUTS * OUTPUTS)]
         zero, step = ir.Constant(count.type, 0), ir.Constant(count.type, LANES)
         with cgutils.for_range_slice(builder, zero, count, step) as (offset, _):
-            addresses = [place_of(builder, row, offset) for row in inputs]
+            addresses = [vector_pointer(builder, row, offset) for row in inputs]
             before = [builder.load(address, align=FLOAT_BYTES) for address in addresses]
             after = list(before)
             for j in range(OUTPUTS):
-                output = builder.load(place_of(builder, outputs[j], offset), align=FLOAT_BYTES)
-                target = place_of(builder, changed[j], offset)
+                output = builder.load(vector_pointer(builder, outputs[j], offset), align=FLOAT_BYTES)
+                target = vector_pointer(builder, changed[j], offset)
                 change = builder.load(target, align=FLOAT_BYTES)
                 for i in range(INPUTS):
                     factor = factors[i * OUTPUTS + j]
@@ -63,22 +74,24 @@ def _multiply(_: Any, table: Any, first: Any, second: Any, old: Any, end: Any) -
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds = signature.args
-        inputs = [row_of(context, builder, kinds[0], arguments[0], arguments[index]) for index in (1, 2)]
+        inputs = [row_pointer(context, builder, kinds[0], arguments[0], arguments[index]) for index in (1, 2)]
         count = arguments[4]
-        outputs = [row_of(context, builder, kinds[3], arguments[3], ir.Constant(count.type, j)) for j in range(OUTPUTS)]
+        outputs = [
+            row_pointer(context, builder, kinds[3], arguments[3], ir.Constant(count.type, j)) for j in range(OUTPUTS)
+        ]
         empty = ir.Constant(VECTOR, [0.0] * LANES)
         sums = [cgutils.alloca_once_value(builder, empty) for _ in range(INPUTS * OUTPUTS)]
         for total in sums:
             builder.store(empty, total)
         zero, step = ir.Constant(count.type, 0), ir.Constant(count.type, LANES)
         with cgutils.for_range_slice(builder, zero, count, step) as (offset, _):
-            values = [builder.load(place_of(builder, row, offset), align=FLOAT_BYTES) for row in inputs]
+            values = [builder.load(vector_pointer(builder, row, offset), align=FLOAT_BYTES) for row in inputs]
             for j in range(OUTPUTS):
-                output = builder.load(place_of(builder, outputs[j], offset), align=FLOAT_BYTES)
+                output = builder.load(vector_pointer(builder, outputs[j], offset), align=FLOAT_BYTES)
                 for i in range(INPUTS):
                     target = sums[i * OUTPUTS + j]
                     builder.store(multiply_add(builder, values[i], output, builder.load(target)), target)
-        return context.make_tuple(builder, returned, [sum_of(builder, builder.load(total)) for total in sums])
+        return context.make_tuple(builder, returned, [sum_lanes(builder, builder.load(total)) for total in sums])
 
     return returned(table, types.intp, types.intp, old, types.intp), generate
 

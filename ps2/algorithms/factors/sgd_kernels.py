@@ -119,11 +119,13 @@ class _RowPair:
 
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
         self._builder = builder
-        self._rows = [simd.row_of(context, builder, signature.args[i], arguments[i], arguments[i + 1]) for i in (0, 2)]
+        self._rows = [
+            simd.row_pointer(context, builder, signature.args[i], arguments[i], arguments[i + 1]) for i in (0, 2)
+        ]
 
     def load(self, which: int, index: Any) -> tuple[Any, Any]:
         """Return the address of eight float32s of row ``which`` (0 or 1) from ``index`` on, and their values."""
-        address = simd.place_of(self._builder, self._rows[which], index)
+        address = simd.vector_pointer(self._builder, self._rows[which], index)
         return address, self._builder.load(address, align=FLOAT_BYTES)
 
 
@@ -138,7 +140,7 @@ def _dot(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, end: Any) -> Any:
         with cgutils.for_range_slice(builder, begin, count, step) as (index, _):
             a, b = rows.load(0, index)[1], rows.load(1, index)[1]
             builder.store(simd.multiply_add(builder, a, b, builder.load(sums)), sums)
-        return simd.sum_of(builder, builder.load(sums))
+        return simd.sum_lanes(builder, builder.load(sums))
 
     return types.float32(p, types.intp, q, types.intp, types.intp), generate
 
@@ -154,7 +156,7 @@ def _step(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, begin: Any, end: Any, 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         rows = _RowPair(context, builder, signature, arguments)
         factor_values = cgutils.unpack_tuple(builder, arguments[6], 4)
-        slope, shrink, *steps = (simd.spread(builder, value) for value in factor_values)
+        slope, shrink, *steps = (simd.broadcast(builder, value) for value in factor_values)
         minus = builder.fneg(shrink)
         zero = ir.Constant(VECTOR, [0.0] * LANES)
         sums = [cgutils.alloca_once_value(builder, zero) for _ in range(2)]
@@ -167,7 +169,7 @@ def _step(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, begin: Any, end: Any, 
                 builder.store(simd.multiply_add(builder, gradient, gradient, builder.load(sums[which])), sums[which])
                 changed = simd.multiply_add(builder, steps[which], gradient, values[which])
                 builder.store(changed, addresses[which], align=FLOAT_BYTES)
-        return context.make_tuple(builder, returned, [simd.sum_of(builder, builder.load(total)) for total in sums])
+        return context.make_tuple(builder, returned, [simd.sum_lanes(builder, builder.load(total)) for total in sums])
 
     signature = returned(p, types.intp, q, types.intp, types.intp, types.intp, types.UniTuple(types.float32, 4))
     return signature, generate

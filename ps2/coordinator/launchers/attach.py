@@ -1,4 +1,4 @@
-"""Servers that another program runs: a service manager, a StatefulSet, ``ps2 launch``."""
+"""Servers that another program has started, such as a service manager, a StatefulSet or ``ps2 launch``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from ps2.transport.concurrent_calls import call_concurrently
 
 log = logging.getLogger(__name__)
 
+# Time limit of a call that checks whether a server runs.
 HELLO_TIMEOUT_S = 1.0
 
 
 class AttachLauncher(Launcher):
-    """Connects to each server at a known address; starts and ends nothing."""
+    """Connects to each server at a known address; starts and ends no process."""
 
     replaces = False
 
@@ -27,6 +28,7 @@ class AttachLauncher(Launcher):
         register: Callable[[int, str, str], None],
         coordinator: str = "",
     ) -> None:
+        """``register`` gets (index, server id, address) of each server; ``coordinator``: the fleet's id."""
         self._addresses = list(addresses)
         self._server = server
         self._register = register
@@ -47,7 +49,7 @@ class AttachLauncher(Launcher):
         try:
             info = self._server.hello(address)
             if info.coordinator == self._coordinator != "":
-                # An earlier recovery of this server failed after the server had got some of its shards.
+                # An earlier recovery of this server failed after it had loaded some of its shards: remove them.
                 self._server.activate(address, Activation(self._coordinator, afresh=True))
             self._server_ids[index] = info.server_id
         except UnavailableError as error:
@@ -57,7 +59,7 @@ class AttachLauncher(Launcher):
         self._register(index, self._server_ids[index], address)
 
     def poll(self) -> dict[int, str | None]:
-        """Ask every server. A server that answers with another id has been restarted, and holds nothing."""
+        """Ask every server for its id. A server with a new id was restarted, and has lost its data."""
         replies = dict(zip(self._server_ids, call_concurrently(self._server_ids, self._hello), strict=True))
         answers = {index: info for index, info in replies.items() if info is not None}
         for info in answers.values():
@@ -65,16 +67,16 @@ class AttachLauncher(Launcher):
                 raise StoppedError(f"another driver (coordinator {info.coordinator}) has taken this fleet over")
         self.leaving = frozenset(index for index, info in answers.items() if info.leaving)
         return {
-            index: None if info.server_id == self._server_ids[index] else "it was restarted, and its data are gone"
+            index: None if info.server_id == self._server_ids[index] else "it was restarted, and has lost its data"
             for index, info in answers.items()
         }
 
     def _hello(self, index: int) -> ServerInfo | None:
         try:
             return self._server.hello(self._addresses[index], self._coordinator, HELLO_TIMEOUT_S)
-        except PS2Error as error:  # only a long silence counts
+        except PS2Error as error:  # the master declares a server lost only after a longer silence
             log.debug("server %d: %s", index, error)
             return None
 
     def stop(self) -> None:
-        """Leave the servers as they are."""
+        """Let the servers continue to run."""

@@ -1,4 +1,4 @@
-"""Servers as processes of this host that end with this one: the embedded default."""
+"""The default launcher: servers are processes on the driver's host, and end with the driver."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ps2.coordinator.launchers.processes.child import Child, ForkServer, end, en
 from ps2.errors import LaunchError
 from ps2.server.memory import available_bytes
 
-# Share of the machine's memory for all servers together; the rest is Spark's.
-MEMORY_SHARE = 0.8
+# Fraction of the machine's available memory that all servers together may use. The remaining memory is for Spark.
+MEMORY_FRACTION = 0.8
 
 
 class LocalLauncher(Launcher):
-    """One process for each server, in a session of its own, so that Ctrl-C reaches only the driver.
+    """Starts one process for each server, in a new session: Ctrl-C in a terminal ends only the driver.
 
-    A server ends by itself when this process has ended, even if it was killed.
+    A server notices when this process ends, even if it is killed, and then ends, too.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class LocalLauncher(Launcher):
         ops: Sequence[str] = (),
         tls: TlsFiles | None = None,
     ) -> None:
-        """``binding``: None means loopback. The servers load the modules ``ops``, which declare operations."""
+        """``binding`` None: servers listen on loopback. ``ops``: modules with operations, which servers import."""
         self._servers = servers
         self._binding = binding or Binding()
-        self._memory = memory_limit_bytes or int(available_bytes() * MEMORY_SHARE) // servers
+        self._memory = memory_limit_bytes or int(available_bytes() * MEMORY_FRACTION) // servers
         self._token = token
         self._ops = list(ops)
         self._tls = tls
@@ -69,7 +69,7 @@ class LocalLauncher(Launcher):
             if self._stopped:
                 raise LaunchError(f"server {index} cannot be started: the fleet was stopped")
             if index in self._children:
-                self._children[index].kill()  # a stopped process ignores SIGTERM
+                self._children[index].kill()  # SIGTERM does not end a process that SIGSTOP has suspended
                 self._children[index].wait()
             self._children[index] = self._spawn(index, master)
 
@@ -82,7 +82,7 @@ class LocalLauncher(Launcher):
         return self._folder / "token"
 
     def _make_folder(self) -> None:
-        """Make the folder for logs and the token. It is always new: an existing one may belong to another user."""
+        """Create a new folder for logs and the token. An existing folder might belong to another user."""
         try:
             folder = Path(tempfile.mkdtemp(prefix="ps2-"))
             try:
@@ -91,11 +91,11 @@ class LocalLauncher(Launcher):
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
         except OSError as error:
-            raise LaunchError(f"the folder for the servers' logs and their token cannot be made: {error}") from error
+            raise LaunchError(f"the folder for the servers' logs and their token cannot be created: {error}") from error
         self._folders.append(folder)
 
     def _spawn(self, index: int, master: str) -> Child:
-        if not self._token_file.exists():  # a cleaner of temporary files has removed it
+        if not self._token_file.exists():  # a program that deletes old temporary files has removed it
             self._make_folder()
         return self._forks.start(f"server {index}", self._arguments(index, master), self._log(index))
 
@@ -105,7 +105,7 @@ class LocalLauncher(Launcher):
             *("--data-port", ports_text(self._binding.ports), "--advertise", self._binding.advertised),
             *("--token-file", str(self._token_file), "--memory-limit", str(self._memory)),
             *("--exit-with-parent", str(os.getpid()), "--scratch", str(self._folder)),
-            *(word for module in self._ops for word in ("--ops", module)),
+            *(argument for module in self._ops for argument in ("--ops", module)),
             *(self._tls.arguments() if self._tls is not None else ()),
         ]
 

@@ -1,4 +1,4 @@
-"""Servers in containers of a cluster: the fleet is a second Spark application (paper, section 5)."""
+"""Servers in containers of a cluster: the fleet is a second Spark application, as in section 5 of the PS2 paper."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ from ps2.rpc.launcher_control import order_to_pb, report_from_pb
 from ps2.rpc.serving import RpcServer
 from ps2.version import __version__
 
-# If a task fails this often before its host has reported, Python or ps2 is missing there.
+# A task that fails this often before it has reported to the launcher counts as ended: usually Python or ps2 is missing.
 MAX_ATTEMPTS = 3
+# Maximum time that ``stop`` waits for the hosts' next reports, which get the order to leave.
 LEAVE_TIMEOUT_S = 2.0
 POLL_S = 0.05
+# Threads that answer the hosts' reports.
 THREADS = 4
 
 
 class LauncherServicer:
-    """Implements ``service Launcher`` of the contract: decodes a report, passes it on, encodes the order."""
+    """Implements ``service Launcher`` of ``proto/ps2/v1/launcher.proto``: gets reports, and replies with orders."""
 
     def __init__(self, hosts: Hosts) -> None:
         self.hosts = hosts
@@ -53,9 +55,12 @@ def listen(hosts: Hosts, bind: str, token: str, tls: Tls | None = None) -> RpcSe
 
 @dataclass(frozen=True)
 class ContainedServers:
-    """How the servers of a fleet in containers are started.
+    """The settings of servers in containers.
 
-    ``keep_addresses``: a replacement on the same machine listens at the address of the lost server.
+    Attributes:
+        memory_bytes: maximum bytes of each server's arrays.
+        ops: names of modules that declare operations.
+        keep_addresses: True: a replacement on the same machine listens at the address of the lost server.
     """
 
     servers: int
@@ -68,14 +73,14 @@ class ContainedServers:
 
 
 class SparkLauncher(Launcher):
-    """One Spark job whose tasks each host a server, by the orders of this process; ``hosts`` has their reports.
+    """Submits one Spark job. Each task runs one server as this process orders; ``hosts`` stores the tasks' reports.
 
-    The cluster manager gives a lost container's task another container. Servers start by order only, so a new server
-    never replaces one whose loss has not been noticed.
+    After the loss of a container, the cluster manager starts the task in another one. The task starts a server only on
+    order. So no server is replaced before the coordinator has noticed the loss.
     """
 
     is_remote = True
-    start_timeout_s = 120.0  # a cluster may have to end something else first
+    start_timeout_s = 120.0  # the cluster may have to wait for free containers
 
     def __init__(self, spec: ContainedServers, submission: Submission) -> None:
         self._spec = spec
@@ -84,7 +89,7 @@ class SparkLauncher(Launcher):
         self._lock = threading.Lock()
         self._stopped = False
         self._application: FleetApplication | None = None
-        self._generation = 0
+        self._generation = 0  # number of submitted Spark applications
         self._folder = Path(tempfile.mkdtemp(prefix="ps2-"))
         try:
             self._server = listen(self.hosts, spec.binding.listen, spec.token, spec.tls)
@@ -130,16 +135,16 @@ class SparkLauncher(Launcher):
             return dict.fromkeys(range(self.servers), "the fleet was stopped")
         if (reason := application.ended()) is not None:
             return dict.fromkeys(range(self.servers), reason)
-        endings: dict[int, str | None] = {**self.hosts.ended()}
+        reasons: dict[int, str | None] = {**self.hosts.ended()}
         for index, (count, message) in application.failures().items():
             if count >= MAX_ATTEMPTS and index in self.hosts.absent():
-                endings.setdefault(index, f"{count} attempts of its task have failed, the last one with: {message}")
-        return endings
+                reasons.setdefault(index, f"{count} attempts of its task have failed, the last one with: {message}")
+        return reasons
 
     def status_text(self) -> str:
         application = self._application
         absent = self.hosts.absent()
-        text = f"{self.servers} containers were asked for, and {self.servers - len(absent)} are at work"
+        text = f"{self.servers - len(absent)} of {self.servers} requested containers have reported"
         if application is None:
             return text
         failures = application.failures()
@@ -154,7 +159,7 @@ class SparkLauncher(Launcher):
         self.hosts.leave()
         if self._application is not None:
             deadline_s = time.monotonic() + LEAVE_TIMEOUT_S
-            while not self.hosts.have_left() and time.monotonic() < deadline_s:
+            while not self.hosts.are_released() and time.monotonic() < deadline_s:
                 time.sleep(POLL_S)
             self._application.stop()
         self._server.stop(0)
@@ -174,16 +179,16 @@ class SparkLauncher(Launcher):
         return FleetApplication(self._submission, program_input, self._folder / "spark.log")
 
     def _arguments(self, index: int, master: str) -> Sequence[str]:
-        home = ["--master", master, "--index", str(index)] if master else []
-        ops = [word for module in self._spec.ops for word in ("--ops", module)]
-        return ["server", *home, "--memory-limit", str(self._spec.memory_bytes), *ops]
+        registration = ["--master", master, "--index", str(index)] if master else []
+        ops = [argument for module in self._spec.ops for argument in ("--ops", module)]
+        return ["server", *registration, "--memory-limit", str(self._spec.memory_bytes), *ops]
 
 
 def _submission(spark_context: Any, spark_conf: Mapping[str, str]) -> Submission:
-    """Return how the fleet is submitted to the cluster of the driver's own Spark application."""
+    """Return the fleet's submission to the cluster of the driver's Spark application."""
     if spark_context is None:
         raise ConfigError(
-            "launcher='spark' needs a SparkSession with a SparkContext, whose cluster the fleet is for; from a client "
-            "of Spark Connect, start servers with ps2 launch and give fleet="
+            "launcher='spark' needs a SparkSession with a SparkContext, because the fleet runs in the same cluster; "
+            "from a client of Spark Connect, start servers with ps2 launch and give fleet="
         )
     return submission_for(dict(spark_context.getConf().getAll()), spark_conf, spark_context.pythonExec)

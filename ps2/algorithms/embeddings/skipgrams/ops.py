@@ -18,7 +18,7 @@ from ps2.algorithms.embeddings import sampling_kernels, training_kernels
 from ps2.algorithms.embeddings.training_kernels import CBOW, EDGES, EDGES_ONE_TABLE
 from ps2.errors import OutOfRangeError, ShapeError
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Float64s, number_rows
+from ps2.ops.kernels import Float64s, index_rows
 from ps2.ops.operands import along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Block, Range, Unsigned, Values, op
@@ -189,7 +189,7 @@ def _distinct(words: Array) -> tuple[Array, Array]:
     keys = readable(words.astype(np.int64))
     distinct, indices = np.empty_like(keys, subok=False), np.empty(len(keys), np.int64)
     cells = np.full(1 << (2 * len(keys)).bit_length(), -1, np.int32)
-    count = number_rows(keys, distinct, indices, cells)
+    count = index_rows(keys, distinct, indices, cells)
     return distinct[:count], indices.astype(np.int32)
 
 

@@ -1,7 +1,8 @@
-"""The fleet's Spark application: ``python -m ps2.coordinator.launchers.containers.spark_app``, a program of its own.
+"""The program of the fleet's Spark application: ``python -m ps2.coordinator.launchers.containers.spark_app``.
 
-It runs one Spark job of one stage, with a task for each server. Its input is a line of JSON on stdin, which includes
-the token. It reports lines of JSON on stdout. It ends when stdin ends, at the latest with the process that started it.
+It runs one Spark job of one stage, with a task for each server. It reads its settings, which include the token, as a
+line of JSON from stdin, and reports its state as lines of JSON on stdout. It ends when stdin is closed. The operating
+system closes stdin if the process that started the program dies.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from ps2.run.spark.errors import failed_task
 from ps2.run.spark.interpreter import VARIABLE as PYTHON_VARIABLE
 
 GROUP = "ps2-fleet"
+# Seconds between two reports of the application's state.
 POLL_S = 0.5
+# Maximum length of an error message in a report.
 MAX_CHARS = 1000
 
 
 def run(request: dict[str, Any], out: TextIO) -> None:
-    """Start the application, and keep its job until stdin ends."""
+    """Start the application, and run its job until stdin is closed. ``out`` gets the reports."""
     from py4j.protocol import Py4JJavaError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -59,14 +62,14 @@ def run(request: dict[str, Any], out: TextIO) -> None:
     try:
         context = starting.context = SparkContext(conf=conf)
         report(application=context.applicationId, master=context.master)
-        # Secrets go through Spark's own channel to its Python workers; its settings are visible to others.
+        # Pass secrets in the environment of Python workers: other users can read the settings of an application.
         context.environment[TOKEN_VARIABLE] = request["token"]
         if request["tls"] is not None:
             context.environment[TLS_VARIABLE] = json.dumps(request["tls"])
         if LOG_VARIABLE in os.environ:
             context.environment[LOG_VARIABLE] = os.environ[LOG_VARIABLE]
         launcher, generation, servers = request["launcher"], request["generation"], request["servers"]
-        context.setJobGroup(GROUP, "one task a server")
+        context.setJobGroup(GROUP, "one task for each server")
 
         def host_server(index: int, _: object) -> list[None]:
             host(index, launcher, generation)
@@ -80,14 +83,14 @@ def run(request: dict[str, Any], out: TextIO) -> None:
 
 @dataclass
 class _Starting:
-    """The application while it starts: on YARN, the application there; and its SparkContext once it exists."""
+    """The application while it starts. ``yarn``: None if the cluster is not YARN's; ``context``: None at first."""
 
     yarn: YarnApplication | None
     context: Any = None
 
 
 class _Reporter:
-    """Prints changed values as lines of JSON."""
+    """Prints values as lines of JSON, but only those that have changed since the last call."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -103,7 +106,7 @@ class _Reporter:
 
 
 def _report_state(report: _Reporter, starting: _Starting) -> None:
-    """Report the application's state in the cluster manager, and why tasks have failed."""
+    """Report the application's state in the cluster manager and the errors of its tasks, every ``POLL_S`` seconds."""
     from py4j.protocol import Py4JError
 
     while True:
@@ -113,12 +116,12 @@ def _report_state(report: _Reporter, starting: _Starting) -> None:
             if starting.context is not None:
                 report(failures=_failures(starting.context))
         except (Py4JError, OSError) as error:  # the application is ending, or not submitted yet
-            print(f"looking at the application: {error}", file=sys.stderr)
+            print(f"reading the state of the application: {error}", file=sys.stderr)
         time.sleep(POLL_S)
 
 
 def _failures(context: Any) -> dict[str, tuple[int, str]]:
-    """Return by index how many task attempts have failed, and the last error."""
+    """Return (number of failed task attempts, last error), by server index."""
     failures: dict[str, tuple[int, str]] = {}
     for index, message in spark.failed_tasks(context, context.statusTracker().getJobIdsForGroup(GROUP)):
         count, _ = failures.get(str(index), (0, ""))
@@ -127,14 +130,14 @@ def _failures(context: Any) -> dict[str, tuple[int, str]]:
 
 
 def one_line(message: str) -> str:
-    """Return Spark's error of a failed task in one line: Python's error, or all of it except Java's stack."""
+    """Return the error of a failed task in one line: Python's error, else Java's without its stack trace."""
     if "Traceback" in message:
         return failed_task(Exception(message))[1]
     return " ".join(line.strip() for line in message.splitlines() if not line.startswith("\tat "))[:MAX_CHARS]
 
 
 def _end_with_stdin(starting: _Starting) -> None:
-    """Wait until stdin ends; end the application, and this process."""
+    """Wait until stdin is closed; then end the application and this process."""
     from py4j.protocol import Py4JError
 
     while sys.stdin.readline():
@@ -142,19 +145,19 @@ def _end_with_stdin(starting: _Starting) -> None:
     try:
         if starting.context is not None:
             starting.context.stop()
-        elif starting.yarn is not None:  # the cluster manager has not started it yet
+        elif starting.yarn is not None:  # the cluster manager has not started the application yet
             starting.yarn.kill()
     except (Py4JError, OSError) as error:
-        print(f"ending: {error}", file=sys.stderr)
+        print(f"ending the application: {error}", file=sys.stderr)
     spark.terminate_jvm()
     os._exit(0)
 
 
 class YarnApplication:
-    """One application, found by its tag. Thread-safe."""
+    """One application of YARN, which is identified by its tag. Thread-safe."""
 
     def __init__(self, jvm: Any, conf: Any, tag: str) -> None:
-        """``jvm`` is py4j's view of Java's packages; no other application has the ``tag``."""
+        """``jvm``: py4j's view of Java's packages; ``conf``: Java's SparkConf; ``tag``: unique in the cluster."""
         self._java = jvm
         self._tag = tag
         self._client = jvm.org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient()
@@ -163,7 +166,7 @@ class YarnApplication:
         self._client.start()
 
     def status_text(self) -> str:
-        """Return state, queue, containers and YARN's diagnostics; "" before the application is submitted."""
+        """Return a text with state, queue, containers and YARN's diagnostics; "" before the submission."""
         report = self._report()
         if report is None:
             return ""
@@ -171,13 +174,14 @@ class YarnApplication:
         containers = usage.getNumUsedContainers()
         text = (
             f"{report.getApplicationId()} is {report.getYarnApplicationState()} in queue {report.getQueue()}, with "
-            f"{containers} container{'' if containers == 1 else 's'} ({usage.getUsedResources()}), its master's too"
+            f"{containers} container{'' if containers == 1 else 's'} ({usage.getUsedResources()}), including that of "
+            "the application master"
         )
         diagnostics = (report.getDiagnostics() or "").strip().splitlines()
-        return f"{text}; YARN says: {' '.join(diagnostics)}" if diagnostics else text
+        return f"{text}; YARN's diagnostics: {' '.join(diagnostics)}" if diagnostics else text
 
     def kill(self) -> None:
-        """End the application, if it was submitted."""
+        """Let YARN end the application, if it was submitted."""
         report = self._report()
         if report is not None:
             self._client.killApplication(report.getApplicationId())
@@ -192,7 +196,7 @@ class YarnApplication:
 
 
 if __name__ == "__main__":
-    # Java prints to stdout, too. Reports go to a copy of stdout that only this module writes to.
+    # Java prints to file descriptor 1, too. Write the reports to a copy of stdout, and redirect descriptor 1 to stderr.
     reports = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     run(json.loads(sys.stdin.readline()), reports)

@@ -1,4 +1,4 @@
-"""The fleet's Spark application: the settings that it is submitted with (pure), and its process."""
+"""Submits the fleet's Spark application: computes its settings, and runs its process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from ps2.run.spark.interpreter import VARIABLE as PYTHON_VARIABLE
 MASTER = "spark.master"
 MIB = 1 << 20
 DEFAULT_MEMORY_BYTES = 1 << 30
-# Memory of a container in addition to the server's arrays: Java's heap, which only starts Python; and the processes:
-# server, task, Spark's daemon of Python workers, and Java outside its heap.
+# Memory of a container in addition to the server's arrays. Java's heap is small, because Java only starts Python.
 HEAP_MIB = 512
+# Memory of the processes: the server and its task (Python with its libraries), Spark's daemon of Python workers, and
+# Java outside its heap.
 PROCESSES_MIB = 700
-# Settings of the training's application that name the cluster and how to connect to it.
+# Settings of the training's application, or their prefixes, that describe the cluster and the connections to it. The
+# fleet's application gets the same values.
 COPIED = (
     "spark.archives",
     "spark.authenticate",
@@ -43,18 +45,19 @@ COPIED = (
     "spark.submit.pyFiles",
     "spark.yarn.",
 )
-# Settings with these prefixes are not copied, because they belong to the training's application alone.
+# Exceptions: settings that are valid for the training's application only.
 NOT_COPIED = ("spark.yarn.app.", "spark.yarn.tags", "spark.kubernetes.driver.pod.name")
 
 
 @dataclass(frozen=True)
 class Submission:
-    """How the fleet's Spark application is submitted.
+    """The settings with which the fleet's Spark application is submitted.
 
     Attributes:
-        settings: Spark's settings; ``required_settings`` adds those of the fleet.
-        arguments: the arguments of spark-submit.
-        python: the interpreter of the containers; None: the interpreter of the environment.
+        settings: Spark's settings; ``required_settings`` adds the settings that every fleet needs.
+        arguments: further arguments of spark-submit.
+        python: path of the containers' Python interpreter; None: Spark's default.
+        name: the application's name in the cluster.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +67,7 @@ class Submission:
 
 
 def submission_for(training: Mapping[str, str], conf: Mapping[str, str], python: str | None) -> Submission:
-    """Return how to submit a fleet to the cluster of a training's application, unless ``conf`` names another one."""
+    """Return a submission to the cluster of a training's application, or to the cluster that ``conf`` names."""
     copied = {
         name: value for name, value in training.items() if name.startswith(COPIED) and not name.startswith(NOT_COPIED)
     }
@@ -72,14 +75,14 @@ def submission_for(training: Mapping[str, str], conf: Mapping[str, str], python:
     master = settings[MASTER]
     if not master or (master.startswith("local") and not master.startswith("local-cluster")):
         raise ConfigError(
-            f"launcher='spark': Spark at {master or 'no master'} hands out no containers; give a master of a cluster "
-            "(yarn, k8s://..., spark://...), by the SparkSession or by PS2Conf(sparkConf={'spark.master': ...})"
+            f"launcher='spark': Spark at {master or 'no master'} starts no containers; give the master of a cluster "
+            "(yarn, k8s://..., spark://...), in the SparkSession or by PS2Conf(sparkConf={'spark.master': ...})"
         )
     return Submission(settings, python=python, name=f"ps2 fleet of {training.get('spark.app.name', 'an application')}")
 
 
 def required_settings(settings: Mapping[str, str], servers: int, memory_bytes: int) -> dict[str, str]:
-    """Return the settings that the fleet needs: one server per task, one task per executor, fixed executors."""
+    """Return the settings for one server per task, one task per executor, and a fixed number of executors."""
     cores = settings.get("spark.executor.cores", "1")
     fixed = {
         "spark.executor.instances": str(servers),
@@ -88,12 +91,12 @@ def required_settings(settings: Mapping[str, str], servers: int, memory_bytes: i
         "spark.cores.max": str(servers * int(cores)),
         "spark.dynamicAllocation.enabled": "false",
         "spark.speculation": "false",
-        # Servers may be lost any number of times: the next container is another attempt of the task.
+        # No limit: each loss of a server's container is a failed attempt of its task.
         "spark.task.maxFailures": str(2**31 - 1),
         "spark.excludeOnFailure.enabled": "false",
     }
     defaults = {
-        # Cluster managers give up an application whose executors fail too often.
+        # Cluster managers end an application whose executors fail too often. The default allows very few failures.
         "spark.executor.maxNumFailures": str(100 * servers),
         "spark.ui.enabled": "false",
         "spark.eventLog.enabled": "false",
@@ -104,24 +107,24 @@ def required_settings(settings: Mapping[str, str], servers: int, memory_bytes: i
 
 def _memory(master: str, memory_bytes: int) -> dict[str, str]:
     processes = PROCESSES_MIB + -(-memory_bytes // MIB)
-    if master.startswith(("spark:", "local-cluster")):  # these managers count Java's heap only
+    if master.startswith(("spark:", "local-cluster")):  # standalone Spark limits a container by this setting alone
         return {"spark.executor.memory": f"{HEAP_MIB + processes}m"}
     return {"spark.executor.memory": f"{HEAP_MIB}m", "spark.executor.memoryOverhead": f"{processes}m"}
 
 
-# Seconds that Spark gets to release its containers.
+# Seconds that Spark has to release its containers before its process is killed.
 END_TIMEOUT_S = 15.0
-# Variables of spark-submit's own Spark, if it has started this process.
+# Variables that connect this process with the Java process of its own spark-submit.
 NOT_INHERITED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
 
 
 class FleetApplication:
-    """Runs ``spark_app``, which ends with this process, even if this process is killed."""
+    """Runs the program ``spark_app``. It ends with this process, even if this process is killed."""
 
     def __init__(self, submission: Submission, program_input: Mapping[str, object], log: Path) -> None:
-        """Start the program, whose input includes the token, and whose output goes to ``log``."""
+        """Start the program. ``program_input`` is sent to its stdin; its log is appended to the file ``log``."""
         self._log = log
-        self._reported: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}  # the newest value of each field that ``spark_app`` reports
         try:
             with open(log, "ab") as file:
                 self._process = subprocess.Popen(
@@ -131,46 +134,46 @@ class FleetApplication:
                     stderr=file,
                     env=_environment(submission),
                     text=True,
-                    start_new_session=True,  # Ctrl-C is for this process alone
+                    start_new_session=True,  # Ctrl-C in a terminal must end this process only
                 )
         except OSError as error:
             raise LaunchError(f"the fleet's Spark application cannot be started: {error}") from error
         assert self._process.stdin is not None
         settings = {"settings": dict(submission.settings), "name": submission.name}
-        with contextlib.suppress(BrokenPipeError):  # the program has ended: ``ended`` says why
+        with contextlib.suppress(BrokenPipeError):  # the program has ended: ``ended`` returns the reason
             self._process.stdin.write(json.dumps({**program_input, **settings}) + "\n")
             self._process.stdin.flush()
         self._reader = threading.Thread(target=self._listen, name="ps2-fleet-application", daemon=True)
         self._reader.start()
 
     def ended(self) -> str | None:
-        """Return why the application has ended; None while it runs."""
+        """Return the reason why the application has ended; None while it runs."""
         code = self._process.poll()
         if code is None:
             return None
         self._reader.join(1.0)
         if fault := self._reported.get("fault"):
             return f"the fleet's Spark application has ended: {fault}"
-        return f"the fleet's Spark application has ended with exit code {code}; it said:{self.tail()}"
+        return f"the fleet's Spark application has ended with exit code {code}; its log ends:{self.tail()}"
 
     def failures(self) -> dict[int, tuple[int, str]]:
-        """Return by index how many task attempts have failed, and the last error."""
+        """Return (number of failed task attempts, last error), by server index."""
         reported = self._reported.get("failures", {})
         return {int(index): (count, message) for index, (count, message) in reported.items()}
 
     def status_text(self) -> str:
         """Return the application's name, and its state in the cluster manager."""
         name, master = self._reported.get("application"), self._reported.get("master")
-        state = f"application {name} at {master}" if name else "the fleet's Spark application has not begun"
+        state = f"application {name} at {master}" if name else "the fleet's Spark application has not started"
         manager = self._reported.get("manager")
         return f"{state}; {manager}" if manager else state
 
     def tail(self) -> str:
-        """Return the tail of its output, as indented lines."""
+        """Return the last lines of the program's log, indented."""
         return indented(last_lines(self._log))
 
     def stop(self) -> None:
-        """End the application; kill it if that takes too long."""
+        """End the application; kill its process after ``END_TIMEOUT_S``."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -190,11 +193,12 @@ class FleetApplication:
 
 
 def _environment(submission: Submission) -> dict[str, str]:
-    words = [*("--driver-memory", "512m"), *submission.arguments]
+    """Return the environment of ``spark_app``, in which pyspark finds the arguments of spark-submit."""
+    arguments = [*("--driver-memory", "512m"), *submission.arguments]
     if master := submission.settings.get(MASTER):
-        words += ["--master", master]
+        arguments += ["--master", master]
     variables = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
-    variables["PYSPARK_SUBMIT_ARGS"] = shlex.join([*words, "pyspark-shell"])
+    variables["PYSPARK_SUBMIT_ARGS"] = shlex.join([*arguments, "pyspark-shell"])
     if submission.python is not None:
         variables[PYTHON_VARIABLE] = submission.python
     return {**variables, "PYTHONPATH": os.pathsep.join(import_path())}

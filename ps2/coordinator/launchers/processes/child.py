@@ -1,4 +1,4 @@
-"""Server processes on this host: how they start, as forks of one process, and how they end."""
+"""Starts server processes on this host, as forks of one process, and ends them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from ps2.errors import LaunchError
 from ps2.processes import ProcessId, wait_readable
 from ps2.programs import command, import_path
 
-# Exit code of a process that no parent has waited for.
+# The exit code if the real one is lost, because the process's parent had ended before.
 UNKNOWN = 255
+# Number of log lines in a message about an ended server.
 LOG_TAIL_LINES = 20
+# Seconds that servers have to end after SIGTERM, before they are killed.
 END_TIMEOUT_S = 4.0
 POLL_S = 0.01
 
@@ -29,7 +31,7 @@ class Child:
     """A server process that the fork server has started."""
 
     def __init__(self, process: ProcessId, read_exit_code: Callable[[int], int]) -> None:
-        """``read_exit_code``: returns the exit code of an ended process, by its pid."""
+        """``read_exit_code`` returns the exit code of an ended process, given its pid."""
         self.process = process
         self._read_exit_code = read_exit_code
         self._code: int | None = None
@@ -45,7 +47,7 @@ class Child:
         deadline_s = time.monotonic() + timeout_s
         while (code := self.poll()) is None:
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"process {self.process.pid} runs after {timeout_s:.1f} s")
+                raise TimeoutError(f"process {self.process.pid} still runs after {timeout_s:.1f} s")
             time.sleep(POLL_S)
         return code
 
@@ -57,7 +59,7 @@ class Child:
 
 
 def end(children: Collection[Child]) -> None:
-    """End processes; kill those that take too long."""
+    """End processes; kill all that still run after ``END_TIMEOUT_S``."""
     for child in children:
         child.terminate()
     deadline_s = time.monotonic() + END_TIMEOUT_S
@@ -70,34 +72,35 @@ def end(children: Collection[Child]) -> None:
 
 
 def ending(code: int, lines: Sequence[str]) -> str:
-    """Return why a server ended (``code`` is negative for a signal), and the last ``lines`` of its log."""
+    """Return a text why a server ended; ``code`` is negative for a signal, ``lines`` are the last lines of its log."""
     exit_text = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    # The server's last message says more than its exit code.
+    # If the server has printed an error, show the error instead of the exit code.
     messages = [line.removeprefix("ps2: ") for line in lines if line.startswith("ps2: ")]
     return f"{messages[-1] if messages and code > 0 else exit_text}; its log ends:{indented(lines)}"
 
 
 def indented(lines: Sequence[str]) -> str:
-    """Indent lines for the end of a message."""
+    """Return lines, each indented on a new line, as the end of a message."""
     return "".join(f"\n  {line}" for line in lines) or " (nothing)"
 
 
 def last_lines(log: Path) -> list[str]:
     try:
         return log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-    except OSError as error:  # stop(), or a cleaner of temporary files, has removed it
+    except OSError as error:  # ``stop``, or a program that deletes old temporary files, has removed the log
         return [f"({error})"]
 
 
-# The first start imports modules; a busy machine takes its time.
+# Long enough for the first start on a busy machine, which imports all modules.
 ANSWER_TIMEOUT_S = 60.0
 
 
 class ForkServer:
-    """Starts servers in milliseconds, as forks of one process (``ps2.cli.forking``) that starts with the first server.
+    """Starts servers in milliseconds, as forks of one process, which has imported all modules.
 
-    The fork server ends with this process; its servers go on without it. If it is killed, the next server starts a
-    second later, and the exit codes of running servers are lost.
+    That process (``ps2.cli.forking``) is started with the first server, and ends with this process. Servers continue to
+    run after its end. If it is killed, the next server starts a second later, and the exit codes of running servers are
+    lost.
     """
 
     def __init__(self) -> None:
@@ -105,9 +108,9 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, name: str, arguments: Sequence[str], log: Path) -> Child:
-        """Start ``ps2`` with these arguments, and this process's environment and path of imports.
+        """Start ``ps2`` with these arguments. It inherits this process's environment and ``sys.path``.
 
-        Certificates that the environment names are not handed on.
+        Environment variables with certificates are not inherited.
         """
         request = {
             "arguments": list(arguments),
@@ -119,7 +122,7 @@ class ForkServer:
         try:
             log.write_bytes(b"")
             with self._lock:
-                # The second attempt starts a new fork server, if the first one was killed.
+                # If the fork server was killed, the first call fails, and the second call starts a new one.
                 answer = self._ask({"start": request}, log) or self._ask({"start": request}, log)
         except OSError as error:
             raise LaunchError(f"{name} cannot be started: {error}") from error
@@ -128,18 +131,21 @@ class ForkServer:
         return Child(ProcessId.from_pid(answer["pid"]), self.read_exit_code)
 
     def read_exit_code(self, pid: int) -> int:
-        """Return the exit code of an ended server, negative for a signal; ``UNKNOWN`` if its fork server has ended."""
+        """Return the exit code of an ended server, negative for a signal; ``UNKNOWN`` if the fork server has ended."""
         with self._lock:
             answer = self._ask({"ended": pid}) if self._process is not None else None
         return answer.get("code", UNKNOWN) if answer else UNKNOWN
 
     def close(self) -> None:
-        """End the fork server. Servers go on."""
+        """End the fork server. Its servers continue to run."""
         with self._lock:
             self._end()
 
     def _ask(self, request: dict[str, Any], log: Path | None = None) -> dict[str, Any] | None:
-        """Return the fork server's answer; None if it has ended or hangs. Without a ``log`` of errors, start none."""
+        """Return the fork server's answer; None if it has ended or hangs.
+
+        If no fork server runs, start one that prints errors to ``log``; ``log`` None: return None instead.
+        """
         if self._process is None:
             if log is None:
                 return None
@@ -167,6 +173,6 @@ class ForkServer:
 
     def _end(self) -> None:
         if self._process is not None:
-            self._process.kill()  # a stopped process ignores SIGTERM
+            self._process.kill()  # SIGTERM does not end a process that SIGSTOP has suspended
             self._process.communicate()
             self._process = None
