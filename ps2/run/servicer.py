@@ -65,7 +65,7 @@ class WorkerServicer:
         caller.lease = self._run.leases.new(join.rank, join.attempt, caller.wake)
         start = StartTimes(join.python_s, join.daemon_s, join.connect_s)
         joined = yield from self._requests.acquire_rank(caller.lease, start)
-        return pb.CoordinatorMessage(joined=pb.JoinReply(**asdict(joined)))
+        return pb.CoordinatorMessage(joined=pb.Joined(**asdict(joined)))
 
     def _ahead(self, caller: ClientConnection, ask: pb.Ahead) -> Answer:
         horizon, epoch = yield from self._requests.poll_progress(

@@ -332,7 +332,7 @@ def _list_field(hasher: FieldHasher | None, rows: int, path: str) -> Field | Non
             f"{path}: expected columns ({join_names(hasher.columns)}), as dicts or an Arrow batch, or KeyRows of "
             "hashed keys, got lists of keys"
         )
-    return field
+    return first
 
 
 def _key_rows(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], field: Field | None) -> KeyRows:

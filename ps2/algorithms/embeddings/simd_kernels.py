@@ -45,7 +45,9 @@ def _update(_: Any, table: Any, first: Any, second: Any, old: Any, changes: Any,
         indices = [ir.Constant(count.type, j) for j in range(OUTPUTS)]
         outputs = [row_pointer(context, builder, kinds[3], arguments[3], j) for j in indices]
         changed = [row_pointer(context, builder, kinds[4], arguments[4], j) for j in indices]
-        factors = [broadcast(builder, factor) for factor in cgutils.unpack_tuple(builder, arguments[6], INPUTS * OUTPUTS)]
+        factors = [
+            broadcast(builder, factor) for factor in cgutils.unpack_tuple(builder, arguments[6], INPUTS * OUTPUTS)
+        ]
         zero, step = ir.Constant(count.type, 0), ir.Constant(count.type, LANES)
         with cgutils.for_range_slice(builder, zero, count, step) as (offset, _):
             addresses = [vector_pointer(builder, row, offset) for row in inputs]

@@ -64,7 +64,9 @@ def _draw_panel(axes: Axes, topic: Topic, longest: float) -> None:
         axes.text(0.02, line, shortened(name), va="center", fontsize=SMALL, clip_on=True)
     axes.set_ylim(count - 0.4, -0.6)
     axes.set_xlim(0, 1)
-    axes.set_title(f"topic {topic.number} ({topic.fraction:.0%} of tokens)", loc="left", fontsize=SMALL, color=NOTE_COLOR)
+    axes.set_title(
+        f"topic {topic.number} ({topic.fraction:.0%} of tokens)", loc="left", fontsize=SMALL, color=NOTE_COLOR
+    )
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[["top", "right", "bottom"]].set_visible(False)
