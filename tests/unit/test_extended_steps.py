@@ -20,7 +20,7 @@ from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.linear import trainer as linear
 from ps2.algorithms.linear.parameters import Space
 from ps2.algorithms.linear.plan import Problem
-from ps2.algorithms.linear.preparation import END
+from ps2.algorithms.linear.preparation import FIRST_SOLVER_CLOCK
 from ps2.algorithms.metric import program as metric
 from ps2.algorithms.metric.plan import MetricPlan
 from ps2.algorithms.metric.program import FIRST_STEP
@@ -68,8 +68,8 @@ TRAIN = {
     "sgd": (train_factors("sgd"), 0),
     "ccd": (train_factors("ccd"), 0),
     "metric": (train_metric, FIRST_STEP),
-    "minibatch": (train_batches, END),
-    "lazy": (lambda ps, steps: train_batches(ps, steps, optimizer="ftrl", lazy=True), END),
+    "minibatch": (train_batches, FIRST_SOLVER_CLOCK),
+    "lazy": (lambda ps, steps: train_batches(ps, steps, optimizer="ftrl", lazy=True), FIRST_SOLVER_CLOCK),
 }
 
 
@@ -161,9 +161,9 @@ def test_training_when_settings_changed_vectors_then_refused(changed, message):
     """They would be taken for others: squares of gradients for velocities."""
     with training_context() as ps:
         saved = Saved(ps, is_called=True)
-        saved.train("minibatch", 3, END + 4)
+        saved.train("minibatch", 3, FIRST_SOLVER_CLOCK + 4)
         with pytest.raises(ConfigError, match=f"the training 'mine' in the checkpoint is another one: {message}"):
-            saved.train("minibatch", 5, END + 7, **changed)
+            saved.train("minibatch", 5, FIRST_SOLVER_CLOCK + 7, **changed)
 
 
 def test_journal_when_no_clock_was_called_then_it_begins():

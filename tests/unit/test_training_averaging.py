@@ -11,7 +11,7 @@ from training import Rows, fit, logistic_gradient, make, objective, plan_of
 
 from ps2.algorithms.linear.losses import loss_of
 from ps2.algorithms.linear.plan import Problem
-from ps2.algorithms.linear.preparation import END
+from ps2.algorithms.linear.preparation import FIRST_SOLVER_CLOCK
 from ps2.algorithms.linear.solvers.averaging import MIN_FALL
 from ps2.errors import ConfigError
 
@@ -74,7 +74,7 @@ def test_average_when_local_steps_use_few_rows_then_mean_of_both(uneven):
 
 def passed(shard, w, b, rank, clock):
     """Two passes over a shard in steps of four rows; the solver's clock 0 is the run's first after the preparation."""
-    seeds = np.random.SeedSequence(5, spawn_key=(rank, END + clock))
+    seeds = np.random.SeedSequence(5, spawn_key=(rank, FIRST_SOLVER_CLOCK + clock))
     rng = np.random.Generator(np.random.Philox(seeds))
     order = np.concatenate([rng.permutation(len(shard.y)) for _ in range(2)])
     steps = -(-len(order) // 4)
@@ -139,7 +139,7 @@ def alternated(rows, problem, options):
     for clock in range(options.settings.maxIter):
         models, now = [], objective(problem, rows, w[:, None], np.zeros(1))
         for rank, shard in enumerate(rows.shards):
-            seeds = np.random.SeedSequence(options.seed, spawn_key=(rank, END + clock))
+            seeds = np.random.SeedSequence(options.seed, spawn_key=(rank, FIRST_SOLVER_CLOCK + clock))
             order, u = np.random.Generator(np.random.Philox(seeds)).permutation(len(shard.y)), w
             for first in range(0, len(order), options.settings.localBatchSize):
                 part = order[first : first + options.settings.localBatchSize]
