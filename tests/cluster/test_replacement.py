@@ -114,13 +114,13 @@ def test_servers_when_replica_pair_dies_then_checkpoint_serves(tmp_path):
 
 @pytest.mark.parametrize("replicas", [0, 1])
 def test_recoveries_when_new_server_answered_then_report_it(tmp_path, monkeypatch, replicas):
-    report = Supervisor._report
+    report = Supervisor._describe
 
     def takes_long(*arguments):
         time.sleep(1.0)
         return report(*arguments)
 
-    monkeypatch.setattr(Supervisor, "_report", takes_long)
+    monkeypatch.setattr(Supervisor, "_describe", takes_long)
     with PS2Context.getOrCreate(servers=2, replicas=replicas, checkpointDir=str(tmp_path)) as ps:
         weight = DCV.dense(999, dtype="float64").push(VALUES[:999])
         ps.checkpoint()

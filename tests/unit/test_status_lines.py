@@ -24,7 +24,7 @@ def printed(monkeypatch):
 def test_lines_when_time_passes_then_say_what_is_done_now(printed, until):
     with StatusLines("ps2 train lr"):
         until(lambda: printed, "a line")
-        progress.say("reading rows.libsvm")
+        progress.log_activity("reading rows.libsvm")
         until(lambda: printed[-1][0].endswith("s: reading rows.libsvm"), "a line of what is read")
     assert printed[0] == ("ps2 train lr: 0 s: starting Spark", True)
 
@@ -32,7 +32,7 @@ def test_lines_when_time_passes_then_say_what_is_done_now(printed, until):
 def test_lines_when_a_live_line_is_shown_then_there_are_none(printed, until):
     with StatusLines("ps2 train lda"):
         progress.log.info("LDA: the workers read their rows", extra={"is_live": True})
-        progress.say("LDA: the model is trained")
+        progress.log_activity("LDA: the model is trained")
         until(lambda: printed and printed[-1][0].endswith("the model is trained"), "a line")
     assert not [line for line, _ in printed if "their rows" in line]
 
