@@ -35,6 +35,27 @@ CHANCE = 100.0
 MAY, SPLITS, CHILDREN = range(3)
 
 
+class CategoryRules(NamedTuple):
+    """The rules of splits by categories, which keep rare categories from fitting noise (LightGBM's).
+
+    Attributes:
+        smooth: the number that is added to each category's hessian before categories are sorted by gradient / hessian.
+        category_lambda: the L2 penalty on both sides of a split, in addition to that of ``Rules``.
+        max_categories: the maximum number of categories on the left side.
+        min_category: the minimum third sum of a category that can go left.
+        min_group: the minimum third sum of the categories between two splits that are tried, and of the right side.
+        one_hot: the maximum number of categories of a feature whose splits send one category left. Only ``Rules``
+            apply to these splits.
+    """
+
+    smooth: float
+    category_lambda: float
+    max_categories: int
+    min_category: int
+    min_group: int
+    one_hot: int
+
+
 class Rules(NamedTuple):
     """The rules of splits of boosted trees.
 
@@ -43,6 +64,7 @@ class Rules(NamedTuple):
         reg_lambda, reg_alpha: the L2 and L1 penalties on leaves.
         min_hessian: the minimum sum of hessians on each side of a split.
         min_third: the minimum sum of the third channel on each side of a split.
+        categories: the rules of splits by categories.
     """
 
     gradient_unit: float
@@ -51,6 +73,7 @@ class Rules(NamedTuple):
     reg_alpha: float
     min_hessian: float
     min_third: int
+    categories: CategoryRules
 
 
 class Limits(NamedTuple):
@@ -201,16 +224,6 @@ def drop_bin(position: int, count: int, bins: Int64s, sums: Array) -> int:
 
 
 @inline
-def sort_bins(flags: int, count: int, sums: Array, rules: Rules, ratios: Float64s, order: Int64s) -> None:
-    """Set the order in which bins go left: categories by gradient / hessian, which finds the best set."""
-    if flags & CATEGORICAL:
-        for i in range(count):
-            hessian = sums[i, HESSIAN] * rules.hessian_unit + rules.reg_lambda
-            ratios[i] = sums[i, GRADIENT] * rules.gradient_unit / hessian
-    order_bins(flags, count, ratios, order)
-
-
-@inline
 def order_bins(flags: int, count: int, ratios: Float64s, order: Int64s) -> None:
     """Set the order in which bins go left: categories by their ratios, which are sorted; other bins as they are."""
     for i in range(count):
@@ -254,6 +267,130 @@ def scan(
             if gain > best:
                 best, last, missing_left, bar = gain, i, side, _bar(gain + whole)
     return BinSplit(best, last, missing_left)
+
+
+@inline
+def scan_categories(
+    is_one_hot: bool,
+    count: int,
+    missing: int,
+    sums: Array,
+    order: Int64s,
+    ratios: Float64s,
+    total: Int64s,
+    bound: Float64s,
+    rules: Rules,
+    min_gain: float,
+) -> BinSplit:
+    """Return the best split by a categorical feature; see ``scan``. The first bins in ``order`` are the left ones."""
+    categories, candidates = rules.categories, 0
+    for i in range(missing):
+        if is_one_hot or sums[i, THIRD] >= categories.min_category:
+            hessian = sums[i, HESSIAN] * rules.hessian_unit + rules.reg_lambda + categories.smooth
+            ratios[candidates] = sums[i, GRADIENT] * rules.gradient_unit / hessian
+            order[candidates] = i
+            candidates += 1
+    if is_one_hot:
+        split = _scan_single(count, missing, sums, total, bound, rules, min_gain)
+        if split.last >= 0:
+            order[0], order[split.last] = split.last, 0
+            split = BinSplit(split.gain, 0, split.missing_left)
+    else:
+        sort_pairs(ratios[:candidates], order)
+        split = _scan_sorted(candidates, count, missing, sums, order, total, bound, rules, min_gain)
+        reverse(order[:candidates])
+        reverse_split = _scan_sorted(candidates, count, missing, sums, order, total, bound, rules, split.gain)
+        if reverse_split.last >= 0:
+            split = reverse_split
+        else:
+            reverse(order[:candidates])
+        for i in range(missing):
+            if sums[i, THIRD] < categories.min_category:
+                order[candidates] = i
+                candidates += 1
+    if missing < count:
+        h, g = total[HESSIAN] - sums[missing, HESSIAN], total[GRADIENT] - sums[missing, GRADIENT]
+        n = total[THIRD] - sums[missing, THIRD]
+        gain = _gain_of_set(h, g, n, total, bound, rules, 0.0, 0)
+        if gain > split.gain:
+            split = BinSplit(gain, missing - 1, 0)
+    return split
+
+
+@inline
+def reverse(values: Int64s) -> None:
+    """Reverse the order of values, in place."""
+    for i in range(len(values) // 2):
+        values[i], values[len(values) - 1 - i] = values[len(values) - 1 - i], values[i]
+
+
+@inline
+def _scan_single(
+    count: int, missing: int, sums: Array, total: Int64s, bound: Float64s, rules: Rules, min_gain: float
+) -> BinSplit:
+    """Return the best split that sends one category left; last: its position among the filled bins."""
+    best, last, missing_left = min_gain, -1, 0
+    for i in range(missing):
+        for side in range(1 if missing == count else 2):
+            h, g, n = sums[i, HESSIAN], sums[i, GRADIENT], sums[i, THIRD]
+            if side == 1:
+                h, g, n = h + sums[missing, HESSIAN], g + sums[missing, GRADIENT], n + sums[missing, THIRD]
+            gain = _gain_of_set(h, g, n, total, bound, rules, 0.0, 0)
+            if gain > best:
+                best, last, missing_left = gain, i, side
+    return BinSplit(best, last, missing_left)
+
+
+@inline
+def _scan_sorted(
+    candidates: int,
+    count: int,
+    missing: int,
+    sums: Array,
+    order: Int64s,
+    total: Int64s,
+    bound: Float64s,
+    rules: Rules,
+    min_gain: float,
+) -> BinSplit:
+    """Return the best split that sends the first of the sorted categories left, at most half of them."""
+    categories = rules.categories
+    left_h, left_g, left_n, group = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    best, last, missing_left = min_gain, -1, 0
+    for i in range(min(categories.max_categories, (candidates + 1) // 2)):
+        left_h += sums[order[i], HESSIAN]
+        left_g += sums[order[i], GRADIENT]
+        left_n += sums[order[i], THIRD]
+        group += sums[order[i], THIRD]
+        if group < categories.min_group:
+            continue
+        group = np.int64(0)
+        for side in range(1 if missing == count else 2):
+            h, g, n = left_h, left_g, left_n
+            if side == 1:
+                h, g, n = h + sums[missing, HESSIAN], g + sums[missing, GRADIENT], n + sums[missing, THIRD]
+            gain = _gain_of_set(h, g, n, total, bound, rules, categories.category_lambda, categories.min_group)
+            if gain > best:
+                best, last, missing_left = gain, i, side
+    return BinSplit(best, last, missing_left)
+
+
+@inline
+def _gain_of_set(
+    h: int, g: int, n: int, total: Int64s, bound: Float64s, rules: Rules, category_lambda: float, min_right: int
+) -> float:
+    """Return the gain of a split by its left sums; -inf: a side is too light."""
+    right_h, right_n = total[HESSIAN] - h, total[THIRD] - n
+    hl, hr = h * rules.hessian_unit, right_h * rules.hessian_unit
+    if right_h <= 0 or min(hl, hr) < rules.min_hessian or min(n, right_n) < rules.min_third or right_n < min_right:
+        return -np.inf
+    gl, gr = g * rules.gradient_unit, (total[GRADIENT] - g) * rules.gradient_unit
+    reg_lambda, reg_alpha = rules.reg_lambda + category_lambda, rules.reg_alpha
+    w_left = weight_of(gl, hl, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
+    w_right = weight_of(gr, hr, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
+    right = score_of(gr, hr, w_right, reg_lambda, reg_alpha)
+    node = score_by(total[HESSIAN], total[GRADIENT], bound, rules)
+    return score_of(gl, hl, w_left, reg_lambda, reg_alpha) + (right - node)
 
 
 @inline
