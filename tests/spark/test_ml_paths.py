@@ -121,7 +121,7 @@ def test_path_when_rows_are_of_one_class_then_is_infinite(spark, two):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"lambdaPath": [0.1, 0.2]}, "lambdaPath: expected finite positive numbers, each smaller than the previous one"),
+        ({"lambdaPath": [0.1, 0.2]}, "expected finite positive numbers, each smaller than the previous one"),
         ({"lambdaPath": [0.1, 0.0]}, "lambdaPath: expected finite positive numbers"),
         ({"lambdaPath": []}, "lambdaPath: expected finite positive numbers"),
         ({"lambdaPath": [float("nan")]}, "lambdaPath: expected finite positive numbers"),

@@ -21,7 +21,7 @@ from ps2.algorithms.trees.growth import Growth, Node, SplitOrder, boosted_tree, 
 from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HESSIAN, LOWER, THIRD, UPPER, WORD_BITS, Bools
 from ps2.algorithms.trees.nonempty_bins import is_marks_row
 from ps2.algorithms.trees.problem import BoostingPlan, key_of
-from ps2.algorithms.trees.scan_kernels import Limits, Rules, leaf_value_of_sums, may_split, set_verdicts
+from ps2.algorithms.trees.scan_kernels import CategoryRules, Limits, Rules, leaf_value_of_sums, may_split, set_verdicts
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Tree
 from ps2.array_types import Float64s, Int64s
@@ -102,7 +102,18 @@ def rules_of(plan: BoostingPlan, scales: tuple[float, float]) -> Rules:
     """Return the rules of splits; scales: see ``PlantTrees``."""
     hessian_scale, gradient_scale = scales
     penalties = float(plan.settings.regLambda), float(plan.settings.regAlpha)
-    return Rules(1 / gradient_scale, 1 / hessian_scale, *penalties, float(plan.min_hessian), plan.min_third)
+    settings = plan.settings
+    min_group = settings.minDataPerGroup or 0
+    categories = CategoryRules(
+        smooth=float(settings.catSmooth),
+        category_lambda=float(settings.catL2),
+        max_categories=settings.maxCatThreshold,
+        min_category=plan.third_of(min(settings.catSmooth, min_group)),
+        min_group=plan.third_of(min_group),
+        one_hot=settings.maxCatToOnehot,
+    )
+    min_sums = float(plan.min_hessian), plan.min_third
+    return Rules(1 / gradient_scale, 1 / hessian_scale, *penalties, *min_sums, categories)
 
 
 def limits_of(plan: BoostingPlan, rules: Rules, totals: Int64s, max_splits: int) -> Limits:
@@ -167,11 +178,12 @@ class BoostedGrowth(Growth):
             "totals": totals,
             "bounds": self._bounds(self.open),
             "keys": keys,
-            "rules": np.array(self._rules[:-1]),
+            "rules": np.array(self._rules[:5]),
+            "min_third": plan.min_third,
+            **self._rules.categories._asdict(),
             "allowed": self._sets.words([node.path for node in self.open], keys),
             "channels": plan.channels,
             "marks": True,
-            "min_third": plan.min_third,
             "features": self._bins.num_features,
             # Features that are sampled by weights are in ``allowed``.
             "drawn": 0 if plan.settings.featureWeights else plan.node_features,

@@ -168,6 +168,8 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         plan = with_table_facts(plan, objective, survey.facts, survey.dim, self._columns().weight is not None, initial)
         problem = self._problem(survey, objective, initial)
         check_categories(problem.categories, plan.monotone)
+        num_categories = max(problem.categories.values(), default=0)
+        plan = replace(plan, has_sorted_categories=num_categories > plan.settings.maxCatToOnehot)
         if initial is not None:
             check_initial(initial, objective, survey.dim)
             if initial.absent != problem.absent:

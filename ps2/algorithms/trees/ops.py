@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules, search_forest
-from ps2.algorithms.trees.layout import WORD_BITS
+from ps2.algorithms.trees.layout import MAX_CATEGORIES, WORD_BITS
 from ps2.algorithms.trees.nonempty_bins import (
     GROUP_ROWS,
     add_marked,
@@ -25,7 +25,7 @@ from ps2.algorithms.trees.nonempty_bins import (
     subtract_marked,
 )
 from ps2.algorithms.trees.nonempty_bins import check_rows as check_marks
-from ps2.algorithms.trees.scan_kernels import Rules
+from ps2.algorithms.trees.scan_kernels import CategoryRules, Rules
 from ps2.algorithms.trees.search_kernels import OpenNodes, Splits, search
 from ps2.errors import OutOfRangeError
 from ps2.ops.guards import check_row_ids, check_slots, readable
@@ -121,10 +121,16 @@ def best_splits(
     channels: Channels = 2,
     marks: bool = False,
     words: Annotated[int, Range(at_least=0, below=65)] = 0,
-    min_third: int = 0,
     features: int = 0,
     drawn: int = 0,
     full: bool = False,
+    min_third: int = 0,
+    smooth: float = 0.0,
+    category_lambda: float = 0.0,
+    max_categories: int = MAX_CATEGORIES,
+    min_category: int = 0,
+    min_group: int = 0,
+    one_hot: int = 0,
 ) -> tuple[
     Annotated[Float64s, along("rows")],
     Annotated[Int64s, along("rows", 3)],
@@ -134,11 +140,13 @@ def best_splits(
     """Return each node's best split by the features on this server; ties go to the lowest feature and bin.
 
     Args:
-        totals, bounds, keys, allowed: see ``OpenNodes``; rules: ``Rules`` without the last field, ``min_third``.
+        totals, bounds, keys, allowed: see ``OpenNodes``; rules: the fields of ``Rules`` that are floats.
         layout: the row with the result of ``layout_of``.
         words: the number of int64s that hold a set of categories.
         features, drawn: the number of features, and the number of features that each node samples (0: all).
         full: whether histograms store all bins, including the implied ones.
+        min_third: see ``Rules``.
+        smooth, category_lambda, max_categories, min_category, min_group, one_hot: see ``CategoryRules``.
 
     Returns:
         For each node: the gain, which is twice the decrease of the objective (minus infinity: no split); the feature
@@ -159,11 +167,13 @@ def best_splits(
     sets = np.zeros((num_tiles, len(rows), words), np.int64)
     if allowed.shape[1] and allowed.shape[1] * WORD_BITS < features:
         raise OutOfRangeError(f"allowed: expected a bit for each of {features} features, got {allowed.shape[1]} words")
+    categories = CategoryRules(smooth, category_lambda, max_categories, min_category, min_group, one_hot)
+    split_rules = Rules._make([*rules.tolist(), min_third, categories])
     nodes = OpenNodes(readable(totals), readable(bounds), readable(keys), readable(allowed))
     over_blocks(
         search,
         (np.arange(num_tiles),),
-        *(tile_ends, m, rows, layout, channels, marks, nodes, Rules._make([*rules.tolist(), min_third])),
+        *(tile_ends, m, rows, layout, channels, marks, nodes, split_rules),
         *(features, drawn, full, Splits(gains, conditions, left_sums, sets)),
         cost=SEARCH_COST * len(rows) * m.shape[1] // num_tiles,
     )

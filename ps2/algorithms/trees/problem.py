@@ -32,6 +32,9 @@ MAX_CLASS_LEAF = 8.0
 # The maximum number of bits of the mean weight, and of the sum of all weights, as integers.
 WEIGHT_BITS, WEIGHT_SUM_BITS = 20, 29
 
+# The value of minDataPerGroup if it is not set: MIN_GROUP rows, or one MIN_GROUP_SHARE-th of the rows if that is less.
+MIN_GROUP, MIN_GROUP_SHARE = 100, 20
+
 # The source of a node's weight: see ``BoostingPlan``.
 WeightSource = Literal["hessians", "rows", "weights"]
 
@@ -109,6 +112,8 @@ class BoostingPlan(Plan[BoostingSettings]):
         weight_source: the source of a node's weight: the sum of hessians (if these are the rows' weights), the number
             of rows (if all weigh 1), or a separate sum of weights.
         weight_unit: the weight that 1 in an integer weight stands for.
+        mean_weight: the mean weight of rows.
+        has_sorted_categories: whether a feature has more than ``maxCatToOnehot`` categories.
     """
 
     via: Via = "servers"
@@ -119,6 +124,8 @@ class BoostingPlan(Plan[BoostingSettings]):
     min_node_weight: float = 0.0
     weight_source: WeightSource = "hessians"
     weight_unit: float = 1.0
+    mean_weight: float = 1.0
+    has_sorted_categories: bool = False
 
     def __post_init__(self) -> None:
         min_rows = self.settings.minInstancesPerNode
@@ -157,7 +164,7 @@ class BoostingPlan(Plan[BoostingSettings]):
         """What a bin's third channel sums: "rows" (their number) or "weights"; None: a bin has two channels."""
         if self._needs_weights and self.weight_source != "hessians":
             return self.weight_source
-        return "rows" if self.settings.minInstancesPerNode > 1 else None
+        return "rows" if self.has_sorted_categories or self.settings.minInstancesPerNode > 1 else None
 
     @property
     def channels(self) -> int:
@@ -176,6 +183,11 @@ class BoostingPlan(Plan[BoostingSettings]):
                 return math.ceil(self.min_node_weight * (1 - 1e-6) / self.weight_unit)
             case _:
                 return 0
+
+    def third_of(self, rows: float) -> int:
+        """Return the third total of this many rows of the mean weight; 0: bins have no third channel."""
+        third_of_row = {"rows": 1.0, "weights": self.mean_weight / self.weight_unit}
+        return round(rows * third_of_row.get(self.third_channel or "", 0.0))
 
     @property
     def min_hessian(self) -> float:
@@ -205,6 +217,9 @@ def with_table_facts(
         # The first new tree is not the model's first tree. New trees need other random numbers than the old trees.
         settings = with_values(settings, seed=key_of(plan.seed, len(initial.trees)))
         first_rate = None
+    if settings.minDataPerGroup is None:
+        min_group = min(MIN_GROUP, max(facts.rows // MIN_GROUP_SHARE, 1))
+        settings = with_values(settings, minDataPerGroup=min_group)
     # The sum of all integer weights fits int32.
     weight_bits = max(min(WEIGHT_BITS, WEIGHT_SUM_BITS - math.ceil(math.log2(facts.rows))), 0)
     return replace(
@@ -217,6 +232,7 @@ def with_table_facts(
         min_node_weight=without_last_digits(settings.minWeightFractionPerNode * facts.weight),
         weight_source="rows" if not is_weighted else "hessians" if objective.hessians_are_weights else "weights",
         weight_unit=unit_of(mean_weight, weight_bits) if is_weighted else 1.0,
+        mean_weight=without_last_digits(mean_weight),
     )
 
 

@@ -33,6 +33,27 @@ ROUNDING_GAIN = 100.0
 CAN_SPLIT, IS_SPLIT, CHILD_CAN_SPLIT = range(3)
 
 
+class CategoryRules(NamedTuple):
+    """The rules of splits by categories, which keep rare categories from fitting noise (LightGBM's).
+
+    Attributes:
+        smooth: the number that is added to each category's hessian before categories are sorted by gradient / hessian.
+        category_lambda: the L2 penalty on both sides of a split, in addition to that of ``Rules``.
+        max_categories: the maximum number of categories on the left side.
+        min_category: the minimum third sum of a category that can go left.
+        min_group: the minimum third sum of the categories between two splits that are tried, and of the right side.
+        one_hot: the maximum number of categories of a feature whose splits send one category left. Only ``Rules``
+            apply to these splits.
+    """
+
+    smooth: float
+    category_lambda: float
+    max_categories: int
+    min_category: int
+    min_group: int
+    one_hot: int
+
+
 class Rules(NamedTuple):
     """The rules of splits of boosted trees.
 
@@ -41,6 +62,7 @@ class Rules(NamedTuple):
         reg_lambda, reg_alpha: the L2 and L1 penalties on leaves.
         min_hessian: the minimum sum of hessians on each side of a split.
         min_third: the minimum sum of the third channel on each side of a split.
+        categories: the rules of splits by categories.
     """
 
     gradient_unit: float
@@ -49,6 +71,7 @@ class Rules(NamedTuple):
     reg_alpha: float
     min_hessian: float
     min_third: int
+    categories: CategoryRules
 
 
 class Limits(NamedTuple):
@@ -199,16 +222,6 @@ def drop_bin(position: int, count: int, bins: Int64s, sums: Array) -> int:
 
 
 @inline
-def sort_bins(flags: int, count: int, sums: Array, rules: Rules, ratios: Float64s, order: Int64s) -> None:
-    """Set the order in which bins go left: categories by gradient / hessian, as the best set has the first of them."""
-    if flags & CATEGORICAL:
-        for i in range(count):
-            hessian = sums[i, HESSIAN] * rules.hessian_unit + rules.reg_lambda
-            ratios[i] = sums[i, GRADIENT] * rules.gradient_unit / hessian
-    order_bins(flags, count, ratios, order)
-
-
-@inline
 def order_bins(flags: int, count: int, ratios: Float64s, order: Int64s) -> None:
     """Set the order in which bins go left: categories by their ratios, which are sorted; other bins by position."""
     for i in range(count):
@@ -304,12 +317,12 @@ def _gain_of(
 ) -> float:
     """Return the gain of a split from the gradients g and hessians h of both sides; -inf if it breaks a constraint."""
     reg_lambda, reg_alpha = rules.reg_lambda, rules.reg_alpha
-    w_left = best_leaf_value(gl, hl, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
-    w_right = best_leaf_value(gr, hr, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
-    if (flags & INCREASING and w_left > w_right) or (flags & DECREASING and w_left < w_right):
+    left_value = best_leaf_value(gl, hl, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
+    right_value = best_leaf_value(gr, hr, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
+    if (flags & INCREASING and left_value > right_value) or (flags & DECREASING and left_value < right_value):
         return -np.inf
-    right = leaf_score(gr, hr, w_right, reg_lambda, reg_alpha)
-    return leaf_score(gl, hl, w_left, reg_lambda, reg_alpha) + (right - node_score)
+    right = leaf_score(gr, hr, right_value, reg_lambda, reg_alpha)
+    return leaf_score(gl, hl, left_value, reg_lambda, reg_alpha) + (right - node_score)
 
 
 @inline

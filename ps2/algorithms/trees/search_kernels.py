@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ps2.algorithms.trees.category_kernels import scan_categories
 from ps2.algorithms.trees.layout import (
     BIN,
     CATEGORICAL,
@@ -28,10 +29,10 @@ from ps2.algorithms.trees.scan_kernels import (
     Rules,
     collect,
     may_gain,
+    order_bins,
     scan,
     scan_full,
     score_of_sums,
-    sort_bins,
 )
 from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
@@ -215,8 +216,14 @@ def _search_bins(
     if count < 2:
         return
     missing = missing_position(feature, count, bins)
-    sort_bins(feature.flags, missing, sums, rules, scratch.ratios, order)
-    split = scan(feature.flags, count, missing, sums, order, total, bound, rules, best.gains[node])
+    if feature.flags & CATEGORICAL:
+        is_one_hot = feature.size - (1 if feature.flags & HAS_MISSING else 0) <= rules.categories.one_hot
+        split = scan_categories(
+            is_one_hot, count, missing, sums, order, scratch.ratios, total, bound, rules, best.gains[node]
+        )
+    else:
+        order_bins(feature.flags, missing, scratch.ratios, order)
+        split = scan(feature.flags, count, missing, sums, order, total, bound, rules, best.gains[node])
     if split.last_position >= 0:
         best.gains[node] = split.gain
         sum_left(node, missing, split, scratch, best)

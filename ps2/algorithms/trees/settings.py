@@ -222,6 +222,31 @@ class BoostingSettings(EnsembleSettings):
         type=float,
         option=None,
     )
+    catSmooth: Setting[float] = param(
+        10.0,
+        "categories are sorted by gradient / (hessian + this), so that rare ones are in the middle; one of fewer rows "
+        "than this goes right",
+        at_least=0,
+    )
+    catL2: Setting[float] = param(
+        10.0, "the L2 penalty on both sides of a split by categories, in addition to regLambda", at_least=0
+    )
+    maxCatThreshold: Setting[int] = param(
+        32, "the maximum number of categories on the smaller side of a split", at_least=1
+    )
+    maxCatToOnehot: Setting[int] = param(
+        4,
+        "a feature of at most this many categories is split into one category and the others, without catSmooth, catL2 "
+        "and minDataPerGroup",
+        at_least=0,
+    )
+    minDataPerGroup: Setting[int | None] = param(
+        None,
+        "the minimum number of rows on each side of a split by categories; not set: 100, or a twentieth of all rows if "
+        "that is less",
+        at_least=1,
+        type=int,
+    )
     monotoneConstraints: Flexible[list[int] | None, Sequence[int]] = param(
         None,
         "one entry per feature: 1 (predictions never decrease with it), -1 (they never increase) or 0 (no constraint)",
@@ -308,6 +333,11 @@ class BoostingSettings(EnsembleSettings):
     getMinSplitLoss, setMinSplitLoss = getter(minSplitLoss), setter(minSplitLoss)
     getMinChildWeight, setMinChildWeight = getter(minChildWeight), setter(minChildWeight)
     getBaseScore, setBaseScore = getter(baseScore), setter(baseScore)
+    getCatSmooth, setCatSmooth = getter(catSmooth), setter(catSmooth)
+    getCatL2, setCatL2 = getter(catL2), setter(catL2)
+    getMaxCatThreshold, setMaxCatThreshold = getter(maxCatThreshold), setter(maxCatThreshold)
+    getMaxCatToOnehot, setMaxCatToOnehot = getter(maxCatToOnehot), setter(maxCatToOnehot)
+    getMinDataPerGroup, setMinDataPerGroup = getter(minDataPerGroup), setter(minDataPerGroup)
     getMonotoneConstraints, setMonotoneConstraints = getter(monotoneConstraints), setter(monotoneConstraints)
     getInteractionConstraints = getter(interactionConstraints)
     setInteractionConstraints = setter(interactionConstraints)
