@@ -60,7 +60,7 @@ def allowed_sets(sums, smooth, max_categories, min_category, min_group):
 
 @pytest.mark.parametrize("rules", [(0.0, 3, 0, 0), (20.0, 6, 15, 0), (5.0, 6, 0, 60), (40.0, 4, 10, 45)])
 @pytest.mark.parametrize("seed", range(6))
-def test_split_when_categories_have_rules_then_best_of_the_allowed(seed, rules):
+def test_split_when_categories_have_rules_then_best_allowed(seed, rules):
     sums = histogram(seed)
     smooth, max_categories, min_category, min_group = rules
     expected = max((gain_of(sums, is_left, 3.0) for is_left in allowed_sets(sums, *rules)), default=-np.inf)
@@ -130,7 +130,7 @@ def test_fit_when_table_is_small_then_categories_still_split():
     assert len(np.unique(model._trained.margins(x))) == 2
 
 
-def test_fit_when_min_data_per_group_is_set_then_small_groups_stay():
+def test_fit_when_min_data_per_group_is_set_then_groups_stay():
     x = np.repeat(np.arange(6.0), 10)[:, None]
     y = np.isin(x[:, 0], [1.0, 4.0, 5.0]).astype(float)
     model = fit(GBTRegressor(maxIter=1, maxDepth=1, minDataPerGroup=31), x, y, categories={0: 6})
