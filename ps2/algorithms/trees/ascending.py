@@ -20,12 +20,10 @@ def run_starts(values: Array) -> Int64s:
 
 
 def unique_sorted(values: Array) -> Array:
-    """Return ascending values without duplicates."""
     return values[run_starts(values)]
 
 
 def union_sorted(first: Array, second: Array) -> Array:
-    """Return the ascending union of two arrays of ascending integers."""
     # A stable sort merges two ascending runs in one pass.
     return unique_sorted(np.sort(np.concatenate([first, second]), kind="stable"))
 

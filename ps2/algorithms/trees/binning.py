@@ -60,7 +60,6 @@ class Bins:
 
     @cached_property
     def num_bins(self) -> Int64s:
-        """The number of bins of each feature, int64."""
         return np.diff(self.cut_offsets) + (self.categories == 0) + self.has_missing
 
     @cached_property

@@ -91,7 +91,6 @@ def to_columns(features: Int64s, x: Array, bits: Array) -> None:
 
 @kernel
 def to_bits(values: Array, out: UInt64s) -> None:
-    """Set ``out`` to the ordered bits of values."""
     value_memory = np.empty(1, np.float64)
     bits_memory = value_memory.view(np.uint64)
     for i in range(len(values)):

@@ -39,7 +39,6 @@ class FeatureSets:
     The driver sends a set of features, as bits, for each open node, and the servers search only these features.
 
     Attributes:
-        features: the number of features.
         groups: groups of features, as xgboost's ``interaction_constraints``: a node may use the features of its path,
             and those of each group that contains the path; the root may use all features. Empty: no constraints.
         weights: the weight of each feature when nodes sample features; empty: nodes do not sample.
@@ -128,14 +127,7 @@ def limits_of(plan: BoostingPlan, rules: Rules, totals: Int64s, max_splits: int)
 
 
 class BoostedGrowth(Growth):
-    """A boosted tree that grows.
-
-    Args:
-        scales: see ``PlantTrees``.
-        totals: the sums over the root's rows, int64.
-        tree_number: the number of the tree, from 0.
-        rate: the learning rate of the tree; None: the plan's.
-    """
+    """A boosted tree; scales: see ``PlantTrees``; totals: of the root; tree_number: from 0; rate None: the plan's."""
 
     keeps_histograms, operation = True, "trees.best_splits"
 

@@ -50,8 +50,6 @@ class BoostedRows:
     """The rows of a worker, and the tree that grows from them.
 
     Attributes:
-        metric: the metric of the held-out rows.
-        training: the rows for training.
         held_out: the rows for validation; None: no rows are held out.
         tree_rows: the rows from which the tree grows, by node; None: no tree grows.
         moving_rows: all rows by node of the tree: ``tree_rows``, the training rows that the tree has not sampled, and

@@ -29,7 +29,6 @@ class EarlyStopping:
         patience: stop after this many consecutive rounds that do not improve the metric. 0: pyspark.ml's rule, which
             stops after one such round; with a tolerance of 0, an unchanged metric counts as improved.
         tolerance: the minimum improvement, relative to the metric.
-        is_larger_better: whether a larger value of the metric is better.
     """
 
     patience: int = 0
@@ -70,7 +69,6 @@ class BoostingRecord:
 
     @property
     def rounds(self) -> int:
-        """Number of finished rounds."""
         return len(self.trees) // self._problem.objective.width
 
     def begin(self, losses: Any) -> None:
@@ -129,12 +127,7 @@ class BoostingRecord:
 def next_scales(
     problem: TreeProblem, plan: BoostingPlan, bounds: Float64s, last_trees: Sequence[Tree]
 ) -> tuple[float, float]:
-    """Return the factors that make hessians and gradients of the next round integers.
-
-    Args:
-        bounds: ``sum_bounds`` of the last round's gradients.
-        last_trees: the trees of the last round.
-    """
+    """Return factors that make the next round's hessians and gradients integers; bounds: the last ``sum_bounds``."""
     return integer_scales(*problem.objective.bounds_after(bounds, *_margin_changes(problem, plan, last_trees)))
 
 

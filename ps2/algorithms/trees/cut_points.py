@@ -35,7 +35,6 @@ class FeatureColumns:
         bits: the ordered bits of the values, uint64, contiguous for each feature; missing values are the largest.
         begin: the index of each feature's first value, and the end, int64, shape (features + 1,).
         rows: the row of each value in sparse columns, int32; empty: columns are dense, with a value for each row.
-        num_rows: the number of rows.
     """
 
     bits: UInt64s
@@ -112,7 +111,6 @@ def ordered_bits(values: Array) -> UInt64s:
 
 
 def from_bits(bits: UInt64s) -> Float64s:
-    """Return the float64 values of ordered bits."""
     bits = np.asarray(bits, np.uint64)
     return np.where(bits & kernels.SIGN, bits ^ kernels.SIGN, ~bits).view(np.float64)
 
@@ -176,20 +174,16 @@ class Cells:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
         return self.begin.nbytes + self.lowest_bits.nbytes + self.log_width.nbytes + self.weights.nbytes
 
     @property
     def is_uncut(self) -> bool:
-        """Whether no cell has been cut yet."""
         return bool(len(self.log_width) and self.log_width[0] == BITS)
 
     def refine(self, refinement: Refinement, child_ids: Int64s, sums: Int64s) -> Cells:
-        """Return the cells, after cut cells are replaced by their children.
+        """Return the cells, with cut cells replaced by children ``child_ids``, ascending, that have weights ``sums``.
 
-        Args:
-            child_ids: the indices of the child cells that have weight, ascending.
-            sums: the weights of these children. The rest of a parent's weight are zeros that rows do not store.
+        The rest of a parent's weight are zeros that rows do not store.
         """
         cut, first_child = refinement.cells_to_cut, refinement.first_child
         if not len(cut):

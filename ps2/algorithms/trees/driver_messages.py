@@ -58,7 +58,6 @@ class FinalNodes:
 
     @property
     def leaves(self) -> Int64s:
-        """The workers' numbers of the leaves."""
         return self.numbers[self.is_leaf]
 
 
@@ -128,7 +127,6 @@ class PlantTrees(GrowTask):
 
     Attributes:
         first: the number of the first of these trees.
-        count: the number of trees.
         scales: two factors that make hessians and gradients (of a random forest: weights and labels) integers.
         begins_round: whether the tree is the first of a round other than the first round. Then workers do the task
             ``SumGradients``, too.

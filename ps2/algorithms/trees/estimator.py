@@ -76,7 +76,6 @@ class TreesEstimator(EnsembleSettings, FleetEstimator):
     """Base class of all estimators of trees."""
 
     _LOCAL_IS_DURABLE = True
-    # The class of the trained models.
     _MODEL: ClassVar[type[AnyTrees]]
     # The kernel that takes the longest time to compile, and the function that compiles it.
     _SLOW_KERNEL: ClassVar[tuple[Any, str]]
@@ -103,7 +102,6 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
 
     _SLOW_KERNEL = grow_boosted, "ps2.algorithms.trees.warm:warm_whole_trees"
 
-    # The function to call after each round, or None.
     _on_round = cast(Any, None)
 
     if TYPE_CHECKING:  # a keyword, too

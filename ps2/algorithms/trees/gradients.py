@@ -213,7 +213,6 @@ class Objective:
     1 - NDCG, and each group has weight 1. The hessian of "absolute", "huber" and "quantile" is taken as 1.
 
     Attributes:
-        loss: the loss's name.
         width: the number of margins of a row: the number of classes ("softmax"), else 1.
         shape: "huber": the residual beyond which the loss is linear, above 0; "quantile": the quantile, in (0, 1);
             "lambdarank": the number of top rows of a group that are paired with the rows below them.
@@ -296,12 +295,10 @@ class Objective:
 
     @property
     def has_shape(self) -> bool:
-        """Whether the loss depends on ``shape``."""
         return self.loss in ("huber", "quantile", "lambdarank")
 
     @property
     def hessians_are_weights(self) -> bool:
-        """Whether each row's hessian is its weight."""
         return self.loss in ("squared", "absolute", "huber", "quantile")
 
     @property

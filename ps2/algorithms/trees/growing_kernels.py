@@ -108,7 +108,6 @@ def add_sparse_marked(
 
 @kernel
 def count_touched(touched: UInt64s) -> int:
-    """Return the number of bits that are set."""
     count = 0
     for word in touched:
         while word:
@@ -195,7 +194,6 @@ def add_to_rows(order: Int32s, margins: Array, value: float) -> None:
 
 @kernel
 def sum_pairs(order: Int32s, pairs: Array) -> tuple[np.int64, np.int64]:
-    """Return the sums of a node's hessians and gradients."""
     h, g = np.int64(0), np.int64(0)
     for row in order:
         h += pairs[row, 0]

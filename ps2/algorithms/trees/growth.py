@@ -107,7 +107,6 @@ class Node:
         turn: the number of times that the node has sampled features before.
         condition: the best split: ``layout.FEATURE``, BIN and MISSING_LEFT; empty: it is not known.
         words: the categories that go left by the best split, as bits.
-        gain: the gain of the best split.
         children: the two children by the best split; empty: the best split is not known, or gains too little.
         is_known: whether the best splits of all children that may be split are known.
     """
@@ -134,15 +133,7 @@ class Node:
 
 
 class SplitOrder:
-    """The order in which the nodes of one tree are split.
-
-    Args:
-        max_splits: the maximum number of splits.
-        by_gain: whether the node with the largest gain comes first; if not, the oldest node does.
-
-    Attributes:
-        chosen: the nodes that are certain to be split, in order.
-    """
+    """The order in which a tree's nodes are split: by gain, or the oldest first; chosen: nodes certain to be split."""
 
     def __init__(self, max_splits: int, by_gain: bool) -> None:
         self._max_splits, self._by_gain = max_splits, by_gain
@@ -151,7 +142,6 @@ class SplitOrder:
 
     @property
     def remaining(self) -> int:
-        """The number of splits that the tree may still get."""
         return self._max_splits - len(self.chosen)
 
     def begin(self, root: Node) -> None:
@@ -191,19 +181,14 @@ class SplitOrder:
 
 
 class Growth(ABC):
-    """One or several trees that grow at once.
-
-    Args:
-        roots: the trees' roots; workers have already sent the histograms of those that may be split.
+    """Trees that grow at once; workers have already sent the histograms of those ``roots`` that may be split.
 
     Attributes:
         keeps_histograms: whether a node's histogram is kept for its children; if not, it is cleared after the search.
-        operation: the name of the operation that searches the best splits.
         open: the nodes whose best splits the servers search next.
         subtract: pairs of matrix rows: the second histogram is subtracted from the first before the search.
         clear: matrix rows to clear before workers add to them.
         num_rows: the number of rows that the matrix needs for the next histograms.
-        is_over: whether the trees are finished.
     """
 
     keeps_histograms: ClassVar[bool]

@@ -15,7 +15,6 @@ from ps2.array_types import Int32s, Int64s
 from ps2.errors import LimitError
 from ps2.ops.kernels import inline, kernel
 
-# Types of arrays.
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 UInt8s = npt.NDArray[np.uint8]
@@ -48,15 +47,11 @@ WORD_BITS = 64
 
 
 def layout_of(counts: Int64s, first: Int64s, implied: Int32s | None, flags: Int64s, channels: int) -> Int64s:
-    """Return the layout row of a histogram, int64.
+    """Return the layout row of a histogram, int64; LimitError: a feature has too many bins.
 
     Args:
         counts, first: see ``Bins.num_columns`` and ``Bins.first_columns``.
         implied: the bin of each feature that sparse rows do not store; None: rows store all bins.
-        flags: the flags of each feature, such as CATEGORICAL; channels: the number of int64s of a bin.
-
-    Raises:
-        LimitError: a feature has too many bins.
     """
     if len(counts) and counts.max() > MAX_BINS:
         worst = int(np.argmax(counts))

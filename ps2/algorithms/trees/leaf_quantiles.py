@@ -54,16 +54,12 @@ class LeafQuantiles:
     def free(self) -> None:
         free_all([self.coarse, self.fine])
 
-    # -- workers ---------------------------------------------------------------------------------------------------
-
     def add(self, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s, cells: Int64s | None) -> None:
         """Add a worker's rows to the fine cells in each leaf's coarse cell ``cells``; None: to coarse cells."""
         units = integer_weights(weights, self.weight_unit) if self.weight_unit and len(weights) else None
         keys, sums = sum_by_cell(leaves, ordered_bits(residuals), units, cells)
         if len(keys):
             (self.coarse if cells is None else self.fine).add(sums, keys)
-
-    # -- the driver ------------------------------------------------------------------------------------------------
 
     def find_coarse(self, leaves: int) -> CoarseQuantiles:
         """Find the coarse cell of each leaf's quantile, and zero the sums."""
@@ -94,7 +90,6 @@ def unit_of_weights(mean_weight: float | None) -> float:
 
 
 def _pull_and_zero(sums: DCV) -> tuple[Int64s, Int64s]:
-    """Return the keys and weights of a vector, and zero it."""
     with batch():
         future = sums.pull()
         sums.zero()

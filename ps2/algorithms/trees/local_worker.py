@@ -237,7 +237,6 @@ class LocalHistograms:
             self._m = grown
 
     def clear(self, rows: Sequence[int]) -> None:
-        """Zero histograms."""
         if self._is_dense:
             self._m[rows] = 0
         else:
@@ -285,6 +284,5 @@ class LocalHistograms:
 
 
 def _free_bytes() -> int:
-    """Return the bytes of memory that are free for this process."""
     free, in_group = int(psutil.virtual_memory().available), cgroups.free_memory_bytes()
     return free if in_group is None else min(free, in_group)

@@ -29,7 +29,6 @@ CELLS = 1 << 14
 CLASS_METRICS: tuple[MetricName, ...] = ("logloss", "error")
 REGRESSION_METRICS: tuple[MetricName, ...] = ("rmse", "mae")
 RANKING_METRICS: tuple[MetricName, ...] = ("ndcg", "map")
-# The metrics for the predictions of each loss.
 METRICS: dict[LossName, tuple[MetricName, ...]] = {
     "logistic": (*CLASS_METRICS, "auc"),
     "softmax": CLASS_METRICS,
@@ -70,7 +69,6 @@ class Metric:
 
     @property
     def is_larger_better(self) -> bool:
-        """Whether a larger value means a better model."""
         return self.name in ("auc", *RANKING_METRICS)
 
     def sums(

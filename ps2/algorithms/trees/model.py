@@ -66,7 +66,6 @@ class Paths(NamedTuple):
 
 @inline
 def _is_left(value: float, split: Any, set_flags: Bools) -> bool:
-    """Return whether a value goes left by a SPLIT."""
     if split.set_end == split.set_begin:
         return goes_left(value, split.threshold, bool(split.default_left))
     return category_goes_left(value, set_flags, split.set_begin, split.set_end, bool(split.default_left))

@@ -201,13 +201,11 @@ def dense_leaves(x: Array, out: Array, trees: Trees) -> None:
 
 @kernel
 def sparse_margins(rows: Int64s, out: Array, matrix: SparseMatrix, trees: Trees) -> None:
-    """Add the trees' leaves to ``out``, float64, shape (rows, width)."""
     _over_sparse(_add_margins, rows, out, matrix, trees)
 
 
 @kernel
 def sparse_leaves(rows: Int64s, out: Array, matrix: SparseMatrix, trees: Trees) -> None:
-    """Set ``out``, shape (rows, trees), to the positions of leaves in ``Trees.nodes``."""
     _over_sparse(_set_leaves, rows, out, matrix, trees)
 
 

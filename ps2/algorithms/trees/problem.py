@@ -58,7 +58,6 @@ class TreeProblem:
     """What a training of trees predicts, and from which features.
 
     Attributes:
-        objective: the loss.
         dim: the number of features.
         base: the margins before any tree, one for each output.
         absent: how to read an entry that a sparse row does not store: zero or missing.
@@ -108,7 +107,6 @@ class BoostingPlan(Plan[BoostingSettings]):
         first_rate: the learning rate of the first tree of each output; None: ``stepSize``.
         max_leaf_value: the largest absolute leaf value, before the learning rate.
         min_gain: reject splits that gain no more than this; the gain may be rounding error.
-        min_node_weight: the minimum weight of a node's rows.
         weight_source: the source of a node's weight: the sum of hessians (if these are the rows' weights), the number
             of rows (if all weigh 1), or a separate sum of weights.
         weight_unit: the weight that 1 in an integer weight stands for.
@@ -137,7 +135,6 @@ class BoostingPlan(Plan[BoostingSettings]):
 
     @property
     def max_leaves(self) -> int:
-        """The maximum number of leaves of a tree."""
         settings, limit = self.settings, self.settings.maxLeaves
         if limit is None:
             limit = MAX_LEAVES[settings.growth]
@@ -288,7 +285,6 @@ def work_of(survey: Any, plan: BoostingPlan, trees: int, node_s: float = 0.0) ->
 
     Args:
         survey: the result of the survey: rows, dim, and cost, which is the number of rows plus that of stored values.
-        trees: the maximum number of trees.
         node_s: seconds that servers need for a node, in addition to the time for its bins.
     """
     rows, values = survey.rows, survey.cost - survey.rows

@@ -58,11 +58,8 @@ class TreeRun:
     """What the programs of a training have in common.
 
     Attributes:
-        plan: the plan of boosted trees or of a random forest.
-        rows: the number of rows.
         mean_weight: the mean weight of the rows; None: all weights are 1.
         settings: the settings on which trees depend.
-        record: the losses and times of the training.
         names: the names of the training's vectors in checkpoints.
     """
 
@@ -165,8 +162,6 @@ class BoostingProgram(FleetProgram[Forest]):
         if level is not None and not run.plan.monotone:
             self._leaf_quantiles = LeafQuantiles.make(level, run.mean_weight)
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         problem, plan, width = self._problem, self.plan, self._problem.objective.width
         matrices = yield from self.prepare_histograms(ask)
@@ -232,8 +227,6 @@ class BoostingProgram(FleetProgram[Forest]):
             tree.value[nodes.is_leaf] = ask(lambda: quantiles.find_fine(coarse)) * rate
             moves = Moves(nodes=replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0)))
         return {"tree": tree_as_data(tree), "splits": moves.splits, "nodes": list(vars(moves.nodes).values())}
-
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def worker(self) -> Callable[[Reading], TreeWorker]:
         return partial(TreeWorker, self._problem, self.plan, self._quantiles, self._leaf_quantiles)
@@ -331,7 +324,6 @@ def settings_of(problem: TreeProblem, plan: Any, **facts: Any) -> dict[str, Any]
 
 
 def boosting_settings(problem: TreeProblem, plan: BoostingPlan, rows: int, mean_weight: float | None) -> dict[str, Any]:
-    """Return the settings on which boosted trees depend."""
     initial = "" if problem.initial is None else _fingerprint(problem.initial)
     held_out = plan.settings.validationIndicatorCol is not None
     return settings_of(problem, plan, rows=rows, initial=initial, weighted=mean_weight is not None, held_out=held_out)

@@ -77,7 +77,6 @@ class Quantiles:
     """Sums of all workers, from which cut points are made; picklable.
 
     Attributes:
-        problem: the description of the features.
         max_bins: the maximum number of bins of a numeric feature, without the bin of missing values.
         weight_unit: the weight that 1 in an integer weight stands for; 0: each row counts 1.
         min_rows: a feature gets cut points if at least this many rows store it.
@@ -140,8 +139,6 @@ class Quantiles:
     def free(self) -> None:
         free_all([vector for vector in (*vars(self).values(), *self.cell_weights) if isinstance(vector, DCV)])
 
-    # -- workers ---------------------------------------------------------------------------------------------------
-
     def find_bins(self, rows: LocalRows) -> tuple[Bins, FeatureColumns | None]:
         """Find the bins where this process has all rows; return them, and the columns of dense rows."""
         self.count(rows)
@@ -174,8 +171,6 @@ class Quantiles:
         if len(common) == len(rows.keys):
             return rows
         return LocalRows(rows.keys[common], rows.x[:, common], rows.y, rows.weights)
-
-    # -- the driver ------------------------------------------------------------------------------------------------
 
     def find_cut_points(self, ask: Ask) -> Steps[None]:
         """Let the workers add the sums that ``cut`` needs, clock by clock."""
@@ -358,7 +353,6 @@ class RowsByFeature:
         return DistinctValues(numbers, values.bits[is_numeric], values.weights[is_numeric], many_valued)
 
     def add_total(self) -> None:
-        """Add the weight of all rows."""
         weight = self.weights.sum() if len(self.weights) else self.columns.num_rows
         self.sums.total_weight.add(np.array([weight], np.int64))
 

@@ -90,7 +90,6 @@ def ndcg_losses(margins: Float64s, y: Float64s, groups: RowGroups, depth: int) -
 
 
 def sum_of_ndcg(margins: Float64s, y: Float64s, groups: RowGroups, depth: int = ALL_ROWS) -> float:
-    """Return the sum over groups of the NDCG of their first ``depth`` rows."""
     return float(ndcgs(*groups.intervals, RankedRows(groups.order, readable(margins), readable(y)), depth))
 
 
@@ -128,10 +127,7 @@ def max_dcg(y: Float64s, rows: Int64s, depth: int) -> float:
 def lambdas(
     begins: Int64s, ends: Int64s, ranked_rows: RankedRows, weights: Float64s, truncation: int, out: Float64s
 ) -> tuple[float, float]:
-    """Set ``out``, shape (n, 2), to the hessians and gradients of groups of rows; return ``ndcg_losses``.
-
-    Pairs consist of each of the first ``truncation`` rows of a group and all rows below it.
-    """
+    """Do ``lambda_gradients``; each of the first ``truncation`` rows of a group is paired with all rows below it."""
     total_loss, margins, y = 0.0, ranked_rows.margins, ranked_rows.y
     for group in range(len(begins)):
         rows = rank_rows(margins, ranked_rows.order[begins[group] : ends[group]])

@@ -128,7 +128,6 @@ class SparseRows:
         return bins, sums
 
     def partition(self, order: Int32s, split: Split, spare: Int32s) -> int:
-        """Move the rows of a node that go left to the front, in place; return their number."""
         begins, columns, f = readable(self.begins), readable(self.columns), split.feature
         first, implied, goes_left = int(self.bins.first_columns[f]), int(self._implied[f]), split.left_bins(self.bins)
         return int(kernels.partition_sparse(order, begins, columns, first, implied, goes_left, spare))
@@ -259,7 +258,6 @@ class NodeRows:
         self._nodes = {0: slice(0, len(order))}
 
     def rows_of(self, node: int) -> Int32s:
-        """Return the numbers of the rows in a node."""
         return self._order[self._nodes[node]]
 
     @property
@@ -278,7 +276,6 @@ class NodeRows:
             over_blocks(self.partition_one_by_one, (splits,), cost=PARTITION_COST * len(self._order) // len(splits))
 
     def partition_one_by_one(self, splits: Int64s) -> None:
-        """Move the rows of nodes to their children, one node after the other."""
         for row in splits:
             span, left = self._nodes[int(row[messages.NODE])], int(row[messages.LEFT])
             feature, bin = int(row[messages.FEATURE]), int(row[messages.BIN])
@@ -298,7 +295,6 @@ class NodeRows:
             over_blocks(add, (leaves, nodes.values[nodes.is_leaf]), cost=LEAF_COST * len(self._order) // len(leaves))
 
     def counts(self, nodes: FinalNodes) -> Int64s:
-        """Return the number of rows in each node."""
         return np.array([len(self.rows_of(node)) for node in nodes.numbers.tolist()], np.int64)
 
 

@@ -78,7 +78,6 @@ class Limits(NamedTuple):
     """The limits of the growth of a tree.
 
     Attributes:
-        max_splits: the maximum number of splits in the tree.
         max_depth: the maximum number of splits above a leaf.
         by_gain: whether the node with the largest gain is split first; else the oldest.
         min_gain: a split must gain more than this.
@@ -100,9 +99,7 @@ class Feature(NamedTuple):
     """The bins of a feature in a histogram.
 
     Attributes:
-        number: the feature's number.
         column: the column of its first bin.
-        size: the number of its bins.
         implied: the bin that sparse rows do not store; -1: none.
         flags: ``layout.CATEGORICAL`` and the other flags.
     """

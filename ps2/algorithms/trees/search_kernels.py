@@ -142,7 +142,6 @@ def search(
 
 @inline
 def scratch_of(channels: int) -> Scratch:
-    """Return memory for the bins of one feature."""
     bins, sums = np.empty(MAX_BINS, np.int64), np.empty((MAX_BINS, channels), np.int64)
     return Scratch(bins, sums, np.empty(MAX_BINS, np.int64), np.empty(MAX_BINS))
 
@@ -258,7 +257,6 @@ def _set_full(
 
 @inline
 def _is_allowed(feature: int, allowed: Int64s, node: int) -> bool:
-    """Return whether a node may use a feature."""
     return bool((allowed[node, feature // WORD_BITS] >> np.int64(feature % WORD_BITS)) & 1)
 
 
@@ -292,7 +290,6 @@ def _next_filled(histogram: Array, marks: Array, column: int, end: int, channels
 
 @inline
 def sum_left(node: int, missing: int, split: BinSplit, scratch: Scratch, best: Splits) -> None:
-    """Set the sums of the left side of a node's split."""
     for c in range(best.left_sums.shape[1]):
         best.left_sums[node, c] = scratch.sums[missing, c] if split.missing_left else 0
         for i in range(split.last_position + 1):

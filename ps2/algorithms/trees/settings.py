@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 GrowthName = Literal["level", "leaf"]
 GROWTHS: tuple[GrowthName, ...] = ("level", "leaf")
-# The losses of regression.
 LossOfNumbers = Literal["squared", "absolute", "huber", "poisson", "quantile"]
 LOSSES: tuple[LossOfNumbers, ...] = ("squared", "absolute", "huber", "poisson", "quantile")
 ImpurityName = Literal["gini", "entropy", "variance"]
@@ -71,7 +70,6 @@ def _are_weights(values: Sequence[float]) -> bool:
 
 
 def _to_groups(value: Any) -> list[list[int]]:
-    """Convert to lists of integers."""
     from pyspark.ml.param import TypeConverters
 
     if not isinstance(value, (list, tuple)):

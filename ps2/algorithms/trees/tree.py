@@ -92,7 +92,6 @@ class Tree:
 
     @property
     def leaf_count(self) -> int:
-        """The number of leaves."""
         return int((self.feature == LEAF).sum())
 
     @property
@@ -269,7 +268,6 @@ def leaf_range(trees: Sequence[Tree]) -> tuple[float, float]:
 
 
 def leaf_tree(value: float) -> Tree:
-    """Return a tree that consists of one leaf."""
     leaf, zero, flag = np.full(1, LEAF, np.int32), np.zeros(1), np.zeros(1, np.bool_)
     count = np.zeros(1, np.int64)
     return Tree(leaf, zero, flag, leaf, leaf, np.full(1, value), zero, zero, count, np.zeros(2, np.int64), flag[:0])

@@ -50,12 +50,10 @@ class BinColumns(NamedTuple):
 
     Attributes:
         first_columns: each feature's first column, and the end.
-        num_bins: each feature's number of bins.
         implied: the bin of each feature that sparse rows do not store.
         flags: ``layout.CATEGORICAL`` and ``layout.HAS_MISSING`` of each feature.
         usable: the numbers of the features that can split rows, ascending.
         usable_first: the first column of each usable feature.
-        column_features: the feature of each column.
     """
 
     first_columns: Int64s
@@ -74,7 +72,6 @@ class Nodes(NamedTuple):
         heap_indices: 1 for the root; 2i and 2i + 1 for the children of a node with index i.
         totals: the sums of each node's rows, shape (n, channels).
         bounds: the smallest and the largest value of the leaves below each node, shape (n, 2).
-        best: the best split of each node.
         is_splittable: whether the best split is known and gains enough.
         ends: the interval of each node's rows in ``GrowingTree.order``, shape (n, 2).
         children: the left child's number; the right child has the next one; -1: a leaf.
@@ -95,7 +92,6 @@ class GrowingTree(NamedTuple):
     Attributes:
         order: the numbers of the tree's rows; those of a node become contiguous.
         spare: scratch memory of the same length.
-        rows, bins: the worker's binned rows, and the bins.
         nodes: memory for the nodes; heap index, totals, bounds and ends of the root are set.
     """
 
@@ -188,11 +184,8 @@ class BoostedSearch(NamedTuple):
 
     Attributes:
         pairs: the integer hessian and gradient of each row, and the third channel if there is one.
-        histograms: the histograms of the open nodes.
         layout: the layout row (``layout.layout_of``).
         constraints: the monotone constraint of each feature, -1, 0 or 1; empty: all are 0.
-        rules, limits: the rules of splits, and the limits of growth.
-        scratch: memory for the bins of a feature.
     """
 
     pairs: Array

@@ -33,13 +33,7 @@ MORE_MEMORY = f"{MORE_SERVERS}, or let trees have less depth or leaves"
 class HistogramMatrices:
     """The matrices on the servers, which the driver makes when the bins are known.
 
-    Attributes:
-        bins: the bins of all features.
-        histograms: a row for the layout of bins, a row for each open node, and the marks of ``nonempty_bins``.
-        cuts: the cut points of the bins.
-        codes: the ``bin_codes`` of the bins.
-        channels: the number of sums in a bin.
-        words: the number of int64s of a set of categories.
+    ``histograms`` has a row for the layout of bins, a row for each open node, and the marks of ``nonempty_bins``.
     """
 
     bins: Bins
@@ -80,7 +74,6 @@ class HistogramMatrices:
 
     @property
     def rows(self) -> list[int]:
-        """The rows for histograms."""
         return [row for row in marked_rows(self.histograms.rows) if row != LAYOUT]
 
     def best_splits(self, growth: Growth) -> Splits:

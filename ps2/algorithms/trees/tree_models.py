@@ -27,7 +27,6 @@ SHARED_COLUMNS = ("featuresCol", "featuresCols", "predictionCol", "leafCol", "la
 
 
 def as_sparse(values: Float64s) -> Vector:
-    """Return the array as a sparse vector, without its zeros."""
     indices = np.flatnonzero(values)
     return Vectors.sparse(len(values), indices.tolist(), values[indices].tolist())
 

@@ -168,7 +168,6 @@ def warm_forests() -> None:
 
 
 def warm_whole_forest_trees() -> None:
-    """Compile the kernel that grows a whole tree of a random forest."""
     bins = _bins()
     dense, sums = DenseRows(bins, np.zeros((1, 1), np.uint8)), np.ones(CLASSIFICATION.channels, np.int64)
     rows: Any = SimpleNamespace(
@@ -180,7 +179,6 @@ def warm_whole_forest_trees() -> None:
 
 
 def forest_in_process(rows: LocalRows, plan: ForestPlan) -> tuple[RandomForest, Bins]:
-    """Grow a random forest in this process."""
     assert rows.y is not None
     bins, forest_rows, scales, problem = _prepared(rows, plan)
     grower = ForestGrower(plan, bin_columns(bins, problem.absent), forest_rows, scales, problem.words)
@@ -200,7 +198,6 @@ def _prepared(rows: LocalRows, plan: ForestPlan) -> tuple[Bins, ForestRows, tupl
 
 
 def _build_histogram(rows: LocalRows, plan: ForestPlan) -> None:
-    """Build a histogram as workers do."""
     bins, forest_rows, scales, problem = _prepared(rows, plan)
     rules = plan.rules(scales)
     order, draws, _ = forest_rows.sample(0, rules)

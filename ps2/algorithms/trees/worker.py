@@ -76,7 +76,6 @@ class FleetWorker(ABC):
         self._cut_points = CutPointWork(quantiles, rows)
 
     def __call__(self, worker: Any, task: Task) -> None:
-        """Do the task of a clock."""
         if isinstance(task, CutPointTask):
             self._cut_points(task)
         elif report := self._do(task):

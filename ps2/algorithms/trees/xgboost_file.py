@@ -102,7 +102,6 @@ def _check_float32(forest: Forest) -> None:
 
 
 def _objective(forest: Forest) -> dict[str, Any]:
-    """Return xgboost's objective for the loss of a forest."""
     regression: dict[str, Any] = {"reg_loss_param": {"scale_pos_weight": "1"}}
     shape = f"{forest.shape:.9g}"
     objectives: dict[str, dict[str, Any]] = {
@@ -131,7 +130,6 @@ def _with_base(forest: Forest) -> list[Tree]:
 
 
 def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
-    """Return a tree as the data of xgboost's JSON."""
     leaf, sizes = tree.feature == LEAF, np.diff(tree.set_begin)
     parents = np.full(len(tree), NO_PARENT)
     parents[tree.left[~leaf]] = parents[tree.right[~leaf]] = np.flatnonzero(~leaf)

@@ -64,12 +64,10 @@ class ForestSearch(NamedTuple):
 
     Attributes:
         draws, integer_pairs: see the module.
-        feature_sampling: how nodes sample features; rules: the rules of splits.
         histogram: memory for a histogram of all columns; zeros before and after each node.
         entries: memory for ``gather``.
         features: memory for the numbers of sampled features.
         is_sampled: memory for a flag for each feature; False before and after each node.
-        scratch: memory for the bins of a feature.
         side_sums: memory for three sums, shape (3, channels).
     """
 
@@ -88,7 +86,6 @@ class ForestSearch(NamedTuple):
 def forest_search(
     tree: GrowingTree, draws: UInt8s, integer_pairs: Array, feature_sampling: FeatureSampling, rules: ForestRules
 ) -> ForestSearch:
-    """Return the search for the splits of a tree, with its memory."""
     bins, channels = tree.bins, tree.nodes.totals.shape[1]
     histogram = np.zeros(len(bins.column_features) * channels, np.int64)
     is_sampled = np.zeros(len(bins.num_bins), np.bool_)

@@ -47,7 +47,6 @@ class ForestTree(GrownTree):
         return root, root - decrease
 
     def weights(self, plan: ForestPlan, scales: tuple[float, float]) -> Float64s:
-        """Return the weight of each node."""
         scaled_weights = self.sums[:, : plan.classes].sum(axis=1) if plan.classes else self.sums[:, 0]
         return np.asarray(scaled_weights / scales[0])
 
@@ -143,7 +142,6 @@ class ForestGrowth(Growth):
 
     @cached_property
     def trees(self) -> list[ForestTree]:
-        """The finished trees."""
         grown = (
             grown_tree(root, sorted(split_nodes, key=lambda node: node.heap_index))
             for root, split_nodes in zip(self._roots, self._split_nodes, strict=True)

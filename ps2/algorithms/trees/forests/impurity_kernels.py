@@ -34,7 +34,6 @@ from ps2.algorithms.trees.search_kernels import (
 )
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 
-# Codes of impurities.
 VARIANCE, GINI, ENTROPY = range(3)
 
 

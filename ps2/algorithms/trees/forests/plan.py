@@ -28,12 +28,8 @@ class ForestPlan(Plan[ForestSettings]):
     """A training of a random forest.
 
     Attributes:
-        impurity: the impurity that splits reduce.
         classes: the number of classes; 0: regression.
-        rows: the number of rows.
-        is_weighted: whether rows have weights.
         node_features: the number of features that each node samples; 0: all.
-        min_node_weight: the minimum weight of a node's rows.
         via: "local": the process of the only worker has the histograms; "servers": the servers have them.
     """
 

@@ -63,8 +63,6 @@ class ForestProgram(FleetProgram[RandomForest]):
         super().__init__(run, min_rows_to_split(run.plan))
         self._memory = memory
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[ForestRecord]:
         plan = self.plan
         matrices = yield from self.prepare_histograms(ask)
@@ -85,8 +83,6 @@ class ForestProgram(FleetProgram[RandomForest]):
             self.record.add(0, int(report.bytes) + histogram_bytes)
             forest.add(ask, growth.trees, num_rows)
         return forest
-
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def worker(self) -> Callable[[Reading], ForestWorker]:
         return partial(ForestWorker, self._problem, self.plan, self._quantiles)

@@ -249,7 +249,6 @@ class ForestGrower:
         self._rules = plan.rules(scales)
 
     def grow(self, trees: Sequence[int]) -> list[ForestTree]:
-        """Grow the trees that have these numbers."""
         assert len(trees) <= MAX_BLOCKS
         numbers = np.array(trees, np.int64)
         # Each tree is a block for ``over_blocks``.
