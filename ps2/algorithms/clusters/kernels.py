@@ -57,14 +57,12 @@ def nearest_sparse(
     assignments: Int64s,
     distances: Float64s,
 ) -> None:
-    """Find the nearest centre of each row.
+    """Find the nearest centre of each row of a CSR matrix.
 
     Args:
-        indptr, indices, data: the rows in CSR form.
         centres: array of the rows' dtype, shape (columns, clusters).
         squares: the squared norms of the centres over all features, including features that the rows do not use.
         norms: the square roots of ``squares``.
-        epsilon: the machine epsilon of the dtype.
         dim: the number of all features. For a row that stores all of them, distances are computed without ``squares``.
         assignments: output: the index of each row's nearest centre; of equally near centres, the lowest index.
         distances: output: the squared distance to that centre.
@@ -127,7 +125,6 @@ def nearest_dense(
     """Find the nearest centre of each row of an array with all features; see ``nearest_sparse`` for other arguments.
 
     Args:
-        x: the rows, shape (n, features).
         products: the inner products of rows and centres, summed in any order, shape (n, clusters).
         centres: shape (clusters, features).
     """
@@ -166,12 +163,9 @@ def sum_rows(
     units: Float64s,
     sums: Float64s,
 ) -> None:
-    """Add each row times its weight to the sums of its cluster; round values to multiples of ``units``.
+    """Add each row times its weight to its cluster's ``sums``, shape (columns, clusters).
 
-    Args:
-        assignments: the cluster of each row.
-        units: a power of two for each column (``worker._Prepared``).
-        sums: shape (columns, clusters); the rows are added to it.
+    Values are rounded to multiples of ``units``, a power of two for each column (``worker._Prepared``).
     """
     for i in range(len(indptr) - 1):
         for p in range(indptr[i], indptr[i + 1]):
@@ -192,13 +186,9 @@ def sum_columns(
     values: Float64s,
     count: int,
 ) -> int:
-    """Compute the sums of ``sum_rows`` as a sparse matrix in CSC form; return its number of entries.
+    """Compute the sums of ``sum_rows``, from rows in CSC form, as a CSC matrix; return its number of entries.
 
-    Args:
-        starts, rows, data: the rows in CSC form.
-        sizes: output: the number of entries of each column.
-        clusters, values: output: the cluster and the sum of each entry.
-        count: the number of clusters.
+    Outputs: ``sizes``, each column's number of entries; ``clusters`` and ``values``, each entry's cluster and sum.
     """
     sums, is_listed = np.zeros(count), np.zeros(count, np.bool_)  # of each cluster in the current column
     end = 0

@@ -31,12 +31,7 @@ WORDS = Words("iteration", "cost")
 
 @dataclass(frozen=True, kw_only=True)
 class KMeansPlan(Plan[KMeansSettings]):
-    """The plan of a k-means training: the settings, and facts about the rows.
-
-    Attributes:
-        dim: the number of features.
-        clusters: the number of clusters, at most the number of rows.
-    """
+    """The plan of a k-means training: the settings, ``dim`` features, and ``clusters``, at most the number of rows."""
 
     dim: int
     clusters: int

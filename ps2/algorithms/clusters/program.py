@@ -84,8 +84,6 @@ class KMeansProgram(Program[FittedClusters]):
             *(centres, sums, vector(clusters), vector(clusters)), *(highs, lows, vector(dim), vector(dim), vector(dim))
         )
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[tuple[Scale, list[int]]]:
         scale = yield from self._survey(ask)
         ask.start_timer()
@@ -195,8 +193,6 @@ class KMeansProgram(Program[FittedClusters]):
         if self.plan.settings.distanceMeasure == "cosine":
             return squared_move / 2.0 <= limit
         return math.sqrt(squared_move) <= float(shifted(np.array(limit), -scale.exponent))
-
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def worker(self) -> Callable[[Reading], ClusteringWorker]:
         return partial(ClusteringWorker, self.plan, self._vectors)

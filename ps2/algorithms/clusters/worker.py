@@ -86,9 +86,6 @@ class Scale(NamedTuple):
     row_exponent: int
 
 
-# -- tasks -------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Survey(Task):
     """Report the number of rows and the largest weight; update the features' ranges on the servers."""
@@ -138,9 +135,6 @@ class Assign(Task):
 
     scale: Scale
     clusters: int
-
-
-# -- the worker --------------------------------------------------------------------------------------------------------
 
 
 class ClusteringWorker:

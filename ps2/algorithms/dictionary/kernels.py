@@ -152,11 +152,10 @@ def code_rows(
     codes: Float64s,
     losses: Float64s,
 ) -> None:
-    """Find the code of each row, and its loss, 1/2 |x - code D|^2 + penalty |code|_1.
+    """Find the code of each row in CSR form, and its loss, 1/2 |x - code D|^2 + penalty |code|_1.
 
     Args:
         atoms, gram: the dictionary, shape (columns, atoms), and the atoms' inner products.
-        indptr, indices, data: the rows in CSR form.
         tolerance: ``limit`` of ``descend``, as a fraction of the row's norm.
         codes: zeros, shape (n, atoms); output: the codes.
         losses: output, shape (n,).
@@ -193,12 +192,8 @@ def add_sums(
     Products are scaled and rounded to integers, so their sums are exact in any order.
 
     Args:
-        indptr, indices, data: the rows in CSR form.
         starts, atoms, codes: the rows' codes in CSR form; their absolute values are below 1.
-        value_scale: the factor of the products in ``sums``.
-        pairs: output, shape (atoms, atoms).
-        code_scale: the factor of the products in ``pairs``.
-        sums: output, shape (columns, atoms).
+        value_scale, code_scale: the factors of the products in ``sums``, shape (columns, atoms), and in ``pairs``.
     """
     count = pairs.shape[0]
     code = np.zeros(count)

@@ -93,8 +93,6 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
         )
         self._vectors = ServerVectors(atoms, sums, products, pairs)
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[None]:
         plan = self.plan
         survey = yield Survey().then(partial(_merge_draws, plan.settings.k))
@@ -156,8 +154,6 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
         )
         vectors.products.push(sum_of_shards(shard_products, 1)[0].reshape(-1))
         vectors.pairs.zero()
-
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def worker(self) -> Callable[[Reading], DictionaryWorker]:
         return partial(DictionaryWorker, self.plan, self._vectors)

@@ -79,9 +79,6 @@ class Scale(NamedTuple):
         return self.pair_digits - self.value_exponent
 
 
-# -- tasks -------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Survey(Task):
     """Report the number of rows, the range of their values, and a random draw of rows for the first atoms."""
@@ -105,9 +102,6 @@ class Sum(Task):
     scale: Scale
     max_codes: Float64s
     new_atoms: NewAtoms
-
-
-# -- the worker --------------------------------------------------------------------------------------------------------
 
 
 class DictionaryWorker:

@@ -98,12 +98,9 @@ def _slots(keys: Int64s, features: Int64s) -> Int64s:
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """The second derivatives of the loss with respect to the weights of k features, at the optimal intercept.
+    """The second derivatives of the loss by the weights of the features ``columns``, at the optimal intercept.
 
-    Attributes:
-        columns: the features, int64, shape (k,).
-        gram: the second derivatives, shape (k, k).
-        sums: each feature's sum over the rows of value times the row's second derivative, shape (k,).
+    ``gram`` has shape (k, k). ``sums`` is each feature's sum over the rows of value times the row's second derivative.
     """
 
     columns: Int64s

@@ -63,7 +63,6 @@ NO_TRAINING = TrainingHistory([0.0], [], [], 0, 0, 0, "nothing was to be trained
 class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimator):
     """Base class of estimators of weights and biases."""
 
-    # The losses that the estimator minimizes.
     _LOSSES: ClassVar[tuple[LossName, ...]] = ()
     _MODEL: ClassVar[type[WeightsModel]]
     if TYPE_CHECKING:  # so that type checkers accept the keyword in the constructor
@@ -79,7 +78,6 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         return weights
 
     def _problem(self, survey: Survey) -> Problem:
-        """Return the objective for a table."""
         l1, l2 = self._strengths()
         return Problem(
             loss=self._LOSSES[0],
@@ -192,8 +190,7 @@ def _with_storage(plan: LinearPlan, problem: Problem, survey: Survey) -> LinearP
 class _OneJob:
     """A fit in one Spark job: the worker surveys its rows, waits for the driver's plan, and trains.
 
-    Attributes:
-        survey: the survey of the rows; None: the job has not reported it, rows are faulty, or they exceed MAX_SMALL.
+    ``survey`` is None if the job has not reported it, rows are faulty, or they exceed MAX_SMALL.
     """
 
     def __init__(self, estimator: LinearEstimator, plan: LinearPlan, dataset: DataFrame, columns: ColumnNames):
@@ -244,9 +241,6 @@ class _OneJob:
         if self._placement.via != "local" or form_of(problem).dtype != Form().dtype:
             return STOP
         return Task(problem, plan, survey.facts).message()
-
-
-# -- checks of solvers, optimizers and their parameters ----------------------------------------------------------------
 
 
 def choose_solver(params: Any) -> tuple[SolverName, str]:

@@ -150,9 +150,6 @@ def linear_gradient(
     sums[0], sums[1] = loss, weight
 
 
-# -- the multinomial model ---------------------------------------------------------------------------------------------
-
-
 @inline
 def class_margins(columns: Array, values: Array, begin: int, end: int, w: Array, b: Float64s, out: Float64s) -> None:
     """Set ``out[c]`` to one row's margin of class c."""
@@ -252,9 +249,6 @@ def softmax_loss(rows: RowArrays, w: Array, b: Float64s, sums: Float64s) -> None
         loss += c * cross_entropy(margins, int(y[row]))
         weight += c
     sums[0], sums[1] = loss, weight
-
-
-# -- factorization machines --------------------------------------------------------------------------------------------
 
 
 @inline

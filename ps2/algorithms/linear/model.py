@@ -144,8 +144,6 @@ class Weights(ArrayFiles):
                 "and load() it in an active PS2Context"
             ) from error
 
-    # -- files ---------------------------------------------------------------------------------------------------------
-
     def write(self, url: str) -> dict[str, Any]:
         content = super().write(url)
         if isinstance(self.weight, DCV):
@@ -209,9 +207,6 @@ def _move(weight: DCV) -> DCV:
     except (LimitError, BusyError) as error:
         log.warning("the model keeps the memory of its training, as the servers have no room to move it: %s", error)
         return weight
-
-
-# -- public models without Spark and servers ---------------------------------------------------------------------------
 
 
 class _Predictor:

@@ -60,8 +60,6 @@ def _by_feature(row: Array, width: int) -> Array:
     return row.reshape(-1, width)
 
 
-# -- coordinate descent by schedule ------------------------------------------------------------------------------------
-
 # Schedules: draw in proportion to squared changes; take the largest changes; draw uniformly; cycle through all columns.
 BY_CHANGE, LARGEST, UNIFORM, CYCLIC = range(4)
 # The costs of a column, in element additions, by which ``over_blocks`` chooses blocks and threads.

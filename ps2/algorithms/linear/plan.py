@@ -43,8 +43,7 @@ class Problem:
             machines: a linear weight, then factors), else 1.
         fit_intercept: whether the intercepts are trained; otherwise they stay 0.
         fit_linear: whether a factorization machine has linear weights.
-        l1: the strength of the L1 penalty, at least 0.
-        l2: the strength of the L2 penalty, at least 0.
+        l1, l2: the strengths of the penalties, at least 0.
         standardize: whether features are divided by their standard deviations first.
         epsilon: the residual, as a multiple of the scale, from which "huber" is linear instead of quadratic; above 1.
         init_std: the standard deviation of a factorization machine's initial factors.

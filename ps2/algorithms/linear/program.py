@@ -86,8 +86,6 @@ class LinearProgram(Program[TrainedModel]):
     def settings(self) -> dict[str, Any]:
         return journal_settings(self.context.problem, self.plan)
 
-    # -- parts of algorithms -------------------------------------------------------------------------------------------
-
     def prepare(self, ask: Ask) -> Steps[Float64s]:
         """Scale the features and set the initial parameters; return the shifts (``Center``), empty without a center."""
         ask(self._set_initial_biases)
@@ -130,8 +128,6 @@ class LinearProgram(Program[TrainedModel]):
     def _to_yield(self, task: Task | SummarizedTask) -> Task | SummarizedTask:
         """Return the task; with SSP and ASP ``NextClock()``, because those workers know their tasks."""
         return task if self.staleness == 0 else NextClock()
-
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def worker(self) -> LinearWork:
         return LinearWork(self.context.problem, self.plan, self._preparation, self.solver_work())

@@ -103,9 +103,6 @@ def train_weights(
     return Weights.from_servers(problem, model.weight, model.biases), model.history
 
 
-# -- the same programs in the process of the only worker, which has all rows -------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Task:
     """The training that the only worker runs."""

@@ -119,14 +119,8 @@ class MetricLearningModel(MetricSettings, FeatureModel, Model):
 MetricLearning._MODEL = MetricLearningModel
 
 
-# -- pairs of vectors --------------------------------------------------------------------------------------------------
-
-
 def join_vectors(frame: DataFrame, names: tuple[str, str], label: str) -> tuple[DataFrame, str]:
-    """Return rows with the labels and the concatenation of each row's two vectors, and the name of its column.
-
-    One Spark job checks the vectors' lengths: see ``_vector_size``.
-    """
+    """Return rows with the labels and the concatenation of each row's two vectors, and the name of its column."""
     for name in names:
         check_features(frame, name)
     field(frame, label)
@@ -151,7 +145,7 @@ def _as_vectors(frame: DataFrame, name: str) -> Column:
 
 
 def _vector_size(frame: DataFrame, names: tuple[str, str]) -> int:
-    """Return the length of all vectors; raise InputError if a vector is null or empty, or the lengths differ."""
+    """Return all vectors' length, by one Spark job; InputError: a vector is null or empty, or the lengths differ."""
     aggregates = [F.count(F.lit(1)).alias("rows")]
     for index, name in enumerate(names):
         value = column(name)

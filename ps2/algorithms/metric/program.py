@@ -47,10 +47,7 @@ class Survey(Task):
 class AddGradient(Task):
     """Add the gradient of a minibatch to the sum on the servers, and report its loss.
 
-    Attributes:
-        scale: the divisor of the features.
-        pairs: the number of pairs of all workers.
-        step: the number of steps before this one.
+    ``scale`` divides the features; ``pairs`` counts all workers' pairs, and ``step`` the steps before this one.
     """
 
     scale: float
@@ -81,8 +78,6 @@ class MetricProgram(Program[Trained[Metric]]):
         self.weight = names.vector(lambda name: DCV.dense(plan.num_values, 2 + states, dtype, align=rank, name=name))
         self._states = [names.vector(self.weight.derive) for _ in range(states)]
         self.gradient = names.vector(self.weight.derive)
-
-    # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[float]:
         report = yield Survey()
@@ -139,8 +134,6 @@ class MetricProgram(Program[Trained[Metric]]):
             rows.apply(plan.settings.optimizer, lr=plan.settings.stepSize, **lazy)
             self.gradient.zero()
 
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
-
     def worker(self) -> MetricWork:
         return MetricWork(self.plan, self.weight, self.gradient)
 
@@ -174,9 +167,6 @@ class MetricProgram(Program[Trained[Metric]]):
     def free(self) -> None:
         for vector in (*self._states, self.gradient, self.weight):
             vector.free()
-
-
-# -- the worker --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

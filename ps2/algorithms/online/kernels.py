@@ -186,9 +186,6 @@ def merge_pairs(
 
     A key is a feature of the row, so it has one gradient and one step per row. With an intercept, each row gets one
     more pair at its end, with index ``keys``, the number of distinct keys, and value 1.
-
-    Returns:
-        The indptr of the rows, and each pair's index of the distinct keys, and value.
     """
     n = indptr.size - 1
     num_pairs = inverse.size + n if intercept else inverse.size

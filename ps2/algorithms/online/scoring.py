@@ -16,10 +16,9 @@ BIAS = "bias"
 
 
 def score(config: Mapping[str, Any], rows: Any, embeddings: Float32s, dense: Mapping[str, Any]) -> Float64s:
-    """Return the probability of label 1 for each row: float64 of shape (n,).
+    """Return the probability of label 1 for each of the ``KeyRows``: float64 of shape (n,).
 
     Args:
-        rows: the rows as ``KeyRows``.
         embeddings: the weights of each pair's key, linear weight first: float32 of shape (pairs, k).
         dense: the export's dense arrays by name; "bias" is the intercept, shape (1,).
     """

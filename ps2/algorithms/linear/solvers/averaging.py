@@ -104,8 +104,6 @@ class Averaging(SteppingProgram):
         super().__init__(context)
         self._changes = context.space.new()
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[Parameters]:
         yield from self.prepare(ask)
         step_size = float(self.plan.settings.stepSize)
@@ -138,14 +136,9 @@ class Averaging(SteppingProgram):
             self.model.bias.add(self._changes.bias)
             self._changes.zero()
 
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
-
     def solver_work(self) -> AveragingWork:
         context = self.context
         return AveragingWork(context.loss, self.plan, self.model, self._changes, context.facts.weight)
-
-
-# -- local steps -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

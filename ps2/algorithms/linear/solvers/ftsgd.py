@@ -71,10 +71,7 @@ class _WorkerState:
 
 @dataclass(frozen=True, eq=False)
 class FtsgdWork:
-    """The workers' part of the solver; picklable.
-
-    ``weight`` is the weight of all workers' rows; ``states`` are the states of this process's workers, by rank.
-    """
+    """The workers' part; picklable. ``weight`` is that of all rows; ``states`` are this process's workers', by rank."""
 
     loss: Loss
     plan: LinearPlan
@@ -178,8 +175,6 @@ class Ftsgd(SteppingProgram):
         self._changes = context.space.new()
         self._similarities = context.space.new_small(context.workers)
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[Parameters]:
         yield from self.prepare(ask)
         step_size, falls_back, norm = float(self.plan.settings.stepSize), self.plan.settings.localSearch == "never", 0.0
@@ -206,14 +201,9 @@ class Ftsgd(SteppingProgram):
             self._changes.zero()
         return float(np.hypot(self.model.weight.norm2(), self.model.bias.norm2())) if step == 0 else 0.0
 
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
-
     def solver_work(self) -> FtsgdWork:
         weight = self.context.facts.weight
         return FtsgdWork(self.context.loss, self.plan, self.model, self._changes, self._similarities, weight)
-
-
-# -- local iterations --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

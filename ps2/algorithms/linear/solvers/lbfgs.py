@@ -47,10 +47,7 @@ EVALUATIONS_PER_STEP = 3
 
 @dataclass(frozen=True, eq=False)
 class Evaluate(Task):
-    """Report the loss of all rows at the trial point, and add its gradient.
-
-    Workers subtract ``shifts`` from the intercepts of centred features.
-    """
+    """Report the loss and add the gradient at the trial point, after subtracting ``shifts`` from the intercepts."""
 
     shifts: Float64s
 
@@ -86,7 +83,6 @@ class _Evaluation:
         slope: the slope of the objective along the direction; 0 (not needed) if there is a region.
         decrease: the expected change of the objective; None: length times slope.
         products: the argument of ``History.add``, shape (3, 2 * PAIRS + 1); 0 for free slots.
-        report: the merged report of the workers.
     """
 
     value: float
@@ -124,8 +120,6 @@ class Lbfgs(LinearProgram):
         self._validation = Validation.make(context.plan, context.space, self._point, context.record.validation)
         facts, is_squared = context.facts, context.problem.loss == "squared"
         self._label_size = (facts.label_std or abs(facts.label_mean) or 1.0) if is_squared else 1.0
-
-    # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[Parameters]:
         shifts = yield from self.prepare(ask)
@@ -210,8 +204,6 @@ class Lbfgs(LinearProgram):
             return "all iterations were made"
         return ""
 
-    # -- on the servers ------------------------------------------------------------------------------------------------
-
     def _finish_gradient(self, loss: float, history: History) -> tuple[float, float, float | None, Float64s]:
         """Complete the gradient at the trial point; return the fields of ``_Evaluation`` before ``report``."""
         context, problem = self.context, self.context.problem
@@ -295,8 +287,6 @@ class Lbfgs(LinearProgram):
         self._direction.combine([self._basis[i] for i in used], coefficients[used])
         if self._region is not None:
             self._region.align(self._direction, self._pseudo)
-
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def solver_work(self) -> LbfgsWork:
         form = GradientForm(self.context.loss, FormChoice(self.plan.factors))

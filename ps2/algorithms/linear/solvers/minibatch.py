@@ -115,8 +115,6 @@ class Minibatch(SteppingProgram):
         # Such an optimizer ignores initial values: from sums of 0, it computes 0.
         return np.zeros_like(biases) if follows_from_sums(self.plan.optimizer) else biases
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[Parameters]:
         yield from self.prepare(ask)
         step, penalty = 0, 0.0
@@ -148,8 +146,6 @@ class Minibatch(SteppingProgram):
     def _take_step(self, step: int) -> None:
         with batch():
             self._optimizer.step(step + 1)
-
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def solver_work(self) -> MinibatchWork:
         context, plan = self.context, self.plan

@@ -98,10 +98,7 @@ def _advice(context: SolverContext) -> str:
 
 
 class Validation:
-    """Early stopping by the losses of held-out rows, as with pyspark.ml's validationTol; copies the best model.
-
-    ``losses`` is the list of held-out losses, to which ``add_loss`` appends.
-    """
+    """Early stopping as with pyspark.ml's validationTol; copies the best model. ``add_loss`` appends to ``losses``."""
 
     def __init__(self, tol: float, model: Parameters, best: Parameters, losses: list[float]) -> None:
         self._tol, self._model, self._best, self._losses = tol, model, best, losses

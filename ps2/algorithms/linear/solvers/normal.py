@@ -107,8 +107,6 @@ class Normal(LinearProgram):
         self._label_mean = context.facts.label_mean if problem.fit_intercept else 0.0
         self._equations: _Equations | None = None  # a cache: recomputed from the sums on the servers if it is None
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[Parameters]:
         yield from self.prepare(ask)
         yield from self.clock(AddProducts())
@@ -128,8 +126,6 @@ class Normal(LinearProgram):
         if len(inverse_diagonal):
             self.record.metrics["inverse_diagonal"] = tuple(inverse_diagonal.tolist())
         return self.model
-
-    # -- in the driver -------------------------------------------------------------------------------------------------
 
     def _solve(self) -> bool:
         """Solve the equations; return whether the weights need no correction."""
@@ -193,8 +189,6 @@ class Normal(LinearProgram):
         # A very large penalty makes a weight 0, as an infinite one would.
         squares = np.minimum(np.minimum(inverse_std, MAX_INVERSE_STD) ** 2 * (problem.l2 / ratio), MAX_INVERSE_STD**2)
         return problem.l1 * inverse_std, squares
-
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def solver_work(self) -> NormalWork:
         label_mean, dim = self._label_mean, self.context.problem.dim

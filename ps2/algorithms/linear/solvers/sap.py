@@ -120,12 +120,10 @@ class _Fit:
     Attributes:
         bias: the intercept, for dense features that are centred.
         strengths: the penalties of the current model of the path.
-        support: the current weights that are not 0.
         value: the current objective.
         gap, value_at_pass: the duality gap and the objective at the last pass.
         steps: the number of steps of the current model.
         remaining_sets: the number of sets to draw before the next pass.
-        num_sets: the number of sets drawn so far.
         cached_columns: the features whose products are cached.
         move: the last change of the parameters, which the next task will send to the workers.
     """
@@ -175,8 +173,6 @@ class Sap(LinearProgram):
         self._is_squared = context.problem.loss == "squared"
         self._by_change = context.plan.schedule in SCHEDULES_BY_CHANGE
         self._products = NO_PRODUCTS  # a cache of the last set's products; if it is lost, a pass follows
-
-    # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[tuple[float, list[PathPoint]]]:
         yield from self.prepare(ask)
@@ -264,8 +260,6 @@ class Sap(LinearProgram):
                 break
         return NO_MOVE, fit.value
 
-    # -- passes over all columns ---------------------------------------------------------------------------------------
-
     def _describe(self) -> tuple[Int64s, Float64s, float]:
         """Bound the second derivatives; return the dense features, their means, and the initial intercept."""
         vectors, problem = self._vectors, self.context.problem
@@ -332,8 +326,6 @@ class Sap(LinearProgram):
         if scale is not None:
             w = w * ask(lambda: scale.pull(columns))
         return PathPoint(factor, columns, w, intercept, history)
-
-    # -- sets ----------------------------------------------------------------------------------------------------------
 
     def _draw_next_set(self, ask: Ask, fit: _Fit) -> ComputeBlock | None:
         """Draw another set after a step, by that step's changes; None: a pass is due, or the set is empty."""
@@ -417,8 +409,6 @@ class Sap(LinearProgram):
         columns, changes = fit.move.columns, fit.move.changes
         square = self._vectors.curvature.pull(columns) + fit.strengths.l2
         self._vectors.change.push(changes * np.sqrt(square), columns)
-
-    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def solver_work(self) -> SapWork:
         return SapWork(self.context.problem, self.context.facts, self.model, self._vectors)

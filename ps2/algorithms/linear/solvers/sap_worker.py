@@ -76,7 +76,6 @@ class ColumnVectors:
 
     Attributes:
         share: the fraction of the rows' weight where the feature is not 0.
-        mean: the mean of the feature.
         curvature: the mean square of the feature; later an upper bound of the loss's second derivative.
         gradient: the sum of the workers' negative gradients of the loss.
         change: the weight's predicted or last change times the root of the objective's second derivative.
