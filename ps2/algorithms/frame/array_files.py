@@ -122,7 +122,6 @@ class ModelFiles:
     """The files of one subclass of ``ArrayFiles``.
 
     Attributes:
-        format: the name of the format, with its version.
         kind: the kind of the content, for messages, such as "a dictionary".
         arrays: the names of the arrays, each with its valid ``dtype.kind`` letters. The file of an array is NAME.npy.
         values: the names of the other values, each with its conversion from JSON, which raises ValueError or TypeError

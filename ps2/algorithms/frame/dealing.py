@@ -34,8 +34,7 @@ from ps2.run.spark.backend_lookup import backend_of, cores_each, cores_of_one, m
 # Workers wait for the slowest one. Partitions are kept or merged only if no worker gets more than this many times the
 # mean work of a worker.
 MAX_RELATIVE_COST = 1.5
-# Rows are dealt by cost, not at random, if the workers' costs would have a larger relative standard deviation than
-# this.
+# Rows are dealt by cost if random dealing would give workers' costs a larger relative standard deviation than this.
 MAX_UNEVENNESS = 0.05
 # Spark's ``repartition`` sends a row to the partition that the hash of a column selects. Among the hashes of this many
 # integers per worker, almost surely each worker is selected by one (the expected number of workers without is W e^-32).
@@ -63,11 +62,7 @@ def check_workers(spark: SparkBackend, requested_workers: int | None) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Dealer:
-    """A function that deals the rows of a surveyed table to the workers.
-
-    Attributes:
-        requested_workers: the number of workers that the user has set; None: not set.
-    """
+    """A function that deals the rows of a surveyed table to the workers; ``requested_workers`` None: not set."""
 
     frame: Any
     columns: ColumnNames
@@ -148,11 +143,7 @@ def gather_rows(frame: Any, columns: ColumnNames, part_column: str) -> Table:
 
 
 def choose_dealing(loads: Sequence[Load], workers: int) -> Dealing:
-    """Choose how to make one non-empty Spark partition for each worker.
-
-    Args:
-        loads: the load of each partition.
-        workers: the number of workers, at most the number of rows.
+    """Choose how to make one non-empty Spark partition for each worker; there are at most as many workers as rows.
 
     Returns:
         "keep": use the partitions as they are. "coalesce": merge neighbours. "shuffle": each partition deals its rows

@@ -160,8 +160,6 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
 
             yield step
 
-    # -- files -----------------------------------------------------------------------------------------------------
-
     def write(self) -> MLWriter:
         """Return a writer: ``write().overwrite().save(path)``."""
         return EstimatorWriter(self)
@@ -174,14 +172,7 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A training that is ready to start.
-
-    Attributes:
-        plan: the settings, and facts about the rows.
-        survey: the result of the survey.
-        placement: where to train.
-        table: the rows, dealt to the workers.
-    """
+    """A training that is ready to start: the resolved plan, the survey's result, the placement, and the dealt rows."""
 
     plan: Any
     survey: Any

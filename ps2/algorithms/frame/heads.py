@@ -33,11 +33,7 @@ class _MarginsHead:
 
 @dataclass(frozen=True)
 class ValueHead(_MarginsHead):
-    """The head of a regression.
-
-    Attributes:
-        link: "exp": the margin is the logarithm of the prediction; None: the margin is the prediction.
-    """
+    """The head of a regression. Link "exp": the margin is the prediction's logarithm; None: it is the prediction."""
 
     classes: int | None = None
     link: Literal["exp"] | None = None
@@ -48,11 +44,7 @@ class ValueHead(_MarginsHead):
 
 @dataclass(frozen=True)
 class SharesHead(_MarginsHead):
-    """The head of a topic model: the margins are a document's topic proportions, and the prediction is the main topic.
-
-    Attributes:
-        classes: the number of topics.
-    """
+    """The head of a topic model with ``classes`` topics: margins are topic proportions; the main topic is predicted."""
 
     classes: int
 
@@ -62,34 +54,21 @@ class SharesHead(_MarginsHead):
 
 @dataclass(frozen=True)
 class VectorHead(_MarginsHead):
-    """The head of a model that maps rows to vectors: the margins are a row's vector.
-
-    Attributes:
-        classes: the size of a vector.
-    """
+    """The head of a model that maps rows to vectors of size ``classes``: the margins are a row's vector."""
 
     classes: int
 
 
 @dataclass(frozen=True)
 class ClusterHead(_MarginsHead):
-    """The head of a clustering: the margin is the index of the cluster.
-
-    Attributes:
-        classes: the number of clusters.
-    """
+    """The head of a clustering into ``classes`` clusters: the margin is the index of the cluster."""
 
     classes: int
 
 
 @dataclass(frozen=True)
 class VotesHead(_MarginsHead):
-    """The head of a random forest: the margins are the class probabilities, summed over the trees.
-
-    Attributes:
-        classes: the number of classes.
-        thresholds: see ``ClassHead``.
-    """
+    """The head of a random forest: margins are sums of the trees' probabilities; thresholds as in ``ClassHead``."""
 
     classes: int
     thresholds: tuple[float, ...] | None = None
@@ -107,7 +86,6 @@ class ClassHead:
     """The head of a classification.
 
     Attributes:
-        classes: the number of classes.
         link: the function from raw predictions to probabilities; None: the model has no probabilities.
         threshold: for two classes, predict class 1 if its probability (without a link: its raw prediction) is above
             this; None: predict the class with the largest probability.
@@ -161,12 +139,7 @@ def _softmax(margins: Float64s) -> Float64s:
 
 
 class Fitted(Protocol):
-    """The part of a trained model that predictions need; picklable.
-
-    Attributes:
-        dim: the number of features.
-        takes_missing: whether NaN means a missing value rather than a fault.
-    """
+    """The part of a trained model that predictions need; picklable. ``takes_missing``: NaN is missing, not a fault."""
 
     @property
     def dim(self) -> int: ...

@@ -31,24 +31,14 @@ class ReplayError(PS2Error):
 
 
 class Answer(NamedTuple):
-    """The answer to a question.
-
-    Attributes:
-        encoded: the answer as encoded plain data.
-        is_setting: whether a driver that resumes the training may answer differently.
-    """
+    """An answer as encoded plain data; ``is_setting``: a driver that resumes the training may answer differently."""
 
     encoded: bytes
     is_setting: bool = False
 
 
 class Part(NamedTuple):
-    """A finished part of a program, which a replay skips.
-
-    Attributes:
-        end_page, end_line: the position of the first answer after the part.
-        result: the part's result as encoded plain data.
-    """
+    """A finished part, which a replay skips: the position of the first answer after it, and its encoded result."""
 
     end_page: int
     end_line: int
@@ -59,7 +49,6 @@ class Journal:
     """The pages, and the program's position in them.
 
     Attributes:
-        pages: the answers of each page.
         page, line: the position of the next answer. In a replay, the journal already contains this answer.
         clocks: for each page, the clock of the workers that follows it.
         parts: the finished parts by the page and line of their first answer.
@@ -107,7 +96,6 @@ class Journal:
         return decode(part.result)
 
     def turn_page(self) -> None:
-        """Go to the next page."""
         if self.is_replaying:
             raise ReplayError(f"page {self.page}: the program asks less than before")
         self.page, self.line = self.page + 1, 0

@@ -72,7 +72,6 @@ class KeyParams(KeySettings, HashedColumns):
     """Base class of estimators and models whose rows are keys, from columns to hash or from a column of keys."""
 
     def _hasher(self, dataset: DataFrame | None = None) -> FieldHasher:
-        """Return the hasher; see ``HashedColumns._hasher``."""
         fields = self._hashed_fields()
         if not fields or self.isSet(self.keysCol):
             keys = self._if_set("keysCol") or KEYS

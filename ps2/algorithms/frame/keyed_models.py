@@ -158,11 +158,9 @@ class KeyedEstimator(LearningSettings, KeyParams, TrainingEstimator):
         return LabelledReader(hasher, label, weight, time)
 
     def _learner_options(self) -> LearnerOptions:
-        """Return the options for learning a batch."""
         return LearnerOptions(self.getBatchSize(), self._requested_workers, self._if_set("lateAfterS"))
 
     def _time_column(self) -> str | None:
-        """Return the name of the column of times, or None."""
         name: str | None = self._if_set("timeCol")
         return name
 

@@ -69,7 +69,6 @@ class Labels:
         return f"({y} != rint({y}) or {y} < 0 or {y} >= {self.limit})"
 
     def class_sql(self, y: str) -> str:
-        """Return SQL for the class of a valid label ``y``."""
         return "0" if self.classes is None else f"cast({y} as int)"
 
 
@@ -147,7 +146,6 @@ def finite_or_0(value: Any) -> float:
 
 
 def is_finite_sql(x: str) -> str:
-    """Return SQL that is true if a number ``x`` is finite."""
     return f"({x} is not null and not isnan({x}) and abs({x}) != double('infinity'))"
 
 
@@ -159,8 +157,6 @@ def not_finite_sql(role: str, x: str) -> dict[str, str]:
         f"{role}_infinite": f"{x} is not null and abs({x}) = double('infinity')",
     }
 
-
-# -- the survey of the only worker ----------------------------------------------------------------------------------
 
 # The temporary column with the index of each row's Spark partition in the user's DataFrame.
 PART_COLUMN = "ps2_part"
@@ -181,7 +177,6 @@ class WorkerSurvey:
         table: the values of each group, float64, shape (groups, len(FIELDS)); NaN: no value.
         shift: the number that was subtracted from labels.
         unit: the number by which weights were multiplied.
-        dim: the number of features.
     """
 
     table: Float64s

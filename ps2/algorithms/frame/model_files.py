@@ -94,8 +94,6 @@ class _Overwriting(MLWriter):
 
 
 class ModelWriter(_Overwriting):
-    """Writes a model."""
-
     def __init__(self, model: Any) -> None:
         super().__init__()
         self._model = model
@@ -135,8 +133,6 @@ class ExportingWriter(ModelWriter, GeneralMLWriter):
 
 
 class ModelReader(MLReader[Any]):
-    """Reads a model."""
-
     def __init__(self, cls: Any) -> None:
         super().__init__()
         self._cls = cls
@@ -176,15 +172,11 @@ def _build_model(cls: Any, path: str, url: str, metadata: dict[str, Any]) -> Any
 
 
 class EstimatorWriter(_Overwriting, DefaultParamsWriter):
-    """Writes an estimator."""
-
     def saveImpl(self, path: str) -> None:
         save_metadata(self.instance, path, self.sparkSession, None, _as_json(self.instance))
 
 
 class EstimatorReader(DefaultParamsReader[Any]):
-    """Reads an estimator."""
-
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
 

@@ -94,8 +94,6 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
         """
         raise UsageError(f"{type(self).__name__} cannot score rows without Spark and servers")
 
-    # -- summaries -------------------------------------------------------------------------------------------------
-
     @property
     def hasSummary(self) -> bool:
         """Whether there is a ``summary``: after ``fit``, but not after ``load``."""
@@ -119,8 +117,6 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
     def _repr_html_(self) -> str:
         return model_html(self, None if self._summary is None else self._summary.history)
 
-    # -- files -----------------------------------------------------------------------------------------------------
-
     def write(self) -> MLWriter:
         """Return a writer: ``write().overwrite().save(path)``."""
         return ModelWriter(self)
@@ -140,8 +136,6 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
     def read(cls) -> MLReader[Any]:
         """Return a reader: ``read().load(path)``, of models of this class."""
         return ModelReader(cls)
-
-    # -- pyspark.ml ------------------------------------------------------------------------------------------------
 
     def _as_pyspark(self, cls: type, *arguments: Any) -> Any:
         """Return a model of a class of pyspark.ml. ``arguments`` follow the uid in the Java class's constructor."""
@@ -228,8 +222,6 @@ class FleetModel(FeatureModel):
     def _raw(self, value: Any) -> Float64s:
         return self._head().raw(self._predictor.margins(as_row(value, self.numFeatures, self._fitted.takes_missing)))
 
-    # -- summaries -------------------------------------------------------------------------------------------------
-
     def evaluate(self, dataset: DataFrame) -> Any:
         """Return a summary of the predictions for a DataFrame with labels; it computes metrics on request."""
         check_frame(dataset)
@@ -237,7 +229,6 @@ class FleetModel(FeatureModel):
         return self._summaries()[0](self, dataset)
 
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
-        """Attach the history of the training."""
         self._summary = self._summaries()[1](self, dataset, history)
 
     @abstractmethod

@@ -60,8 +60,7 @@ class _ShowsParams(ABCMeta):
         return {name: None if instance.uid in str(value) else value for name, value in defaults.items()}
 
 
-# Type checkers derive a constructor's keywords from the settings of base classes. This hides two base classes from
-# them.
+# Type checkers derive a constructor's keywords from its base classes' settings. This hides two bases from them.
 if TYPE_CHECKING:
 
     class _FleetSettings: ...

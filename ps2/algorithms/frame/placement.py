@@ -37,7 +37,6 @@ class Work:
 
     Attributes:
         read_s: the seconds in which one worker reads all rows.
-        steps: the number of steps.
         step_s: the seconds in which one core computes a step of all rows.
         local_s: the other seconds of a step in the only worker's process.
         servers_s: the other seconds of a step with servers.

@@ -86,7 +86,6 @@ def with_predictions(
 
     Args:
         columns: the columns of features and, optionally, of initial margins, which are added to the model's margins.
-        dim: the number of features.
         load_fitted: returns the trained parameters in a task.
         names: the new columns, each with its kind: "raw", "probability", "prediction" or, for trees, "leaf" and
             "contrib".
@@ -125,15 +124,11 @@ def compressed(frame: DataFrame, name: str) -> DataFrame:
 
 
 def _text_of_features(features: str | tuple[str, ...]) -> str:
-    """Return the names of the features for messages."""
     return features if isinstance(features, str) else ", ".join(features[:3]) + ", ..." * (len(features) > 3)
 
 
 def _prediction_column(kind: str) -> Column:
-    """Return a column of predictions with pyspark.ml's type for its kind.
-
-    For a faulty row, Spark itself raises an error, which has no Python traceback.
-    """
+    """Return a column with pyspark.ml's type for its kind. For a faulty row, Spark raises, without a traceback."""
     from pyspark.ml.functions import array_to_vector
 
     predictions = column(_PREDICTIONS)

@@ -57,7 +57,6 @@ class Task:
         return SummarizedTask(self, summarize)
 
     def encodable(self) -> dict[str, Any]:
-        """Return the task as fields of a message."""
         return {TASK: f"{type(self).__module__}:{type(self).__qualname__}", FIELDS: vars(self)}
 
     @staticmethod
@@ -181,7 +180,6 @@ class Ask:
         Args:
             objective: the objective; NaN: it is unknown.
             rows, bytes: see ``Record.add``.
-            metrics: the step's metrics by name.
             amounts: amounts of work by name. Divided by the step's seconds, they become the metrics ``<name>_per_s``.
         """
         is_earlier, record = self._journal.is_replaying, self._record
@@ -205,7 +203,6 @@ class Program(ABC, Generic[T]):
         plan: a ``Plan``, or a dataclass of settings that JSON can hold, with a ``seed``.
         form: the form that the rows of a ``Table`` must have; None: the rows are ``OwnRows``.
         spill: the rule by which workers write the rows of a ``Table`` to files; None: rows stay in memory.
-        record: the training's history.
     """
 
     number: ClassVar[int] = 1
@@ -331,7 +328,6 @@ class ProgramDriver(Generic[T]):
             self._advance({})
 
     def _restart(self) -> None:
-        """Run the program again from its start."""
         self._ask.closed = "it is run again"
         if self._steps is not None:
             with suppress(ReplayError):  # raised by a question in a ``finally``

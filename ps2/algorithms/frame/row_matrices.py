@@ -38,10 +38,7 @@ def as_rows(name: str, x: Any, features: int | None = None, content: str = "numb
 
 
 def finite_rows(name: str, x: Any, features: int | None = None) -> Any:
-    """Return rows like ``as_rows``, but as float64. A float64 array is not copied.
-
-    Raise InputError for a number that is not finite; the message has the row's index.
-    """
+    """Return rows like ``as_rows``, but as float64 (float64 arrays uncopied); InputError: a number is not finite."""
     rows = as_rows(name, x, features).astype(np.float64, copy=False)
     is_sparse = sp.issparse(rows)
     values = rows.data if is_sparse else rows.reshape(-1)

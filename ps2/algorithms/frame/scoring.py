@@ -17,10 +17,8 @@ class FeatureScoring:
 
     Attributes:
         loader: the class whose ``load(path)`` reads the saved model, as "module:class".
-        dim: the number of features.
         missing: whether NaN is a missing value, not a fault.
         features: the name of a column of vectors, or the names of columns of numbers.
-        head: turns margins into predictions.
         outputs: the name and kind of each column that is added; for the kinds see ``with_predictions``.
         margin: the column of initial margins, to which the model's margins are added; None: there is no such column.
         rounds: the number of boosting rounds whose trees predict; None: all rounds, or the model has no rounds.
@@ -46,13 +44,7 @@ class FeatureScoring:
 
 @dataclass(frozen=True)
 class WordScoring:
-    """Scores lists of words by the mean of the words' vectors.
-
-    Attributes:
-        loader: see ``FeatureScoring``.
-        column: the column of lists of strings.
-        output: the column that is added.
-    """
+    """Scores lists of words, in ``column``, by the mean of the words' vectors; ``loader`` as in ``FeatureScoring``."""
 
     kind: ClassVar[str] = "words"
 
@@ -68,7 +60,6 @@ class PairScoring:
     Attributes:
         loader: see ``FeatureScoring``.
         first, second: the columns of ids.
-        output: the column that is added.
         integers: for each of the two columns, True if its ids are integers, and False if they are strings.
         directed: whether pairs of vertices are directed.
     """

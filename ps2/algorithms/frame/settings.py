@@ -91,11 +91,9 @@ class Setting(Generic[T]):
     Attributes:
         name: the name, in camelCase as in pyspark.ml.
         default: the default; None: there is no default, and the value in settings is None unless it is set.
-        doc: the description.
         kind: the type of a value (int, float, bool, str, list[int], list[float], list[str]), the name of a method of
             pyspark's ``TypeConverters``, or a function that converts a value.
         choices: the names that are valid values, in upper or lower case; empty: any value of the type is valid.
-        checks: the checks of a value.
         option: the option of ``ps2 train``, without leading dashes; "": the parameter's name in lower case with dashes
             between words; None: there is no option.
         in_model: whether a trained model has the setter, too.
@@ -298,7 +296,6 @@ def with_values(settings: N, **values: Any) -> N:
 
 
 def values_of(settings: Settings) -> dict[str, Any]:
-    """Return all values by name."""
     return {name: getattr(settings, name) for name in settings_of(type(settings))}
 
 
@@ -371,7 +368,6 @@ class Plan(Generic[N]):
     """The plan of a training: its settings and, in the subclasses of families, facts about the rows.
 
     Attributes:
-        settings: the settings.
         name: the name under which another driver resumes the training; "": no driver does.
     """
 

@@ -346,9 +346,6 @@ class BinaryClassificationTrainingSummary(TrainingSummary, BinaryClassificationS
     """Training summary of a binary classification."""
 
 
-# -- HTML in notebooks -------------------------------------------------------------------------------------------------
-
-
 def model_html(model: Params, history: TrainingHistory | None) -> str:
     """Return a model as HTML: its repr, the params that are set, and its training. This starts no Spark job."""
     set_params = {param.name: reprlib.repr(model.getOrDefault(param)) for param in model.params if model.isSet(param)}

@@ -49,12 +49,7 @@ NOT_FINITE = ("null", "NaN", "infinite")
 
 @dataclass(frozen=True)
 class TableSurvey:
-    """The result of a survey of any table.
-
-    Attributes:
-        dim: the number of features.
-        loads: the work of the rows in each non-empty Spark partition, by the partition's index.
-    """
+    """The result of a survey of any table; ``loads`` has the work of each non-empty Spark partition by its index."""
 
     dim: int
     loads: dict[int, Load]
@@ -115,10 +110,7 @@ def column(name: str) -> Column:
 
 
 def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
-    """Raise InputError unless all columns exist and have usable types; this starts no Spark job.
-
-    Raise ConfigError if the label is also a feature.
-    """
+    """Raise InputError unless columns exist with usable types, ConfigError if the label is a feature; no Spark job."""
     check_features(frame, columns.features)
     check_label_is_apart(columns.label, columns.feature_names)
     for name, role in ((columns.label, "labels"), (columns.weight, "weights"), (columns.margin, "margins")):

@@ -41,10 +41,7 @@ class Documents(TableSurvey):
 
 
 def survey_documents(frame: DataFrame, columns: ColumnNames) -> Documents:
-    """Survey documents in two Spark jobs; the first job reads one row.
-
-    Raise InputError if there is no row, the vocabulary is empty, or all documents are empty.
-    """
+    """Survey documents in two Spark jobs, of which the first reads one row. InputError: no row, or no word at all."""
     vocabulary = dim_of(frame, columns.features, first_row(frame, columns))
     if not vocabulary:
         raise InputError(f"{columns.shown('features')}: expected a vocabulary, got vectors of size 0")

@@ -226,7 +226,6 @@ def _check(spark: Any, path: str, lines: Any, pieces: Any) -> tuple[int, int, in
 
 
 def _matches_head(row: Any) -> bool:
-    """Return whether the lines of a file match its head."""
     if len(row["head"]) != len(HEAD):
         return False
     documents, words, num_lines = row["head"]

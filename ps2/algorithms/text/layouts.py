@@ -62,7 +62,6 @@ class Column:
     title: str = ""
 
     def index_in(self, header: Header) -> int:
-        """Return the column's index in files with a header."""
         return header.names.index(self.header or self.name)
 
     def fault_of(self, value: str, line: str) -> str | None:
@@ -103,7 +102,6 @@ class Layout:
     """The rules for splitting lines into fields. The argument ``file`` of its methods is the URL of a line's file.
 
     Attributes:
-        columns: the columns to read.
         headers: the headers of the files. They have the same names, perhaps in different orders.
         separator: the separator of the fields; None: white space.
         text: a description of the lines of text files, for messages; "": the files are CSV. In CSV files, a field that
@@ -145,7 +143,6 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all columns."""
         return self.headers[0].names
 
     @property

@@ -43,10 +43,7 @@ class TextTable:
     """The rows of a file, a folder or a glob.
 
     Attributes:
-        path: the path of the file, the folder or the glob.
         frame: a DataFrame of the columns: ids (longs if all are integers, else strings), numbers (double), texts.
-        columns: the names of the columns.
-        rows: the number of rows.
         counts: for each column of ids, the number of ids that are not integers; for a column of labels, the number of
             labels 1.
     """

@@ -33,7 +33,6 @@ class Changes:
     """Changes of words' topic counts, word by word.
 
     Attributes:
-        words: the words.
         sizes: the number of changed counts of each word.
         topics: the topic of each changed count.
         deltas: the change of each of these counts.

@@ -47,7 +47,6 @@ class Corpus:
 
         Args:
             words: the indices of the columns' words in the vocabulary, ascending.
-            numbers: the global numbers of the documents.
             order: the order of the words, as indices of columns; None: the order of the columns.
             keep_empty: whether to keep words without tokens.
         """

@@ -71,8 +71,6 @@ class LDAModel(LDASettings, FeatureModel, Model):
     def _sizes(self) -> dict[str, Any]:
         return {"k": self.topics.topics}
 
-    # -- topics ----------------------------------------------------------------------------------------------------
-
     @property
     def topics(self) -> LDATopics:
         """The trained topics as arrays, usable without Spark."""
@@ -138,8 +136,6 @@ class LDAModel(LDASettings, FeatureModel, Model):
         """Plot the most likely words of topics as bars, a panel for each topic; see ``LDATopics.plotTopics``."""
         return self.topics.plotTopics(path, maxTermsPerTopic, vocabulary, topics, ax=ax)
 
-    # -- documents -------------------------------------------------------------------------------------------------
-
     def _head(self) -> SharesHead:
         return SharesHead(self.topics.topics)
 
@@ -156,9 +152,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
         return -bound / tokens
 
     def perplexity(self, dataset: DataFrame, seed: int = 0) -> float:
-        """Return the perplexity of held-out documents, by document completion: lower is better. See
-        ``LDATopics.perplexity``.
-        """
+        """Return held-out documents' perplexity, by document completion (``LDATopics.perplexity``): lower is better."""
 
         def score_and_tokens(topics: LDATopics, x: sp.csr_array) -> Results:
             return {"sums": topics.completed(x, seed)}
@@ -167,10 +161,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
         return perplexity_from(score, tokens)
 
     def toPyLDAvis(self, dataset: DataFrame, vocabulary: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the arguments of ``pyLDAvis.prepare``, by name. The driver collects the topics of all documents.
-
-        See ``LDATopics.toPyLDAvis``.
-        """
+        """Return ``pyLDAvis.prepare``'s arguments (``LDATopics.toPyLDAvis``); the driver collects documents' topics."""
 
         def vis_data(topics: LDATopics, x: sp.csr_array) -> Results:
             theta, lengths, frequency = topics.seen(x)
@@ -232,8 +223,6 @@ class LDAModel(LDASettings, FeatureModel, Model):
         features = with_python(dataset.select(*map(column, names_of(columns))))
         rows = map_in_arrow(features, compute_batches, schema).collect()
         return [dict(zip(row["names"], map(np.array, row["results"]), strict=True)) for row in rows]
-
-    # -- pyspark.ml ------------------------------------------------------------------------------------------------
 
     def toPyspark(self) -> clustering.LocalLDAModel:
         """Return the same topics as pyspark.ml's model, which infers topics of new documents by variational Bayes.

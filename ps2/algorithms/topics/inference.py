@@ -60,10 +60,7 @@ def checked_documents(x: Any, vocabulary: int) -> sp.csr_array:
 
 
 def halves(x: sp.csr_array, seed: int) -> tuple[sp.csr_array, sp.csr_array]:
-    """Split each document's tokens into two halves at random; an odd token goes to the first half.
-
-    Equal documents have equal halves.
-    """
+    """Split each document's tokens into random halves, the first with an odd token; equal documents split equally."""
     second = np.empty(x.nnz)
     matrix = _for_kernels(x)
     inference_kernels.halve(matrix, _document_ids(matrix), iteration_key(seed, 1), second)

@@ -71,11 +71,8 @@ def sample_documents(
     """Estimate theta of documents: the mean of (n_dk + alpha_k) / (n_d + sum of alpha) over sweeps.
 
     Args:
-        rows: the rows of the matrix to sample.
         out: theta, shape (len(rows), topics); written.
-        ids: the ids of all rows of the matrix.
         sums: the output of ``sum_groups`` for all words of the documents.
-        key: the key of the seed.
         sweeps: the number of sweeps over a document's tokens in the burn-in, and after it, for the mean.
     """
     indptr, indices, data = matrix

@@ -218,7 +218,6 @@ class LocalSampling:
         return positions
 
     def close(self) -> None:
-        """End the threads."""
         self._threads.shutdown()
 
 
@@ -230,7 +229,6 @@ class ThreadTurns:
 
     Attributes:
         word_blocks: the block of each word.
-        blocks: the number of blocks.
         age: the number of turns before the current turn whose changes a thread does not know of other threads' totals;
             0: it knows the totals at the beginning of the iteration.
     """

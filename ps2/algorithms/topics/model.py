@@ -91,8 +91,6 @@ class LDATopics(ArrayModel):
     def __repr__(self) -> str:
         return f"LDATopics(topics={self.topics}, words={self.dim}, inference={self.inference!r})"
 
-    # -- files -----------------------------------------------------------------------------------------------------
-
     def _params(self) -> dict[str, Any]:
         return {"k": self.topics, "inference": self.inference, "seed": self.seed}
 
@@ -111,8 +109,6 @@ class LDATopics(ArrayModel):
         if list(topics.counts.shape) != content.get("shape"):
             raise CheckpointCorruptError(f"{path}: expected shape {content.get('shape')}, got {topics.counts.shape}")
         return topics
-
-    # -- topics ----------------------------------------------------------------------------------------------------
 
     @property
     def topics(self) -> int:
@@ -209,8 +205,6 @@ class LDATopics(ArrayModel):
         """Raise ShapeError if there is a vocabulary whose number of words is not the model's."""
         if vocabulary is not None and len(vocabulary) != self.dim:
             raise ShapeError(f"vocabulary: expected {self.dim} words, got {len(vocabulary)}")
-
-    # -- documents -------------------------------------------------------------------------------------------------
 
     def transform(self, x: Any) -> Float64s:
         """Return the documents' topic proportions.

@@ -69,9 +69,6 @@ VALUE_BYTES = 12
 MEMORY_FRACTION = 0.5
 
 
-# -- workers -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class CountDocuments(Task):
     """Report the number of documents with words."""
@@ -103,7 +100,6 @@ class BatchReport:
         documents: the number of all documents of the worker.
         drawn, tokens: the number of documents, and of tokens, in the batch.
         bound: the lower bound of the batch's log-likelihood.
-        bytes: the number of bytes sent and received.
     """
 
     log_shares: Float64s
@@ -114,7 +110,6 @@ class BatchReport:
     bytes: int = 0
 
     def add(self, part: LocalRows, log_shares: Float64s, bound: float) -> None:
-        """Add documents of the batch to the report."""
         self.bound += bound
         self.tokens += float(part.x.data.sum())
         self.drawn += len(part)
@@ -322,11 +317,7 @@ def check_lambda(words: int, topics: int, free: int) -> None:
 
 
 def _with_words(rows: LocalRows) -> LocalRows:
-    """Return the documents with words."""
     return rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
-
-
-# -- the program -------------------------------------------------------------------------------------------------------
 
 
 class OnlineProgram(Program[Trained[LDATopics]]):
@@ -349,8 +340,6 @@ class OnlineProgram(Program[Trained[LDATopics]]):
             return names.vector(lambda name: DCV.dense(*shape, DTYPE, layout="column", name=name)).matrix()
 
         self._counts, self._stats = matrix(), matrix()
-
-    # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[Float64s]:
         plan, documents = self.plan, 0
@@ -393,8 +382,6 @@ class OnlineProgram(Program[Trained[LDATopics]]):
     def _totals(self, sums: Float64s) -> Float64s:
         """Return lambda's sums over all words from the sums of lambda minus beta."""
         return sums + self.plan.beta * self.plan.vocabulary
-
-    # -- the program's parts -------------------------------------------------------------------------------------------
 
     def worker(self) -> GradientWork | AveragingWork:
         work = AveragingWork if self.plan.settings.sync == "average" else GradientWork

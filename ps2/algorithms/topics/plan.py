@@ -57,7 +57,6 @@ class TopicsPlan(Plan[LDASettings]):
 
     @property
     def topics(self) -> int:
-        """The number of topics."""
         return self.settings.k
 
     @property
@@ -88,7 +87,6 @@ class SamplingPlan(TopicsPlan):
 
     Attributes:
         tokens: the number of tokens of all documents; 0 before the survey.
-        workers: the number of workers.
         slice_words: the maximum number of words whose counts a worker pulls at a time; 0: as many as fit SLICE_BYTES.
         is_local: True if the only worker has all counts in its process, False if the counts are on the servers.
         threads: the number of threads of the only worker.
@@ -186,7 +184,6 @@ class OnlinePlan(TopicsPlan):
 
     @property
     def beta(self) -> float:
-        """The Dirichlet prior of a topic's words."""
         return self.settings.topicConcentration or 1 / self.topics
 
     def weight(self, step: int) -> float:

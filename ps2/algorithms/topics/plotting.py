@@ -23,14 +23,7 @@ MAX_TOPICS = 24
 
 @dataclass(frozen=True)
 class Topic:
-    """The topic of a panel.
-
-    Attributes:
-        number: the index of the topic.
-        fraction: the fraction of all tokens that are in the topic.
-        words: the most likely words, in descending order of probability.
-        weights: the probabilities of these words in the topic, shape (words,).
-    """
+    """A panel's topic: its index, its fraction of all tokens, its likeliest words (descending), their probabilities."""
 
     number: int
     fraction: float

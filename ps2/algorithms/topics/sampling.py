@@ -53,8 +53,6 @@ class SamplingProgram(Program[Trained[LDATopics]]):
         # Another driver may use other threads: the order of the saved topics does not depend on them.
         return {name: value for name, value in super().settings().items() if name != "threads"}
 
-    # -- the algorithm -------------------------------------------------------------------------------------------------
-
     def drive(self, ask: Ask) -> Steps[tuple[Float64s, list[dict[str, float]]]]:
         plan, alpha = self.plan, self.plan.alphas
         yield NextClock()  # workers give all tokens random topics
@@ -105,8 +103,6 @@ class SamplingProgram(Program[Trained[LDATopics]]):
         if self._fits.fit_after(iteration) is not None:
             summary["alpha"] = fit_alpha(alpha, summary.pop("keys"), summary.pop("documents"))
         return summary
-
-    # -- the program's parts -------------------------------------------------------------------------------------------
 
     def loop(self) -> SamplingLoop | LocalLoop:
         if self.plan.is_local:

@@ -104,8 +104,6 @@ class SamplingWorker:
         """The topic of each token."""
         return self._assignments.topics
 
-    # -- clocks --------------------------------------------------------------------------------------------------------
-
     def start(self) -> None:
         """Add all tokens to the counts, in the first clock; a restarted worker may repeat this."""
         self._is_counted = True
@@ -150,8 +148,6 @@ class SamplingWorker:
         if saved is not None and iteration % self.plan.save_interval == 0:
             saved.save(self._worker.rank, corpus_hash(self.corpus), self.topics)
 
-    # -- words ---------------------------------------------------------------------------------------------------------
-
     def prefetch(self, begin: int, end: int, ahead: int = 0) -> Any:
         """Prefetch the counts of a range of words, for use in the clock ``ahead`` clocks later."""
         return self._worker.prefetch(self._shared.counts, columns=self.corpus.words[begin:end], ahead=ahead)
@@ -172,8 +168,6 @@ class SamplingWorker:
     def send_changes(self, begin: int, end: int, before: Array) -> None:
         """Send the changes of some words' counts to the servers; ``before`` has the tokens' previous topics."""
         self._add(self._assignments.changes_since(begin, end, before))
-
-    # -- lost counts ---------------------------------------------------------------------------------------------------
 
     def _request_rebuild(self, clock: int) -> int:
         """If the counts do not match this worker's tokens, return its epoch, in one clock only; else NO_REQUEST."""
@@ -210,8 +204,6 @@ class SamplingWorker:
 
     def _count_own(self) -> Int64s:
         return np.bincount(self.topics, minlength=self.plan.topics)
-
-    # -- the servers ---------------------------------------------------------------------------------------------------
 
     def _add_all(self) -> None:
         for begin, end in self.corpus.slices(self.plan.width):
@@ -260,9 +252,6 @@ def report_histogram(
 def rebuild_after(clock: int, staleness: int) -> int:
     """Return the first clock that no worker enters before it has read the driver's notice that follows ``clock``."""
     return clock + staleness + 1
-
-
-# -- loops -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,7 +67,6 @@ class SharedCounts:
         worker_totals: the number of each worker's tokens in each topic, after each of its last clocks.
         frequencies: the number of tokens of each word; None: this ``sync`` does not need it.
         saved: the saved topics of tokens; None: they are not saved.
-        totals_ring: the rows of ``worker_totals``.
     """
 
     counts: DCVMatrix
@@ -93,7 +92,6 @@ class SharedCounts:
         return SharedCounts(counts.matrix(), worker_totals, frequencies, saved, ring)
 
     def summarize(self, beta: float) -> CountsSummary:
-        """Summarize all counts on the servers."""
         return CountsSummary.from_reply(self.counts.apply("topics.look", beta=[beta]))
 
     def clear(self) -> None:
@@ -110,13 +108,7 @@ class SharedCounts:
 
 @dataclass(frozen=True, eq=False)
 class CountsSummary:
-    """A summary of all counts.
-
-    Attributes:
-        likelihood: the counts' terms of log p(w | z).
-        totals: the number of tokens in each topic.
-        negative: the number of negative counts.
-    """
+    """A summary of all counts: their terms of log p(w | z), each topic's sum, and the number of negative counts."""
 
     likelihood: float
     totals: Int64s

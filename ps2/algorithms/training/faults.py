@@ -73,7 +73,6 @@ class ColumnNames:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """The names of the feature columns."""
         return (self.features,) if isinstance(self.features, str) else self.features
 
     def shown(self, role: str) -> str:
@@ -128,8 +127,6 @@ class Faults:
     """The faults of one worker's rows.
 
     Attributes:
-        columns: the columns that are read.
-        form: the form that rows must have.
         size: the number of features of each row; None: no row was read yet.
         rows: the number of rows so far.
     """
@@ -331,15 +328,9 @@ def outside(values: Array, count: int | Array) -> Mask:
 
 
 def error_of(faults: Float64s, columns: ColumnNames = ColumnNames(), form: Form = PLAIN) -> InputError | None:
-    """Return the error for the faults of all workers' rows.
+    """Return the error for ``Faults.array()`` of each worker, float64, shape (workers, LENGTH).
 
-    Args:
-        faults: ``Faults.array()`` of each worker, float64, shape (workers, LENGTH).
-        columns: the names of the columns.
-        form: the form that rows must have.
-
-    Returns:
-        An error with each kind of fault, the number of rows with this fault, and one such row; None: no row is faulty.
+    It has each kind of fault, the number of rows with this fault, and one such row; None: no row is faulty.
     """
     total = int(faults[:, 0].sum())
     by_kind = faults[:, _HEAD:].reshape(len(faults), len(KINDS), _PER_KIND)

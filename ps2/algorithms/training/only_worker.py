@@ -34,14 +34,7 @@ log = logging.getLogger("ps2")
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The worker's answer to the driver.
-
-    Attributes:
-        result: the training's result; None if it failed.
-        steps: the report of each step.
-        warnings: the name of the logger and the text of each warning.
-        error: the error that ended the training; None if it succeeded.
-    """
+    """The worker's answer to the driver: ``result`` or ``error``, the steps' reports, and warnings (logger, text)."""
 
     result: Any = None
     steps: list[StepReport] = field(default_factory=list)
@@ -92,7 +85,6 @@ class InProcessContext:
 
     @property
     def servers(self) -> list[str]:
-        """The addresses of the servers."""
         return list(self._network.engines)
 
     def memory(self) -> list[tuple[int, int]]:

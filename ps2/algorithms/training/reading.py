@@ -40,11 +40,7 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class SpillableReading:
-    """A ``Reading`` whose rows are in memory, or in a file if memory was too small.
-
-    Attributes:
-        spilled: the size and the folder of the file; None: all rows are in memory.
-    """
+    """A ``Reading`` whose rows are in memory, or in a file: ``spilled`` has its size and folder; None: in memory."""
 
     training: KeptRows
     held_out: KeptRows | None

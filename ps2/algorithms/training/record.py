@@ -52,12 +52,7 @@ ROWS_SHOWN = 10
 
 @dataclass(frozen=True)
 class Words:
-    """A family's terms in output.
-
-    Attributes:
-        step: the word for a step.
-        objective: the word for the quantity that is minimised.
-    """
+    """A family's words for a step and for the quantity that is minimised."""
 
     step: str = "step"
     objective: str = "objective"
@@ -69,7 +64,6 @@ class Words:
 
     @property
     def steps(self) -> str:
-        """The plural of the word for a step."""
         return f"{self.step}es" if self.step.endswith("s") else f"{self.step}s"
 
 
@@ -319,7 +313,6 @@ class Step:
 
 
 def by_step(history: TrainingHistory) -> list[Step]:
-    """Return all steps of a training."""
     objectives = history.objective[len(history.objective) - history.steps :]
     # The first steps can lack a validation loss, or there can be a loss before the first step.
     missing = [None] * max(0, history.steps - len(history.validation))

@@ -44,9 +44,6 @@ class Training:
     """One training.
 
     Attributes:
-        table: the rows.
-        form: the form that the rows must have.
-        program: the program of each worker.
         on_clock: a function that the driver calls when all workers have finished a clock of the family, with the
             clock's number, from 0, and the workers' reports. It returns a message to the workers, STOP or None.
         staleness, seed: the arguments of ``ps.run``.

@@ -47,7 +47,6 @@ class SentFactors:
         slopes: the derivatives with respect to each row's margins, shape (n, width).
         x: the rows, scipy CSR or an array, shape (n, k).
         keys: the features of the columns of x, int64, shape (k,).
-        nbytes: the number of bytes that are sent.
     """
 
     slopes: Float64s

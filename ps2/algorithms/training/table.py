@@ -20,13 +20,7 @@ from ps2.run.spark.backend_lookup import backend_of
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows to train on, in one non-empty Spark partition for each worker.
-
-    Attributes:
-        frame: the DataFrame.
-        columns: the names of its columns by role.
-        workers: the number of workers, and of Spark partitions.
-    """
+    """Rows to train on, in one non-empty Spark partition for each worker; ``columns`` has column names by role."""
 
     frame: Any
     columns: ColumnNames
@@ -45,7 +39,6 @@ class OwnRows:
 
     Attributes:
         frame: a DataFrame or an RDD.
-        workers: the number of workers.
         read: the family's function, which is the argument ``read`` of ``ps.run``.
         first_clock: the clock of the run in which the training begins.
     """
@@ -61,7 +54,6 @@ class Facts:
     """Statistics of the labels and weights of all training rows. Without a weight column, each weight is 1.
 
     Attributes:
-        rows: the number of rows.
         weight: the sum of the weights.
         weight_squared: the sum of the squared weights.
         class_weights: the sum of the weights of each class; empty for a regression.
@@ -101,7 +93,6 @@ class Load:
     A row costs 1, plus 1 for each stored feature value, token of a document or word of a sentence.
 
     Attributes:
-        rows: the number of rows.
         cost: the sum of the rows' costs.
         squares: the sum of the squares of the rows' costs.
     """

@@ -43,12 +43,7 @@ class LabelledRows:
 
 @dataclass(frozen=True)
 class LabelledReader:
-    """Reads the rows of a stream from Arrow batches.
-
-    Attributes:
-        hasher: hashes columns to keys with values.
-        label, weight, time: the names of the columns of labels, weights and times; None: there is no such column.
-    """
+    """Reads the labelled rows of a stream from Arrow batches. Column names are None if there is no such column."""
 
     hasher: FieldHasher
     label: str

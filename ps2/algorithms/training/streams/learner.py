@@ -135,12 +135,8 @@ class BatchLearner:
     def learn(self, frame: Any, batch: int, check: Callable[[], None] = lambda: None) -> BatchProgress | None:
         """Learn from a batch; return None if the model has already learned from it.
 
-        After any error, the model may have learned from a part of the batch, until ``roll_back``.
-
-        Args:
-            frame: the rows of the batch, a DataFrame.
-            batch: the number of the batch.
-            check: a function that is called while this batch waits for a batch of another stream; it may raise.
+        After any error, the model may have learned from a part of the batch, until ``roll_back``. ``check`` is called
+        while this batch waits for a batch of another stream; it may raise.
 
         Raises:
             InputError: some rows are faulty; the message has the batch, the column and the row.
@@ -268,12 +264,7 @@ def _duration_text(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes over all rows.
-
-    Attributes:
-        count: the number of passes, at least 1.
-        on_step: a function to call after each pass.
-    """
+    """The passes over all rows: their number, at least 1, and a function to call after each pass."""
 
     count: int
     on_step: Callable[[StepReport], None]

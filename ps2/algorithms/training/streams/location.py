@@ -22,11 +22,9 @@ class StreamRecord:
 
     Attributes:
         stream: the name of the stream; the name of its ``StreamState`` on the fleet is "stream-" and this name.
-        model: the name of the model on the fleet.
         kind: the kind of the model, such as "logistic".
         settings: the settings of the model; an estimator that resumes the stream must have equal settings.
         columns: the type of each column of the stream, by name.
-        snapshots: the folder of the fleet's snapshots.
     """
 
     stream: str

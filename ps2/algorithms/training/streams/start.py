@@ -34,7 +34,6 @@ class ModelFactory:
         begin: ``begin(name)`` makes a new model on the fleet; the names of its vectors begin with ``name``.
         existing: ``existing(name, ps)`` returns the fleet's model of this name, or raises NotFoundError.
         program: ``program(model)`` returns the ``LearningProgram`` for the tasks.
-        reader: reads the rows.
     """
 
     kind: str

@@ -81,7 +81,6 @@ class StreamState:
         self._set(columns)
 
     def position(self) -> Position:
-        """Read the position from the servers."""
         values: Any = self.vector.pull()
         newest_s = float(values[NEWEST]) if values[HAS_NEWEST] else NEVER
         return Position(int(values[LEARNED]) - 1, int(values[STARTED]) - 1, int(values[LATE]), newest_s, values[TALLY:])
@@ -90,8 +89,7 @@ class StreamState:
         self.vector.push(np.array(list(columns.values())), np.array(list(columns)))
 
 
-# A batch in which a column is null in all rows raises an error if this has a smaller probability, judged by earlier
-# rows.
+# A column may be null in a whole batch if this has at least this probability, judged by earlier rows.
 MIN_PROBABILITY = 1e-9
 
 
@@ -110,10 +108,7 @@ class ValueCounts:
     batch: int = -1
 
     def check(self, rows: int, counts: Mapping[str, int]) -> None:
-        """Raise InputError if a column with values in earlier rows is null in a whole batch, unless by chance.
-
-        ``rows`` and ``counts`` are those of the batch.
-        """
+        """Raise InputError if a column with values in earlier rows is null in a whole batch, unless by chance."""
         for name, count in counts.items():
             earlier = self.counts.get(name, 0)
             if count or not earlier or not rows:

@@ -37,7 +37,6 @@ class TaskReport:
     """The report of a task to the driver.
 
     Attributes:
-        rows: the number of rows that the task learned from.
         late: the number of late rows, which the task skipped.
         newest_s: the largest time of a row, in seconds; ``NEVER``: no row had a time.
         value_counts: the number of rows in which a column is not null, by the column's name.
@@ -58,8 +57,6 @@ class BatchTask:
     """The function of a batch's tasks, for ``mapInArrow``.
 
     Attributes:
-        program: the family's program.
-        reader: reads the rows.
         state: the stream's vector, to which the task adds its tally.
         rows: the number of rows in a minibatch.
         min_time_s: rows with an earlier time are late.

@@ -45,7 +45,6 @@ class StreamOptions:
 
     Attributes:
         snapshots: the folder of the snapshots; None: the context's checkpointDir.
-        snapshot_every_s: the seconds between two snapshots.
         snapshot_batches: the maximum number of batches between two snapshots.
         trigger: keywords for ``DataStreamWriter.trigger``.
         query_name: the name of the query; None: no name.
@@ -221,8 +220,6 @@ class StreamingTraining:
                 yield
             finally:
                 self._show_line = None
-
-    # -- the loop ----------------------------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
         try:
