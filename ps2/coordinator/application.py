@@ -27,10 +27,7 @@ LOOPBACK_NAME = "localhost"
 
 
 def driver_binding(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -> Binding:
-    """Return the addresses on which the driver listens for servers and tasks; without a token, only loopback.
-
-    On a cluster the default is the address of Spark's driver, because executors can connect to it.
-    """
+    """Return the addresses on which the driver listens for servers and tasks; without a token, only loopback."""
     settings: Mapping[str, str] = {}
     if has_token and spark is not None and (conf.launcherClass.is_remote or not spark.shares_host):
         settings = spark.addresses
@@ -102,18 +99,13 @@ def start_python(spark: SparkBackend | None, conf: PS2Conf) -> threading.Thread 
 class Application:
     """Gives the tasks of a Spark application access to the fleet. Another application may replace a stopped one.
 
-    Attributes:
-        spark: the present application; None: there is none.
-        stages: for each application, the thread that looks for its finished stages.
+    ``spark``: the present application, or None. ``stages``: each application's thread that finds finished stages.
     """
 
     def __init__(
         self, fleet: FleetRef, token: str | None, tls: Tls | None, master: Master, control: ServerControl
     ) -> None:
-        """Start without a Spark application.
-
-        ``token``: the token of an attached fleet; None: tasks derive the token from the driver's secret.
-        """
+        """``token``: the token of an attached fleet; None: tasks derive the token from the driver's secret."""
         self.spark: SparkBackend | None = None
         self.stages: list[StageWatch] = []
         self._fleet = fleet
@@ -157,10 +149,7 @@ class Application:
         spark.set_access(seal(self._access))
 
     def running(self, call: str) -> SparkBackend:
-        """Return the application. Raise ConfigError if there is none, StoppedError if it was stopped.
-
-        ``call``: the name of the calling method, for the message.
-        """
+        """Return the application for the method ``call``; raise ConfigError if none, StoppedError if stopped."""
         if self.spark is None:
             raise ConfigError(f"{call}: this context has no SparkContext")
         _check_running(self.spark)

@@ -18,12 +18,7 @@ R = TypeVar("R")
 class _Calls:
     """The calls of one scope (a session or a task), by number.
 
-    Attributes:
-        series: the series (an application or a run) of the scope's calls; "": the scope is no task.
-        stage: the stage of the scope within its series.
-        settled: calls with lower numbers need no reply any more: the sender has received it, or has given up.
-        replies: the replies of finished calls.
-        running: the numbers of calls in progress.
+    ``series``: "" if the scope is no task. ``settled``: the sender needs no replies to calls with lower numbers.
     """
 
     series: str
@@ -102,8 +97,6 @@ class DeferredFree:
     """A row that will be freed when a task's stage is over.
 
     Attributes:
-        matrix: id of the matrix.
-        row: the row.
         generation: counts how often the row was allocated. If it has changed, the row belongs to another vector.
         orphan: True if the program has not freed the row, but the task's last handle to it was garbage-collected.
     """

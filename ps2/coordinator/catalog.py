@@ -19,13 +19,7 @@ MAX_GRANT = 10_000_000
 
 @dataclass(frozen=True)
 class Grant:
-    """Rows that are about to be allocated.
-
-    Attributes:
-        rows: all of the rows.
-        reused: the rows that were in use before, and must be set to zero.
-        total: number of rows of the matrix after the allocation.
-    """
+    """Rows that are about to be allocated; ``reused`` must be set to zero; the matrix then has ``total`` rows."""
 
     rows: Sequence[int]
     reused: tuple[int, ...]
@@ -34,13 +28,9 @@ class Grant:
 
 @dataclass(frozen=True)
 class RowHolders:
-    """The processes with handles to a row: a session, or attempts of one task.
+    """The processes with handles to a row: attempts of one task of a Spark stage, or a session (``series`` "").
 
     Rows that one call has allocated share one object.
-
-    Attributes:
-        series, stage: the Spark stage of the task; series "": the holder is a session.
-        holders: ids of the sessions or attempts.
     """
 
     series: str
@@ -54,11 +44,9 @@ class Entry:
 
     Attributes:
         spec: the matrix's shape and settings, with the present number of rows.
-        route: the addresses of the partitions' servers.
         owners: for each partition, the index of its server. An index never changes, but the server's address may.
         fresh: the first row that was never in use.
         retired: freed rows, in the order in which they are used again.
-        used: rows in use.
         generations: generation of each row in use. A row that is freed and used again gets a higher generation.
         row_holders: holders of each row in use. Rows without an entry are freed only explicitly.
     """
@@ -150,7 +138,6 @@ class MatrixState:
     """A matrix and the state of its servers, as a reply to a client.
 
     Attributes:
-        entry: the matrix.
         lost: reasons why servers are lost and cannot be replaced.
         recovering: reasons why servers are being replaced.
         epoch: number of rollbacks of the fleet.
@@ -178,12 +165,7 @@ def _joined(reused: tuple[int, ...], fresh: range) -> Sequence[int]:
 
 @dataclass(frozen=True)
 class Caller:
-    """The caller of an allocation.
-
-    Attributes:
-        id: the id of the call, which repeated calls share.
-        holder: id of the process that gets the handles: a session, or an attempt of a task.
-    """
+    """The caller of an allocation: the call's id, and the session or task attempt (``holder``) that gets handles."""
 
     id: RequestId
     holder: str

@@ -53,10 +53,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Newest:
-    """A complete checkpoint to which the fleet can roll back.
-
-    ``mutations``: number of mutations that each server had applied before the checkpoint, by server id.
-    """
+    """A complete checkpoint for rollbacks; ``mutations``: number applied before it, by server id."""
 
     path: str
     manifest: Manifest
@@ -124,12 +121,8 @@ class Checkpoints:
     ) -> Checkpoint:
         """Make a checkpoint in a new folder below ``path``. If it fails, the previous checkpoint stays the newest.
 
-        Args:
-            path: the parent folder; None: the default folder.
-            step: number of the first step after the checkpoint.
-            epoch: the caller's epoch; RecoveryError is raised if the fleet has rolled back since.
-            on_complete: function that gets the folder of the complete checkpoint, before the fleet can roll back to it.
-            messages: the journal of messages of the current run.
+        ``step``: the first step after the checkpoint. ``on_complete`` gets the complete checkpoint's folder before the
+        fleet can roll back to it. Raises RecoveryError if the fleet has rolled back since ``epoch``.
         """
         return self._make(path, step, epoch, on_complete, messages)[0]
 
@@ -143,8 +136,7 @@ class Checkpoints:
     ) -> Newest:
         """Make the last checkpoint of servers (by address) that are leaving; they reject all later changes.
 
-        ``on_complete`` None: only the replacements of these servers load the checkpoint; the fleet never rolls back to
-        it.
+        ``on_complete`` None: only the replacements of these servers load it, and the fleet never rolls back to it.
         """
         return self._make(None, step, epoch, on_complete, messages, leaving)[1]
 

@@ -340,16 +340,10 @@ PARSED = [
 
 
 def with_overrides(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Conf:
-    """Return ``conf`` with the settings in ``given`` replaced.
+    """Return ``conf`` (None: the defaults) with the settings in ``given`` that are not None.
 
-    Args:
-        conf: the settings; None: the defaults.
-        moved: unknown keywords of ``PS2Context.getOrCreate``; must be empty.
-        given: keywords of ``PS2Context.getOrCreate``; None: use the setting of ``conf``.
-
-    Raises:
-        ConfigError: the settings cannot be used together, or ``moved`` is not empty. For a setting of ``PS2Conf`` in
-            ``moved``, the message explains how to set it.
+    Raises ConfigError if the settings cannot be used together, or if ``moved`` has entries: unknown keywords of
+    ``PS2Context.getOrCreate``. For a setting of ``PS2Conf``, the message explains how to set it.
     """
     for name, value in moved.items():
         settings.check_known([name], [*NAMES, "spark", "conf", "driverHost"], "PS2Context.getOrCreate")

@@ -45,13 +45,10 @@ PYTHON_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class _Tokens:
-    """The secrets of one context.
+    """The secrets of one context; None: there is no token.
 
-    Attributes:
-        attached: the token of an attached fleet, from the file ``tokenFile``; None: no fleet is attached, or it has no
-            token.
-        fleet: the token with which servers and clients authenticate each other; None: the fleet has no token.
-        run: the token with which workers authenticate themselves to the driver.
+    ``attached``: from the file ``tokenFile``. ``fleet``: for calls between servers and clients. ``run``: for workers
+    that call the driver.
     """
 
     attached: str | None
@@ -71,10 +68,7 @@ class Coordinator:
     """The parts of one running context. Programs use it through ``PS2Context``."""
 
     def __init__(self, spark: SparkBackend | None, conf: PS2Conf) -> None:
-        """Start a fleet, or attach to a running one, and let Spark's tasks use it.
-
-        If a part fails to start, end the parts that have started.
-        """
+        """Start or attach to a fleet, and let Spark's tasks use it. If a part fails to start, end the started parts."""
         self.conf = conf = with_restore(conf)
         self.is_stopped = False
         self._stop_lock = threading.Lock()

@@ -109,8 +109,6 @@ class DriverWatcher:
             self._history.append(replace(current, seconds=seconds, outcome=outcome, detail=detail))
             self._current.remove(current)
 
-    # -- for the page and the metrics ------------------------------------------------------------------------------
-
     def snapshot(self) -> Snapshot:
         """Return the page's content, and ask the servers for reports with their next heartbeats."""
         with self._lock:
@@ -208,8 +206,6 @@ class DriverWatcher:
     def _server_lost(self, index: int, details: str) -> None:
         reason = details.splitlines()[0].removesuffix("; its log ends:") if details else "it has ended"
         self._events.add("lost", f"server {index} is lost: {reason}")
-
-    # -- runs ------------------------------------------------------------------------------------------------------
 
     def _start_run(self, run: RunState) -> None:
         self._watcher = RunWatcher(run, self._num_runs)

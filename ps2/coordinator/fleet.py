@@ -84,10 +84,7 @@ def load_initial_state(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2C
 
 
 def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
-    """Become the coordinator of running servers, after their earlier coordinator has been silent for ``lostAfterS``.
-
-    ``adopt``: take over its named vectors; otherwise free all of its matrices.
-    """
+    """Coordinate servers once their coordinator was silent for ``lostAfterS``; unless ``adopt``, free all matrices."""
     master, servers = fleet.master, fleet.control
     servers_info = _wait_for_earlier_driver(fleet, conf)
     servers.route_version = max(info.route_version for info in servers_info)
@@ -137,8 +134,6 @@ class Fleet:
     Attributes:
         address: the master's ``host:port`` for tasks and servers.
         local_address: the master's ``host:port`` for processes of this host.
-        control: makes calls to single servers.
-        fleet_control: makes calls to all servers.
         is_attached: True if another program has started the servers.
     """
 

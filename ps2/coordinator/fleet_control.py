@@ -52,7 +52,6 @@ class FleetControl:
         """Increase the route version, and let every server that is not lost serve requests of the new version.
 
         Args:
-            lost: indices of the servers to skip.
             seed: indices of the servers that must send all their data to their backup, which has no copies yet.
             loaded: indices of the servers that replace their shards by shards loaded from a checkpoint.
             copies: True: servers send each change to their backup, if the fleet has replicas.

@@ -26,14 +26,12 @@ class LaunchRequest:
 
     Attributes:
         fleet: the fleet's id.
-        servers: number of servers.
         token: the secret that authenticates all processes of the fleet; None only with ``addresses``.
         binding: addresses at which the driver and local servers listen.
         memory_limit_bytes: maximum bytes of each server's arrays; None: the launcher's default.
         ops: names of modules that declare operations.
         tls: files of certificates and keys; None: connections are not encrypted.
         addresses: ``host:port`` of servers that run already; empty: the launcher starts all servers.
-        control: makes calls to servers.
         register: function that registers a server that runs already: (index, server id, address).
         spark_context: the driver's SparkContext, or None.
         spark_conf: settings of the fleet's own Spark application, if servers run in containers.
@@ -92,7 +90,6 @@ class Launcher(ABC):
         """Start one server, in place of an earlier server with this index; do not wait until it has registered.
 
         Args:
-            index: index of the server.
             master: ``host:port`` of the master, with which the server registers.
 
         Raises:
@@ -116,11 +113,7 @@ class Launcher(ABC):
 
 
 def launcher_class(name: str) -> type[Launcher]:
-    """Return the class of a launcher, by its name: a built-in one, or one of an installed package.
-
-    Raises:
-        ConfigError: there is no such launcher, or it cannot be imported.
-    """
+    """Return a launcher's class by its name; raise ConfigError if no package has it, or if its import fails."""
     if name in _built_in():
         return _class_in(f"{launchers.__name__}.{name}")
     for entry in installed_entry_points(GROUP):

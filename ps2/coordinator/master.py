@@ -53,13 +53,8 @@ class Master:
     ) -> None:
         """Start without matrices.
 
-        Args:
-            servers: sends calls to servers.
-            config: intervals of heartbeats and time limits.
-            id: name of the fleet.
-            replicas: number of copies of each shard: 0 or 1.
-            active: the current ``ps.run`` of the driver, which pauses during a rollback.
-            is_attached: True if the servers outlive this coordinator. They then store its catalog for the next one.
+        ``replicas``: 0 or 1. ``active``: the driver's run, which pauses during a rollback. ``is_attached``: the servers
+        outlive this coordinator, and store its catalog for the next one.
         """
         self._replicas = replicas
         self._active = active or ActiveRun()
@@ -83,8 +78,6 @@ class Master:
         self._ended_frees: dict[int, dict[int, int]] = {}  # rows to free: matrix -> row -> generation
         self.pending_frees = PendingFrees(servers, self.registry.members)
         self._publisher = CatalogPublisher(servers, self.registry, id, replicas) if is_attached else None
-
-    # -- recovery --------------------------------------------------------------------------------------------------
 
     @contextmanager
     def block_changes(self) -> Iterator[None]:
@@ -179,8 +172,6 @@ class Master:
         """Take over an earlier coordinator's matrices; ``repartition``: partition them for the present servers."""
         with self._lock:
             self._catalog.adopt(matrices, self.registry.addresses(), self._servers.route_version, repartition)
-
-    # -- matrices --------------------------------------------------------------------------------------------------
 
     def new_matrix(self, spec: MatrixSpec, name: str = "", caller: Caller | None = None) -> Entry:
         """Allocate a matrix on all servers or on none, and return it with row 0 in use.

@@ -32,8 +32,6 @@ class Outage:
     """The state of a fleet when servers were declared lost.
 
     Attributes:
-        servers: indices of the lost servers.
-        reason: the reasons of the losses.
         silent_s: the longest time since the last sign of life of a lost server.
         mutations: (server id, number of requests that had changed data on the server), by index.
     """
@@ -119,10 +117,7 @@ def source_of(lost: Collection[int], servers: int, policy: Policy, has_checkpoin
 
 
 def all_roll_back(policy: Policy, can_resume: bool) -> bool:
-    """Return True if all servers load a checkpoint, False if only the replaced ones do.
-
-    ``can_resume``: True if the current run or step can resume from this checkpoint without the program's help.
-    """
+    """Return True if all servers load the checkpoint, not only replaced ones; see ``Steps.can_resume``."""
     return policy.recover == "consistent" or (policy.recover == "auto" and can_resume)
 
 
@@ -138,9 +133,7 @@ def backups(addresses: Sequence[str], lost: Collection[int], replicas: int) -> l
 class RecoveryLog:
     """The recoveries of one fleet. A client never gets an answer of a recovered server before its recovery is logged.
 
-    Attributes:
-        lock: guards the log. The supervisor acquires it before a recovered server may answer, and releases it after
-            ``append``.
+    The supervisor acquires ``lock`` before a recovered server may answer, and releases it after ``append``.
     """
 
     def __init__(self) -> None:

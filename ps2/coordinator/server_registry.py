@@ -55,10 +55,7 @@ class Membership:
         self.members[index] = Member(address, server_id, now_s)
 
     def heartbeat(self, index: int, server_id: str, now_s: float, mutations: int = 0) -> None:
-        """Record a sign of life; raise NotFoundError if the process is not a member.
-
-        A server that was lost because it was silent is alive again.
-        """
+        """Record a sign of life, even of a silent server that was lost; raise NotFoundError unless it is a member."""
         self.record_activity(now_s)
         member = self.members.get(index)
         if member is None or member.server_id != server_id or member.ended:
@@ -131,10 +128,7 @@ class ServerRegistry:
     """The servers, by index. Thread-safe. Its lock is acquired after the master's, and released before any I/O."""
 
     def __init__(self, lost_after_s: float, on_give_up: Callable[[str], None] = lambda reason: None) -> None:
-        """Start without servers. ``on_give_up`` gets the reason when lost servers cannot be recovered.
-
-        The attribute ``on_lost`` is a function that gets (index, reason) of each lost server.
-        """
+        """``on_give_up`` gets the reason if recovery is impossible; ``on_lost``: (index, reason) of a lost server."""
         self._on_give_up = on_give_up
         self.on_lost: Callable[[int, str], object] = lambda index, reason: None
         self._lock = threading.RLock()

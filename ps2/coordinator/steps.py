@@ -88,12 +88,7 @@ class StreamTurns:
 
 
 class Steps:
-    """Counts the steps of one driver's loop, and makes its checkpoints.
-
-    Attributes:
-        next: number of the next step or clock.
-        streams: the streams of this coordinator.
-    """
+    """Counts the steps of one driver's loop, and makes its checkpoints; ``next``: number of the next step or clock."""
 
     def __init__(  # noqa: PLR0913 - parts of one coordinator
         self,
@@ -217,10 +212,7 @@ class Steps:
 
     @contextmanager
     def stream_batch(self, check: Callable[[], None]) -> Iterator[None]:
-        """Exclude other batches, runs, steps and checkpoints within the with-block.
-
-        ``check`` is called repeatedly while this call waits. Its exceptions end the wait.
-        """
+        """Exclude other batches, runs, steps and checkpoints in the with-block; errors of ``check`` end the wait."""
 
         def is_free() -> bool:
             check()
@@ -237,8 +229,7 @@ class Steps:
     def end_clock(self, clock: int) -> bool:
         """Record that all workers of a run have finished a clock, and that ``onClock`` has returned for it.
 
-        Make the checkpoints that ``onClock`` has requested, and a periodic one if it is due. Return True if one was
-        made.
+        Make the checkpoints that ``onClock`` has requested, and a periodic one if due; return True if one was made.
         """
         run = self._active.run
         assert run is not None

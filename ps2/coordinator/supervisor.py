@@ -97,10 +97,7 @@ class DrainController:
                 log.info("server %d may end", index)
 
     def _have_full_copies(self, addresses: Collection[str]) -> bool:
-        """Return True if the copies of the leaving server are up to date; False if two servers are leaving.
-
-        The second server might store the copies of the first one.
-        """
+        """Return True if the leaving server's copies are up to date; False for two: one may have the other's copies."""
         if not self._policy.replicas or len(addresses) > 1:
             return False
         self._master.registry.check_all_present()

@@ -95,7 +95,6 @@ def group_by_partition(keys: Int64s, bounds: Int64s) -> tuple[Int64s, Int64s, In
     """Group the keys of a sparse matrix by partition; keys of the same partition keep their order.
 
     Args:
-        keys: the keys.
         bounds: the bounds of the p partitions, in hash buckets, shape (p + 1,).
 
     Returns:
@@ -114,10 +113,7 @@ def take_rows(rows: Array, inverse: Int64s) -> Array:
 
 
 def sum_rows(values: Array, inverse: Int64s, count: int) -> Array:
-    """Return the sums of the rows of ``values`` with equal indices in ``inverse``, shape (count, k).
-
-    The indices must be in [0, count); they are not checked.
-    """
+    """Return the sums of rows with equal indices, shape (count, k). Indices must be in [0, count), unchecked."""
     sums = np.zeros((count, values.shape[1]), values.dtype)
     _sum_rows(readable(values), readable(inverse), sums)
     return sums

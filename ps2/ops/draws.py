@@ -94,7 +94,6 @@ def fill_random(
 
     Args:
         flat: all values of the shard.
-        rows: the rows to fill.
         strides: the distance in ``flat`` between adjacent rows, and between adjacent columns.
         begin, width: the shard's first column in the matrix, and its number of columns.
         distribution: seed, shift, scale, and True for normal values.

@@ -28,7 +28,6 @@ def fill_initial(flat: Array, initial: Initial, keys: Int64s, starts: Int64s, ro
 
     Args:
         flat: all values of the shard.
-        keys: the keys.
         starts: the index in ``flat`` of each key's value in row 0.
         rows: the rows to write, ascending; rows outside ``[initial.begin, initial.end)`` are skipped.
         offsets: for each row, the index of its value relative to the key's start.

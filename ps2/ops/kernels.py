@@ -199,11 +199,7 @@ def rows_dot(block: Array, rows_a: Int64s, rows_b: Int64s, out: Float64s) -> Non
 
 @reduction
 def gram(starts: Int64s, block: Array, rows_u: Int64s, rows_v: Int64s, tile: int) -> Float64s:
-    """Return the inner products of all pairs of ``rows_u`` and ``rows_v`` over some tiles of columns.
-
-    Args:
-        starts: the first column of each tile of ``tile`` columns. A tile of all rows fits in a processor's cache.
-    """
+    """Return the inner products of all pairs of rows over the tiles of ``tile`` columns that begin at ``starts``."""
     out = np.zeros((rows_u.size, rows_v.size))
     for start in starts:
         end = min(start + tile, block.shape[1])

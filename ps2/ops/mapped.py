@@ -109,11 +109,7 @@ class _Region:
 
 
 class MappedArray:
-    """A C-contiguous array of shape (rows, columns) whose number of columns can change.
-
-    Attributes:
-        array: the array. Views of it are valid until the next ``resize``.
-    """
+    """A C-contiguous ``array`` of shape (rows, columns) that can be resized. Views of it are valid until ``resize``."""
 
     def __init__(self, rows: int, columns: int, dtype: Any) -> None:
         """Allocate zeros. If there are several rows, round up the number of columns: each row begins at a page."""

@@ -148,9 +148,6 @@ def ftrl_weights_at(slots: Int64s, w: Array, z: Array, n: Array, scalars: Scalar
             w[i] = _ftrl_weight(z[i], sqrt(n[i]), scalars)
 
 
-# -- proximal steps ----------------------------------------------------------------------------------------------------
-
-
 def constant_penalties(weight: Array, rate: float, l1: float, l2: float) -> Scalars:
     """Return the scalars of proximal steps whose rate lr / h is the same for all columns, in the weight's dtype."""
     return in_row_dtype(weight, rate * l1, 1 + rate * l2, 0)

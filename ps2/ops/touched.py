@@ -15,10 +15,7 @@ COLUMNS_PER_MEMBER = 32
 
 
 class Touched:
-    """A set of columns in ``[0, width)``: a list of members, and a bitmap that shows which columns are members.
-
-    Not thread-safe: callers must hold the shard's lock.
-    """
+    """A set of columns in ``[0, width)``: a list and a bitmap of its members. Callers must hold the shard's lock."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -37,13 +34,10 @@ class Touched:
         return readable(self._list[: self._count])
 
     def mark(self, slots: Int64s) -> bool:
-        """Add columns; ignore slots of -1 (absent keys). Return False on overflow: the set can then no longer be used.
+        """Add columns, in any order, with duplicates; ignore slots of -1 (absent keys).
 
-        Args:
-            slots: the columns, in any order, with duplicates.
-
-        Raises:
-            OutOfRangeError: a slot is neither -1 nor in ``[0, width)``; nothing is added.
+        Return False on overflow: the set can then no longer be used. Raises OutOfRangeError, and adds nothing, if a
+        slot is not in ``[-1, width)``.
         """
         self._count = _mark(self._bits, self._list, self._count, check_slots(slots, self._width))
         return self._count >= 0

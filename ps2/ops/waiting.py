@@ -45,13 +45,11 @@ class Touch:
     """A touch of keys, with the data that undo it.
 
     Attributes:
-        keys: the distinct keys.
         admitted: True for keys that get their slots now.
         before: for each key, the stamp of its cell before the touch; or, if it had no cell, ``NEW_CELL``,
             ``INCREMENTED`` or ``UNCHANGED``.
         counters: for each key with ``INCREMENTED``, its counters before the touch.
         sketched: the number of touches in the sketch's current window before this touch.
-        had_sketch: True if there was a sketch before this touch.
     """
 
     keys: Int64s
@@ -84,10 +82,7 @@ class WaitingKeys:
     def touch(self, keys: Int64s, tick: int, fresh: int) -> Touch:
         """Count a touch of distinct keys; stop counting keys that get their slots now.
 
-        Args:
-            keys: the keys.
-            tick: the current tick.
-            fresh: the first tick that has not expired. A key whose last touch is older starts again at 1.
+        ``fresh``: the first tick that has not expired. A key whose last touch is older starts again at 1.
         """
         keys = readable(keys)
         admitted, before = np.zeros(keys.size, np.bool_), np.empty(keys.size, np.int64)

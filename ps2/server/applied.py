@@ -13,10 +13,7 @@ from ps2.protocol.messages import Array, RequestId, byte_view
 
 
 class EndedStages:
-    """The stages that are over: in each series of stages, all below a number, except the live stages.
-
-    A stage that is over stays over. Thread-safe.
-    """
+    """The stages that are over, and stay over: in each series, all below a number, except live ones. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -201,7 +198,6 @@ class AppliedIds:
             self._scopes.pop(name).forget()
 
     def end_all(self) -> None:
-        """Forget all ids."""
         for scope in self._scopes.values():
             scope.forget()
         self._scopes.clear()
@@ -226,7 +222,6 @@ class AppliedIds:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AppliedIds:
-        """Return the ids from JSON data of ``to_json``."""
         applied = cls()
         for name, scope in data.items():
             restored = applied._scopes[name] = _Scope(scope["series"], scope["stage"], scope["below"], scope["above"])

@@ -132,7 +132,6 @@ def _without_views(value: Value, shard: Shard) -> Value:
 
 
 def to_result(value: Value) -> Result:
-    """Return an operation's value as a Result."""
     if value is None:
         return NO_RESULT
     if isinstance(value, np.ndarray):

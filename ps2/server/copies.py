@@ -36,9 +36,6 @@ BLOCK_BYTES = 4 << 20
 FAILURE_CHANGES = ("insert", "touched")
 
 
-# -- on the primary ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Change:
     """The effect of an operation on its shards, as an operation for their copies."""
@@ -178,9 +175,6 @@ def _read_reply(operation: Operation, id: RequestId | None) -> CachedReply:
     return CachedReply(
         id or original_id, position, (operation.matrix, operation.partition), Result(scalar, tuple(arrays))
     )
-
-
-# -- on the backup -----------------------------------------------------------------------------------------------------
 
 
 class Copies:

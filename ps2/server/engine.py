@@ -255,10 +255,7 @@ class Engine:
 
     @contextmanager
     def _locked(self, request: Request) -> Iterator[list[tuple[Shard, ...]]]:
-        """Hold the locks of the request's shards; yield the shards of each operation.
-
-        All requests acquire locks in the same order, which avoids deadlocks.
-        """
+        """Hold the locks of the request's shards, in one order to avoid deadlocks; yield each operation's shards."""
         shard_ids = [op.shard_ids for op in request.operations]
         all_ids = [shard_id for ids in shard_ids for shard_id in ids]
         with self._lock:

@@ -121,7 +121,6 @@ class CompiledFastPath:
         self._table = HandleTable()
 
     def close(self) -> None:
-        """Release the buffer."""
         self._fast_paths.resize(self, 0)
 
     def serve(self, descriptor: int, generation: Generation, expected: int) -> ServeResult:

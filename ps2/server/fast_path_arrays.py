@@ -75,9 +75,6 @@ def _add(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> N
                 target[i] -= values[i]
 
 
-# -- narrowed integers -------------------------------------------------------------------------------------------------
-
-
 @inline
 def prepare(line: Int64s, base: Any, plan: Int64s) -> bool:
     """Widen narrowed integers to the shard's dtype; return False if the request's arrays are invalid."""

@@ -283,9 +283,6 @@ def _count_operation(counts: Int64s, kind: int, keys: Any, duration_ns: Any) -> 
     _count(counts, first + BUCKETS + bucket, 1)
 
 
-# -- the applied ids of a scope (``ps2.server.applied``) ---------------------------------------------------------------
-
-
 @inline
 def is_applied(scope: Int64s, number: int, settled: int) -> int:
     """Return 1 if a number has been applied, 0 if it has not; -1 if only Python can decide."""

@@ -173,9 +173,6 @@ def may_narrow(line: Int64s, plan: Int64s) -> bool:
     return fp.SIGNED[line[fp.DTYPE]] and plan[fp.ANSWER_BYTES] >= MIN_NARROWED_BYTES
 
 
-# -- keys --------------------------------------------------------------------------------------------------------------
-
-
 @inline
 def unpack_slots(line: Int64s, base: Any, words: Int64s, plan: Int64s, slots: Int64s) -> bool:
     """Compute keys, relative to the partition, from their differences, into ``slots``; return False if one is invalid.

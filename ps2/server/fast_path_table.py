@@ -31,10 +31,7 @@ class HandleTable:
         self._serials = itertools.count(1)
 
     def bind(self, request: Request, shard: Shard) -> int:
-        """Return a handle for the shape of a request that has run; 0 if requests of this shape are not plain now.
-
-        The caller must hold the shard's lock.
-        """
+        """Return a handle for a finished request's shape; 0 if it is not plain now. Call under the shard's lock."""
         shape, operation, id = binary.request_shape(request), request.operations[0], request.id
         if shape is None or not _has_plain_rows(shard, operation.rows, operation.name):
             return 0

@@ -105,8 +105,6 @@ def array_address(array: Any) -> Any:
     return Address(array.ctypes.data)
 
 
-# -- messages in parts -------------------------------------------------------------------------------------------------
-
 # The words of a message, int64: a ``struct msghdr``, then from PARTS on its ``iovec`` array, an address and a size for
 # each part.
 PARTS, PART_WORDS = 8, 2

@@ -118,13 +118,10 @@ class ManagedKeys:
     """The keys of a ``ManagedShard``. Not thread-safe: callers hold the shard's lock.
 
     Attributes:
-        index: the slot of each key.
         max_keys: the maximum number of keys of the shard; None: no limit.
-        time: the matrix's clock on this shard.
         waiting: the touches of keys that have no slot yet.
         removed: the keys that were removed since the first mark.
         touched: the number of calls of ``touch``; the same on a copy.
-        removals: the number of calls of ``remove``.
         lineage: a random integer, chosen when the shard is created or read from files. A mark is valid only while the
             lineage is the same.
     """
@@ -245,8 +242,6 @@ class ManagedKeys:
     def _capacity(self, added: int) -> int:
         count = len(self.index) + added
         return max(MIN_SLOTS, count + count // 8)
-
-    # -- for files and copies ------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[Array, ...]:
         """Return everything except the keys as arrays of bytes, some of which are views.

@@ -30,9 +30,6 @@ class ManagedShard(Shard):
 
     The array grows and shrinks by remapping memory pages, so no request waits for a copy of the array. Slots have no
     gaps: when a key is removed, the key of the last slot moves into the free slot.
-
-    Attributes:
-        managed: the keys, with their slots, ticks and counts.
     """
 
     managed: ManagedKeys
@@ -135,8 +132,6 @@ class ManagedShard(Shard):
         self.evict(max(max_keys - added - slack, num_present), self.live)
         return True
 
-    # -- memory --------------------------------------------------------------------------------------------------------
-
     def _new_index(self) -> None:
         self.managed = ManagedKeys(self._policy, self.partition)
         self.index = self.managed.index
@@ -195,8 +190,6 @@ class ManagedShard(Shard):
         shape = (rows, columns) if self.spec.layout == "row" else (1, rows * columns)
         key_bytes = self.managed.nbytes if index_bytes is None else index_bytes
         return MappedArray.size_bytes(*shape, self.spec.np_dtype) + key_bytes
-
-    # -- values --------------------------------------------------------------------------------------------------------
 
     def _flat(self, row: int) -> Array:
         return self.array[row].reshape(-1, 1)

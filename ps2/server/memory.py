@@ -76,7 +76,6 @@ class MemoryAccount:
             self._admit_waiting()  # ``size`` may be negative: a shard may shrink
 
     def give(self, size: int) -> None:
-        """Release a permanent allocation."""
         with self._lock:
             self._permanent -= size
             self._admit_waiting()
@@ -90,7 +89,6 @@ class MemoryAccount:
             self._transient += size
 
     def give_transient(self, size: int) -> None:
-        """Release a transient allocation."""
         with self._lock:
             self._transient -= size
             self._admit_waiting()
@@ -134,7 +132,6 @@ class MemoryAccount:
             return fits
 
     def give_cache(self, size: int) -> None:
-        """Release memory of a cache."""
         with self._lock:
             self._caches -= size
             self._admit_waiting()

@@ -47,11 +47,7 @@ BUCKETS_NS = np.array([int(1e9 * seconds) for seconds in BUCKETS_S], np.int64)
 
 
 class Meter:
-    """Counts requests and operations. Thread-safe.
-
-    Attributes:
-        fast_path: int64 counters that ``fast_path_loop`` increments.
-    """
+    """Counts requests and operations; ``fast_path_loop`` increments the counters ``fast_path``. Thread-safe."""
 
     def __init__(self) -> None:
         self.fast_path = np.zeros(SUMS + len(PLAIN) * OPERATION_COUNTERS, np.int64)
@@ -158,11 +154,7 @@ class Meter:
 
 @dataclass(slots=True)
 class _Sums:
-    """The sums of one operation.
-
-    Attributes:
-        slots_index: the index of the array of columns in a request without a key set; None if there is no such array.
-    """
+    """The sums of one operation; ``slots_index``: the array of columns in a request without a key set, or None."""
 
     slots_index: int | None
     count: int = 0

@@ -49,7 +49,6 @@ class CachedReply:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], shard_id: ShardId) -> CachedReply:
-        """Return the reply from JSON data of ``to_json``."""
         scope, number, part, series, stage = data["id"]
         arrays = tuple(
             np.frombuffer(base64.b64decode(content), np.dtype(dtype)).reshape(shape)

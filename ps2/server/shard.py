@@ -40,11 +40,8 @@ if HAS_MUTEX:
 class ShardLock:
     """A reentrant lock with the methods of ``threading.RLock``.
 
-    A Python thread first acquires a ``threading.RLock``, possibly after a long wait, and then a mutex. Only compiled
-    loops compete with this thread for the mutex, and each holds it for a few microseconds.
-
-    Attributes:
-        address: the address of the mutex, for compiled loops.
+    A Python thread first acquires a ``threading.RLock``, possibly after a long wait, and then the mutex at ``address``.
+    Only compiled loops compete with this thread for the mutex, and each holds it for a few microseconds.
     """
 
     def __init__(self) -> None:
@@ -100,18 +97,13 @@ class Shard:
         rows_changed: (route version, number) of the coordinator's last call that changed which rows are in use.
         layout: a counter, int64 of shape (1,), which increases when rows move in memory or are freed or reused. The
             addresses of rows that a fast path has stored are valid for one value of the counter.
-        touched: the touched columns of rows.
-        applied: the ids of the applied mutations.
         managed: the managed keys; None if the matrix has no ``KeyPolicy``.
     """
 
     managed: ManagedKeys | None = None
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
-        """Allocate rows of zeros. Raises LimitError before any allocation.
-
-        ``copy``: the shard is a copy of another server's shard.
-        """
+        """Allocate rows of zeros. Raises LimitError before any allocation."""
         self.spec = spec
         self.partition = partition
         self.copy = copy
@@ -282,7 +274,6 @@ class Shard:
             self.array = self._zeros(rows, columns)
 
     def free(self) -> None:
-        """Release the memory."""
         self._freed = True
         self.layout += 1
         self.touched.drop_all()

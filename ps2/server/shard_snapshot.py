@@ -81,10 +81,7 @@ def ids_json(shard: Shard, replies: Sequence[CachedReply]) -> bytes:
 def copy_snapshots(
     snapshots: Sequence[ShardSnapshot], memory: MemoryAccount, purpose: str
 ) -> tuple[ShardSnapshot, ...] | None:
-    """Return copies of all snapshots, or None if there is no memory for them.
-
-    Their ``nbytes`` are counted as transient memory, which the caller must release.
-    """
+    """Return copies, as transient memory that the caller must release (``nbytes``); None if there is no memory."""
     size = sum(snapshot.nbytes for snapshot in snapshots)
     try:
         memory.take_transient(size, purpose)
@@ -102,10 +99,7 @@ def copy_snapshots(
 def write_shards(
     url: str, snapshots: Sequence[ShardSnapshot], stem: str = "", check: Callable[[], None] = lambda: None
 ) -> list[SavedShard]:
-    """Write the files of shards into a folder; if that fails, remove the files.
-
-    ``check`` is called before each block is written; its errors end the writing.
-    """
+    """Write shards' files into a folder; remove them after an error, such as one of ``check`` before a block."""
     fs, root = resolve_url(url)
     with recovery_errors(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)

@@ -37,10 +37,7 @@ class ShardPause:
         self._thread = threading.Thread(target=self._run, name="ps2-hold", daemon=True)
 
     def acquire(self) -> None:
-        """Acquire all locks.
-
-        Raises DeadlineError, and releases all locks, if the timeout passes or ``release`` is called before.
-        """
+        """Acquire all locks; after the timeout or a call of ``release``, release them and raise DeadlineError."""
         self._began_s = time.perf_counter()
         self._thread.start()
         self._acquired.wait()
@@ -188,10 +185,7 @@ class Snapshots:
         return CopyReport(pause_s, size if is_copied else 0, mutations)
 
     def write(self, checkpoint: str, url: str) -> list[SavedShard]:
-        """Write the shards of ``copy`` into a folder, and end the checkpoint.
-
-        If the writing fails, or ``discard`` is called, the written files are removed.
-        """
+        """Write the shards of ``copy`` into a folder, and end the checkpoint; delete files on error or ``discard``."""
         current = self._begin_call(checkpoint, "copied", "writing")
         try:
             return write_shards(url, current.shards, check=lambda: _check(current))

@@ -18,10 +18,7 @@ POLL_S = 1.0
 
 
 def watch_token_file(path: str) -> Tokens:
-    """Return the tokens of a file, updated in the background when the file changes; a pipe is read once.
-
-    If the file becomes unusable, the previous tokens stay valid.
-    """
+    """Return a file's tokens, updated in the background when it changes and is usable; a pipe is read once."""
     stamp = file_stamp(path)
     tokens = Tokens(read_token(path))
     if os.path.isfile(path):

@@ -57,10 +57,7 @@ def listen(hosts: Hosts, bind: str, token: str, tls: Tls | None = None) -> RpcSe
 class ContainedServers:
     """The settings of servers in containers.
 
-    Attributes:
-        memory_bytes: maximum bytes of each server's arrays.
-        ops: names of modules that declare operations.
-        keep_addresses: True: a replacement on the same machine listens at the address of the lost server.
+    ``keep_addresses``: a replacement on the same machine listens at the address of the lost server.
     """
 
     servers: int

@@ -16,8 +16,6 @@ class _Slot:
     """The order for one server of the fleet, and the state of its host (a task of the fleet's Spark application).
 
     Attributes:
-        order: the number of the last order.
-        arguments: the arguments of ``ps2`` in the last order.
         attempt: the attempt number of the task that executes the order; None: no task has reported yet. A later attempt
             does not execute the same order: the server has died with its container, and the coordinator must order a
             new server first.

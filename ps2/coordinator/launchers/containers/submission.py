@@ -57,7 +57,6 @@ class Submission:
         settings: Spark's settings; ``required_settings`` adds the settings that every fleet needs.
         arguments: further arguments of spark-submit.
         python: path of the containers' Python interpreter; None: Spark's default.
-        name: the application's name in the cluster.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)

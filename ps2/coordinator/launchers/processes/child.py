@@ -108,10 +108,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, name: str, arguments: Sequence[str], log: Path) -> Child:
-        """Start ``ps2`` with these arguments. It inherits this process's environment and ``sys.path``.
-
-        Environment variables with certificates are not inherited.
-        """
+        """Start ``ps2``. It inherits ``sys.path`` and the environment, except variables with certificates."""
         request = {
             "arguments": list(arguments),
             "environment": {name: value for name, value in os.environ.items() if name not in VARIABLES},
