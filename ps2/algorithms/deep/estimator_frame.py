@@ -60,12 +60,7 @@ TABLE_PARAMS = ("embeddingStepSize", "regParam", "initStd", *MANAGED_KEYS)
 
 @dataclass(frozen=True, eq=False)
 class DeepDealer:
-    """A function that deals the rows of a surveyed table to a number of workers.
-
-    Attributes:
-        table: the table, with the maximum number of workers, before its rows are dealt.
-        loads: the load of each rdd_partition with rows, by its index.
-    """
+    """Deals a surveyed table to a number of workers; ``loads``: the load of each rdd_partition with rows, by index."""
 
     table: DeepTable
     loads: dict[int, Load]

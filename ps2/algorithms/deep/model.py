@@ -36,11 +36,7 @@ TABLE = "table"
 class SharedLayers:
     """Handles to the layers on the servers; picklable.
 
-    Each layer has its own matrix, so that a worker can send a layer's gradient before it knows those of other layers.
-
-    Attributes:
-        layers: the names and shapes of the layers.
-        matrices: the matrix of each layer; ``ops.py`` describes its rows.
+    Each layer has its own matrix (see ``ops.py``), so that a worker can send a gradient before it knows the others.
     """
 
     layers: tuple[Layer, ...]
@@ -74,10 +70,7 @@ class SharedLayers:
         self._push(SAVED, state)
 
     def add(self, index: int, gradient: Float32s) -> None:
-        """Add a worker's gradient of a layer to the sum on the servers, without waiting for a reply.
-
-        Raise OutOfRangeError if an element of the gradient is NaN, or too large for the optimizer.
-        """
+        """Add a worker's gradient to the sum, without waiting; raise OutOfRangeError if it has NaN or is too large."""
         self._check(index, gradient)
         self.matrices[index].add([GRADIENT], gradient.reshape(1, -1), wait=False)
 
@@ -150,10 +143,7 @@ class DeepModel(ArrayFiles):
     def new(
         architecture: Architecture, hasher: FieldHasher, settings: Mapping[str, Any], seed: int, name: str = ""
     ) -> DeepModel:
-        """Allocate a new model on the servers of the active context.
-
-        ``settings`` are the arguments of the ``EmbeddingTable``; name "": ``new_name``.
-        """
+        """Allocate a model in the active context; ``settings``: of its ``EmbeddingTable``; name "": ``new_name``."""
         name = name or new_name(architecture)
         table = EmbeddingTable(**settings, name=name)
         layers = SharedLayers.new(architecture, architecture.initial(seed), name)
@@ -207,10 +197,7 @@ def new_name(architecture: Architecture) -> str:
 
 @dataclass(frozen=True, eq=False)
 class DeepPredictor:
-    """Predicts rows in a task, where it pulls each distinct key of a batch once; picklable.
-
-    ``weights`` are the weights of the layers.
-    """
+    """Predicts rows in a task, where it pulls each distinct key of a batch once; picklable."""
 
     architecture: Architecture
     hasher: FieldHasher

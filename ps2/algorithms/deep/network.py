@@ -48,8 +48,7 @@ class Batch:
 # Batches of up to this many rows are multiplied row by row, because small products then use a single thread. Threads of
 # BLAS wait for one another: on a busy machine, a product of 8 rows took 30 ms instead of 0.2 ms.
 MAX_SINGLE_ROWS = 16
-# A function that takes a layer's index and gradient. It is called as soon as the gradient is known, from the last layer
-# to the first.
+# Takes the index of a layer, and its gradient as soon as it is known, from the last layer to the first; may keep it.
 OnLayer = Callable[[int, Array], None]
 
 
@@ -59,12 +58,7 @@ class Stack:
     def __init__(
         self, layers: Sequence[Array], dropout: float = 0.0, seed: int | None = None, first_index: int = 0
     ) -> None:
-        """Store the layers' weights, which do not change.
-
-        Args:
-            seed: the seed of dropout; None: no dropout.
-            first_index: the index of the first layer in ``Architecture.layers``.
-        """
+        """``seed``: of dropout (None: no dropout); ``first_index``: of the first layer in ``Architecture.layers``."""
         self._layers, self._first_index = layers, first_index
         self._keep = 1.0 if seed is None else 1.0 - dropout
         self._seed = seed or 0
@@ -84,12 +78,7 @@ class Stack:
         return x
 
     def backward(self, slopes: Array, on_layer: OnLayer) -> Array:
-        """Return the derivative of the loss with respect to the inputs, shape (n, inputs).
-
-        Args:
-            slopes: the derivative of the loss with respect to the outputs; overwritten.
-            on_layer: called with each layer's gradient, from the last layer to the first. It may keep the array.
-        """
+        """Return the slopes of the inputs, shape (n, inputs), given those of the outputs, which are overwritten."""
         for index in reversed(range(len(self._layers))):
             layer, x = self._layers[index], self._inputs[index]
             gradient = np.empty(layer.shape, layer.dtype)
@@ -220,12 +209,8 @@ def softmax_loss(
 ) -> tuple[float, Array, Array]:
     """Return the sampled softmax loss whose negatives are the batch's other items (Yi et al., 2019, Equations 4 to 6).
 
-    Args:
-        left, right: the towers' vectors, of norm 1, shape (n, d).
-        divisor: the divisor of the slopes.
-
-    Returns:
-        The summed loss of the batch, and the slopes of the left and right vectors, divided by ``divisor``.
+    ``left`` and ``right`` are the towers' vectors, of norm 1, shape (n, d). Return the summed loss of the batch, and
+    the slopes of both, divided by ``divisor``.
     """
     z = (left @ right.T) / left.dtype.type(temperature)
     z -= pairs.log_shares.astype(z.dtype)

@@ -67,10 +67,7 @@ class DeepProgram(Program[TrainingHistory]):
         return float(np.mean(losses) * self.plan.steps / self.plan.weight) if losses else math.nan, num_rows
 
     def _take_step(self, epoch: int, report: Any) -> tuple[float, int] | None:
-        """Let the layers take a clock's step; return the step's summed loss and number of rows.
-
-        Return None if an earlier driver received the report, and took the step.
-        """
+        """Let the layers take a clock's step; return its loss and rows, or None if an earlier driver took it."""
         if not vars(report):
             return None
         if not math.isfinite(report.loss):
@@ -99,10 +96,7 @@ class DeepTable:
     """Rows to train on, with one rdd_partition for each worker.
 
     Attributes:
-        hasher: the ``FieldHasher`` of the rows' keys.
         label, weight: the names of columns; ``weight`` None: all weights are 1.
-        workers: the number of workers.
-        rows: the number of rows.
         total: the sum of the rows' weights.
         newest_s: the latest time of a row, in seconds; minus infinity if rows have no times.
     """

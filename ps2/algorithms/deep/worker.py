@@ -76,12 +76,7 @@ class DeepRows:
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """Trains a model on the servers: the loop of a worker, and the ``LearningProgram`` of a stream; picklable.
-
-    Attributes:
-        layers: the layers on the servers.
-        table: the embeddings, an ``EmbeddingTable``.
-    """
+    """Trains a model on the servers: the loop of a worker, and the ``LearningProgram`` of a stream; picklable."""
 
     architecture: Architecture
     plan: DeepPlan
@@ -111,10 +106,7 @@ class Learner:
 
         Raise InputError if a gradient is too large for its optimizer; later layers may have taken the step already.
 
-        Args:
-            items: the result of ``DeepRows.items``, for the loss "softmax"; else None.
-            divisor: the divisor of the summed gradient.
-            seed: the seed of dropout.
+        ``items`` is the result of ``DeepRows.items`` for the loss "softmax", else None; ``seed`` is that of dropout.
         """
         weights, table = self.layers.pull(), self.table.pullDistinct(rows.keys)
         forward = Pass(self.architecture, weights, rows.batch, table, seed)

@@ -62,8 +62,6 @@ class EdgeTable:
     Attributes:
         frame: columns source, target and, if edges have weights, weight (double).
         id_type: the Spark type of the vertices' ids.
-        rows: the number of rows.
-        weighted: whether edges have weights.
         directed: whether edges lead only from source to target.
         vertices: the vertices of all edges, including edges of weight 0.
     """
@@ -140,10 +138,7 @@ def survey_edges(frame: DataFrame, settings: GraphSettings) -> EdgeTable:
 
 
 def check_edges(frame: DataFrame, settings: GraphSettings) -> tuple[DataFrame, DataType, int]:
-    """Return the columns of ``EdgeTable.frame``, the type of ids, and the number of edges.
-
-    Raise InputError for an unusable column, an invalid id or weight, or no edges.
-    """
+    """Return ``EdgeTable.frame``'s columns, the type of ids, and the number of edges; raise InputError if invalid."""
     kind = id_type(frame, settings.srcCol, settings.dstCol)
     columns = [column(settings.srcCol).cast(kind).alias("source"), column(settings.dstCol).cast(kind).alias("target")]
     if settings.weightCol:
@@ -222,14 +217,7 @@ def _as_bytes(blocks: Iterator[Edges]) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, eq=False)
 class KeyedEdges:
-    """Checked edges without a list of vertices.
-
-    Attributes:
-        frame: see ``EdgeTable``.
-        rows: the number of rows.
-        edges: the number of directed edges of an epoch.
-        weight: the total weight of the directed edges.
-    """
+    """Checked edges without a list of vertices; ``edges`` and ``weight`` are those of an epoch's directed edges."""
 
     frame: DataFrame
     rows: int
@@ -272,10 +260,7 @@ class LocatedGraph:
 
 
 def locate_graph(table: EdgeTable, graph_on: str, servers: int | None) -> LocatedGraph:
-    """Send a graph to the workers or to the servers, as the param ``graphOn`` says.
-
-    If servers are needed and no PS2Context is active, start ``servers`` servers; None: the default number.
-    """
+    """Send a graph to workers or servers, as ``graphOn`` says; start ``servers`` (None: the default) if needed."""
     spark = table.frame.sparkSession
     pack_length = table.max_edges + len(table.vertices) + 1
     fits_worker = pack_length * (4 + 8 * table.weighted) <= MAX_WORKER_BYTES

@@ -23,14 +23,7 @@ MAX_LABELLED, MAX_POINTS = 60, 50_000
 
 @dataclass(frozen=True)
 class Plane:
-    """Vectors in the plane of their two largest principal components.
-
-    Attributes:
-        names: the names, the most frequent first.
-        points: the coordinates in the plane, shape (n, 2).
-        variance_fractions: the fractions of the variance that the two components explain.
-        dim: the dimension of the vectors.
-    """
+    """Vectors in the plane of their two largest principal components, shape (n, 2), the most frequent first."""
 
     names: Names
     points: Float64s

@@ -55,12 +55,7 @@ STRATEGIES: dict[str, Callable[[WorkerContext], None]] = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Corpus(OwnRows):
-    """The sentences of all workers; ``read`` returns the sentences of a worker.
-
-    Attributes:
-        frequencies: the number of occurrences of each word; for edges, of each vertex as a target.
-        longest: the maximum number of words in a sentence.
-    """
+    """The sentences of all workers; ``read`` returns a worker's. For edges, ``frequencies`` are those of targets."""
 
     frequencies: Int64s
     longest: int = 1

@@ -55,12 +55,7 @@ MAX_RESULT_BYTES = 32 << 20
 
 @dataclass(frozen=True, eq=False)
 class SentencesSurvey(TableSurvey):
-    """Checked sentences; ``dim`` is the size of the vocabulary.
-
-    Attributes:
-        words: the words, the most frequent first; words of equal frequency are in byte order.
-        counts: the number of occurrences of each word.
-    """
+    """Checked sentences, with ``dim`` words: the most frequent first; words of equal frequency are in byte order."""
 
     words: Names
     counts: Int64s
@@ -167,7 +162,6 @@ def _count(words: pa.Array) -> pa.Table:
 
 
 def _merge(word_counts: pa.Table) -> pa.Table:
-    """Add up the counts of equal words."""
     summed = word_counts.group_by("word").aggregate([("count", "sum")])
     return pa.table({"word": summed.column("word"), "count": summed.column("count_sum")})
 

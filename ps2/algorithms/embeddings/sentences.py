@@ -93,12 +93,7 @@ def split_long(lengths: Int64s, longest: int) -> Int64s:
 
 @dataclass(frozen=True, eq=False)
 class WalkSentences:
-    """A worker's walks through a graph; each epoch has new walks.
-
-    Attributes:
-        word_indices: the word index of each vertex.
-        visits: the approximate number of vertices in the walks of an epoch, over all workers.
-    """
+    """A worker's walks, new in each epoch; ``visits``: the approximate number of their vertices, over all workers."""
 
     graph: Graph
     settings: BiasedWalkSettings
@@ -255,12 +250,7 @@ class EdgeReader:
 
 @dataclass(frozen=True)
 class ReadEdges(EdgeReader):
-    """Reads edges between vertices.
-
-    Attributes:
-        get_vertices: returns all vertices; called in a task.
-        get_word_indices: returns the word index of each vertex; called in a task.
-    """
+    """Reads edges; tasks call ``get_vertices``, and ``get_word_indices`` for the word index of each vertex."""
 
     get_vertices: Callable[[], Ids]
     get_word_indices: Callable[[], Int32s]

@@ -57,14 +57,9 @@ MAX_REJECTIONS = 256
 
 
 class Walkers(NamedTuple):
-    """The state of walkers.
+    """The state of walkers: random keys, numbers of proposals, and walks of addresses, shape (walkers, maximum length).
 
-    Attributes:
-        keys: the random key of each walker.
-        proposals: the number of proposals of each walker.
-        lengths: the number of vertices of each walk.
-        walks: the addresses of the vertices of each walk, shape (walkers, maximum length).
-        settled: the number of proposals of each walker when it took its last step.
+    ``settled`` has each walker's number of proposals when it took its last step.
     """
 
     keys: Uint64s
@@ -333,10 +328,7 @@ def settle_undecided(pending: Int64s, edges: Array, proposed: Array, walkers: Wa
 
 @kernel
 def list_unfinished(active: Int64s, walkers: Walkers, stuck: Int64s) -> tuple[int, int]:
-    """Move unfinished walkers to the front of ``active``, or list them in ``stuck`` after too many rejections.
-
-    Return the number of active walkers, and that of stuck walkers.
-    """
+    """Move unfinished walkers to the front of ``active``, or if rejected too often to ``stuck``; return the counts."""
     num_active, num_stuck = 0, 0
     for i in range(len(active)):
         walker = active[i]

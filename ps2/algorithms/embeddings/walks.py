@@ -90,12 +90,9 @@ def bias_of(settings: BiasedWalkSettings) -> Bias:
 
 @dataclass(frozen=True, eq=False)
 class Walks:
-    """Computed walks.
+    """Computed walks: ``vertices``, shape (walkers, maximum length), of which the first ``lengths`` are valid.
 
-    Attributes:
-        walkers: the number of each walk: (index among the walks from its first vertex) * vertices + (first vertex).
-        vertices: the vertices of each walk, shape (walkers, maximum length).
-        lengths: the number of valid vertices of each walk.
+    The number of a walker is (index among the walks from its first vertex) * vertices + (first vertex).
     """
 
     walkers: Int64s

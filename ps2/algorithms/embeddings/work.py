@@ -67,8 +67,7 @@ class TokenWork:
     """The mean work per token.
 
     Attributes:
-        products: the number of dot products.
-        madds: the number of multiply-adds.
+        products, madds: the numbers of dot products and of multiply-adds.
         exchanged: the bytes of tables that "local" sends per token, in both directions.
         moved: the bytes of rows that "rows" sends per token, in both directions.
         minibatch: the number of tokens in a request of "servers".
@@ -88,12 +87,9 @@ class TokenWork:
 def work_per_token(
     plan: EmbeddingPlan, frequencies: Int64s, negative_probabilities: Float64s, clock: int, batch: int, minibatch: int
 ) -> TokenWork:
-    """Return the work per token.
+    """Return the work per token; ``negative_probabilities``: see ``Sampler``.
 
-    Args:
-        negative_probabilities: see ``Sampler``.
-        clock, batch, minibatch: the number of tokens in a clock of "local", in a request of "rows" and in a request of
-            "servers".
+    ``clock``, ``batch`` and ``minibatch``: the tokens in a clock of "local", a request of "rows", and one of "servers".
     """
     products = plan.inputs_per_token * (1 + plan.settings.negative)
     fractions = frequencies / max(frequencies.sum(), 1)
@@ -156,10 +152,7 @@ def batch_bytes(plan: EmbeddingPlan, longest: int) -> int:
 
 
 def check_memory(plan: EmbeddingPlan, longest: int, driver_bytes: int) -> None:
-    """Raise LimitError if a training does not fit into memory; warn if a word takes unusually many multiplications.
-
-    ``longest`` is the maximum number of words in a sentence; ``driver_bytes`` is the memory that the driver may use.
-    """
+    """Raise LimitError if a training does not fit into memory; warn if a word takes unusually many multiplications."""
     subject = f"vectorSize={plan.size:,}: vectors of {plan.vocabulary:,} words in {plan.tables} table"
     check_driver(f"{subject}{'s' * (plan.tables > 1)} take", plan.tables * plan.table_bytes, driver_bytes)
     if (needed := batch_bytes(plan, longest)) > MAX_BATCH_BYTES:

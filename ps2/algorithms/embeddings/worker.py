@@ -128,12 +128,8 @@ class WorkerSetup:
 class ClockReport:
     """The statistics of workers in some clocks.
 
-    Attributes:
-        loss: the summed loss of a sample of inputs with their outputs; see ``training_kernels``.
-        losses: the number of inputs in the sample.
-        pairs: the number of all inputs.
-        tokens: the number of tokens before subsampling.
-        bytes: the bytes sent to and from the servers.
+    ``loss`` is the sum over a sample of ``losses`` of all ``pairs`` inputs; see ``training_kernels``. ``tokens`` are
+    counted before subsampling. ``bytes`` were sent to and from the servers.
     """
 
     loss: float = 0.0
@@ -268,13 +264,7 @@ class _Copy:
 
 @dataclass(frozen=True, eq=False)
 class PrefetchedMinibatch:
-    """A minibatch whose vectors were requested.
-
-    Attributes:
-        batch: the minibatch with rows of the pulled arrays instead of words.
-        words: for each table, the words of the rows.
-        rows: for each table, the future with the rows.
-    """
+    """A minibatch with rows of the pulled arrays instead of words; for each table, the words, and a future of rows."""
 
     batch: SampledBatch
     words: tuple[Int64s, ...]
@@ -376,12 +366,7 @@ def train_servers(context: WorkerContext) -> None:
 
 
 def minibatch_tokens(plan: EmbeddingPlan, updates: float, num_slices: int) -> int:
-    """Return the number of tokens of a minibatch of "servers".
-
-    Args:
-        updates: the number of updates of the most frequent word if each worker trains one token.
-        num_slices: the number of servers that have columns.
-    """
+    """Return the tokens of a minibatch; ``updates``: of the most frequent word if each worker trains one token."""
     limit = MAX_PRODUCT_BYTES / (4 * plan.inputs_per_token * (1 + plan.settings.negative))
     if num_slices > 1:
         limit = min(limit, MINIBATCH_TOKENS, MAX_UPDATES / max(updates * plan.settings.stepSize, MIN_UPDATES))

@@ -1,8 +1,4 @@
-"""Coordinate descent ("ccd") over a worker's users, or over its items.
-
-The two sides of a factorization are users and items. To solve the vectors of one side, a worker needs the vectors of
-the other side, which it requests batch by batch.
-"""
+"""Coordinate descent ("ccd") over a worker's users or items; it requests vectors of the other side in batches."""
 
 from __future__ import annotations
 
@@ -20,22 +16,15 @@ from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, join
 from ps2.algorithms.factors.plan import FactorizationPlan
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 
-# The maximum number of float32s (128 MiB) of the other side's vectors that a worker stores at a time. The ratings of a
-# single user, or item, can need more.
+# The maximum of float32s (128 MiB) of the other side's vectors in a batch; ratings of one user (or item) can need more.
 MAX_FLOATS = 1 << 25
-# A function that requests the vectors of the other side at ascending positions. ``result()`` of the returned future
-# waits for the vectors.
+# Requests the other side's vectors at ascending positions; ``result()`` of the returned future waits for them.
 Request = Callable[[Int64s], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class RatingRows:
-    """Ratings in any order.
-
-    Attributes:
-        rows: the index of each rating's user (or item) among the worker's users (or items).
-        other_positions: the position of each rating's item (or user).
-    """
+    """Ratings in any order; ``rows`` are indices among the worker's users (or items)."""
 
     rows: Array
     other_positions: Array
@@ -54,8 +43,7 @@ class SideRatings:
     Attributes:
         ends: 0, and then the index after the last rating of each user (or item).
         other_positions: the position of each rating's item (or user), ascending for each user (or item).
-        curvatures: the curvature a of each rating (see ``ccd_kernels``); empty: all are 1.
-        targets: the target b of each rating (see ``ccd_kernels``).
+        curvatures, targets: a (empty: all are 1) and b of each rating; see ``ccd_kernels``.
         penalties: the weight of each user's (or item's) squared norm in the penalty, without ``regParam``.
     """
 
@@ -130,10 +118,7 @@ def _sort_order(ratings: RatingRows) -> Int64s:
 def _objective_terms(
     ratings: Float32s, weights: Float32s | None, plan: FactorizationPlan
 ) -> tuple[Float32s, Float32s, Float32s]:
-    """Return curvatures, targets (see ``SideRatings``), and the weights that ratings add to the penalties.
-
-    Curvatures, and weights of penalties, are empty if all are 1.
-    """
+    """Return curvatures and targets (see ``SideRatings``), and the weights for penalties (empty: all are 1)."""
     if plan.settings.implicitPrefs:
         # As in pyspark.ml's ALS, only ratings above 0 add to the penalties, and repeated ratings add up.
         weights = np.ones_like(ratings) if weights is None else weights
@@ -150,7 +135,6 @@ class WorkersRatings:
     """The ratings of a worker, once by user and once by item.
 
     Attributes:
-        users, items: the training ratings of the worker's users, and of its items.
         held_out: the held-out ratings of the worker's items; None: there are none.
         unknown_rows: the number of rows with ids that did not occur when the ratings were surveyed.
         user_bounds, item_bounds: the first position of the worker's users (or items), and the end.
@@ -188,12 +172,9 @@ def read_ratings(
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Consecutive users (or items) of a worker, with their ratings.
+    """Consecutive users (or items) of a worker, from index ``first`` to ``end``, with their ratings.
 
-    Attributes:
-        first, end: the index of the first user (or item), and the end.
-        columns: the positions of the items (or users) that occur in the ratings, ascending.
-        ratings, held_out: the ratings. Their ``other_positions`` are indices into ``columns``.
+    ``columns`` has the items' (or users') positions in the ratings, ascending; ``other_positions`` are indices into it.
     """
 
     first: int
@@ -227,7 +208,6 @@ class SideDescent:
 
     Attributes:
         vectors: shape (n, ``num_coordinates``).
-        ratings: the number of training ratings.
         bytes: the bytes of vectors that the worker pushes and pulls in an iteration.
         weight, held_weight: ``SideRatings.weight`` of the training ratings and of the held-out ratings.
     """
@@ -253,10 +233,7 @@ class SideDescent:
         self.bytes = self.vectors.nbytes + sum(len(batch.columns) for batch in self._batches) * ranks * 4
 
     def solve(self, request: Request, gram: Float64s) -> tuple[float, float]:
-        """Solve all coordinates once; return the losses of training and held-out ratings with the new vectors.
-
-        ``gram``: for implicit feedback, the ``gram_matrix`` of all vectors of the other side; else empty.
-        """
+        """Solve all coordinates; return the losses of training and held-out ratings. ``gram``: see ``descend``."""
         loss = held_loss = 0.0
         future = request(self._batches[0].columns) if self._batches else None
         for index, batch in enumerate(self._batches):

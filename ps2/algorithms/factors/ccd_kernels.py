@@ -26,8 +26,7 @@ from ps2.ops.kernels import inline, inline_reduction, reduction
 Array = npt.NDArray[Any]
 Columns = tuple[Float32s, Float32s, Float32s, Float32s]
 
-# The number of coordinates that are solved together, and the number of sums that this needs: a numerator for each
-# coordinate, and the upper triangle of the matrix of products.
+# The number of coordinates solved together, and of the sums for them: numerators, and an upper triangle of products.
 BLOCK = 4
 SUMS = BLOCK + BLOCK * (BLOCK + 1) // 2
 # The number of sweeps of coordinate descent over the coordinates of a block.
@@ -55,12 +54,10 @@ def descend(
         ratings: 0 and the index after each vector's last rating; each rating's row of ``others``; a (empty: all are
             1); b.
         bounds: the index of the first vector to solve, and the end.
-        vectors: the vectors of this side; changed.
-        others: the vectors of the other side that the ratings need.
+        vectors, others: the vectors of this side, which change, and those of the other side that the ratings need.
         gram: for implicit feedback, the Gram matrix of all vectors of the other side, from which the term x^2 of all
             pairs is computed. Empty for explicit feedback.
         ridge: the weight of each vector's squared norm in the objective.
-        mean: the constant term of predictions.
         flags: whether the model has biases, whether coordinates must be at least 0, and whether feedback is implicit.
         losses: an output: the summed loss of each vector's ratings, w (r - x)^2; for implicit feedback
             a x^2 - 2 b x + b, without the term x^2 of all pairs.
@@ -127,7 +124,6 @@ def descend(
 
 @inline_reduction
 def _predict(rows: Int32s, vectors: Float32s, u: int, others: Float32s, mean: float, biases: bool, z: Float32s) -> None:
-    """Set ``z`` to the predictions of a vector's ratings."""
     ranks = vectors.shape[1] - biases
     for e in range(len(rows)):
         j = np.uintp(rows[e])
@@ -141,10 +137,7 @@ def _predict(rows: Int32s, vectors: Float32s, u: int, others: Float32s, mean: fl
 
 @inline_reduction
 def _sum_products(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Float64s) -> None:
-    """Set ``sums`` to a block's numerators, ``sum (b - a z) q``, and the upper triangle of ``sum a q q^T``.
-
-    q is a rating's block of the other side's vector: an entry of each of ``columns``.
-    """
+    """Set ``sums`` to ``sum (b - a z) q`` and the upper triangle of ``sum a q q^T``; q: a rating's ``columns``."""
     sums[:] = 0.0
     if len(b) <= TILE:
         # No views of the arrays: numba would count references to views.
@@ -205,7 +198,6 @@ def solve_block(numerators: Float64s, products: Float64s, x: Float64s, nonnegati
 
 @inline_reduction
 def _update_predictions(columns: Columns, changes: Float64s, z: Float32s, count: int) -> None:
-    """Update predictions after ``changes`` of a block's coordinates."""
     c0, c1, c2, c3 = columns
     d0, d1, d2, d3 = np.float32(changes[0]), np.float32(changes[1]), np.float32(changes[2]), np.float32(changes[3])
     for e in range(count):

@@ -163,10 +163,7 @@ class CcdWorker:
 
 
 def first_vectors(plan: FactorizationPlan, users: int, items: int) -> tuple[Float32s, Float32s]:
-    """Return initial vectors of users and items, shape (n, ``num_coordinates``).
-
-    Users' vectors are 0, because an iteration solves them before they are used.
-    """
+    """Return initial vectors, shape (n, ``num_coordinates``). Users' are 0: an iteration solves them before use."""
     settings, ranks = plan.settings, num_coordinates(plan)
     item_vectors = np.zeros((items, ranks), np.float32)
     rng = np.random.default_rng(plan.seed)

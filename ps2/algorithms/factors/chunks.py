@@ -32,12 +32,7 @@ CHUNKS = pa.schema(
 
 @dataclass(frozen=True, eq=False)
 class EncodedIds:
-    """A column of ids, dictionary-encoded.
-
-    Attributes:
-        ids: the distinct ids, int64 or strings, in any order.
-        codes: for each row, the index of its id in ``ids``.
-    """
+    """A column of ids: row i has ``ids[codes[i]]``; ``ids`` are distinct int64 or strings, in any order."""
 
     ids: pa.Array
     codes: Int32s
@@ -59,12 +54,7 @@ class EncodedIds:
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some rows of valid ratings.
-
-    Attributes:
-        ratings, weights: float64 or float32; None: all are 1.
-        held_out: a mask of the held-out rows; None: no row is held out.
-    """
+    """Rows of valid ratings. ``ratings`` or ``weights`` None: all are 1; ``held_out`` None: no row is held out."""
 
     users: EncodedIds
     items: EncodedIds

@@ -1,7 +1,4 @@
-"""Assign users and items to workers, and send each rating to the worker of its user.
-
-For coordinate descent, each rating also goes to the worker of its item.
-"""
+"""Assign users and items to workers; send a rating to the worker of its user and, for "ccd", of its item."""
 
 from __future__ import annotations
 
@@ -49,12 +46,7 @@ PACKED = pa.schema(
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """The users of each worker, and the items of each block that rotates.
-
-    Attributes:
-        user_positions, item_positions: the position in ``layout`` of each user and each item.
-        by_item: whether each rating is also sent to the worker that has its item.
-    """
+    """The positions in ``layout`` of users and items; ``by_item``: whether the items' workers get ratings, too."""
 
     layout: Layout
     user_positions: Int32s
@@ -63,10 +55,7 @@ class Assignment:
 
     @staticmethod
     def from_counts(user_counts: Int64s, item_counts: Int64s, workers: int, groups: int, item_bytes: int) -> Assignment:
-        """Assign users to workers, and items to blocks, with about equal numbers of ratings.
-
-        ``groups`` is the number of threads of a worker; ``item_bytes`` is the size of an item's vector.
-        """
+        """Assign users to workers (of ``groups`` threads) and items to blocks, with about equal numbers of ratings."""
         max_items = max(BLOCK_BYTES // item_bytes, 1)
         blocks = SLICES * workers
         rotation = RotationSchedule(workers, blocks * max(-(-len(item_counts) // (blocks * max_items)), 1), SLICES)
@@ -187,16 +176,10 @@ def murmur3(values: Int32s) -> npt.NDArray[np.uint32]:
 
 
 def _assign(counts: Int64s, owners: int, groups: int, by_count: bool) -> tuple[Int32s, Int64s]:
-    """Assign users to workers (or items to blocks), and those of each worker to groups, balanced by ratings.
+    """Assign users to workers (or items to blocks), and those of each to groups, balanced by ratings.
 
-    Args:
-        counts: the number of ratings of each user or item.
-        owners, groups: the number of workers or blocks, and of groups of each.
-        by_count: whether the users of a group are ordered by descending number of ratings, so that frequently used
-            vectors are adjacent in memory; else they keep their order.
-
-    Returns:
-        The position of each user, and the bounds of the groups' positions.
+    With ``by_count``, users of a group are in descending order of ratings, so that frequently used vectors are adjacent
+    in memory; else they keep their order. Return each user's position, and the bounds of the groups' positions.
     """
     owner = deal_by_cost(counts, owners).astype(np.int64)
     group = np.zeros(len(counts), np.int64)

@@ -156,8 +156,7 @@ def train(
     initial_model: FittedFactors | None = None,
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> FittedFactors:
-    """Factorize ratings; in a restored context, continue the training. ``survey`` includes the users and items of the
-    initial model, whose vectors they start with. Other users and items start with random vectors."""
+    """Factorize ratings, or continue in a restored context; ``survey`` includes the initial model's users and items."""
     rank = plan.settings.rank
     if initial_model is not None and initial_model.rank != rank:
         raise ConfigError(f"rank: the initial model has rank {initial_model.rank}, and the training {rank}")

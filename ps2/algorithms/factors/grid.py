@@ -27,7 +27,6 @@ class Layout:
     group of users and one group of the block's items, so no two threads change the same user or item.
 
     Attributes:
-        rotation: the schedule by which blocks of items rotate among the workers.
         groups: the number of groups of a worker's users, and of a block's items: the threads of a worker.
         user_begins, item_begins: the first position of each group, and then the number of users or items.
     """
@@ -61,14 +60,10 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """A worker's held-out ratings.
+    """A worker's held-out ratings, scaled (see ``rows.Scaling``).
 
-    Attributes:
-        users: the index of each rating's user among the worker's users.
-        items: the index of each rating's item in ``columns``.
-        values: the scaled ratings; see ``rows.Scaling``.
-        weights: the weights of the ratings; empty: all are 1.
-        columns: the positions of the items that have held-out ratings, ascending.
+    ``users`` are indices among the worker's users, ``items`` indices in ``columns``: the items' positions, ascending.
+    Empty ``weights``: all are 1.
     """
 
     users: Int32s
@@ -93,8 +88,7 @@ class Grid:
         first_user, users: the position of the worker's first user, and the number of its users.
         begins: the index of the first rating of each cell, and the end: shape (item groups * users + 1,).
         items: the index of each rating's item within its block.
-        values: the scaled ratings; see ``rows.Scaling``.
-        weights: the weights of the ratings; empty: all are 1.
+        values, weights: the scaled ratings (see ``rows.Scaling``), and their weights; empty: all are 1.
         unknown_rows: the number of rows with ids that did not occur when the ratings were surveyed.
     """
 
@@ -148,12 +142,9 @@ def build_grid(
     held_out: HeldOut | None = None,
     unknown_rows: int = 0,
 ) -> Grid:
-    """Sort ratings into a grid.
+    """Sort ratings into a grid. ``user_range``: the position of the worker's first user, and the number of its users.
 
-    Args:
-        user_range: the position of the worker's first user, and the number of its users.
-        ratings: each rating's user, as an index among the worker's users; its item's position; values; weights, or
-            an empty array.
+    ``ratings``: users, as indices among the worker's users; items' positions; values; weights, or an empty array.
     """
     users, items, values, weights = ratings
     groups, num_users = len(layout.item_begins) - 1, user_range[1]

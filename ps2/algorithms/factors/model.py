@@ -36,11 +36,8 @@ ID_TYPES = ("int8", "int16", "int32", "int64", "string")
 class Side:
     """The ids and vectors of all users, or of all items.
 
-    Attributes:
-        names: the ids, ascending: integers by value, strings by their UTF-8 bytes.
-        id_type: the type of the ids in DataFrames, one of ``ID_TYPES``.
-        factors: the vectors, shape (n, rank), C-contiguous.
-        bias: the biases, shape (n,); None: the model has no biases.
+    ``names``, the ids, ascend: integers by value, strings by UTF-8 bytes; ``id_type``, one of ``ID_TYPES``, is their
+    type in DataFrames. ``factors`` have shape (n, rank), C-contiguous; ``bias`` has shape (n,), or is None.
     """
 
     names: Names

@@ -63,8 +63,7 @@ class FittedFactors:
         user_bias, item_bias: shape (users,) and (items,); None: the model has no biases.
         mean: the mean rating; 0 without biases.
         history: the objective and the validation of each iteration; see ``program.Iteration``.
-        step_size: the last step size of "sgd"; None: the solver has no step size.
-        halvings: the number of restarts with half the step.
+        step_size, halvings: the last step size of "sgd" (None: "ccd"), and the number of restarts with half the step.
     """
 
     users: Ids

@@ -52,9 +52,7 @@ class Iteration:
         objective: the RMSE of the training ratings, or the mean loss of implicit feedback. "sgd" measures the error of
             each rating before its gradient step.
         validation: the objective on the held-out ratings after the iteration; NaN without held-out ratings.
-        ratings: the number of training ratings.
         bytes: the bytes of vectors that workers pushed and pulled.
-        metrics: further metrics by name.
     """
 
     objective: float
@@ -79,7 +77,6 @@ class FactorsProgram(Program[FittedFactors]):
 
     Attributes:
         scale: the factor from the errors that workers report to errors of ratings.
-        mean: the constant term of predictions.
         step_size: the first step size; None: the solver has no step size.
     """
 
@@ -142,10 +139,7 @@ class FactorsProgram(Program[FittedFactors]):
         results.append(replace(result, metrics=metrics))
 
     def end(self, results: Sequence[Iteration], is_early: bool) -> int:
-        """Record why the training ends; return ``best_iteration``.
-
-        ``is_early``: whether the training ends because the validation has not improved.
-        """
+        """Record why the training ends (``is_early``: validation has not improved); return ``best_iteration``."""
         record, best = self.record, self.best_iteration(results)
         record.metrics = {name: tuple(result.metrics[name] for result in results) for name in results[-1].metrics}
         if is_early:

@@ -28,13 +28,7 @@ ROLES = {USER: "user ids", ITEM: "item ids", RATING: "ratings", WEIGHT: "weights
 
 @dataclass(frozen=True)
 class RatingColumns:
-    """The names of a DataFrame's columns.
-
-    Attributes:
-        rating: the column of ratings; None: each row is a rating of 1, as in pyspark.ml's ALS without ratingCol.
-        weight: the column of weights: a rating of weight 2 counts as two ratings; None: all weights are 1.
-        validation: the column that is true for rows to hold out; None: no row is held out.
-    """
+    """The names of a DataFrame's columns; None: all ratings, or all weights, are 1, or no row is held out."""
 
     user: str = "user"
     item: str = "item"
@@ -58,11 +52,9 @@ class RatingsSurvey:
         user_counts, item_counts: the number of ratings of each user and each item, without held-out ratings.
         user_penalties, item_penalties: the weight of each user's and each item's squared norm in the penalty, without
             ``regParam``. This is the summed weight of its ratings; with implicit feedback, of its ratings above 0.
-        rows: the number of ratings, without held-out ratings.
-        held_out: the number of held-out ratings.
+        rows, held_out: the number of ratings without held-out ratings, and of held-out ratings.
         mean, std: the weighted mean and the population standard deviation of the ratings.
-        chunks: a DataFrame of ``CHUNKS`` with the ratings; None in tests only.
-        cached: the DataFrame in Spark's cache from which ``chunks`` reads; None in tests only.
+        chunks, cached: a DataFrame of ``CHUNKS``, and the DataFrame in Spark's cache that it reads; None in tests only.
     """
 
     columns: RatingColumns
@@ -85,10 +77,7 @@ class RatingsSurvey:
             self.cached.unpersist()
 
     def with_ids_of(self, model: FittedFactors | None) -> RatingsSurvey:
-        """Return this survey with the users and items of a model added; new ids have counts and penalties of 0.
-
-        Raise InputError if only the survey or only the model has integers as ids.
-        """
+        """Add a model's ids, with counts of 0, to a copy; raise InputError if only one of both has integers as ids."""
         if model is None:
             return self
         users, *user_arrays = _unite("users", self.users, model.users, self.user_counts, self.user_penalties)

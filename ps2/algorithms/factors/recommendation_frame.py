@@ -37,13 +37,7 @@ MIN_USERS, MAX_TASKS = 1024, 4
 
 @dataclass(frozen=True)
 class Direction:
-    """The side that gets recommendations, users or items.
-
-    Attributes:
-        for_users: whether users get recommendations of items; else items get recommendations of users.
-        id_column: the column with the ids of this side.
-        recommended_field: the field of a recommendation with the recommended id.
-    """
+    """The side that gets recommendations; ``id_column`` has its ids, and ``recommended_field`` the recommended ids."""
 
     for_users: bool
     id_column: str

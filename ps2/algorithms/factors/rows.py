@@ -102,13 +102,7 @@ class InitialRows:
     model: FittedFactors | None = None
 
     def rows(self, kind: str, ids: Ids, penalties: Float64s, selected: slice) -> Float32s:
-        """Return the rows of some ids.
-
-        Args:
-            kind: "user" or "item".
-            penalties: the summed weight of each id's ratings.
-            selected: the indices in ``ids``.
-        """
+        """Return the rows of ids with indices ``selected``; ``penalties``: the summed weight of each id's ratings."""
         settings, scaling = self.plan.settings, self.scaling
         indices = np.arange(selected.start, selected.stop)
         rows = np.empty((len(indices), self.plan.width), np.float32)

@@ -26,8 +26,7 @@ from ps2.algorithms.factors.timetable import Begin, IterationSchedule, Kind, Pha
 from ps2.array_types import Float32s, Int64s
 from ps2.run.rotation import IDLE
 
-# The approximate number of ratings per thread and stratum: without a time budget, and with a budget, which is checked
-# after each stratum.
+# The approximate ratings per thread and stratum, without and with a time budget, which is checked after each stratum.
 STRATUM_RATINGS, TIMED_RATINGS = 1 << 16, 1 << 12
 
 
@@ -46,13 +45,9 @@ class Stratum:
 
 
 class BlockDescent:
-    """Takes gradient steps for the ratings of a block.
+    """Takes gradient steps for the ratings of a block. The result does not depend on how many threads run the groups.
 
-    The result does not depend on how many threads run the groups.
-
-    Attributes:
-        users: the rows of the worker's users, shape (users, ``SgdPlan.width``); changed by steps.
-        rates: see ``SgdPlan.rates``.
+    Steps change ``users``: the rows of the worker's users, shape (users, ``SgdPlan.width``).
     """
 
     def __init__(self, grid: Grid, plan: SgdPlan, rank: int, users: Float32s) -> None:
@@ -106,10 +101,7 @@ class BlockDescent:
         return {LOSS: loss, WEIGHT: float(weights.sum(dtype=np.float64)) if len(weights) else ratings, RATINGS: ratings}
 
     def _user_range(self, begins: Int64s, group: int, range_index: int, ranges: int) -> tuple[int, int]:
-        """Return the bounds of a range of a group's users; ranges have about equal numbers of ratings.
-
-        ``begins``: where each user's ratings begin; see ``Grid.cells``.
-        """
+        """Return the bounds of a range of a group's users, balanced by ratings; ``begins``: see ``Grid.cells``."""
         first, end = int(self._group_bounds[group]), int(self._group_bounds[group + 1])
         if ranges == 1:
             return first, end

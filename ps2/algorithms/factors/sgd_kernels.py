@@ -42,9 +42,7 @@ ITEMS_AHEAD = 4
 def count_cells(users: Int32s, items: Int32s, groups: Int32s, num_users: int, begins: Int64s) -> None:
     """Set ``begins`` to the index of each cell's first rating, and the end; see ``grid.Grid``.
 
-    Args:
-        users, items: each rating's user, from 0 to ``num_users`` - 1, and the position of its item.
-        groups: the group of each item.
+    ``users`` are indices below ``num_users``, ``items`` positions; ``groups`` has each item's group.
     """
     begins[:] = 0
     for rating in range(len(users)):
@@ -199,9 +197,7 @@ def descend(
 
     Args:
         begins: the index of each user's first rating in ``items``, ``values`` and ``weights``, and the end.
-        first_user, end_user: the index of the first user, and the end.
         items: each rating's row of ``block``.
-        values: the scaled ratings.
         weights: the weights of the ratings; empty: all are 1.
         users, block: the rows of users and of items; changed.
         rates: the first step size, and the weights of the penalties of vectors and of biases.

@@ -34,11 +34,8 @@ MAX_HALVINGS = 10
 class Descent:
     """The iterations with one step size.
 
-    Attributes:
-        halvings: the number of times that the step was halved before.
-        results: the results of each iteration.
-        copies: the index of the copy on the servers, by iteration, of saved vectors that are still needed. Iteration 0
-            stands for the initial vectors.
+    ``copies`` has the index of the copy on the servers, by iteration (0: the initial vectors), of saved vectors that
+    are still needed.
     """
 
     halvings: int = 0
@@ -108,10 +105,7 @@ class SgdProgram(FactorsProgram):
                     descent.save(self.best_iteration(descent.results))
 
     def _rotate(self, descent: Descent, last: int) -> Steps[dict[str, float] | None]:
-        """Run an iteration: all blocks of items visit all workers, which then save and evaluate.
-
-        Return the sums of the workers' reports; None if a worker has no vectors.
-        """
+        """Run an iteration; return the sums of the workers' reports, or None if a worker has no vectors."""
         sums = ZERO_SUMS
         message: NextClock = Iterate(last, descent.free_copy)
         for _ in range(self._schedule.clocks(len(descent.results) + 1, last)):

@@ -70,12 +70,7 @@ def _allocate(column_counts: list[int], width: int, subject: str, names: Checkpo
 
 @dataclass(frozen=True, eq=False)
 class SharedFactors:
-    """The vectors of a training by "sgd"; picklable.
-
-    Attributes:
-        items: the items' vectors in training; the users' vectors in training are in the workers.
-        saved_users, saved_items: the copies of saved vectors.
-    """
+    """The vectors of a training by "sgd"; picklable. The users' vectors in training are in the workers."""
 
     items: DCVMatrix
     saved_users: tuple[DCVMatrix, ...]

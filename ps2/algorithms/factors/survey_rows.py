@@ -44,12 +44,7 @@ PARTS = pa.schema(
 class Sums:
     """The statistics of ratings; statistics of several sets of ratings can be combined.
 
-    Attributes:
-        rows: the number of ratings that are not held out.
-        held_out: the number of held-out ratings.
-        weight: the sum of the weights.
-        mean: the weighted mean.
-        squares: the weighted sum of squared deviations from the mean.
+    ``rows`` excludes held-out ones. ``squares`` is the weighted sum of squared deviations from the weighted ``mean``.
     """
 
     rows: int = 0
@@ -96,12 +91,7 @@ class IdCounter:
     tables: list[pa.Table] = field(default_factory=list)
 
     def add(self, ids: pa.Array, codes: Array, penalties: Float64s | None) -> None:
-        """Count the ratings of distinct ids.
-
-        Args:
-            codes: the index of each rating's id.
-            penalties: the weight that each rating adds to its id's penalty; None: 1.
-        """
+        """Count ratings, with indices ``codes`` of distinct ids, and add up their ``penalties``; None: all are 1."""
         counts = np.bincount(codes, minlength=len(ids))
         weights = np.bincount(codes, penalties, minlength=len(ids)).astype(np.float64)
         occurs = counts > 0
@@ -125,13 +115,7 @@ class Surveyor:
     """Surveys the rows of one task."""
 
     def __init__(self, names: Mapping[str, str], refuses_negative: bool, counts_only_positive: bool) -> None:
-        """Count from zero.
-
-        Args:
-            names: the names of the columns in messages, by role.
-            refuses_negative: whether negative ratings are faults.
-            counts_only_positive: whether only ratings above 0 add to the penalties.
-        """
+        """``names``: columns by role; ``counts_only_positive``: whether only ratings above 0 add to the penalties."""
         self._names, self._refuses_negative, self._counts_only_positive = names, refuses_negative, counts_only_positive
         self.sums, self.users, self.items = Sums(), IdCounter(), IdCounter()
         self.rows = 0
@@ -171,7 +155,6 @@ class Surveyor:
         self.items.add(chunk.items.ids, items, penalties)
 
     def _fault_mask(self, column: pa.Array, name: str, fault: str) -> Mask:
-        """Return a mask of the rows with this fault in this column."""
         if fault == "null":
             return column.is_null().to_numpy(zero_copy_only=False)
         values = column.to_numpy(zero_copy_only=False)
@@ -201,12 +184,8 @@ IdCounts = tuple[Ids, Int64s, Float64s]
 class SurveyResult:
     """The survey of all tasks.
 
-    Attributes:
-        rows: the number of all rows.
-        sums: the statistics of the rows that are not held out.
-        faults: the number of rows with each of ``FAULTS``.
-        example: a row with a fault; "": no row has a fault.
-        users, items: the ids with their counts; None: all rows have faults, or all rows are held out.
+    ``sums`` excludes held-out rows; ``faults`` are counts by ``FAULTS``; ``example`` is a faulty row, or "". ``users``
+    and ``items`` are None if all rows have faults or are held out.
     """
 
     rows: int

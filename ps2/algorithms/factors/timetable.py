@@ -34,13 +34,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Phase:
-    """What happens in a clock.
-
-    Attributes:
-        iteration: the iteration, from 1. For BEGIN: the finished iteration whose vectors are loaded; 0: the initial
-            vectors.
-        turn: the index of the turn in the iteration.
-    """
+    """What happens in a clock; for BEGIN, vectors of the finished ``iteration`` are loaded (0: the initial vectors)."""
 
     kind: Kind
     iteration: int
@@ -85,13 +79,9 @@ class IterationSchedule:
 
 @dataclass(frozen=True)
 class Begin(NextClock):
-    """The driver's message that names a clock in which all workers load saved vectors.
+    """The driver's message: in ``clock``, workers load the vectors saved after ``iteration``, from ``copy``.
 
-    Attributes:
-        clock: the clock. A worker reads the message before it enters the clock.
-        iteration: the iteration after which the vectors were saved; 0: the initial vectors.
-        copy: the index of the copy with these vectors.
-        halvings: the number of times that the step was halved.
+    A worker reads the message before it enters the clock. Iteration 0 stands for the initial vectors.
     """
 
     clock: int = FIRST_CLOCK
@@ -104,9 +94,7 @@ class Begin(NextClock):
 class Iterate(NextClock):
     """The driver's message at the start of an iteration. Workers have read it by the iteration's second clock.
 
-    Attributes:
-        last: the number of the training's last iteration.
-        free: the index of the copy that the next save overwrites.
+    ``free`` is the index of the copy that the next save overwrites.
     """
 
     last: int
@@ -114,10 +102,7 @@ class Iterate(NextClock):
 
 
 class Timetable:
-    """Computes the phase of each clock from the messages read so far.
-
-    ``free_copy`` is ``Iterate.free`` of the newest message ``Iterate``.
-    """
+    """Computes the phase of each clock from the messages; ``free_copy`` is ``free`` of the newest ``Iterate``."""
 
     def __init__(self, schedule: IterationSchedule) -> None:
         self.schedule = schedule
