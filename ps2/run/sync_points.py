@@ -1,4 +1,4 @@
-"""Points describe_point all workers synchronise: barriers (``worker.barrier``) and broadcasts (``worker.once``).
+"""Points at which all workers synchronise: barriers (``worker.barrier``) and broadcasts (``worker.once``).
 
 Pure: each event returns the ranks that it releases. Passed barriers and published values are kept while a later attempt
 of a worker can reach the same point again.
