@@ -22,7 +22,7 @@ def taken(ps, statuses):
         before = np.array([status.memory_bytes for status in statuses()])
         fleet = ServerTables.make(plan, len(ps.servers), UNNAMED).for_keys(keys)
         empty = np.array([status.memory_bytes for status in statuses()]) - before
-        fleet.count(np.ones(WORDS, np.int64))
+        fleet.count_keys(np.ones(WORDS, np.int64))
         for table in (fleet.vectors, fleet.contexts):
             table.add(np.arange(WORDS), np.ones((WORDS, SIZE), np.float32))
         assert (fleet.keys_and_counts()[0] == np.sort(keys)).all()

@@ -199,7 +199,7 @@ def test_step_when_rolled_back_then_raises_over_other_failures(tmp_path, until):
 def test_step_when_its_number_is_none_or_they_nest_then_refused():
     with PS2Context.getOrCreate(servers=1) as ps:
         for number in (-1, "x", True):
-            with pytest.raises(ConfigError, match="step: expected a number"), ps.step(number):
+            with pytest.raises(ConfigError, match="step: expected an integer >= 0"), ps.step(number):
                 pass
         with ps.step(), pytest.raises(UsageError, match="steps do not nest"), ps.step():
             pass

@@ -98,7 +98,7 @@ def test_run_when_nothing_answers_then_the_settings_are_named(monkeypatch):
 )
 def test_call_when_task_never_reached_fleet_then_names_settings(method, what):
     address = f"127.0.0.1:{free_port()}"
-    transport = FleetNetwork(TOKEN, sure=True)
+    transport = FleetNetwork(TOKEN, has_addresses_of_driver=True)
     try:
         with pytest.raises(UnreachableError, match=rf"^{what} at {address} was never reached from .*bindAddress"):
             transport._channel(address).call(method, b"", 5.0)
@@ -107,7 +107,7 @@ def test_call_when_task_never_reached_fleet_then_names_settings(method, what):
 
 
 def test_call_when_task_reached_fleet_before_then_is_unavailable():
-    transport = FleetNetwork(TOKEN, sure=True)
+    transport = FleetNetwork(TOKEN, has_addresses_of_driver=True)
     try:
         with serving(an_engine()) as server:
             ServerControl(transport).status(server.address)

@@ -280,7 +280,7 @@ def test_impostor_when_it_says_call_failed_then_is_not_believed(engine, until):
 
 def test_impostor_when_token_is_known_right_then_unavailable():
     """A task that starts while a server is replaced has met no other one yet."""
-    transport = FleetNetwork(TOKEN, sure=True)
+    transport = FleetNetwork(TOKEN, has_addresses_of_driver=True)
     with in_place_of(answers={CHALLENGE: a_challenge_of("another-token-entirely")}) as impostor:
         try:
             with pytest.raises(UnavailableError, match="a process that does not know the fleet's token"):
@@ -348,7 +348,7 @@ def test_call_when_its_message_was_changed_then_auth_error(address):
         metadata = known._metadata(known._session, "/ps2.v1.Server/Stop", 7, b"")
         with pytest.raises(grpc.RpcError) as caught:
             peer.unary_unary("/ps2.v1.Server/Stop")(b"\x08\x01", metadata=metadata)
-    assert "not the one that was sent" in caught.value.details()
+    assert "differs from the message that the caller's proof covers" in caught.value.details()
 
 
 def test_client_with_token_when_server_has_none_then_auth_error(engine):

@@ -248,7 +248,7 @@ def test_fleet_model_when_saved_and_loaded_then_same(df, tmp_path):
 def test_fleet_model_when_asked_for_arrays_then_error_says_where():
     large = on_fleet(MODELS["binomial"])
     for ask in (lambda: large.coefficients, large.toPyspark):
-        with pytest.raises(UsageError, match="they are on the servers"):
+        with pytest.raises(UsageError, match="weightVector is the vector on the servers"):
             ask()
 
 

@@ -191,7 +191,7 @@ def test_run_when_result_is_unpicklable_then_names_rank_and_type(ps, rows):
 
 
 def test_run_when_result_is_too_large_then_limit_error_advises(ps, rows):
-    with pytest.raises(LimitError, match=r"rank \d returned 8\d+ bytes.*keep large data in a vector"):
+    with pytest.raises(LimitError, match=r"rank \d: expected a result of at most .* got 8\d,.*keep large data in a vector"):
         ps.run(rows, lambda worker, rows: bytes(80_000_000), workers=2)
 
 
@@ -273,7 +273,7 @@ def test_run_when_onclock_spark_job_is_slow_then_deadline_error(ps, total, rows,
 
 def test_run_when_onclock_job_gets_no_slot_then_slots_error(ps, total, rows, sc, monkeypatch):
     monkeypatch.setattr("ps2.run.job_monitor.START_TIMEOUT_S", 1.0)
-    with pytest.raises(SlotsError, match=r"onClock has started a Spark job .* the 2 workers keep theirs"):
+    with pytest.raises(SlotsError, match=r"onClock has started a Spark job .* the 2 workers keep their slots"):
         ps.run(rows, counting(total), onClock=lambda clock: sc.parallelize([1], 1).count())
 
 
