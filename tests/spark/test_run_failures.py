@@ -191,7 +191,7 @@ def test_run_when_result_is_unpicklable_then_names_rank_and_type(ps, rows):
 
 
 def test_run_when_result_is_too_large_then_limit_error_advises(ps, rows):
-    with pytest.raises(LimitError, match=r"rank \d: expected a result of at most .* got 8\d,.*keep large data in a vector"):
+    with pytest.raises(LimitError, match=r"rank \d: expected a result of at most .* got 8\d,.*keep large data"):
         ps.run(rows, lambda worker, rows: bytes(80_000_000), workers=2)
 
 
