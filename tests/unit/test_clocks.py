@@ -293,7 +293,7 @@ def test_leave_when_updates_are_pending_then_all_count():
 def test_arrive_when_the_rank_has_returned_then_is_refused():
     clocks = Clocks(2, 0)
     clocks.leave(0, 0)
-    with pytest.raises(ProtocolError, match="it has returned"):
+    with pytest.raises(ProtocolError, match="the worker has returned"):
         clocks.arrive(0, 0, 0)
 
 

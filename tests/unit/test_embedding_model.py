@@ -216,7 +216,7 @@ def test_files_when_saved_and_loaded_then_all_is_the_same(name, request, tmp_pat
 
 
 def test_load_when_files_are_not_as_saved_then_error_says_what(words, tmp_path):
-    with pytest.raises(CheckpointMissingError, match="expected a model"):
+    with pytest.raises(CheckpointMissingError, match="expected the folder of a model"):
         Embedding.load(str(tmp_path / "nothing"))
     words.save(str(tmp_path / "model"))
     at = tmp_path / "model/metadata/part-00000"
