@@ -419,7 +419,7 @@ class _RunDriver:
             )
 
     def _forget(self, series: str, below: int) -> None:
-        """Let servers and master drop the ids of runs, which are stages of ``series``, below ``below``, and refuse them."""
+        """Let servers and master drop the ids of runs (stages of ``series``) below ``below``, and refuse such ones."""
         deadline_s = time.monotonic() + FORGET_TIMEOUT_S
         pending = self._host.fleet.present()
         while pending:
