@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 # The maximum number of connections that the system keeps until ``accept``.
 BACKLOG = 128
-# The maximum number of connections accepted in one round of the event loop. If old connections are closed for new ones,
-# a few rounds pass until their descriptors are free.
+# The maximum number of connections accepted in one round of the event loop. A connection that is closed for a new one
+# keeps its descriptor for a few rounds. The limit prevents that descriptors run out meanwhile.
 ACCEPTED_AT_ONCE = 16
 # Time limit for a client to send the whole head of a request. uvicorn has no such limit.
 HEAD_S = 10.0
@@ -149,7 +149,7 @@ class _Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._is_answered():
+        if self._is_answering():
             self._stop_timer()
             self._connections.answer(self)
         elif self._timer is None:
@@ -157,7 +157,7 @@ class _Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._is_answered() and not self.transport.is_closing():  # otherwise the next request has arrived
+        if not self._is_answering() and not self.transport.is_closing():  # otherwise the next request has arrived
             self._connections.wait(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -170,8 +170,8 @@ class _Connection(H11Protocol):
         with suppress(OSError):
             self.client_socket.shutdown(socket.SHUT_RDWR)
 
-    def _is_answered(self) -> bool:
-        """Return True while a request is being answered."""
+    def _is_answering(self) -> bool:
+        """Return True while the server answers a request."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _stop_timer(self) -> None:

@@ -1,4 +1,4 @@
-"""Measures what it costs to transfer rows and to compute on them, with a few timed reads."""
+"""Measures the costs by which ``placement`` chooses where pairs of rows are updated, with a few timed reads."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _measure_times(session: Session, target: Target, pairs: Pairs, work: Workloa
         _, left, right = index_pairs(index_a, index_b)
         pair_changes(values, left, right, rows_dot(values, left, right))
 
-    probes: tuple[Callable[[], object], ...] = (
+    probes: tuple[Callable[[], object], ...] = (  # in the order of ``Times``
         lambda: run(declared(target, "rows_dot", {"rows_a": a[:1], "rows_b": b[:1]})),
         lambda: run(plans.rows_pull(target, a, first_columns)),
         lambda: run(plans.rows_pull(target, rows, None)),

@@ -24,12 +24,13 @@ class Piece(NamedTuple):
         plan: the index of the operation's plan.
         position: the index of the operation in this plan.
         home: the shard (matrix, partition) to whose server the operation is sent. All shards of an operation have the
-            same home. Operations with the same home are cut into parts together, because all shards with this home
-            record the same parts.
+            same home. Operations with the same home are cut into parts together, because each shard with this home
+            records, by mutation id, which of the home's parts it has applied.
         part: the index of the operation's request among the requests of its server or partition. It is the same in all
             attempts, even if the partition moves to another server.
         parts: 1 if all operations on the partition are sent in one request. If not, the number of requests for the
-            partition that change data, but at least 2.
+            partition that change data, but at least 2: after so many, the server has applied the mutation. The
+            index ``part`` also counts requests that only read.
     """
 
     plan: int
@@ -98,7 +99,7 @@ def _address(piece: Piece, routes: Mapping[int, Route]) -> str:
 
 
 def _homes(operations: Iterable[Operation]) -> dict[ShardId, ShardId]:
-    """Return the home of each shard that occurs in an operation on several shards: that of the first operand."""
+    """Return the home of each shard of operations on several shards: the home of the first operand's shard."""
     homes: dict[ShardId, ShardId] = {}
     for operation in operations:
         if operation.others:

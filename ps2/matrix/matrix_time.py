@@ -18,10 +18,10 @@ LATEST_S = 1e15
 
 
 class MatrixTime:
-    """The clock of one matrix. A tick begins when the time advances, or when a mark is set; ticks ascend from 1.
+    """The clock of one matrix. A tick begins when the time advances, or at a mark (for reading changes since).
 
     Attributes:
-        tick: the current tick.
+        tick: the current tick; ticks ascend from 1.
         ticks, times_s: ticks at which the time advanced, and their times; both ascend. Old ones may be dropped.
     """
 

@@ -10,7 +10,7 @@ from ps2.ops.kernels import Int64s, kernel
 
 WORD_BITS = 64
 ONE = np.uint64(1)
-# A set has at most width / COLUMNS_PER_MEMBER members. With more members, two cores scan the whole row as fast.
+# A set has at most width / COLUMNS_PER_MEMBER members. With more, scanning the row on two cores is as fast.
 COLUMNS_PER_MEMBER = 32
 
 

@@ -24,7 +24,8 @@ from ps2.errors import (
 )
 from ps2.guarded_loop import GuardedLoop
 from ps2.interrupts import POLL_S as INTERRUPT_S
-from ps2.interrupts import Opening, check, join, sleep
+from ps2.interrupts import Opening, join, sleep
+from ps2.interrupts import check as check_interrupts
 from ps2.logs import log_format
 from ps2.progress_line import progress_line
 from ps2.rpc.run_control import Logged
@@ -115,7 +116,7 @@ class Runs:
         self._thread = threading.current_thread()
         try:
             preparation = Preparation()
-            with Opening():
+            with Opening():  # signal handlers may interrupt users' code and Spark's
                 function = pickled(worker_fn, options.read)
             if options.on_clock is not None:
                 reports = ["reports"] if takes_reports(options.on_clock) else []
@@ -144,7 +145,7 @@ class Runs:
             if self._one_at_a_time.acquire(timeout=INTERRUPT_S):
                 self._one_at_a_time.release()
                 break
-            check()
+            check_interrupts()
 
 
 class _RunDriver:
@@ -171,8 +172,8 @@ class _RunDriver:
         self._has_ended = False
         self._progress: RunProgress | None = None
         self._closing = threading.Event()
-        calls = options.on_clock is not None or host.steps.has_periodic_checkpoints
-        clocks = Clocks(job.workers, options.staleness, options.first_clock, calls)
+        calls_clocks = options.on_clock is not None or host.steps.has_periodic_checkpoints
+        clocks = Clocks(job.workers, options.staleness, options.first_clock, calls_clocks)
         epoch, calls_end = host.fleet.last_rollback[0], options.on_end is not None
         self._preparation = preparation
         self._run = RunState(
@@ -212,7 +213,7 @@ class _RunDriver:
         tag = f"ps2-run-{ref.fleet.id}-{number}"
         self._tasks = WorkerTasks(self._spark, tag, self._run)
         calls_tag = f"{tag}-onClock"
-        self._calls = CallbackJobs(self._spark, calls_tag, self._job.workers)
+        self._callback_jobs = CallbackJobs(self._spark, calls_tag, self._job.workers)
         began_s = time.monotonic()
         self._preparation.lap("coordinator")
         self._run.spans = Spans(self._preparation.seconds, self._preparation.last_s - self._run.began_s)
@@ -237,9 +238,11 @@ class _RunDriver:
                 ending.callback(self._end_tasks)
         results = tuple(self._result(rank) for rank in range(self._job.workers))
         with self._run.lock:
-            endings = self._run.spans.endings(self._run.clocks.applied, time.monotonic() - self._run.began_s)
-            for timeline, rank_endings in zip(self._run.timeline, endings, strict=True):
-                for times in rank_endings:
+            times_after_return = self._run.spans.times_after_return(
+                self._run.clocks.applied, time.monotonic() - self._run.began_s
+            )
+            for timeline, rank_times in zip(self._run.timeline, times_after_return, strict=True):
+                for times in rank_times:
                     timeline.append(times)
         return RunResult(
             results,
@@ -270,13 +273,13 @@ class _RunDriver:
                     DeadlineError(f"run: not finished after {timeout_s:g} s (timeoutS); unfinished clocks: {clocks}")
                 )
             loop.run_once(self._check)
-        loop.run_once(self._calls.cancel)
+        loop.run_once(self._callback_jobs.cancel)
 
     def _check(self) -> None:
         self._run.lines.log()
         try:
             self._tasks.check()
-            self._calls.check()
+            self._callback_jobs.check()
         except PS2Error as error:
             self._run.fail(error)
 
@@ -286,7 +289,7 @@ class _RunDriver:
             try:
                 event = self._events.queue.get(timeout=INTERRUPT_S)
             except Empty:
-                check()
+                check_interrupts()
             else:
                 event()
             if self._progress is not None:
@@ -416,7 +419,7 @@ class _RunDriver:
             )
 
     def _forget(self, series: str, below: int) -> None:
-        """Let servers and master drop the mutation ids of runs below ``below``, and refuse these runs' requests."""
+        """Let servers and master drop the ids of runs (stages of ``series``) below ``below``, and refuse such ones."""
         deadline_s = time.monotonic() + FORGET_TIMEOUT_S
         pending = self._host.fleet.present()
         while pending:

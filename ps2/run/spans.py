@@ -109,7 +109,7 @@ class Spans:
         self._returned_s.clear()
         self.over_s = None
 
-    def endings(self, clocks: Sequence[int], now_s: float) -> list[list[ClockTimes]]:
+    def times_after_return(self, clocks: Sequence[int], now_s: float) -> list[list[ClockTimes]]:
         """Return the times of each rank from its return to ``now_s``; empty if the run has failed or was stopped."""
         if self.over_s is None or len(self._returned_s) < len(clocks):
             return [[] for _ in clocks]
@@ -118,14 +118,14 @@ class Spans:
         ended_s = min(now_s, max(over_s, over_s if self.ended_s is None else self.ended_s))
         on_clock, checkpoint = self.calls_within(last_s, over_s)
         coordinator_s = max(0.0, over_s - last_s - on_clock - checkpoint)
-        endings = []
+        result = []
         for rank, clock in enumerate(clocks):
             returned_s = self._returned_s[rank]
             calls = {"on_clock": on_clock, "checkpoint": checkpoint, "coordinator": coordinator_s}
             waiting = _outside(clock, returned_s, wait=last_s - returned_s, **calls)
             ending = _outside(clock, over_s, spark=ended_s - over_s, coordinator=now_s - ended_s)
-            endings.append([waiting, ending])
-        return endings
+            result.append([waiting, ending])
+        return result
 
 
 def _outside(clock: int, began_s: float, wait: float = 0.0, **durations: Any) -> ClockTimes:

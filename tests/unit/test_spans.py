@@ -56,17 +56,17 @@ def test_end_when_workers_return_apart_then_all_is_divided(spans):
     spans.record_return(1, 12.0)
     spans.record_call("on_clock", 12.25, 13.0)
     spans.over_s, spans.ended_s = 13.5, 15.0
-    (first, last), (_, late_last) = (to_table(times) for times in spans.endings([5, 5], 15.5))
+    (first, last), (_, late_last) = (to_table(times) for times in spans.times_after_return([5, 5], 15.5))
     assert (first.began, first.wait, first.onClock, first.coordinator) == (10.0, 2.0, 0.75, 0.75)
     assert (last.began, last.spark, last.coordinator) == (13.5, 1.5, 0.5)
     assert last == late_last
-    assert ended(to_table(spans.endings([5, 5], 15.5)[0])).tolist() == [13.5, 15.5]
+    assert ended(to_table(spans.times_after_return([5, 5], 15.5)[0])).tolist() == [13.5, 15.5]
 
 
 def test_end_when_a_worker_never_returned_then_has_no_times(spans):
     spans.record_return(0, 10.0)
     spans.over_s = 11.0
-    assert spans.endings([5, 3], 12.0) == [[], []]
+    assert spans.times_after_return([5, 3], 12.0) == [[], []]
 
 
 def test_age_of_python_then_is_since_its_start():

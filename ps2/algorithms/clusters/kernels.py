@@ -184,13 +184,13 @@ def sum_columns(
     sizes: Int32s,
     clusters: Int32s,
     values: Float64s,
-    count: int,
+    num_clusters: int,
 ) -> int:
     """Compute the sums of ``sum_rows``, from rows in CSC form, as a CSC matrix; return its number of entries.
 
     Outputs: ``sizes``, each column's number of entries; ``clusters`` and ``values``, each entry's cluster and sum.
     """
-    sums, is_listed = np.zeros(count), np.zeros(count, np.bool_)  # of each cluster in the current column
+    sums, is_listed = np.zeros(num_clusters), np.zeros(num_clusters, np.bool_)  # in the current column
     end = 0
     for f in range(len(starts) - 1):
         begin = end

@@ -93,7 +93,7 @@ class Survey(Task):
 
 @dataclass(frozen=True, eq=False)
 class RankRows(Task):
-    """Give the rows random ranks; report the smallest ranks and the hashes of the rows with these ranks.
+    """Report the smallest ranks, which are random priorities of rows (``row_draws``), and the hashes of these rows.
 
     ``draw`` is the number of the draw, from 0; ``candidates`` are the rows of earlier draws.
     """
@@ -131,7 +131,7 @@ class PlaceCentres(Task):
 
 @dataclass(frozen=True, eq=False)
 class Assign(Task):
-    """Assign the rows to the nearest centres: report the cost, and add the rows to the sums on the servers."""
+    """Assign rows to the nearest centres, of which there may be fewer than k; report the cost, add rows to the sums."""
 
     scale: Scale
     clusters: int
@@ -281,7 +281,7 @@ class _Prepared:
 
     Attributes:
         weights: the scaled weights, rounded to multiples of a unit, so their sums are exact (``DIGITS``).
-        units: the unit of each column, to whose multiples values times weights are rounded for the same reason.
+        units: for each column, a unit; value * weight is rounded to its multiples for the same reason.
         points: the shifted and scaled rows.
     """
 

@@ -136,7 +136,7 @@ def train(  # noqa: PLR0913 - the last two arguments are for named trainings
     batch_rows = plan.settings.batchSize * (1 if plan.settings.staleness == 0 else table.workers)
     plan = replace(plan, steps=max(1, math.ceil(table.rows / batch_rows)), weight=table.total)
     if not names.finished_clocks:
-        model.layers.forget_gradients()
+        model.layers.forget_gradients()  # that an earlier training has left
     learner = Learner(model.architecture, plan, model.layers, model.table)
     program = DeepProgram(learner, Record(on_step, WORDS), settings or {})
     rows = OwnRows(table.frame, table.workers, partial(_read, table.hasher, table.label, table.weight))

@@ -123,9 +123,9 @@ class DictionaryWorker:
                 self._survey(worker)
             case Code():
                 self._code_cache = None
-                self._code(worker, task.draw, Scale(*task.scale))
+                self._report_codes(worker, task.draw, Scale(*task.scale))
             case Sum():
-                self._sum(worker, task, Scale(*task.scale))
+                self._add_to_sums(worker, task, Scale(*task.scale))
 
     def _survey(self, worker: Any) -> None:
         x = self._rows.x
@@ -162,7 +162,7 @@ class DictionaryWorker:
             received_bytes = atoms.nbytes + products.nbytes
         return *self._code_cache, received_bytes
 
-    def _code(self, worker: Any, draw: int, scale: Scale) -> None:
+    def _report_codes(self, worker: Any, draw: int, scale: Scale) -> None:
         codes, losses, received_bytes = self._compute_codes(scale)
         max_codes = np.zeros(self._plan.settings.k)
         np.maximum.at(max_codes, codes.indices, np.abs(codes.data))
@@ -173,7 +173,7 @@ class DictionaryWorker:
         )
         self._report_draw(worker, losses, draw, min(MAX_SPARE_ROWS, self._plan.settings.k))
 
-    def _sum(self, worker: Any, task: Sum, scale: Scale) -> None:
+    def _add_to_sums(self, worker: Any, task: Sum, scale: Scale) -> None:
         """Add products of rows and codes, and the rows that replace atoms, to the servers' sums in one batch."""
         vectors, count, keys = self._vectors, self._plan.settings.k, self._rows.keys
         pairs, sums = np.zeros((count, count)), np.zeros((len(keys), count))

@@ -4,7 +4,8 @@ If each server has some columns of all vectors, a dot product is the sum of the 
 products of a batch are computed from the vectors before the batch. A frequent word has many updates in a batch, which
 are all computed from the same vector. The sum of too many updates would overshoot the minimum of the word's loss. So
 the sum of more than 1 / (rate * curvature) updates is scaled down to that many. A negative that equals the target is
-not a pair: its dot product is set to ``NO_PAIR``, whose gradient is 0.
+not a pair, nor is a vertex with itself (``EDGES_ONE_TABLE``): their dot product is set to ``NO_PAIR`` for the target,
+and to -``NO_PAIR`` for a negative, so the gradient is 0.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def add_changes(
 ) -> None:
     """Add the updates of ``count`` groups to ``changes``.
 
-    ``rows`` are the groups with rows of ``changes`` instead of words; ``coefficients`` has the shape of dot products.
+    ``rows`` are the groups with rows of ``changes`` instead of words; ``coefficients``: g of each dot product.
     """
     inputs, begins, outputs = groups
     input_rows, _, output_rows = rows

@@ -54,7 +54,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
             raise ConfigError("order: expected 2, because the architecture is not 'edges', got 1")
 
     def with_via(self, strategy: str) -> EmbeddingPlan:
-        """Return the plan with another strategy."""
+        """Return the plan with another strategy, which decides where vectors are updated (parameter ``via``)."""
         return replace(self, settings=with_values(self.settings, via=strategy))
 
     @property
@@ -115,7 +115,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def group_size(self) -> int:
-        """The number of a word's contexts that share negatives: 2 in "local" skip-gram, which draws fast, else all."""
+        """The number of a word's contexts that share negatives: all; 2 in "local" skip-gram, where drawing is cheap."""
         return 2 if self.settings.via == "local" and self.architecture == "skipgram" else 2 * self.window
 
     @property

@@ -62,7 +62,7 @@ def split(offsets: Int64s, limit: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class KeyedSentences:
-    """Sentences whose words are keys: integers such as the ids of a graph whose vertices were not listed.
+    """Sentences whose words are keys: integers such as the ids of a graph without a list of its vertices.
 
     Word i of a worker is ``keys[i]``, a key of its own sentences; there is at least one. A worker draws negatives from
     its keys, by their ``frequencies`` in its sentences. Only the driver's result has all keys.
@@ -124,10 +124,10 @@ class WalkSentences:
         # An array covers several passes over all vertices of a small graph, or a part of one pass over a large graph.
         passes_at_once = max(1, step // max(1, end - begin))
         for first in range(epoch * passes, (epoch + 1) * passes, passes_at_once):
-            walk_numbers = range(first, min(first + passes_at_once, (epoch + 1) * passes))
+            pass_numbers = range(first, min(first + passes_at_once, (epoch + 1) * passes))
             for start in range(begin, end, step):
                 indices = np.arange(start, min(start + step, end))
-                yield np.concatenate([walk * vertices + scatter(indices, vertices, walk) for walk in walk_numbers])
+                yield np.concatenate([i * vertices + scatter(indices, vertices, i) for i in pass_numbers])
 
 
 @dataclass(frozen=True, eq=False)

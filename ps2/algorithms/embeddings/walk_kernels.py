@@ -1,8 +1,8 @@
 """Compiled adjacency lists and random walks.
 
 On a local graph, walks are computed one after the other; on a graph on servers, all walkers take a step at a time. Each
-random number is a hash (SplitMix64's finaliser, ``ps2.ops.draws``) of the seed, the epoch, the walk's first vertex and
-a counter, so all processes compute the same walks. A step proposes a neighbour with a probability proportional to the
+random number is a hash (SplitMix64's finaliser, ``ps2.ops.draws``) of the seed, the walker's number (``Walks``) and a
+counter, so all processes compute the same walks. A step proposes a neighbour with a probability proportional to the
 edge's weight, and accepts or rejects it (node2vec, Grover and Leskovec 2016, section 3.2; rejection sampling as in
 KnightKing, Yang et al. 2019). The probability of acceptance is proportional to
 
@@ -19,7 +19,7 @@ the lists. A pack of n vertices with bounds b is
 
     b[0] ... b[n]  list of vertex 0  list of vertex 1 ...          b[0] = n + 1
 
-The elements of the lists are *addresses* of vertices: columns of the matrix, which are vertex indices in a single pack.
+The elements of the lists are *addresses* of vertices: columns of the matrix; in a graph of one pack, vertex indices.
 While a pack is filled, b[v + 1] is the current end of list v. When all lists are full, this is the start of list v + 1.
 
 A weighted graph has a second array of the same length with edge weights. ``sort_lists`` replaces the weights by the
@@ -81,7 +81,7 @@ def check_vertices(pack: Array, slots: Int64s) -> int:
 
 @kernel
 def append(pack: Array, weights: Float64s, slots: Int64s, neighbours: Array, edge_weights: Float64s) -> int:
-    """Append neighbours to lists of vertices; return the index of the first neighbour whose list is full, or -1."""
+    """Append neighbours to lists of vertices; return the index of the first that would be outside the pack, or -1."""
     for i in range(len(slots)):
         end = np.int64(pack[slots[i] + 1])
         if end < pack[0] or end >= len(pack):
@@ -261,10 +261,10 @@ def walk(pack: Array, weights: Float64s, walkers: Walkers, bias: Bias) -> None:
 
 @kernel
 def set_keys(seed: np.uint64, numbers: Int64s, vertices: int, walkers: Walkers) -> None:
-    """Set the random keys of walkers, whose numbers are epoch * vertices + first vertex."""
+    """Set the random keys of walkers with these numbers (see ``Walks``)."""
     for i in range(len(numbers)):
-        epoch, vertex = np.uint64(numbers[i] // vertices), np.uint64(numbers[i] % vertices)
-        walkers.keys[i] = scrambled(scrambled(seed + GOLDEN * (epoch + ONE)) + GOLDEN * (vertex + ONE))
+        index, vertex = np.uint64(numbers[i] // vertices), np.uint64(numbers[i] % vertices)
+        walkers.keys[i] = scrambled(scrambled(seed + GOLDEN * (index + ONE)) + GOLDEN * (vertex + ONE))
 
 
 @kernel

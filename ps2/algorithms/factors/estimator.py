@@ -41,7 +41,7 @@ from ps2.run.spark.jvm import java_frame
 
 E = TypeVar("E", bound="MatrixFactorization")
 
-# The bytes of a float32, and the number of float32s in a row of "sgd" after its factors (``sgd_kernels.WIDTH``).
+# The bytes of a float32, and the number of float32s that "sgd" stores after each vector (``sgd_kernels.WIDTH``).
 FLOAT32_BYTES, EXTRA_COLUMNS = 4, 4
 SOLVERS: dict[str, type[SgdProgram | CcdProgram]] = {"sgd": SgdProgram, "ccd": CcdProgram}
 # The range of ids in pyspark.ml's ALS: 32-bit integers.

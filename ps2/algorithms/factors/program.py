@@ -18,7 +18,7 @@ from ps2.data.ids import CHANGED_IDS
 from ps2.errors import InputError
 
 # The field of a worker's first report with the number of its rows whose ids the survey does not have.
-UNKNOWN_ROWS = "strange"
+UNKNOWN_ROWS = "unknown_rows"
 # The fields of a worker's later reports; the driver gets their sums over all workers.
 # ASKS: 1 if the worker has no vectors, and so asks for a restart of the iteration; else 0.
 # LOSS, WEIGHT: the weighted sum of squared errors of the training ratings, and the sum of their weights.
@@ -165,7 +165,7 @@ class CheckAndTrain:
     train: Callable[[Any, Any], None]
 
     def __call__(self, worker: Any, ratings: Any) -> None:
-        for _ in worker.clocks(FIRST_CLOCK):
+        for _ in worker.clocks(FIRST_CLOCK):  # clock 0
             worker.report({UNKNOWN_ROWS: ratings.unknown_rows})
         self.train(worker, ratings)
 
@@ -174,4 +174,5 @@ def _mean(loss: float, weight: float, implicit: bool) -> float:
     """Return the mean loss of implicit feedback, or the RMSE of explicit feedback; NaN if the weight is 0."""
     if weight <= 0:
         return math.nan
+    # ``math.sqrt`` would raise an error for a negative loss.
     return loss / weight if implicit or not loss >= 0 else math.sqrt(loss / weight)

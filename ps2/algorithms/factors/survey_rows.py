@@ -86,7 +86,7 @@ class Sums:
 
 @dataclass
 class IdCounter:
-    """Tables of ids with their number of ratings and the weight of their squared norm in the penalty."""
+    """Tables of ids with their number of ratings, and n of the penalty (see ``FactorizationSettings``)."""
 
     tables: list[pa.Table] = field(default_factory=list)
 
@@ -176,7 +176,7 @@ class Surveyor:
         return dict(zip(PARTS.names, cells, strict=True))
 
 
-# Ascending ids, the number of ratings of each id, and the weight of its squared norm in the penalty.
+# Ascending ids, the number of ratings of each id, and n of its vector in the penalty (see ``FactorizationSettings``).
 IdCounts = tuple[Ids, Int64s, Float64s]
 
 

@@ -1,4 +1,4 @@
-"""Save and load a model's arrays as files that its metadata list with checksums. Neither needs a Spark session."""
+"""Save and load a model's arrays as files, whose checksums its metadata list. No Spark session is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deal (distribute) a table's rows to the workers: keep the Spark partitions if they are balanced, else shuffle rows.
+"""Deal (distribute) a table's rows to the workers: keep the rdd_partitions if they are balanced, else shuffle rows.
 
 Partitions are balanced if the costs of their rows add up to about the same work (see ``Load``).
 """
@@ -82,7 +82,7 @@ class Dealer:
 
 
 def deal(frame: Any, columns: ColumnNames, survey: TableSurvey, requested_workers: int | None) -> Table:
-    """Return the columns of a DataFrame for training, with one Spark partition for each worker.
+    """Return the columns of a DataFrame for training, with one rdd_partition for each worker.
 
     Without a requested number, there is a worker for each partition with rows, but at most one for each task slot.
     """
@@ -102,7 +102,7 @@ def _workers(spark: SparkBackend, survey: TableSurvey, requested_workers: int | 
 
 
 def deal_rows(frame: Any, loads: Mapping[int, Load], workers: int, cost: Column) -> DataFrame:
-    """Return rows in one non-empty Spark partition for each worker. There are at least as many rows as workers."""
+    """Return rows in one non-empty rdd_partition for each worker. There are at least as many rows as workers."""
     spark = backend_of(frame)
     rows: DataFrame
     rows, partitions = spark.with_fixed_plan(frame)
@@ -129,7 +129,7 @@ def deal_rows(frame: Any, loads: Mapping[int, Load], workers: int, cost: Column)
 
 
 def count_rows(frame: DataFrame) -> dict[int, Load]:
-    """Return the load of each Spark partition, with cost 1 for each row; raise InputError if there is no row."""
+    """Return the load of each rdd_partition, with cost 1 for each row; raise InputError if there is no row."""
     loads = partition_loads(frame, F.lit(1.0))
     if not loads:
         raise InputError(NO_ROWS)
@@ -137,13 +137,13 @@ def count_rows(frame: DataFrame) -> dict[int, Load]:
 
 
 def gather_rows(frame: Any, columns: ColumnNames, part_column: str) -> Table:
-    """Return the columns in one Spark partition, and a new column with the index of each row's earlier partition."""
+    """Return the columns in one rdd_partition, and a new column with the index of each row's earlier partition."""
     rows = _typed(frame, columns, 1.0).withColumn(part_column, F.spark_partition_id())
     return Table(_with_arrow_structs(rows.coalesce(1), columns), columns, 1)
 
 
 def choose_dealing(loads: Sequence[Load], workers: int) -> Dealing:
-    """Choose how to make one non-empty Spark partition for each worker; there are at most as many workers as rows.
+    """Choose how to make one non-empty rdd_partition for each worker; there are at most as many workers as rows.
 
     Returns:
         "keep": use the partitions as they are. "coalesce": merge neighbours. "shuffle": each partition deals its rows

@@ -1,6 +1,6 @@
-"""Check a table's labels and weights, add them up by Spark partition and class, and compute statistics of the sums.
+"""Check a table's labels and weights, add them up by rdd_partition and class, and compute statistics of the sums.
 
-Either Spark computes the sums (``tables.survey``), or the only worker, which reads all rows (``ReadAndSurvey``). Like
+Spark computes the sums (``tables.survey``), or a single worker does while it reads all rows (``ReadAndSurvey``). Like
 Spark, the worker adds up the rows of each partition one by one, so both results are equal bit for bit.
 """
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 # The maximum number of classes that are inferred from labels, as in pyspark.ml. Metadata of the column may list more.
 MAX_CLASSES = 100
-# If the largest weight is outside of this range, where squares could leave float64's, weights are scaled by 2**n.
+# If the largest weight is outside of this range, squares could overflow or vanish: weights are scaled by 2**n.
 MIN_WEIGHT, MAX_WEIGHT = 2.0**-200, 2.0**200
 # Squares of larger labels, or of smaller differences between labels, could leave float64's range.
 MAX_LABEL, MIN_SPREAD = 1e150, 1e-140
 
-# The sums over the rows of one Spark partition and class (-1: held-out rows), by name. ``min_label`` and ``max_label``
-# are None if no row has a weight above 0.
+# The sums over the rows of one rdd_partition and class (-1: held-out rows), by name (``FIELDS``). "wy" and "wyy" are
+# sums of weight * label and weight * label^2. ``min_label`` and ``max_label`` are None if no weight is above 0.
 Group = Mapping[str, Any]
 
 
@@ -95,7 +95,7 @@ def facts_of(groups: Sequence[Group], labels: Labels, shift: float, unit: float)
     ``shift`` was subtracted from labels, and weights were multiplied by ``unit``. Raise InputError if all rows are held
     out, all weights are 0, or labels are too large or too close to each other.
     """
-    weight, squared = (sum(row[name] for row in groups) for name in ("weight", "squared"))
+    weight, weight_squared = (sum(row[name] for row in groups) for name in ("weight", "weight_squared"))
     rows = sum(row["rows"] for row in groups)
     if not rows:
         raise InputError("expected rows to train on, but all of them are held out (validationIndicatorCol)")
@@ -111,9 +111,10 @@ def facts_of(groups: Sequence[Group], labels: Labels, shift: float, unit: float)
     if not math.isfinite(variance):
         raise InputError(f"column {labels.name!r}: the squares of its labels add up to {squares:g}, too large")
     # The unbiased variance of rows with reliability weights, as pyspark's Summarizer computes it.
-    degrees_of_freedom = weight - squared / weight
+    degrees_of_freedom = weight - weight_squared / weight
     std = math.sqrt(max(variance / degrees_of_freedom, 0.0)) if degrees_of_freedom > 0 else 0.0
-    return Facts(rows, weight, squared, _class_weights(groups, labels), mean + shift, std, label_range, unit)
+    classes = _class_weights(groups, labels)
+    return Facts(rows, weight, weight_squared, classes, mean + shift, std, label_range, unit)
 
 
 def _check_size(labels: Labels, smallest: float, largest: float) -> None:
@@ -158,12 +159,12 @@ def not_finite_sql(role: str, x: str) -> dict[str, str]:
     }
 
 
-# The temporary column with the index of each row's Spark partition in the user's DataFrame.
+# The temporary column with the index of each row's rdd_partition in the user's DataFrame.
 PART_COLUMN = "ps2_part"
 # The names of a group's values, in the order of the columns of ``WorkerSurvey.table``.
 FIELDS = (
     *(PART, "class", ROWS, COST, SQUARES),
-    *("min_label", "max_label", "max_weight", "weight", "squared", "wy", "wyy"),
+    *("min_label", "max_label", "max_weight", "weight", "weight_squared", "wy", "wyy"),
 )
 INTEGERS = (PART, "class", ROWS)
 HELD_OUT = -1
@@ -258,7 +259,7 @@ class _Rows(NamedTuple):
     """Arrays with a value for each of n rows, in Spark's order.
 
     Attributes:
-        groups: the Spark partition and the class (``HELD_OUT`` for a held-out row), float64, shape (n, 2).
+        groups: the rdd_partition and the class (``HELD_OUT`` for a held-out row), float64, shape (n, 2).
         y, weights: the labels and weights, float64, shape (n,); the weights of held-out rows are 1.
         costs: the costs (see ``Load``), float64, shape (n,).
     """
@@ -282,7 +283,7 @@ class _Rows(NamedTuple):
 
 
 def _group_sums(rows: _Rows, shift: float, unit: float) -> Float64s:
-    """Return the table of a ``WorkerSurvey``: ordered by Spark partition, then by class."""
+    """Return the table of a ``WorkerSurvey``: ordered by rdd_partition, then by class."""
     table = []
     for part, label_class in np.unique(rows.groups, axis=0).tolist():
         selected = (rows.groups == (part, label_class)).all(axis=1)

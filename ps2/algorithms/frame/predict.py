@@ -195,7 +195,7 @@ def _as_frame(predictions: dict[str, Float64s], rows: int, fault: str | None = N
 
 
 def _read_features(batch: pd.DataFrame, name: str, num_before: int, fitted: Fitted) -> sp.csr_array:
-    """Return the rows of a batch as a matrix. ``num_before`` rows precede them; messages count these rows, too."""
+    """Return a batch as a matrix. ``num_before``: the task's rows in earlier batches; messages number its rows."""
     if "type" in batch.columns:
         is_null = batch["type"].isna().to_numpy()
         # In pandas, a null vector has NaN for its numbers and None for its lists; NaN within a list is a value.

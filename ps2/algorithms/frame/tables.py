@@ -1,4 +1,4 @@
-"""Survey a DataFrame before training: its columns, labels, weights, and the work in each of its Spark partitions.
+"""Survey a DataFrame before training: its columns, labels, weights, and the work in each of its rdd_partitions.
 
 Before workers start, one aggregation in Spark surveys labels and weights, without sending rows to Python. The workers
 check the features when they read them, before the first step (``ps2.algorithms.training.reading``).
@@ -49,7 +49,7 @@ NOT_FINITE = ("null", "NaN", "infinite")
 
 @dataclass(frozen=True)
 class TableSurvey:
-    """The result of a survey of any table; ``loads`` has the work of each non-empty Spark partition by its index."""
+    """The result of a survey of any table; ``loads`` has the work of each non-empty rdd_partition by its index."""
 
     dim: int
     loads: dict[int, Load]
@@ -253,7 +253,7 @@ def _with_plain_vectors(frame: DataFrame, columns: ColumnNames) -> list[Column]:
 def _aggregate(
     frame: DataFrame, columns: ColumnNames, labels: Labels, shift: float, unit: float
 ) -> list[dict[str, Any]]:
-    """Return counts and sums by Spark partition and class (-1: held-out and faulty rows).
+    """Return counts and sums by rdd_partition and class (-1: held-out and faulty rows).
 
     ``shift`` is subtracted from labels, and weights are multiplied by ``unit``. The expressions are SQL, because each
     Column that Python makes takes several calls to Java.
@@ -285,7 +285,13 @@ def _aggregate(
         "w",
         *(f"cast({fault} as bigint) as {name}" for name, fault in faults.items()),
     )
-    sums = {"weight": "w", "squared": "w * w", "wy": "w * y", "wyy": "w * y * y", **{name: name for name in faults}}
+    sums = {
+        "weight": "w",
+        "weight_squared": "w * w",
+        "wy": "w * y",
+        "wyy": "w * y * y",
+        **{name: name for name in faults},
+    }
     collected = (
         in_one_partition_if_small(rows)
         .groupBy(PART, "class")
@@ -309,7 +315,7 @@ def in_one_partition_if_small(rows: DataFrame) -> DataFrame:
 
 
 def partition_loads(frame: DataFrame, cost: Column) -> dict[int, Load]:
-    """Return the load of each non-empty Spark partition from the cost of each row. Small tables take one Spark job."""
+    """Return the load of each non-empty rdd_partition from the cost of each row. Small tables take one Spark job."""
     rows = in_one_partition_if_small(frame.select(F.spark_partition_id().alias(PART), cost.alias(COST)))
     return loads_of(rows.groupBy(PART).agg(*map(F.expr, LOAD_SUMS)).collect())
 

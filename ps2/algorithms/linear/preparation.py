@@ -1,7 +1,7 @@
 """The first clocks of a linear training, before the first step.
 
-Workers add up the mean of each feature, then the squared distances from the mean. From these sums, they compute each
-feature's factor, such as 1 / std, and push it to the servers with the initial weights.
+Workers add their shares of each feature's mean on the servers, then the squared distances from the mean. From these
+sums, they compute each feature's factor, such as 1 / std, and push it to the servers with the initial weights.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PreparationTask(Task):
 
 @dataclass(frozen=True)
 class SumColumns(PreparationTask):
-    """Add up the features' means, and the weights of the rows where they are not 0."""
+    """Add up each feature's mean, and the weight of the rows where the feature is not 0."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Preparation:
     Attributes:
         initial_model: the parameters before the first step.
         sums: vectors with a value for each feature: the mean; the weight of the rows where it is not 0; the sum of
-            squared distances from the mean; for float64 rows, ``ColumnSums.sizes``. None: features are not scaled.
+            squared distances; for float64 rows, a bound of values (``ColumnSums.sizes``). None: no scaling.
         scale: each feature's factor, repeated in each of its columns; None: features are not scaled.
         start: the user's initial weights, if they are on servers: each worker copies the columns of its features.
         is_preconditioned: see ``SolverContext``.
@@ -131,24 +131,24 @@ class Preparation:
                     vector.add(sums.sizes, rows.keys)
         else:
             mean, *size = _pull([means, *sizes], rows.keys)
-            squares.add(squared_distances(rows, mean, _powers_of_two(size, rows.keys)), rows.keys)
+            squares.add(squared_distances(rows, mean, _shrink_factors(size, rows.keys)), rows.keys)
 
     def _set_scale(self, scale: DCV, keys: Int64s) -> Float64s:
         """Set features' factors; return the first feature that would overflow, with its std, shape (0 or 1, 2)."""
         assert self.sums is not None
         mean, weights, squares, *sizes = _pull(self.sums, keys)
-        h = _powers_of_two(sizes, keys)  # see ``scaling``
+        h = _shrink_factors(sizes, keys)  # see ``scaling``
         scaled_std = deviations(squares, weights, mean, h, self.facts)
         max_factor = np.finfo(scale.dtype).max * HEADROOM
         if self.is_preconditioned:
-            uncentered_mean = mean if self.center is None else np.zeros(len(keys))
-            factors = np.minimum(preconditioner(scaled_std, uncentered_mean, h, self.loss.problem), max_factor)
+            remaining_mean = mean if self.center is None else np.zeros(len(keys))
+            factors = np.minimum(preconditioner(scaled_std, remaining_mean, h, self.loss.problem), max_factor)
         else:
             factors = inverse(scaled_std, h)
         too_large = np.flatnonzero(factors > max_factor)
         if len(too_large):
             index = too_large[0]
-            return np.array([[keys[index], scaled_std[index] / h[index] / h[index]]])
+            return np.array([[keys[index], scaled_std[index] / h[index] / h[index]]])  # h^2 could underflow
         width = self.initial_model.width
         scale.push(np.repeat(factors, width).astype(scale.dtype), columns_of(keys, width))
         if self.center is not None:
@@ -174,7 +174,7 @@ def check_scales(unscalable: Float64s, columns: ColumnNames) -> None:
 
 
 def push_start(context: SolverContext) -> None:
-    """Set the parameters to ``context.start``, after the factors are set; workers have copied a DCV's weights."""
+    """Set the parameters to ``context.start``, after ``SetScales``, in which workers have copied a DCV's weights."""
     start, vector = context.start, context.initial_model.weight
     assert start is not None
     if not isinstance(start.weight, DCV):
@@ -185,7 +185,7 @@ def push_start(context: SolverContext) -> None:
 
 
 def unscaled(weights: Float64s, scale: DCV | None, columns: Int64s) -> Float64s:
-    """Return weights divided by the factors ``scale`` at columns; 0 where a factor is 0; None: the weights."""
+    """Return weights divided by the factors ``scale`` at columns, 0 where a factor is 0; without scale, weights."""
     if scale is None:
         return weights
     factors = np.asarray(scale.pull(columns), np.float64)
@@ -198,5 +198,5 @@ def _pull(vectors: list[DCV], keys: Int64s) -> list[Array]:
     return [result.result() for result in results]
 
 
-def _powers_of_two(sizes: list[Array], keys: Int64s) -> Float64s:
+def _shrink_factors(sizes: list[Array], keys: Int64s) -> Float64s:
     return shrink_factors(sizes[0]) if sizes else np.ones(len(keys))

@@ -103,7 +103,7 @@ class SurveyedTraining:
     """A training whose only worker also surveys its rows, which saves a Spark job.
 
     Attributes:
-        table: the rows, in one Spark partition.
+        table: the rows, in one rdd_partition.
         read: the argument ``read`` of ``ps.run``, which reads the worker's rows.
         survey: returns a report about the rows, as plain data.
         decide: a function that the driver calls with the report. It returns a message with all data that the worker

@@ -1,4 +1,4 @@
-"""The training data: a table with one Spark partition for each worker, its statistics, and the cost of its rows.
+"""The training data: a table with one rdd_partition for each worker, its statistics, and the cost of its rows.
 
 Messages and docs call a partition of Spark's data an rdd_partition; a matrix on servers also has partitions.
 """
@@ -20,7 +20,7 @@ from ps2.run.spark.backend_lookup import backend_of
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows to train on, in one non-empty Spark partition for each worker; ``columns`` has column names by role."""
+    """Rows to train on, in one non-empty rdd_partition for each worker; ``columns`` has column names by role."""
 
     frame: Any
     columns: ColumnNames
@@ -80,7 +80,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-# The columns of a survey that ``loads_of`` reads: the index of the Spark partition, and aggregates of its rows.
+# The columns of a survey that ``loads_of`` reads: the index of the rdd_partition, and aggregates of its rows.
 PART, ROWS, COST, SQUARES = "part", "rows", "cost", "cost_squared"
 # The aggregates in SQL, computed from the column COST of the rows.
 LOAD_SUMS = (f"count(1) as {ROWS}", f"sum({COST}) as {COST}", f"sum({COST} * {COST}) as {SQUARES}")
@@ -88,7 +88,7 @@ LOAD_SUMS = (f"count(1) as {ROWS}", f"sum({COST}) as {COST}", f"sum({COST} * {CO
 
 @dataclass(frozen=True)
 class Load:
-    """The work of the rows of one Spark partition. (Work that a family measures in seconds is ``placement.Work``.)
+    """The work of the rows of one rdd_partition. (Work that a family measures in seconds is ``placement.Work``.)
 
     A row costs 1, plus 1 for each stored feature value, token of a document or word of a sentence.
 
@@ -116,7 +116,7 @@ NO_LOAD = Load(0, 0.0, 0.0)
 
 
 def loads_of(survey_rows: Iterable[Any]) -> dict[int, Load]:
-    """Return the load of each non-empty Spark partition from the rows of a survey."""
+    """Return the load of each non-empty rdd_partition from the rows of a survey."""
     loads: dict[int, Load] = {}
     for row in survey_rows:
         loads[row[PART]] = loads.get(row[PART], NO_LOAD) + Load.of(row[ROWS], row[COST], row[SQUARES])

@@ -3,8 +3,9 @@
 A histogram is a row of an integer matrix. A bin has ``channels`` adjacent int64s. For boosted trees they are the sums
 of integer hessians and gradients, and optionally a third sum, such as the number of rows, of which splits require a
 minimum on each side. Each training row has a hessian of at least 1, so a bin whose hessian is 0 is empty. All bins of a
-feature are on one server. One row of the matrix is the ``layout`` of the bins. The implied bin of a feature, to which
-the entries belong that sparse rows do not store, is not stored: it is the node's total minus the other bins.
+feature are on one server. Row ``layout`` of the matrix has the feature of each bin, and its position in the feature
+(see ``layout_of``). The implied bin of a feature, which has the entries that sparse rows do not store, is the node's
+total minus the other bins; it is not stored. A mark is a bit of a bin; a bin without one is empty (``nonempty_bins``).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Block, Floats, Integers, Range, RowIds, Slots, Values, op
 
 Channels = Annotated[int, Range(at_least=2, below=4)]
-# The maximum number of channels of random forests, which have one for each class.
+# Random forests, which have a channel for each class, have fewer channels than this.
 MAX_CHANNELS = 1 << 12
 ManyChannels = Annotated[int, Range(at_least=2, below=MAX_CHANNELS)]
 
@@ -100,10 +101,10 @@ def clear(m: Block, rows: RowIds, *, channels: ManyChannels = 2) -> None:
 
 @op(writes=("m",), dtypes=("int64",))
 def mark(m: Block, *, layout: int = 0, channels: ManyChannels = 2) -> None:
-    """Mark the bins of all histograms after the matrix was partitioned again; row ``layout`` is not a histogram."""
+    """Set the marks of all rows but ``layout`` again: a new partitioning of the matrix moves marks."""
     rows = np.array([row for row in marked_rows(m.shape[0]) if row != layout], np.int64)
     check_marks(m, channels, rows)
-    m[1::GROUP_ROWS] = 0  # also the marks of rows that are added later
+    m[1::GROUP_ROWS] = 0  # these rows hold the marks of their groups, also for histograms that are added later
     over_blocks(mark_rows, (rows,), m, channels, cost=m.shape[1])
 
 
@@ -210,7 +211,7 @@ def purest_splits(
     forest_rules = ForestRules(*kinds.tolist(), *rules.tolist())
     is_valid = 0 <= forest_rules.impurity <= 2 and 0 <= forest_rules.max_depth < WORD_BITS - 1
     if not (is_valid and 2 <= forest_rules.width <= channels <= forest_rules.width + 1):
-        raise OutOfRangeError(f"kinds: expected the codes of a forest with {channels} channels, got {kinds.tolist()}")
+        raise OutOfRangeError(f"kinds: expected integers of ForestRules for {channels} channels, got {kinds.tolist()}")
     check_marks(m, channels, rows)
     gains, conditions = np.zeros(len(rows)), np.full((len(rows), 3), -1, np.int64)
     left_sums, sets = np.zeros((len(rows), channels), np.int64), np.zeros((len(rows), words), np.int64)
