@@ -28,7 +28,7 @@ def ended(objectives, **asked):
     created, record = monitor(**asked)
     for step, value in enumerate(objectives):
         record.add_objective(created.objective(step, 2.0 * value, 2.0, 0.0))
-    created.end()
+    created.check_end()
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_note_when_minibatch_has_no_row_then_it_is_unknown():
     created, record = monitor("minibatch", 0.1)
     record.add_objective(created.objective(0, 0.0, 0.0, 0.5))
     record.add_objective(created.objective(1, 3.0, 1.0, 0.0))
-    created.end()
+    created.check_end()

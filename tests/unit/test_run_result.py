@@ -149,7 +149,7 @@ def test_metrics_when_logged_then_last_value_by_rank_and_clock():
 
 
 def test_metrics_when_name_is_unknown_then_lists_known():
-    with pytest.raises(NotFoundError, match=r"no worker logged 'los'; there are \['auc', 'loss'\]"):
+    with pytest.raises(NotFoundError, match=r"no worker logged 'los'; logged names: \['auc', 'loss'\]"):
         result_of(*BSP, logged=LOGGED, first=5).metrics("los")
 
 
