@@ -97,7 +97,7 @@ class PendingFrees:
         timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S,
         is_silent: bool = False,
     ) -> bool:
-        # A failed call costs only memory: rows are set to zero before they are reused.
+        # 0 and (): the matrix does not grow, and reuses no rows. A failed call costs only memory: reused rows become 0.
         return self._do(
             lambda: self._servers.update_rows(address, matrix, 0, sorted(rows), (), timeout_s),
             lambda: self._rows.setdefault((id, matrix), set()).update(rows),

@@ -22,7 +22,7 @@ Int64s = array_types.Int64s
 Float64s = array_types.Float64s
 F = TypeVar("F", bound=Callable[..., Any])
 
-# For at most this many elements, NumPy is as fast as a kernel. A client with few keys so avoids the first call of a
+# For at most this many elements, NumPy is as fast as a kernel. So a client with few keys avoids the first call of a
 # kernel, which takes at least 0.3 s while numba initializes.
 FEW = 1024
 # Flags of LLVM that allow SIMD instructions for sums. They do not assume the absence of NaN and infinity.

@@ -150,7 +150,7 @@ def send(connection: PlainSocket, parts: Sequence[Any], size: int, timeout_s: fl
 
 
 def receive(connection: PlainSocket, request: Request, header: PreparedHeader | None) -> Reply | PS2Error | None:
-    """Return the reply or the server's error; None if nothing arrives within the connection's ``patience_s``.
+    """Return the reply or the server's error; None if nothing arrives within the connection's ``max_silence_s``.
 
     After an OSError or a ProtocolError the connection is unusable.
     """
@@ -253,8 +253,8 @@ def _receive_all(connection: PlainSocket, view: memoryview) -> None:
 
 
 def _wait(connection: PlainSocket) -> bool:
-    """Wait up to ``patience_s`` for input and let signal handlers run; return False if there is no input."""
-    deadline_s = time.monotonic() + connection.patience_s
+    """Wait up to ``max_silence_s`` for input and let signal handlers run; return False if there is no input."""
+    deadline_s = time.monotonic() + connection.max_silence_s
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     while not poll.poll(1000 * POLL_S):

@@ -181,8 +181,8 @@ class ConnectionPool:
                 handshake(connection, self._token, peer.server_id, deadline_s, plain.name)
             except PS2Error as error:  # an unauthenticated peer, or a proxy with nothing behind it
                 raise ConnectionRefusedError(0, str(error)) from error
-            plain.patience_s = min(self._wire.keepalive_s / 2, self._wire.request_timeout_s)
-            set_read_timeout(connection, min(plain.patience_s, POLL_S))
+            plain.max_silence_s = min(self._wire.keepalive_s / 2, self._wire.request_timeout_s)
+            set_read_timeout(connection, min(plain.max_silence_s, POLL_S))
         except BaseException:
             self.discard(connection)
             raise

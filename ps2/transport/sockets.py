@@ -128,7 +128,7 @@ class PlainSocket(socket.socket):
         name: the name by which the server knows the connection.
         handles: the handles that the server has assigned, by request shape.
         headers: prepared headers of repeated requests, by the request's fixed fields (``direct.prepare``).
-        patience_s: time to wait for a reply before the client checks that the peer is alive.
+        max_silence_s: time to wait for a reply before the client checks that the peer is alive.
     """
 
     def __init__(self, family: int) -> None:
@@ -136,7 +136,7 @@ class PlainSocket(socket.socket):
         self.name = new_name()
         self.handles: Handles = {}
         self.headers: dict[object, Any] = {}
-        self.patience_s = 0.0
+        self.max_silence_s = 0.0
 
 
 def connect(family: int, address: Any, timeout_s: float) -> PlainSocket:

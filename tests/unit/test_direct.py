@@ -25,7 +25,7 @@ def ends():
     ours, theirs = socket.socketpair()
     client = PlainSocket.__new__(PlainSocket)
     socket.socket.__init__(client, fileno=ours.detach())
-    client.handles, client.headers, client.patience_s = {}, {}, 0.0
+    client.handles, client.headers, client.max_silence_s = {}, {}, 0.0
     client.settimeout(0.5)
     with client, theirs:
         yield client, theirs

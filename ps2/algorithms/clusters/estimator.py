@@ -107,7 +107,7 @@ class KMeansModel(KMeansSettings, FeatureModel, Model):
     # The number of training rows in each cluster; empty for a loaded model.
     _cluster_sizes = np.zeros(0, np.int64)
 
-    def _sizes(self) -> dict[str, Any]:
+    def _shown_values(self) -> dict[str, Any]:
         return {"k": self.clusters.k, "distanceMeasure": self.clusters.distance}
 
     @property

@@ -57,11 +57,11 @@ class KMeansPlan(Plan[KMeansSettings]):
         value_bytes = SUM_BYTES + (8 if self.dtype == "float64" else 4)
         return self.values * value_bytes + SUM_BYTES * (VALUES_PER_FEATURE * self.dim + 2 * self.clusters)
 
-    def work(self, rows: int, cost: float) -> Work:
-        """Return the training's work for the cost model; ``cost`` is the number of stored values plus rows."""
+    def work(self, rows: int, entries: float) -> Work:
+        """Return the training's work for the cost model; ``entries`` is the number of stored values plus rows."""
         clocks = self.settings.maxIter + 2 * self.settings.initSteps + OTHER_CLOCKS
-        value_s, cluster_s = DENSE_S if cost >= rows * (self.dim + 1) else SPARSE_S
-        return Work.of_clocks(cost, self.values, clocks, value_s + cluster_s * self.clusters)
+        value_s, cluster_s = DENSE_S if entries >= rows * (self.dim + 1) else SPARSE_S
+        return Work.of_clocks(entries, self.values, clocks, value_s + cluster_s * self.clusters)
 
     def worker_bytes(self, features: int) -> int:
         """Return the bytes of the centres in a worker whose rows use this many features."""

@@ -63,7 +63,7 @@ def train(
 class KMeansProgram(Program[FittedClusters]):
     """The program of k-means."""
 
-    number = 2
+    number = 2  # the version of the program's questions
 
     def __init__(self, plan: KMeansPlan, record: Record, names: CheckpointNames, columns: ColumnNames) -> None:
         super().__init__(plan, plan.form, record)
@@ -77,19 +77,20 @@ class KMeansProgram(Program[FittedClusters]):
             return names.vector(lambda name: DCV.dense(length, 1, "float64", name=name))
 
         centres, sums = matrix(plan.dtype), matrix("float64")
-        highs, lows = (
+        highs, negated_lows = (
             names.vector(lambda name: DCV.dense(dim, 1, "float64", name=name).fill(-np.inf)) for _ in range(2)
         )
-        self._vectors = ServerVectors(
-            *(centres, sums, vector(clusters), vector(clusters)), *(highs, lows, vector(dim), vector(dim), vector(dim))
-        )
+        counts, norms = vector(clusters), vector(clusters)
+        stored_counts, shifts, max_abs_values = (vector(dim) for _ in range(3))
+        feature_vectors = highs, negated_lows, stored_counts, shifts, max_abs_values
+        self._vectors = ServerVectors(centres, sums, counts, norms, *feature_vectors)
 
     def drive(self, ask: Ask) -> Steps[tuple[Scale, list[int]]]:
         scale = yield from self._survey(ask)
         ask.start_timer()
         row_hashes = yield from self._choose_rows(scale)
         yield PlaceCentres(scale, row_hashes)
-        ask(self._compute_norms)
+        ask(self._compute_squared_norms)
         iteration, reason = 0, ""
         while True:  # Lloyd's algorithm; the last clock only assigns rows to the final centres
             report = yield Assign(scale, len(row_hashes))
@@ -161,7 +162,7 @@ class KMeansProgram(Program[FittedClusters]):
                 f"has at most {LIMIT_BYTES:,}; use 'random'"
             )
 
-    def _compute_norms(self) -> None:
+    def _compute_squared_norms(self) -> None:
         self._vectors.norms.push(sum_of_shards(self._vectors.centres.apply("clusters.squares"), 1)[0])
 
     def _cost(self, worker_sums: Float64s, scale: Scale) -> float:
@@ -180,11 +181,11 @@ class KMeansProgram(Program[FittedClusters]):
         vectors = self._vectors
         divisors: Float64s = vectors.counts.pull()
         if self.plan.settings.distanceMeasure == "cosine":
-            squares = sum_of_shards(vectors.sums.apply("clusters.squares"), 1)[0]
-            divisors = np.where(divisors > 0, np.sqrt(squares), 0.0)
+            squared_norms = sum_of_shards(vectors.sums.apply("clusters.squares"), 1)[0]
+            divisors = np.where(divisors > 0, np.sqrt(squared_norms), 0.0)
         shard_sums = vectors.centres.apply("clusters.move", sums=vectors.sums, divisors=divisors)
-        norms, squared_moves = sum_of_shards(shard_sums, 2)
-        vectors.norms.push(norms)
+        squared_norms, squared_moves = sum_of_shards(shard_sums, 2)
+        vectors.norms.push(squared_norms)
         vectors.counts.zero()
         return float(squared_moves.max())
 

@@ -215,12 +215,13 @@ class DeepPredictor:
     def tower(self, batch: pa.RecordBatch, right: bool) -> Float32s:
         """Return the vectors of one tower, float32 of shape (n, size), for rows with the tower's columns."""
         num_left = self.architecture.deep
+        # All fields of a column belong to the same tower.
         fields = tuple(
             field
-            for field, index in zip(self.hasher.fields, self.hasher.first_numbers, strict=True)
-            if (index >= num_left) == right
+            for field, first_number in zip(self.hasher.fields, self.hasher.first_numbers, strict=True)
+            if (first_number >= num_left) == right
         )
         rows, keys = batch_of(replace(self.hasher, fields=fields).rows(batch))
         vectors = tower(self.architecture, self.weights, right, rows, self.table.pullDistinct(keys))
-        check_margins(vectors.sum(axis=1))
+        check_margins(vectors.sum(axis=1))  # a sum is not finite if a value is not
         return vectors

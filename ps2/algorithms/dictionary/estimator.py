@@ -27,7 +27,7 @@ class DictionaryLearningModel(DictionarySettings, FeatureModel, Model):
     __module__ = "ps2.algorithms.feature"
     _ARRAYS = SparseCoder
 
-    def _sizes(self) -> dict[str, Any]:
+    def _shown_values(self) -> dict[str, Any]:
         return {"k": self.coder.k}
 
     @property

@@ -19,15 +19,15 @@ from ps2.ops.kernels import inline, kernel
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
-# The maximum number of sweeps over all atoms, and of sweeps over the atoms with nonzero codes between two of these.
+# The maximum number of sweeps over all atoms, and after each of them, over the atoms with nonzero codes.
 MAX_SWEEPS, MAX_INNER_SWEEPS = 100, 200
-# Descent for a code ends when no coordinate, times its atom's norm, changes by more than this fraction of its norm.
+# Descent for a code ends when no coordinate, times its atom's norm, changes by more than this times the row's norm.
 TOLERANCE = 1e-6
 # The maximum number of values of dense codes in memory at a time.
 MAX_DENSE_VALUES = 1 << 20
 # The number of sweeps over all atoms in an update of the dictionary.
 SWEEPS = 5
-# With this penalty or a larger one, all codes of scaled rows are 0.
+# This replaces larger penalties: infinity * 0 in a loss is NaN. With it, all codes of scaled rows are 0 already.
 MAX_PENALTY = 1e100
 
 
@@ -179,8 +179,8 @@ def add_sums(
     indptr: Int32s,
     indices: Int32s,
     data: Array,
-    starts: Int64s,
-    atoms: Int64s,
+    code_starts: Int64s,
+    code_indices: Int64s,
     codes: Float64s,
     value_scale: float,
     pairs: Float64s,
@@ -192,20 +192,20 @@ def add_sums(
     Products are scaled and rounded to integers, so their sums are exact in any order.
 
     Args:
-        starts, atoms, codes: the rows' codes in CSR form; their absolute values are below 1.
+        code_starts, code_indices, codes: the rows' codes in CSR form; their absolute values are below 1.
         value_scale, code_scale: the factors of the products in ``sums``, shape (columns, atoms), and in ``pairs``.
     """
     count = pairs.shape[0]
     code = np.zeros(count)
     for i in range(len(indptr) - 1):
-        begin, end = starts[i], starts[i + 1]
+        begin, end = code_starts[i], code_starts[i + 1]
         if begin == end:
             continue
         for p in range(begin, end):
-            code[atoms[p]] = codes[p]
-            pair_row, value = pairs[atoms[p]], codes[p] * code_scale
+            code[code_indices[p]] = codes[p]
+            pair_row, value = pairs[code_indices[p]], codes[p] * code_scale
             for q in range(begin, end):
-                pair_row[atoms[q]] += np.rint(value * codes[q])
+                pair_row[code_indices[q]] += np.rint(value * codes[q])
         # A loop over all atoms uses SIMD instructions; a loop over the atoms of a code does not.
         loops_over_all = 4 * (end - begin) > count
         for p in range(indptr[i], indptr[i + 1]):
@@ -215,24 +215,24 @@ def add_sums(
                     sum_row[k] += np.rint(value * code[k])
             else:
                 for q in range(begin, end):
-                    sum_row[atoms[q]] += np.rint(value * codes[q])
+                    sum_row[code_indices[q]] += np.rint(value * codes[q])
         for p in range(begin, end):
-            code[atoms[p]] = 0.0
+            code[code_indices[p]] = 0.0
 
 
 @kernel
 def sweep(
     pairs: Float64s,
     is_new: Mask,
-    atoms: Float64s,
+    atom_products: Float64s,
     cross: Float64s,
-    sums: Float64s,
+    sum_products: Float64s,
     from_atoms: Float64s,
     from_sums: Float64s,
 ) -> None:
     """Minimise over one atom after the other, as in ``update``, whose arguments and results have the same names.
 
-    ``atoms``, ``cross``, ``from_atoms`` and ``from_sums`` are updated in place.
+    ``atom_products``, ``cross``, ``from_atoms`` and ``from_sums`` are updated in place.
     """
     count = len(pairs)
     u_atoms, u_sums, u_from_atoms, u_from_sums = np.empty(count), np.empty(count), np.empty(count), np.empty(count)
@@ -240,16 +240,16 @@ def sweep(
         square = pairs[k, k]
         if square <= 0.0:
             continue
-        # The inner products of u (``update``) with atoms and sums, and u's coefficients. In u, d_k cancels out.
+        # The inner products of u (``update``) with atoms and sums, and u's coefficients. -s_kk d_k / s_kk cancels d_k.
         for i in range(count):
-            u_atoms[i], u_sums[i] = cross[i, k] / square, sums[k, i] / square
+            u_atoms[i], u_sums[i] = cross[i, k] / square, sum_products[k, i] / square
             u_from_atoms[i], u_from_sums[i] = 0.0, 0.0
         u_from_sums[k] = 1.0 / square
         for j in range(count):
             factor = -pairs[k, j] / square
             if j != k and factor != 0.0:
                 for i in range(count):
-                    u_atoms[i] += factor * atoms[j, i]
+                    u_atoms[i] += factor * atom_products[j, i]
                     u_sums[i] += factor * cross[j, i]
                     u_from_atoms[i] += factor * from_atoms[j, i]
                     u_from_sums[i] += factor * from_sums[j, i]
@@ -265,36 +265,36 @@ def sweep(
             cross[k, i] = u_sums[i] / divisor
         u_atoms[k] = (norm / divisor) ** 2
         for i in range(count):
-            atoms[k, i], atoms[i, k] = u_atoms[i], u_atoms[i]
+            atom_products[k, i], atom_products[i, k] = u_atoms[i], u_atoms[i]
 
 
 def encode(
-    x: sp.csr_array, atoms: Float64s, products: Float64s, penalty: float, positive: bool
+    x: sp.csr_array, atoms: Float64s, gram: Float64s, penalty: float, positive: bool
 ) -> tuple[sp.csr_array, Float64s]:
     """Return the code of each row, and its loss, 1/2 |x - code D|^2 + penalty |code|_1.
 
     Args:
         x: the rows, float64, shape (n, columns), scaled so that squares of values do not overflow.
         atoms: the dictionary D, transposed, shape (columns, k).
-        products: the inner products of atoms, DD', shape (k, k).
+        gram: the inner products of atoms, DD', shape (k, k).
         positive: whether codes must not be negative.
     """
-    rows, count = x.shape[0], len(products)
+    rows, count = x.shape[0], len(gram)
     losses, penalty = np.empty(rows), min(penalty, MAX_PENALTY)
-    atoms, products, indices, data = (readable(array) for array in (atoms, products, x.indices, x.data))
+    atoms, gram, indices, data = (readable(array) for array in (atoms, gram, x.indices, x.data))
     blocks, step = [], max(1, MAX_DENSE_VALUES // count)
     for begin in range(0, rows, step):
         end = min(begin + step, rows)
         block = np.zeros((end - begin, count))
         entries = readable(x.indptr[begin : end + 1]), indices, data
-        code_rows(*entries, atoms, products, penalty, positive, TOLERANCE, block, losses[begin:end])
+        code_rows(*entries, atoms, gram, penalty, positive, TOLERANCE, block, losses[begin:end])
         blocks.append(sp.csr_array(block))
     codes = sp.csr_array(sp.vstack(blocks, format="csr")) if blocks else sp.csr_array((0, count))
     return codes, losses
 
 
 def update(
-    pairs: Float64s, atoms: Float64s, cross: Float64s, sums: Float64s, is_new: Mask
+    pairs: Float64s, atom_products: Float64s, cross: Float64s, sum_products: Float64s, is_new: Mask
 ) -> tuple[Float64s, Float64s]:
     """Update a dictionary by block coordinate descent (Mairal et al., 2010, Algorithm 2), using only inner products.
 
@@ -304,7 +304,7 @@ def update(
     are sums over features. The servers, which have the features, need only the coefficients of the linear combinations.
 
     Args:
-        pairs, atoms, cross, sums: S, DD', DB' and BB', float64, each of shape (k, k).
+        pairs, atom_products, cross, sum_products: S, DD', DB' and BB', float64, each of shape (k, k).
         is_new: a mask of the atoms that are replaced by their rows of B, scaled to norm 1.
 
     Returns:
@@ -314,7 +314,7 @@ def update(
     pairs[is_new], pairs[:, is_new] = 0.0, 0.0
     pairs[is_new, is_new] = 1.0
     from_atoms, from_sums = np.eye(count), np.zeros((count, count))
-    state = atoms.copy(), cross.copy(), sums.copy()
+    state = atom_products.copy(), cross.copy(), sum_products.copy()
     for _ in range(SWEEPS):
         sweep(pairs, is_new, *state, from_atoms, from_sums)
     return from_atoms, from_sums

@@ -85,7 +85,7 @@ def _over_tiles(sum_tiles: Callable[[Int64s], Float64s], m: Array) -> Float64s:
     indices = np.arange(len(groups))
     blocks = over_blocks(lambda block: [sum_tiles(groups[i]) for i in block], (indices,), cost=m.shape[0] * square)
     total, *group_sums = (group_sum for block in blocks for group_sum in block)
-    shape = -1, 2, *total.shape[1:]
+    shape = -1, 2, *total.shape[1:]  # pairs of a sum and its rounding errors
     for group_sum in group_sums:
         add_sums(total.reshape(shape), group_sum.reshape(shape))
     return total

@@ -45,10 +45,10 @@ class DictionaryPlan(Plan[DictionarySettings]):
         """The bytes on all servers together."""
         return VALUE_BYTES * self.values + PAIR_BYTES * self.settings.k**2
 
-    def work(self, rows: int, cost: float) -> Work:
-        """Return the training's work for the cost model; ``cost`` is the number of stored values plus rows."""
+    def work(self, rows: int, entries: float) -> Work:
+        """Return the training's work for the cost model; ``entries`` is the number of stored values plus rows."""
         clocks = CLOCKS * (self.settings.maxIter + 1)
-        return Work.of_clocks(cost, self.values, clocks, VALUE_S / CLOCKS * self.settings.k)
+        return Work.of_clocks(entries, self.values, clocks, VALUE_S / CLOCKS * self.settings.k)
 
     def check(self, rows: int) -> None:
         """Raise ConfigError if there are more atoms than rows, LimitError if there are too many atoms or values."""

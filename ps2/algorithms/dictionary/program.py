@@ -78,7 +78,7 @@ def train(
 class DictionaryProgram(Program[Trained[SparseCoder]]):
     """The program of dictionary learning."""
 
-    number = 2
+    number = 2  # the version of the program's questions
 
     def __init__(self, plan: DictionaryPlan, record: Record, names: CheckpointNames, columns: ColumnNames) -> None:
         super().__init__(plan, plan.form, record)
@@ -122,7 +122,7 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
             new_atoms = _new_atoms(np.flatnonzero(max_codes == 0.0), codes)
 
     def _scale(self, ask: Ask, survey: Any) -> Scale:
-        """Return the exponents of the power of two that divides rows, and of the powers of two that bound the sums."""
+        """Return the exponents of the power of two by which rows are divided, and of those that bound the sums."""
         if not survey.max_value > 0.0:
             name = self._columns.shown("features")
             raise InputError(f"{name}: expected rows with values, got {survey.rows:,} rows of zeros alone")
@@ -130,6 +130,7 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
             ask(partial(log.warning, SPREAD_WARNING, min_value, survey.max_value))
         exponent = exponent_of(survey.max_value)
         value_exponent = math.frexp(survey.max_value)[1] - exponent
+        # A loss is at most that of zero codes: half of the squares of a row's values, at most ``max_size``.
         loss_exponent = 2 * value_exponent + math.frexp(survey.max_size)[1]
         return Scale(exponent, value_exponent, math.frexp(survey.rows)[1], loss_exponent)
 
@@ -140,15 +141,17 @@ class DictionaryProgram(Program[Trained[SparseCoder]]):
         """
         vectors, count = self._vectors, self.plan.settings.k
         exponents = np.frexp(max_codes)[1].astype(np.int64)
-        cross, sums = sum_of_shards(vectors.atoms.apply("dictionary.products", sums=vectors.sums), 2)
+        cross, sum_products = sum_of_shards(vectors.atoms.apply("dictionary.products", sums=vectors.sums), 2)
         units = np.ldexp(1.0, exponents - scale.sum_digits)  # the sums on the servers are integers, in these units
         pair_exponents = exponents[:, None] + exponents - scale.pair_digits
         pairs = np.ldexp(vectors.pairs.pull().reshape(count, count), pair_exponents)
-        atoms = vectors.products.pull().reshape(count, count)
+        atom_products = vectors.products.pull().reshape(count, count)
         is_new = np.zeros(count, bool)
         is_new[new_atoms] = True
-        units[is_new] = 1.0
-        from_atoms, from_sums = update(pairs, atoms, cross * units, units[:, None] * sums * units, is_new)
+        units[is_new] = 1.0  # the sum of a new atom is the drawn row itself
+        from_atoms, from_sums = update(
+            pairs, atom_products, cross * units, units[:, None] * sum_products * units, is_new
+        )
         shard_products = vectors.atoms.apply(
             "dictionary.combine", sums=vectors.sums, of_atoms=from_atoms, of_sums=from_sums * units
         )

@@ -184,9 +184,9 @@ class DictionaryWorker:
             assert x is not None
             values = shifted(codes.data, -exponents[codes.indices].astype(np.int64))
             entries = readable(x.indptr), readable(x.indices), readable(x.data)
-            starts, atoms = (readable(array.astype(np.int64)) for array in (codes.indptr, codes.indices))
+            code_starts, code_indices = (readable(array.astype(np.int64)) for array in (codes.indptr, codes.indices))
             sum_factor, pair_factor = math.ldexp(1.0, scale.sum_digits), math.ldexp(1.0, scale.pair_digits)
-            add_sums(*entries, starts, atoms, readable(values), sum_factor, pairs, pair_factor, sums)
+            add_sums(*entries, code_starts, code_indices, readable(values), sum_factor, pairs, pair_factor, sums)
         self._add_new_atoms(worker.rank, task.new_atoms, scale, sums)
         with batch():
             vectors.sums.add(columns=keys, values=sums)

@@ -91,7 +91,7 @@ def predict_seconds(
 
 
 def measure(plan: EmbeddingPlan, servers: int, minibatch: int) -> UnitCosts:
-    """Measure one core of this process, and the servers with requests of ``minibatch`` tokens, at most ``MADDS``."""
+    """Measure one core of this process, and the servers with requests of ``minibatch`` tokens, or fewer (``MADDS``)."""
     words = max(2, min(plan.vocabulary, MAX_BYTES // (4 * plan.size)))
     rng = np.random.default_rng(plan.seed)
     small_plan = replace(plan, vocabulary=words)

@@ -54,6 +54,7 @@ class UpdateRates:
         """Return the rates of words with these counts; see ``Sampler.negative_probabilities``."""
         fractions = frequencies / max(frequencies.sum(), 1)
         pairs = plan.inputs_per_token
+        # CBOW's window sizes are uniform from 1 to ``window``, so a word is an input of 2 * (window + 1) / 2 groups.
         inputs = plan.window + 1.0 if plan.architecture == "cbow" else pairs * (1 + plan.settings.negative)
         vectors = fractions * inputs
         contexts = pairs * (fractions + plan.settings.negative * negative_probabilities)

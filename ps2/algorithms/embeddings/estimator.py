@@ -158,7 +158,7 @@ class WalkEstimator(EmbeddingEstimator):
         table = _survey_graph(dataset, settings)
         check_walks(settings, len(table.vertices))
         workers = _count_workers(dataset, workers, len(table.vertices))
-        graph = graph_frame.locate_graph(table, settings.graphOn, settings.numServers)
+        graph = graph_frame.place_graph(table, settings.graphOn, settings.numServers)
         try:
             visits = graph_frame.count_visits(table, graph.get_graph, settings, workers)
             if visits.sum() <= len(table.vertices) * settings.numWalks:
@@ -304,7 +304,7 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
 
     def _set_defaults(self) -> None:
         super()._set_defaults()
-        self._graphs: list[graph_frame.LocatedGraph] = []  # on servers; copies of this object have the same list
+        self._graphs: list[graph_frame.PlacedGraph] = []  # on servers; copies of this object have the same list
 
     def free(self) -> None:
         """Free the graphs on the servers. Walks that have not been computed yet can no longer be computed."""
@@ -327,7 +327,7 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
         check_walks(settings, len(table.vertices))
         workers = settings.numWorkers or backend_of(dataset).total_slots()
         workers = min(workers, settings.numWalks * len(table.vertices))  # at most one for each walk
-        graph = graph_frame.locate_graph(table, settings.graphOn, settings.numServers)
+        graph = graph_frame.place_graph(table, settings.graphOn, settings.numServers)
         if graph.on_servers:
             self._graphs.append(graph)
         return graph_frame.walks_frame(table, graph.get_graph, settings, workers)

@@ -251,7 +251,7 @@ def survey_keyed_edges(frame: DataFrame, settings: GraphSettings) -> KeyedEdges:
 
 
 @dataclass(frozen=True, eq=False)
-class LocatedGraph:
+class PlacedGraph:
     """A graph on the workers or the servers. ``get_graph`` returns it in tasks, until ``free`` is called."""
 
     get_graph: Callable[[], Graph]
@@ -259,7 +259,7 @@ class LocatedGraph:
     on_servers: bool
 
 
-def locate_graph(table: EdgeTable, graph_on: str, servers: int | None) -> LocatedGraph:
+def place_graph(table: EdgeTable, graph_on: str, servers: int | None) -> PlacedGraph:
     """Send a graph to workers or servers, as ``graphOn`` says; start ``servers`` (None: the default) if needed."""
     spark = table.frame.sparkSession
     pack_length = table.max_edges + len(table.vertices) + 1
@@ -267,9 +267,9 @@ def locate_graph(table: EdgeTable, graph_on: str, servers: int | None) -> Locate
     if graph_on == "servers" or (graph_on == "auto" and not fits_worker):
         ps = PS2Context.getOrCreate(spark, servers)
         graph = table.on_fleet(len(ps.servers))
-        return LocatedGraph(lambda: graph, graph.free, on_servers=True)
+        return PlacedGraph(lambda: graph, graph.free, on_servers=True)
     broadcast = backend_of(spark).broadcast(table.local())
-    return LocatedGraph(lambda: broadcast.value, broadcast.unpersist, on_servers=False)
+    return PlacedGraph(lambda: broadcast.value, broadcast.unpersist, on_servers=False)
 
 
 def count_visits(

@@ -79,7 +79,7 @@ class EmbeddingModel(FittedModel, Model):
         return self.embedding.plotEmbedding(path, classes, labels, ax=ax)
 
     def _frame_of(self, name: str) -> DataFrame:
-        """Return all vectors: a column with this name of words or vertices, and the column vector."""
+        """Return all vectors: a column ``name`` of words or vertices, and the column ``vector``."""
         spark = active_session()
         embedding, get_embedding = self.embedding, self._share(backend_of(spark))
         kind: DataType = LongType() if embedding.names.are_integers else StringType()

@@ -18,7 +18,7 @@ from ps2.ops.operands import along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Block, Floats, Of, Slots, Tiny, Values, op
 
-# ``Tiny`` is an example: a pack of one vertex, with space for one neighbour.
+# ``Tiny`` makes a valid array, with which kernels are compiled: a pack of one vertex, with space for one neighbour.
 Pack = Annotated[Block, Tiny(lambda dtype: np.array([[2, 2, 0]], dtype))]
 Weights = Annotated[Block, Of("float64"), Tiny(lambda dtype: np.zeros((1, 3)))]
 Numbers = Annotated[Floats, along("slots")]
@@ -96,7 +96,8 @@ def _checked(pack: Array, slots: Int64s) -> Int64s:
     invalid = kernels.check_vertices(readable(pack), slots)
     if invalid >= 0:
         raise OutOfRangeError(
-            f"slot {slots[invalid]} (at position {invalid}) is not a vertex with a valid list, of {int(pack[0]) - 1}"
+            f"slot {slots[invalid]} (at position {invalid}) is not one of {int(pack[0]) - 1} vertices, or its list is "
+            "outside the pack"
         )
     return slots
 

@@ -63,7 +63,7 @@ class Corpus(OwnRows):
 
 @dataclass(frozen=True)
 class OnlyWorker:
-    """A training in the process of the only worker, which also has the servers; ``reason`` explains this placement."""
+    """The only worker, if a training runs in its process, beside the servers; ``reason`` explains this placement."""
 
     threads: int
     reason: str
@@ -82,8 +82,9 @@ def train(
     Args:
         on_step: called in the driver after each epoch.
         only_worker: the worker whose process calls ``train``; None: the driver calls it.
-        shared_cleanup: frees the tables of a named training when this stack is closed. Until then, checkpoints include
-            them, in case another driver continues a later training of the same fit. None: free the tables at the end.
+        shared_cleanup: frees the tables of a named training when this stack is closed. A fit can have several
+            trainings (LINE: one for each order). Until all are done, checkpoints include the tables of finished ones,
+            so that another driver can resume the fit. None: free the tables at the end.
 
     Raises:
         LimitError: the tables, or a worker's batch, do not fit into memory.
@@ -97,7 +98,7 @@ def train(
 class EmbeddingProgram(Program[FittedEmbeddings]):
     """The driver's side of a training of embeddings."""
 
-    number, staleness, first_clock = 2, 1, 0
+    number, staleness, first_clock = 2, 1, 0  # see ``Program``
 
     def __init__(
         self,
@@ -137,6 +138,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
                     f"{plan.zero_vectors_loss:.3g}"
                 )
             step_size = {"step_size": plan.rate(epoch)}
+            # An epoch without losses, of a resumed training, has the previous loss.
             loss, num_bytes = self.record.fill_missing(total.mean_loss), int(total.bytes)
             metrics.append(ask.record_step(loss, 0, num_bytes, step_size, pairs=total.pairs, words=total.tokens))
         self.record.metrics = {name: tuple(step[name] for step in metrics) for name in metrics[0]}
@@ -156,7 +158,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         if not self.names.finished_clocks:
             tables.initialize(plan)
         if isinstance(tables.vectors, SlicedTable) and isinstance(tables.contexts, SlicedTable):
-            # After ``repartition``, tables have no alias table.
+            # Also in a restored context, because ``repartition`` drops the alias table.
             sampler = Sampler.from_frequencies(plan, corpus.frequencies)
             put_aliases(tables.vectors, tables.contexts, sampler.thresholds, sampler.aliases)
         tokens = clock_tokens(plan, corpus.workers)

@@ -72,6 +72,7 @@ def fill_alias_table(weights: Float64s, thresholds: Array, aliases: Int32s) -> N
 @kernel
 def draw_windows(key: np.uint64, window: int, windows: Int32s) -> None:
     """Draw each token's window size, uniformly from 1 to ``window``."""
+    # Minus, because the draws of negatives, with the same key, add.
     for i in range(len(windows)):
         bits = scrambled(key - GOLDEN * (np.uint64(i) + ONE)) & LOW_BITS
         windows[i] = 1 + np.int32((bits * np.uint64(window)) >> HALF)

@@ -153,7 +153,7 @@ def add_to_inputs(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int
 
 
 @reduction
-def coefficients(dots: Float32s, m: int, rate: np.float32) -> None:
+def to_coefficients(dots: Float32s, m: int, rate: np.float32) -> None:
     """Replace dot products by coefficients g; output 0 is the predicted word, the other outputs are negatives."""
     # One loop over all columns, also unused columns: SIMD instructions process eight float32s at a time.
     flat = dots.reshape(-1)[: m * dots.shape[1]]
@@ -232,7 +232,7 @@ def learn(
         for i in range(m):
             for _ in range(int(times[i])):
                 add_losses(dots[i : i + 1], 1, k, statistics)
-    coefficients(dots, m, rate)
+    to_coefficients(dots, m, rate)
     for i in range(m):
         if times[i] != ONE:
             for j in range(k):

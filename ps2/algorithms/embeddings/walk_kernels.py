@@ -59,14 +59,14 @@ MAX_REJECTIONS = 256
 class Walkers(NamedTuple):
     """The state of walkers: random keys, numbers of proposals, and walks of addresses, shape (walkers, maximum length).
 
-    ``settled`` has each walker's number of proposals when it took its last step.
+    ``settled_at`` has each walker's number of proposals when it took its last step.
     """
 
     keys: Uint64s
     proposals: Int64s
     lengths: Int64s
     walks: Array
-    settled: Int64s
+    settled_at: Int64s
 
 
 @kernel
@@ -286,7 +286,7 @@ def settle(
     Unfinished walkers are moved to the front of ``active``. Undecided walkers are listed in ``pending``; servers then
     look up whether there is an edge from ``previous`` to ``proposed``.
     """
-    keys, proposals, lengths, walks, settled = walkers
+    keys, proposals, lengths, walks, settled_at = walkers
     first_order = bias[0] == bias[1] == bias[2]
     num_active, num_pending = 0, 0
     for i in range(len(active)):
@@ -307,7 +307,7 @@ def settle(
         if decision == ACCEPTED:
             walks[walker, lengths[walker]] = neighbour
             lengths[walker] += 1
-            settled[walker] = proposals[walker]
+            settled_at[walker] = proposals[walker]
         if decision == UNDECIDED or lengths[walker] < walks.shape[1]:
             active[num_active] = walker
             num_active += 1
@@ -317,13 +317,13 @@ def settle(
 @kernel
 def settle_undecided(pending: Int64s, edges: Array, proposed: Array, walkers: Walkers, bias: Bias) -> None:
     """Accept or reject the proposals of undecided walkers; ``edges``: whether their edges exist, 0 or 1."""
-    keys, proposals, lengths, walks, settled = walkers
+    keys, proposals, lengths, walks, settled_at = walkers
     for i in range(len(pending)):
         walker = pending[i]
         if uniform(keys[walker], proposals[walker] - 1, 1) < (bias[1] if edges[i] else bias[2]):
             walks[walker, lengths[walker]] = proposed[i]
             lengths[walker] += 1
-            settled[walker] = proposals[walker]
+            settled_at[walker] = proposals[walker]
 
 
 @kernel
@@ -332,7 +332,7 @@ def list_unfinished(active: Int64s, walkers: Walkers, stuck: Int64s) -> tuple[in
     num_active, num_stuck = 0, 0
     for i in range(len(active)):
         walker = active[i]
-        if walkers.proposals[walker] - walkers.settled[walker] >= MAX_REJECTIONS:
+        if walkers.proposals[walker] - walkers.settled_at[walker] >= MAX_REJECTIONS:
             stuck[num_stuck] = walker
             num_stuck += 1
         elif walkers.lengths[walker] < walkers.walks.shape[1]:

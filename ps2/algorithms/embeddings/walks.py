@@ -77,7 +77,7 @@ class GraphPartitioning:
         """Return the bounds of a pack whose lists are allocated and empty, shape (vertices of the pack + 1,)."""
         pack_degrees = degrees[self.first_vertices[pack] : self.first_vertices[pack + 1]]
         begins = len(pack_degrees) + 1 + np.append(0, np.cumsum(pack_degrees))
-        # While a pack is filled, b[v + 1] is the current end of list v.
+        # While a pack is filled, element v + 1 is the current end of list v.
         return np.append(begins[0], begins[:-1]).astype(self.dtype)
 
 
@@ -92,7 +92,7 @@ def bias_of(settings: BiasedWalkSettings) -> Bias:
 class Walks:
     """Computed walks: ``vertices``, shape (walkers, maximum length), of which the first ``lengths`` are valid.
 
-    The number of a walker is (index among the walks from its first vertex) * vertices + (first vertex).
+    ``walkers``: (index among the walks from the same first vertex) * (the graph's vertices) + (first vertex).
     """
 
     walkers: Int64s
@@ -196,7 +196,10 @@ class ServerGraph:
         return Walks(walkers, state.walks, state.lengths)
 
     def _step(self, active: Int64s, state: Walkers, bias: Bias) -> Int64s:
-        """Propose a neighbour to each active walker; return the walkers whose walks are unfinished."""
+        """Propose a neighbour to each active walker; return the walkers whose walks are unfinished.
+
+        Pending proposals are decided after a look-up of edges. Stuck walkers, often rejected, choose exactly.
+        """
         current, draws = np.empty(len(active), np.int64), np.empty(len(active))
         kernels.propose(active, state, current, draws)
         neighbours = readable(self._apply("draw", slots=current, numbers=draws))
@@ -208,6 +211,7 @@ class ServerGraph:
         if num_pending:
             edges = self._are_neighbours(previous[:num_pending], proposed[:num_pending])
             kernels.settle_undecided(pending[:num_pending], readable(edges), proposed[:num_pending], state, bias)
+        # ``pending`` is free now: it becomes the list of stuck walkers.
         num_active, num_stuck = kernels.list_unfinished(active, state, pending)
         active, stuck = active[:num_active], pending[:num_stuck]
         for walker in stuck:
@@ -216,7 +220,7 @@ class ServerGraph:
 
     def _choose(self, walker: Any, state: Walkers, bias: Bias) -> None:
         """Choose the next vertex of a walker among all neighbours by their exact probabilities."""
-        keys, proposals, lengths, walks, settled = state
+        keys, proposals, lengths, walks, settled_at = state
         previous, current = walks[walker, lengths[walker] - 2 : lengths[walker]].astype(np.int64)
         begin, end = self.packs.pull([0], [current, current + 1])[0]
         columns = current // self.partitioning.width * self.partitioning.width + np.arange(begin, end)
@@ -228,7 +232,7 @@ class ServerGraph:
         walks[walker, lengths[walker]] = neighbours[index]
         lengths[walker] += 1
         proposals[walker] += 1
-        settled[walker] = proposals[walker]
+        settled_at[walker] = proposals[walker]
 
     def free(self) -> None:
         """Free the graph on the servers."""

@@ -147,8 +147,9 @@ def batch_bytes(plan: EmbeddingPlan, longest: int) -> int:
     neighbours = 2 * plan.window if plan.architecture != "edges" else 1
     # For "auto", assume "local", which draws the most negatives.
     negatives = plan.num_negatives if plan.settings.via != "servers" else plan.settings.negative
-    word_numbers = neighbours * (2 + plan.settings.negative) + (1 + plan.settings.negative) * plan.size
-    return NUMBER_BYTES * max(tokens * negatives, word_numbers if plan.settings.via != "servers" else 0)
+    # For each neighbour, its index and its products with the outputs; and a copy of the outputs' vectors.
+    values_per_word = neighbours * (2 + plan.settings.negative) + (1 + plan.settings.negative) * plan.size
+    return NUMBER_BYTES * max(tokens * negatives, values_per_word if plan.settings.via != "servers" else 0)
 
 
 def check_memory(plan: EmbeddingPlan, longest: int, driver_bytes: int) -> None:
@@ -159,7 +160,7 @@ def check_memory(plan: EmbeddingPlan, longest: int, driver_bytes: int) -> None:
         window = f"windowSize={plan.window:,} and " if plan.architecture != "edges" else ""
         raise LimitError(
             f"{window}negative={plan.settings.negative:,}, of vectorSize={plan.size:,} and sentences of up to "
-            f"{longest:,} words: a worker needs {needed:,} bytes for its random draws, of {MAX_BATCH_BYTES:,}"
+            f"{longest:,} words: a worker needs {needed:,} bytes for its random draws, and may use {MAX_BATCH_BYTES:,}"
         )
     inputs = max(1, min(2 * plan.window, longest - 1)) if plan.architecture == "skipgram" else 1
     if (products := inputs * (1 + plan.settings.negative) * plan.size) > USUAL_PRODUCTS:
@@ -177,12 +178,12 @@ def check_walks(walks: WalkSettings, vertices: int) -> None:
     needed = VERTEX_BYTES * walks.walkLength
     if needed > MAX_WALK_BYTES:
         raise LimitError(
-            f"walkLength={walks.walkLength:,}: a walk takes {needed:,} bytes, of at most {MAX_WALK_BYTES:,}"
+            f"walkLength={walks.walkLength:,}: a walk takes {needed:,} bytes, expected at most {MAX_WALK_BYTES:,}"
         )
     steps = walks.numWalks * walks.walkLength * vertices
     if steps > MAX_STEPS:
         raise LimitError(
-            f"numWalks={walks.numWalks:,}: from {vertices:,} vertices they are {steps:,} steps, at most {MAX_STEPS:,}"
+            f"numWalks={walks.numWalks:,}: from {vertices:,} vertices they are {steps:,} steps, more than {MAX_STEPS:,}"
         )
     if walks.numWalks * walks.walkLength > USUAL_STEPS:
         warnings.warn(

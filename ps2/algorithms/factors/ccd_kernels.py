@@ -4,8 +4,8 @@ The vectors are solved one after the other, each in blocks of ``BLOCK`` coordina
 "iALS++: Speeding up Matrix Factorization with Subspace Optimization"). Blocks of one coordinate would be the method of
 He et al. 2016, "Fast Matrix Factorization for Online Recommendation with Implicit Feedback".
 
-A rating r of weight w has a curvature a and a target b. With its prediction x, it adds ``a x^2 / 2 - b x`` to half of
-the objective, whose other terms are constant, or do not depend on single ratings. Explicit feedback has a = w and
+A rating r of weight w has a curvature a and a target b. Half of the objective is the sum of ``a z^2 / 2 - b z``
+over all ratings, with predictions z, plus a constant and terms of no single rating. Explicit feedback has a = w and
 b = w r. Implicit feedback has a = w alpha |r|, and b = w + a if r > 0, else 0 (Hu, Koren and Volinsky 2008,
 equation 4).
 
@@ -55,12 +55,12 @@ def descend(
             1); b.
         bounds: the index of the first vector to solve, and the end.
         vectors, others: the vectors of this side, which change, and those of the other side that the ratings need.
-        gram: for implicit feedback, the Gram matrix of all vectors of the other side, from which the term x^2 of all
+        gram: for implicit feedback, the Gram matrix of all vectors of the other side, from which the term z^2 of all
             pairs is computed. Empty for explicit feedback.
         ridge: the weight of each vector's squared norm in the objective.
         flags: whether the model has biases, whether coordinates must be at least 0, and whether feedback is implicit.
-        losses: an output: the summed loss of each vector's ratings, w (r - x)^2; for implicit feedback
-            a x^2 - 2 b x + b, without the term x^2 of all pairs.
+        losses: an output: the summed loss of each vector's ratings, w (r - z)^2; for implicit feedback
+            a z^2 - 2 b z + b, without the term z^2 of all pairs.
     """
     ends, rows, a, b = ratings
     biases, nonnegative, implicit = flags
@@ -79,12 +79,12 @@ def descend(
         if not count:
             continue
         positions, targets = rows[begin : begin + count], b[begin : begin + count]
-        weights = a[begin : begin + count] if len(a) else a
+        curvatures = a[begin : begin + count] if len(a) else a
         for f in range(ranks):
             x[f] = vectors[u, f]
         _predict(positions, vectors, u, others, mean, biases, z)
         if biases:
-            vectors[u, ranks] = _solve_bias(weights, targets, vectors[u, ranks], ridge[u], z[:count])
+            vectors[u, ranks] = _solve_bias(curvatures, targets, vectors[u, ranks], ridge[u], z[:count])
         for first in range(0, ranks, BLOCK):
             for e in range(count):
                 # A view of the row would be slower: numba counts references to views.
@@ -95,7 +95,7 @@ def descend(
                     others[j, first + 2],
                     others[j, first + 3],
                 )
-            _sum_products(columns, z, weights, targets, sums)
+            _sum_products(columns, z, curvatures, targets, sums)
             index = BLOCK
             for f in range(BLOCK):
                 for g in range(f, BLOCK):
@@ -117,9 +117,10 @@ def descend(
             solve_block(numerators, products, y, nonnegative)
             for f in range(BLOCK):
                 vectors[u, first + f] = y[f]
+                # From here on, y has the changes of the coordinates, which are rounded to float32.
                 y[f], x[first + f] = vectors[u, first + f] - x[first + f], vectors[u, first + f]
             _update_predictions(columns, y, z, count)
-        losses[u] = _loss(weights, targets, z, implicit)
+        losses[u] = _loss(curvatures, targets, z, implicit)
 
 
 @inline_reduction
@@ -153,28 +154,28 @@ def _sum_products(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums:
 @inline_reduction
 def _sum_tile(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Float64s) -> None:
     c0, c1, c2, c3 = columns
-    weighted = len(a) > 0
+    has_curvatures = len(a) > 0
     n0 = n1 = n2 = n3 = ZERO
     s00 = s01 = s02 = s03 = s11 = s12 = s13 = s22 = s23 = s33 = ZERO
     for e in range(len(b)):
-        w = a[e] if weighted else ONE
-        residual = b[e] - w * z[e]
+        curvature = a[e] if has_curvatures else ONE
+        residual = b[e] - curvature * z[e]
         v0, v1, v2, v3 = c0[e], c1[e], c2[e], c3[e]
         n0 += residual * v0
         n1 += residual * v1
         n2 += residual * v2
         n3 += residual * v3
-        w0, w1, w2 = w * v0, w * v1, w * v2
-        s00 += w0 * v0
-        s01 += w0 * v1
-        s02 += w0 * v2
-        s03 += w0 * v3
-        s11 += w1 * v1
-        s12 += w1 * v2
-        s13 += w1 * v3
-        s22 += w2 * v2
-        s23 += w2 * v3
-        s33 += w * v3 * v3
+        a0, a1, a2 = curvature * v0, curvature * v1, curvature * v2
+        s00 += a0 * v0
+        s01 += a0 * v1
+        s02 += a0 * v2
+        s03 += a0 * v3
+        s11 += a1 * v1
+        s12 += a1 * v2
+        s13 += a1 * v3
+        s22 += a2 * v2
+        s23 += a2 * v3
+        s33 += curvature * v3 * v3
     sums[0], sums[1], sums[2], sums[3] = sums[0] + n0, sums[1] + n1, sums[2] + n2, sums[3] + n3
     sums[4], sums[5], sums[6], sums[7] = sums[4] + s00, sums[5] + s01, sums[6] + s02, sums[7] + s03
     sums[8], sums[9], sums[10] = sums[8] + s11, sums[9] + s12, sums[10] + s13
@@ -207,13 +208,13 @@ def _update_predictions(columns: Columns, changes: Float64s, z: Float32s, count:
 @inline_reduction
 def _solve_bias(a: Float32s, b: Float32s, old: np.float32, ridge: float, z: Float32s) -> np.float32:
     """Return the bias that minimises the objective, and update the predictions ``z``; ``old`` is the bias in them."""
-    numerator, weight = 0.0, 0.0
+    numerator, denominator = 0.0, 0.0
     for e in range(len(z)):
-        w = np.float64(a[e]) if len(a) else 1.0
-        numerator += b[e] - w * (z[e] - old)
-        weight += w
-    weight += ridge
-    new = np.float32(numerator / weight) if weight > 0 else ZERO
+        curvature = np.float64(a[e]) if len(a) else 1.0
+        numerator += b[e] - curvature * (z[e] - old)
+        denominator += curvature
+    denominator += ridge
+    new = np.float32(numerator / denominator) if denominator > 0 else ZERO
     for e in range(len(z)):
         z[e] += new - old
     return new
@@ -224,11 +225,13 @@ def _loss(a: Float32s, b: Float32s, z: Float32s, implicit: bool) -> float:
     """Return the loss of a vector's ratings; see ``descend``."""
     loss = 0.0
     for e in range(len(b)):
-        w, x, target = np.float64(a[e]) if len(a) else 1.0, np.float64(z[e]), np.float64(b[e])
+        curvature = np.float64(a[e]) if len(a) else 1.0
+        prediction, target = np.float64(z[e]), np.float64(b[e])
         if implicit:
-            loss += w * x * x - 2.0 * target * x + target
-        elif w > 0:
-            loss += (target - w * x) * (target - w * x) / w
+            loss += curvature * prediction * prediction - 2.0 * target * prediction + target
+        elif curvature > 0:
+            residual = target - curvature * prediction
+            loss += residual * residual / curvature
     return loss
 
 

@@ -154,10 +154,10 @@ class FeatureModel(FittedModel, FeatureParams):
         return int(self._fitted.dim)
 
     def __repr__(self) -> str:
-        sizes = {**self._sizes(), "numFeatures": self.numFeatures}
-        return f"{type(self).__name__}: uid={self.uid}, {', '.join(f'{name}={size}' for name, size in sizes.items())}"
+        values = {"uid": self.uid, **self._shown_values(), "numFeatures": self.numFeatures}
+        return f"{type(self).__name__}: {', '.join(f'{name}={value}' for name, value in values.items())}"
 
-    def _sizes(self) -> dict[str, Any]:
+    def _shown_values(self) -> dict[str, Any]:
         """Return what ``repr`` shows in addition to the number of features, by name."""
         return {}
 
@@ -207,7 +207,7 @@ class FeatureModel(FittedModel, FeatureParams):
 class FleetModel(FeatureModel):
     """Base class of trained models that predict labels."""
 
-    def _sizes(self) -> dict[str, Any]:
+    def _shown_values(self) -> dict[str, Any]:
         return {"numClasses": self.numClasses} if hasattr(self, "numClasses") else {}
 
     def predict(self, value: Any) -> float:

@@ -55,6 +55,7 @@ class MetricLearning(MetricSettings, FleetEstimator, Estimator["MetricLearningMo
         return self._values(MetricSettings)
 
     def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Dealer]:
+        """Like the base method; the two vectors of a pair are joined to one first."""
         if not self.isSet(self.otherCol):
             return super()._survey_and_deal(dataset)
         rows, features = join_vectors(dataset, (self.getFeaturesCol(), str(self.getOtherCol())), self.getLabelCol())
@@ -81,7 +82,7 @@ class MetricLearningModel(MetricSettings, FeatureModel, Model):
     __module__ = "ps2.algorithms.feature"
     _ARRAYS = Metric
 
-    def _sizes(self) -> dict[str, Any]:
+    def _shown_values(self) -> dict[str, Any]:
         return {"rank": self.metric.rank}
 
     @property
@@ -164,10 +165,8 @@ def _vector_size(frame: DataFrame, names: tuple[str, str]) -> int:
             raise InputError(f"column {name!r}: expected vectors, got null in {stats[f'nulls{index}']} rows")
         sizes = stats[f"min{index}"], stats[f"max{index}"]
         if sizes[0] != sizes[1] or sizes[0] != stats["min0"]:
-            raise InputError(
-                f"column {name!r}: expected vectors of one size, which is {stats['min0']} in {names[0]!r}, got sizes "
-                f"{sizes[0]} to {sizes[1]}"
-            )
+            expected = f"size {stats['min0']}, as in column {names[0]!r}" if index else "one size"
+            raise InputError(f"column {name!r}: expected vectors of {expected}, got sizes {sizes[0]} to {sizes[1]}")
     if not stats["min0"]:
         raise InputError(f"column {names[0]!r}: expected features, got vectors of size 0")
     return int(stats["min0"])

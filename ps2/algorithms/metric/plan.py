@@ -55,12 +55,12 @@ class MetricPlan(Plan[MetricSettings]):
         """The number of values in L."""
         return self.settings.rank * self.dim
 
-    def work(self, rows: int, cost: float) -> Work:
-        """Return the training's work for the cost model; ``cost`` is the number of stored values plus rows."""
+    def work(self, rows: int, entries: float) -> Work:
+        """Return the training's work for the cost model; ``entries`` is the number of stored values plus rows."""
         settings = self.settings
         values_per_row = VALUES_BY_PARTNER * settings.pairsPerRow if self.draws_pairs else 1
         value_s = VALUE_S * settings.rank * values_per_row * settings.miniBatchFraction
-        return Work.of_clocks(cost, self.num_values, settings.maxIter + OTHER_CLOCKS, value_s)
+        return Work.of_clocks(entries, self.num_values, settings.maxIter + OTHER_CLOCKS, value_s)
 
     @property
     def is_small(self) -> bool:

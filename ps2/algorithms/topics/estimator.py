@@ -68,7 +68,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
     __module__ = "ps2.algorithms.clustering"
     _ARRAYS = LDATopics
 
-    def _sizes(self) -> dict[str, Any]:
+    def _shown_values(self) -> dict[str, Any]:
         return {"k": self.topics.topics}
 
     @property

@@ -3,7 +3,7 @@
 A table is the only row of its matrix. A server's slice of the row has its columns of all vectors, word by word, and
 then an entry of the alias table for each word: the matrix of vectors has the thresholds, that of contexts the aliases.
 For the same key, all servers draw the same negatives. A client sends a batch's tokens, gets partial dot products from
-all servers, and sends their sums (paper, section 5.2.2). If one server has all columns, a client sends only tokens.
+all servers, and sends their sums (PS2 paper, section 5.2.2). If one server has all columns, a client sends only tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ps2.ops.table import Array, Block, Range, Unsigned, Values, op
 FLOAT = ("float32",)
 # An upper bound of the curvature of a pair's loss. It is larger than ``damping.CURVE``, so that vectors stay bounded.
 CURVE = 0.3
-Entries = Annotated[Unsigned, along("some")]
+Entries = Annotated[Unsigned, along("some")]  # arrays of one length
 Count = Annotated[int, Range(at_least=1)]
 Kind = Annotated[int, Range(at_least=0, below=4)]
 
@@ -73,7 +73,7 @@ def find_products(
     window: Count,
     negative: Annotated[int, Range(at_least=0)],
     kind: Kind,
-) -> Annotated[npt.NDArray[np.float32], along("", "")]:
+) -> Annotated[npt.NDArray[np.float32], along("", "")]:  # two axes of unknown lengths
     """Return the dot products of this server's columns: a row for each input; for CBOW, a row for each group.
 
     ``offsets`` are the bounds of the sentences; ``words`` is the size of the vocabulary. Raise OutOfRangeError or
@@ -115,7 +115,7 @@ def learn_from_products(
     if not count:  # sentences of one word have no pairs
         return
     coefficients = np.array(products, np.float32)
-    training_kernels.coefficients(coefficients, len(coefficients), np.float32(rate))
+    training_kernels.to_coefficients(coefficients, len(coefficients), np.float32(rate))
     inputs, begins, outputs = groups
     words_in, input_rows = _distinct(inputs[:num_inputs])
     words_out, output_rows = _distinct(outputs[:count].reshape(-1))
@@ -149,7 +149,7 @@ def train_sentences(
     batch = _sample(slices, tokens, offsets, key, window, negative, kind)
     begins, ends = readable(batch.offsets[:-1]), readable(batch.offsets[1:])
     kernel, options = training_kernels.kernel_of(kind, window, 2 * window)
-    draws = training_kernels.Draws(batch.tokens, batch.tokens, batch.windows, batch.negatives)
+    draws = training_kernels.Draws(batch.tokens, targets=batch.tokens, windows=batch.windows, negatives=batch.negatives)
     statistics: Float64s = kernel(begins, ends, draws, slices.vectors, slices.contexts, np.float32(rate), *options)
     return statistics
 
@@ -167,19 +167,19 @@ def _tables(vectors: Array, contexts: Array, words: int, kind: int = EDGES) -> S
 
 def _sample(slices: Slices, tokens: Array, offsets: Array, key: int, window: int, negative: int, kind: int) -> Batch:
     """Check sentences, and draw their windows and negatives; ``key`` determines the draws."""
-    words, units = len(slices.thresholds), 2 if kind >= EDGES else 1
+    words, tokens_per_draw = len(slices.thresholds), 2 if kind >= EDGES else 1
     ends = offsets.astype(np.int64)
     if len(tokens) and tokens.max() >= words:
         raise OutOfRangeError(f"tokens: expected words below {words:,}, got {tokens.max():,}")
     if not len(ends) or ends[0] or ends[-1] != len(tokens) or (np.diff(ends) < 0).any():
         raise ShapeError(f"offsets: expected ascending bounds from 0 to {len(tokens):,}")
-    if units == 2 and (np.diff(ends) != 2).any():
+    if tokens_per_draw == 2 and (np.diff(ends) != 2).any():
         raise ShapeError("offsets: expected edges: sentences of two tokens")
     batch_key = np.uint64(key % 2**64)
-    windows = np.empty(len(tokens) if units == 1 else 0, np.int32)
+    windows = np.empty(len(tokens) if tokens_per_draw == 1 else 0, np.int32)
     sampling_kernels.draw_windows(batch_key, window, windows)
     negatives = sampling_kernels.draw_negatives(
-        (len(tokens) // units, negative), batch_key, slices.thresholds, slices.aliases
+        (len(tokens) // tokens_per_draw, negative), batch_key, slices.thresholds, slices.aliases
     )
     return Batch(readable(tokens.astype(np.int32)), readable(ends), readable(windows), readable(negatives))
 
@@ -194,7 +194,7 @@ def _distinct(words: Array) -> tuple[Array, Array]:
 
 
 def _groups(batch: Batch, kind: int) -> tuple[kernels.Groups, int, int]:
-    """Return the groups of a batch, the number of groups, and the number of all inputs."""
+    """Return the groups (an output, its negatives and their inputs), their number, and the number of all inputs."""
     # An upper bound of the number of inputs. The windows can be larger than the sentences.
     lengths = np.diff(batch.offsets)
     pairs = min(2 * int(batch.windows.sum(dtype=np.int64)), int((lengths * (lengths - 1)).sum()))
