@@ -238,10 +238,9 @@ class _RunDriver:
                 ending.callback(self._end_tasks)
         results = tuple(self._result(rank) for rank in range(self._job.workers))
         with self._run.lock:
-            times_after_return = self._run.spans.times_after_return(
-                self._run.clocks.applied, time.monotonic() - self._run.began_s
-            )
-            for timeline, rank_times in zip(self._run.timeline, times_after_return, strict=True):
+            now_s = time.monotonic() - self._run.began_s
+            after_return = self._run.spans.times_after_return(self._run.clocks.applied, now_s)
+            for timeline, rank_times in zip(self._run.timeline, after_return, strict=True):
                 for times in rank_times:
                     timeline.append(times)
         return RunResult(

@@ -285,12 +285,8 @@ def _aggregate(
         "w",
         *(f"cast({fault} as bigint) as {name}" for name, fault in faults.items()),
     )
-    sums = {
-        "weight": "w",
-        "weight_squared": "w * w",
-        "wy": "w * y",
-        "wyy": "w * y * y",
-        **{name: name for name in faults},
+    sums = {"weight": "w", "weight_squared": "w * w", "wy": "w * y", "wyy": "w * y * y"} | {
+        name: name for name in faults
     }
     collected = (
         in_one_partition_if_small(rows)
