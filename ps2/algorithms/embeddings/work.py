@@ -160,7 +160,7 @@ def check_memory(plan: EmbeddingPlan, longest: int, driver_bytes: int) -> None:
         window = f"windowSize={plan.window:,} and " if plan.architecture != "edges" else ""
         raise LimitError(
             f"{window}negative={plan.settings.negative:,}, of vectorSize={plan.size:,} and sentences of up to "
-            f"{longest:,} words: a worker needs {needed:,} bytes for its random draws, and may use {MAX_BATCH_BYTES:,}"
+            f"{longest:,} words: a worker needs {needed:,} bytes for random draws, with a limit of {MAX_BATCH_BYTES:,}"
         )
     inputs = max(1, min(2 * plan.window, longest - 1)) if plan.architecture == "skipgram" else 1
     if (products := inputs * (1 + plan.settings.negative) * plan.size) > USUAL_PRODUCTS:
