@@ -31,7 +31,7 @@ def test_survey_when_weights_are_extreme_then_sums_are_exact(weight, classes):
     group = survey.groups()[0]
     unit = weight * survey.unit
     assert 0.25 <= unit <= 1.0
-    assert [group[name] for name in ("max_weight", "weight", "squared")] == pytest.approx(
+    assert [group[name] for name in ("max_weight", "weight", "weight_squared")] == pytest.approx(
         [unit, 1.5 * unit, 1.25 * unit**2]
     )
     assert group["wy"] == (1.5 * unit if classes else 0.0)
