@@ -127,6 +127,7 @@ class ModelFiles:
         values: the names of the other values, each with its conversion from JSON, which raises ValueError or TypeError
             for a wrong value.
         optional: arrays that a model can lack, described like ``arrays``. An absent array has no file.
+        optional_values: values that a model can lack, described like ``values``; their attribute is then None.
     """
 
     format: str
@@ -134,6 +135,7 @@ class ModelFiles:
     arrays: Mapping[str, str]
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     optional: Mapping[str, str] = field(default_factory=dict)
+    optional_values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
 
 
 class ArrayFiles:
@@ -167,6 +169,8 @@ class ArrayFiles:
     def _values_to_write(self) -> dict[str, Any]:
         """Return the other values by name, as JSON data for the metadata."""
         values = {name: getattr(self, name) for name in self._FILES.values}
+        optional = {name: getattr(self, name) for name in self._FILES.optional_values}
+        values |= {name: value for name, value in optional.items() if value is not None}
         return {name: value.to_json() if hasattr(value, "to_json") else value for name, value in values.items()}
 
     @classmethod
@@ -200,7 +204,8 @@ class ArrayFiles:
         """Read what ``write`` wrote to a URL. ``path`` is the user's path, for messages; raises like ``load``."""
         files = cls._FILES
         with reading(path, content, files.format, files.kind):
-            values = {name: convert(content[name]) for name, convert in files.values.items()}
+            present = {name: convert for name, convert in files.optional_values.items() if name in content}
+            values = {name: convert(content[name]) for name, convert in {**files.values, **present}.items()}
             kinds = cls._arrays_to_read(content, values)
             arrays = {name: read_array(url, f"{name}.npy", dict(content["files"])) for name in kinds}
             for name, array in arrays.items():

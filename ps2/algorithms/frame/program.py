@@ -87,7 +87,8 @@ class SummarizedTask:
 # The generator of a program's driver side, or of a part of it: it yields tasks, and returns a T.
 Steps = Generator[Task | SummarizedTask, Any, T]
 # A function that does a task in a worker; the first argument is the ``ps2.Worker``. After a restart of the worker, its
-# method ``catch_up``, if it has one, is called with the earlier tasks, whose results are already on the servers.
+# method ``catch_up``, if it has one, is called with the worker and with the earlier tasks, whose results are already on
+# the servers.
 DoTask = Callable[[Any, Any], None]
 
 
@@ -257,7 +258,7 @@ class WorkerLoop:
         catch_up = getattr(do_task, "catch_up", None)
         for _ in clocks_until_rollback(worker, sys.maxsize):
             if catch_up is not None and (missed := [Task.of(message) for message in worker.messages[:-1]]):
-                catch_up([task for task in missed if task is not None])
+                catch_up(worker, [task for task in missed if task is not None])
             if (task := Task.of(worker.message)) is not None:
                 do_task(worker, task)
 

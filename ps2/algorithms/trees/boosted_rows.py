@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem, key_of
 from ps2.algorithms.trees.ranking import RowGroups
 from ps2.algorithms.trees.rows import Binned, NodeRows, binned, rounded_weights, row_ids, sample_rows, with_all_columns
+from ps2.algorithms.trees.statistic_sums import StatisticSums, StatisticTask
 from ps2.algorithms.trees.tree import Forest
 from ps2.array_types import Float64s, Int64s
 from ps2.data.rows import LocalRows
@@ -44,6 +46,31 @@ class RowSet:
         if rows.groups is not None:
             groups = RowGroups.of(rows.groups, row_ids(rows, problem.absent), weights)
         return RowSet(binned(rows, bins, problem.absent, columns), rows.y, weights, margins, groups)
+
+
+class UnbinnedRows:
+    """A worker's training rows and held-out rows as they were read; if there are target statistics, with these."""
+
+    def __init__(
+        self, problem: TreeProblem, statistics: StatisticSums | None, training: LocalRows, held_out: LocalRows | None
+    ) -> None:
+        self._statistics, self._read = statistics, (training, held_out)
+        self.ids = row_ids(training, problem.absent)
+        self.rank = 0  # a worker sets its rank
+
+    def do(self, task: StatisticTask) -> None:
+        assert self._statistics is not None
+        self._statistics.do(task, self._read[0], self.ids, self.rank)
+
+    @cached_property
+    def training(self) -> LocalRows:
+        rows = self._read[0]
+        return rows if self._statistics is None else self._statistics.training_rows(rows, self.ids, self.rank)
+
+    @cached_property
+    def held_out(self) -> LocalRows | None:
+        rows = self._read[1]
+        return rows if rows is None or self._statistics is None else self._statistics.new_rows(rows)
 
 
 class BoostedRows:

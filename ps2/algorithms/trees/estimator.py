@@ -36,6 +36,7 @@ from ps2.algorithms.trees.problem import (
     check_categories,
     check_features,
     check_initial,
+    with_statistics,
     with_table_facts,
     work_of,
 )
@@ -163,8 +164,9 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         objective, initial = self._objective(survey), self._initial
         Metric.parse(plan.settings.evalMetric or "").check(objective.loss)
         check_features(plan.settings, survey.dim)
-        plan = with_table_facts(plan, objective, survey.facts, survey.dim, self._columns().weight is not None, initial)
-        problem = self._problem(survey, objective, initial)
+        problem = with_statistics(self._problem(survey, objective, initial), plan.settings, survey.facts)
+        is_weighted = self._columns().weight is not None
+        plan = with_table_facts(plan, objective, survey.facts, problem.dim, is_weighted, initial)
         check_categories(problem.categories, plan.monotone)
         num_categories = max(problem.categories.values(), default=0)
         plan = replace(plan, has_sorted_categories=num_categories > plan.settings.maxCatToOnehot)
@@ -176,7 +178,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
 
     def _work(self, training: TreeTraining, survey: Survey) -> Work:
         trees = training.plan.settings.maxIter * training.problem.objective.width
-        return work_of(survey, training.plan, trees)
+        return work_of(survey, training.plan, trees, columns=training.problem.dim - survey.dim)
 
     def _with_rows(self, job: Job) -> TreeTraining:
         plan, problem = job.plan

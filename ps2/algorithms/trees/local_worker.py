@@ -20,7 +20,7 @@ from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
-from ps2.algorithms.trees.boosted_rows import BoostedRows
+from ps2.algorithms.trees.boosted_rows import BoostedRows, UnbinnedRows
 from ps2.algorithms.trees.boosting_record import next_scales
 from ps2.algorithms.trees.compiled_growing import CompiledGrower, is_compiled
 from ps2.algorithms.trees.driver_messages import NODE, ROW, FinalNodes
@@ -35,6 +35,7 @@ from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import BIN_COST, Binned, DenseRows, SparseRows, rows_with_weight, with_all_columns
 from ps2.algorithms.trees.search_kernels import Splits
+from ps2.algorithms.trees.statistic_sums import StatisticSums, StatisticTask
 from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
 from ps2.algorithms.trees.tree_matrices import columns_of, layout_row
 from ps2.array_types import Float64s, Int32s, Int64s
@@ -66,26 +67,44 @@ class LocalTreeWorker:
     """A worker that grows boosted trees on all rows; min_rows: see ``Quantiles``."""
 
     def __init__(
-        self, problem: TreeProblem, plan: BoostingPlan, min_rows: int, mean_weight: float | None, reading: Reading
+        self,
+        problem: TreeProblem,
+        plan: BoostingPlan,
+        statistics: StatisticSums | None,
+        min_rows: int,
+        mean_weight: float | None,
+        reading: Reading,
     ) -> None:
-        self._problem, self._plan = problem, plan
+        self._problem, self._plan, self._min_rows, self._mean_weight = problem, plan, min_rows, mean_weight
         rows = rows_with_weight(reading.training)
-        self._unbinned = rows, reading.held_out
-        bins, columns = Quantiles.in_process(problem, plan.settings.maxBins, mean_weight, min_rows).find_bins(rows)
-        self._rows = BoostedRows(problem, plan, bins, self._unbinned, columns)
-        self._grower = LocalGrower(problem, plan, bins, self._rows, unit_of_weights(mean_weight))
+        self._unbinned = UnbinnedRows(problem, statistics, rows, reading.held_out)
         self._num_trees = 0
         self._scales = (1.0, 1.0)
         self._lap_began_s = time.monotonic()
 
-    def __call__(self, worker: Any, task: GrowRounds) -> None:
-        self.catch_up([task])
+    def _bin_rows(self) -> None:
+        problem, plan, mean_weight = self._problem, self._plan, self._mean_weight
+        training, held_out = self._unbinned.training, self._unbinned.held_out
+        quantiles = Quantiles.in_process(problem, plan.settings.maxBins, mean_weight, self._min_rows)
+        bins, columns = quantiles.find_bins(training)
+        self._rows = BoostedRows(problem, plan, bins, (training, held_out), columns, self._unbinned.ids)
+        self._grower = LocalGrower(problem, plan, bins, self._rows, unit_of_weights(mean_weight))
+
+    def __call__(self, worker: Any, task: Task) -> None:
+        if isinstance(task, StatisticTask):
+            self._unbinned.do(task)
+            return
+        self.catch_up(worker, [task])
         worker.report({"rounds": self._grow_rounds()}, merge="concat")
 
-    def catch_up(self, tasks: Sequence[GrowRounds]) -> None:
+    def catch_up(self, worker: Any, tasks: Sequence[Task]) -> None:
         """Add the trees that an earlier attempt of this worker has grown."""
         trees: list[Tree] = []
+        if not hasattr(self, "_rows"):
+            self._bin_rows()
         for task in tasks:
+            if not isinstance(task, GrowRounds):
+                continue
             num_known = self._num_trees + len(trees) - task.first
             if num_known < len(task.trees):
                 assert task.scales is not None
@@ -99,7 +118,8 @@ class LocalTreeWorker:
         """Add trees to the margins of all rows."""
         problem, width = self._problem, self._problem.objective.width
         forest = Forest(tuple(trees), np.zeros(1), problem.dim, absent=problem.absent)
-        for rows, row_set in zip(self._unbinned, (self._rows.training, self._rows.held_out), strict=True):
+        unbinned = self._unbinned.training, self._unbinned.held_out
+        for rows, row_set in zip(unbinned, (self._rows.training, self._rows.held_out), strict=True):
             if rows is None or row_set is None or not len(rows):
                 continue
             leaves = Predictor(forest).leaves(with_all_columns(rows, problem.dim))

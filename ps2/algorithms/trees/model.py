@@ -166,12 +166,12 @@ class Explainer:
 
     def contributions(self, x: Any) -> Float64s:
         """Return SHAP values, shape (n, width, features + 1); the last column is ``expected``."""
-        x = matrix_of(x, self._forest.features)
-        out = np.zeros((x.shape[0], self._forest.width, self._forest.features + 1))
-        out[:, :, -1] = self.expected
+        forest = self._forest
+        x = forest.with_statistics(matrix_of(x, forest.inputs))
+        out = np.zeros((x.shape[0], forest.width, forest.features))
         paths = self._paths.paths
         if not len(paths):
-            return out
+            return self._with_expected(out)
         lengths = paths["end"] - paths["players"]
         row_cost, max_length = int((lengths**2).sum()) * 3 + len(self._paths.splits), int(lengths.max())
         block_rows = max(MAX_BLOCK_VALUES // (len(self._used) * self._forest.width), 1)
@@ -183,7 +183,12 @@ class Explainer:
             values = np.zeros((len(block), self._forest.width, len(self._used)))
             over_blocks(add_contributions, (readable(block), values), self._paths, max_length, cost=row_cost)
             out[begin : begin + block_rows, :, self._used] = values
-        return out
+        return self._with_expected(out)
+
+    def _with_expected(self, contributions: Float64s) -> Float64s:
+        """Return contributions by input, shape (n, width, inputs + 1)."""
+        expected = np.broadcast_to(self.expected[:, None], (*contributions.shape[:2], 1))
+        return np.concatenate([self._forest.by_input(contributions), expected], axis=2)
 
     def _append_splits(self, tree: Tree, splits: list[tuple[Any, ...]], flags: list[Array]) -> dict[int, int]:
         """Append the splits of a tree, and their sets; return the index of each inner node's split."""

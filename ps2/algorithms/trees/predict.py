@@ -245,7 +245,7 @@ class Predictor:
 
     def margins(self, x: Any) -> Float64s:
         """Return the margins of rows, shape (n, width), summed in float64; x: see ``GBTModel.margins``."""
-        x = matrix_of(x, self._forest.features)
+        x = self._rows(x)
         out = np.empty((x.shape[0], self._forest.width))
         out[:] = self._forest.base
         self._run(dense_margins, sparse_margins, x, out)
@@ -253,7 +253,7 @@ class Predictor:
 
     def leaves(self, x: Any) -> Int32s:
         """Return the leaf of each tree that rows reach, as its node number: int32, shape (n, trees)."""
-        x = matrix_of(x, self._forest.features)
+        x = self._rows(x)
         out = np.empty((x.shape[0], len(self._forest.trees)), np.int32)
         self._run(dense_leaves, sparse_leaves, x, out)
         return self._node_numbers[out]
@@ -266,6 +266,9 @@ class Predictor:
             positions[tree.leaves] = np.arange(len(tree.leaves))
             nodes[:, number] = positions[nodes[:, number]]
         return nodes
+
+    def _rows(self, x: Any) -> Any:
+        return self._forest.with_statistics(matrix_of(x, self._forest.inputs))
 
     def _run(self, dense: Callable[..., None], sparse: Callable[..., None], x: Any, out: Array) -> None:
         """Call one of two kernels on rows, in threads."""
@@ -291,7 +294,7 @@ class TreesModel:
     @property
     def dim(self) -> int:
         """The number of features."""
-        return self.forest.features
+        return self.forest.inputs
 
     @property
     def takes_missing(self) -> bool:

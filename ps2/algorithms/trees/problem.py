@@ -12,12 +12,14 @@ import numpy.typing as npt
 
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import Plan, with_values
+from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import Via
 from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees.cut_points import unit_of
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.layout import DENSE_FROM, MAX_CATEGORIES, WORD_BITS
 from ps2.algorithms.trees.settings import MAX_LEAVES, BoostingSettings, num_features_of
+from ps2.algorithms.trees.target_statistics import StatisticColumns
 from ps2.algorithms.trees.tree import Absent, Forest
 from ps2.errors import ConfigError, LimitError
 
@@ -58,11 +60,12 @@ class TreeProblem:
     """What a training of trees predicts, and from which features.
 
     Attributes:
-        dim: the number of features.
+        dim: the number of features, with the columns of target statistics.
         base: the margins before any tree, one for each output.
         absent: how to read an entry that a sparse row does not store: zero or missing.
         categories: the number of categories by feature number; features without an entry are numeric.
         initial: the forest from which the training resumes, whose base is ``base``; None: there is none.
+        statistics: the columns of target statistics, which replace categorical features; None: there are none.
         reach: the lowest and the highest margin before the first new tree, relative to the base.
     """
 
@@ -73,6 +76,15 @@ class TreeProblem:
     categories: Mapping[int, int] = field(default_factory=dict)
     initial: Forest | None = field(default=None, repr=False)
     reach: tuple[float, float] = (0.0, 0.0)
+    statistics: StatisticColumns | None = None
+
+    @property
+    def form(self) -> Form:
+        """The form of the rows that workers read."""
+        dim, categories, statistics = self.dim, self.categories, self.statistics
+        if statistics is not None:
+            dim, categories = statistics.features, {**categories, **statistics.categories}
+        return Form(dim, self.classes, missing=True, categories=categories)
 
     @property
     def span(self) -> tuple[float, float]:
@@ -233,6 +245,30 @@ def with_table_facts(
     )
 
 
+def with_statistics(problem: TreeProblem, settings: BoostingSettings, facts: Facts) -> TreeProblem:
+    """Return the problem with the columns of target statistics, if the settings want them for some features.
+
+    Raises:
+        ConfigError: another setting does not go together with target statistics.
+        LimitError: there would be too many columns.
+    """
+    complexity, many = settings.maxCtrComplexity, settings.minCtrCategories
+    categories = {feature: count for feature, count in problem.categories.items() if count >= many}
+    if complexity == 0 or (complexity is None and settings.defaults != "catboost") or not categories:
+        return problem
+    names = ("monotoneConstraints", "interactionConstraints", "featureWeights")
+    clashes = [*(name for name in names if getattr(settings, name)), *["initialModel"] * (problem.initial is not None)]
+    if clashes:
+        raise ConfigError(
+            f"{clashes[0]}: expected with maxCtrComplexity=0, but {len(categories)} features of at least {many} "
+            "categories would be replaced by target statistics"
+        )
+    max_label = max(map(abs, facts.label_range))
+    columns = StatisticColumns.combine(problem.dim, categories, complexity, problem.classes or 0, max_label)
+    others = {feature: count for feature, count in problem.categories.items() if feature not in categories}
+    return replace(problem, dim=columns.dim, categories=others, statistics=columns)
+
+
 def without_last_digits(number: float) -> float:
     """Round a sum to 6 digits, because its last digits depend on the order of the rows."""
     return float(f"{number:.6g}")
@@ -263,6 +299,8 @@ def check_categories(categories: Mapping[int, int], monotone: Sequence[int] = ()
 
 def check_initial(initial: Forest, objective: Objective, dim: int) -> None:
     """Raise ConfigError unless a training can resume from a forest."""
+    if initial.statistics is not None:
+        raise ConfigError("initialModel: expected a model without target statistics (maxCtrComplexity=0)")
     for name, expected, value in (
         ("loss", objective.loss, initial.loss),
         ("features", dim, initial.features),
@@ -280,14 +318,16 @@ def key_of(seed: int, *numbers: int) -> int:
     return int(np.random.SeedSequence([seed, *numbers]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def work_of(survey: Any, plan: BoostingPlan, trees: int, node_s: float = 0.0) -> Work:
+def work_of(survey: Any, plan: BoostingPlan, trees: int, node_s: float = 0.0, columns: int = 0) -> Work:
     """Estimate the work of a training of boosted trees.
 
     Args:
         survey: the result of the survey: rows, dim, and cost, which is the number of rows plus that of stored values.
         node_s: seconds that servers need for a node, in addition to the time for its bins.
+        columns: the number of columns of target statistics.
     """
-    rows, values = survey.rows, survey.cost - survey.rows
+    rows, dim = survey.rows, survey.dim + columns
+    values = survey.cost - rows + rows * columns
     leaves = min(plan.max_leaves, max(rows // max(plan.settings.minInstancesPerNode, 1), 1))
     if plan.settings.growth == "level":
         levels = clocks = float(max(plan.settings.maxDepth, 1))
@@ -295,10 +335,10 @@ def work_of(survey: Any, plan: BoostingPlan, trees: int, node_s: float = 0.0) ->
         doublings = math.log2(max(leaves, 2))
         levels, clocks = LEVELS_BY_LEAF * doublings, CLOCKS_BY_LEAF * doublings
     # At most as many bins as stored values have rows.
-    bins = min(survey.dim * min(plan.settings.maxBins, rows), values)
+    bins = min(dim * min(plan.settings.maxBins, rows), values)
     # Workers add up the histogram of only one of two children: the child with fewer rows.
     num_additions, num_searched_bins, add_s, send_s = values * (1 + levels / 2), leaves * bins, ADD_S, 0.0
-    if values < DENSE_FROM * rows * survey.dim:
+    if values < DENSE_FROM * rows * dim:
         # Servers search only bins that are not empty.
         num_searched_bins, add_s, send_s = min(num_searched_bins, values * levels), ADD_SPARSE_S, SEND_SPARSE_S
     why_not_auto = ""

@@ -21,7 +21,6 @@ import numpy as np
 from ps2.algorithms.frame.journal import Journal, earlier_settings
 from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
-from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, Trained, Via, Words
 from ps2.algorithms.training.table import Facts, Table
@@ -44,6 +43,7 @@ from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.search_kernels import Splits
+from ps2.algorithms.trees.statistic_sums import AddStatistics, CountCopies, StatisticSums
 from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices, boosting_matrices, check_memory
 from ps2.algorithms.trees.worker import TreeWorker
@@ -77,16 +77,28 @@ class TreesProgram(Program[Trained[F]]):
 
     def __init__(self, run: TreeRun) -> None:
         problem = run.problem
-        form = Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
-        super().__init__(run.plan, form, run.record)
+        super().__init__(run.plan, problem.form, run.record)
         self._training_run, self._problem = run, problem
+        self._statistics = StatisticSums.make(problem.statistics, problem.absent, run.names)
 
     def settings(self) -> dict[str, Any]:
         return self._training_run.settings
 
     def result(self, returned: Any) -> Trained[F]:
-        result: Trained[F] = returned.result()
+        result: Trained[Any] = returned.result()
+        if self._statistics is not None:
+            result = replace(result, model=replace(result.model, statistics=self._statistics.table()))
         return result
+
+    def free(self) -> None:
+        if self._statistics is not None:
+            self._statistics.free()
+
+    def add_statistics(self) -> Steps[None]:
+        """Let the workers add the sums of target statistics, if there are any."""
+        if self._statistics is not None:
+            yield CountCopies()
+            yield AddStatistics()
 
 
 class LocalProgram(TreesProgram[F]):
@@ -98,6 +110,7 @@ class LocalProgram(TreesProgram[F]):
         self._name_vector = run.names.vector(lambda name: DCV.dense(1, 1, "int64", name=name))
 
     def free(self) -> None:
+        super().free()
         self._name_vector.free()
 
 
@@ -111,6 +124,7 @@ class FleetProgram(TreesProgram[F]):
 
     def prepare_histograms(self, ask: Ask) -> Steps[HistogramMatrices]:
         """Find cut points, and make the matrices."""
+        yield from self.add_statistics()
         yield from self._quantiles.find_cut_points(ask)
         numbers = ask(self._make_matrices)
         if self._matrices is None:  # a driver that this one resumes has made them
@@ -130,6 +144,7 @@ class FleetProgram(TreesProgram[F]):
         """Make the matrices of histograms."""
 
     def free(self) -> None:
+        super().free()
         self._quantiles.free()
         if self._matrices is not None:
             self._matrices.free()
@@ -229,7 +244,8 @@ class BoostingProgram(FleetProgram[Forest]):
         return {"tree": tree_as_data(tree), "splits": moves.splits, "nodes": list(vars(moves.nodes).values())}
 
     def worker(self) -> Callable[[Reading], TreeWorker]:
-        return partial(TreeWorker, self._problem, self.plan, self._quantiles, self._leaf_quantiles)
+        vectors = self._quantiles, self._statistics
+        return partial(TreeWorker, self._problem, self.plan, *vectors, self._leaf_quantiles)
 
     def make_matrices(self, bins: Bins) -> HistogramMatrices:
         return boosting_matrices(bins, self._problem, self.plan, self._training_run.rows)
@@ -245,6 +261,7 @@ class LocalBoostingProgram(LocalProgram[Forest]):
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         boosting = BoostingRecord(self._problem, self.plan, self.record)
+        yield from self.add_statistics()
         ask.start_timer()
         task = GrowRounds(first=0, trees=[], scales=None)
         while True:
@@ -265,7 +282,7 @@ class LocalBoostingProgram(LocalProgram[Forest]):
 
     def worker(self) -> Callable[[Reading], LocalTreeWorker]:
         run, min_rows = self._training_run, min_rows_to_split(self._problem, self.plan, self._training_run.mean_weight)
-        return partial(LocalTreeWorker, self._problem, self.plan, min_rows, run.mean_weight)
+        return partial(LocalTreeWorker, self._problem, self.plan, self._statistics, min_rows, run.mean_weight)
 
 
 def train(

@@ -245,6 +245,17 @@ class BoostingSettings(EnsembleSettings):
         at_least=1,
         type=int,
     )
+    maxCtrComplexity: Setting[int | None] = param(
+        None,
+        "replace features of many categories by target statistics (CatBoost's CTRs) of combinations of at most this "
+        "many such features; 0: no statistics; not set: 0, or with defaults='catboost' up to 3, as long as there are "
+        "at most 200 combinations",
+        at_least=0,
+        type=int,
+    )
+    minCtrCategories: Setting[int] = param(
+        64, "the minimum number of categories of a feature that target statistics replace", at_least=2
+    )
     monotoneConstraints: Flexible[list[int] | None, Sequence[int]] = param(
         None,
         "one entry per feature: 1 (predictions never decrease with it), -1 (they never increase) or 0 (no constraint)",
@@ -336,6 +347,8 @@ class BoostingSettings(EnsembleSettings):
     getMaxCatThreshold, setMaxCatThreshold = getter(maxCatThreshold), setter(maxCatThreshold)
     getMaxCatToOnehot, setMaxCatToOnehot = getter(maxCatToOnehot), setter(maxCatToOnehot)
     getMinDataPerGroup, setMinDataPerGroup = getter(minDataPerGroup), setter(minDataPerGroup)
+    getMaxCtrComplexity, setMaxCtrComplexity = getter(maxCtrComplexity), setter(maxCtrComplexity)
+    getMinCtrCategories, setMinCtrCategories = getter(minCtrCategories), setter(minCtrCategories)
     getMonotoneConstraints, setMonotoneConstraints = getter(monotoneConstraints), setter(monotoneConstraints)
     getInteractionConstraints = getter(interactionConstraints)
     setInteractionConstraints = setter(interactionConstraints)

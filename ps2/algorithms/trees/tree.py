@@ -6,7 +6,7 @@ float32 number separates the values on both sides. So a model that is saved for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.frame.array_files import ArrayFiles, ModelFiles
+from ps2.algorithms.trees.target_statistics import StatisticColumns, StatisticTable
 from ps2.array_types import Float64s, Int32s, Int64s
 
 Bools = npt.NDArray[np.bool_]
@@ -103,7 +104,9 @@ class Tree:
         """Return the flags of a node's set; empty for a numeric split."""
         return self.set_flags[self.set_begin[node] : self.set_begin[node + 1]]
 
-    def to_debug_string(self, indent: int = 0, base: float = 0.0) -> str:
+    def to_debug_string(
+        self, indent: int = 0, base: float = 0.0, name_of: Callable[[int], str] = "feature {}".format
+    ) -> str:
         """Format the tree as pyspark.ml does, a line for each condition and leaf; ``base`` is added to leaves."""
         lines: list[str] = []
         stack: list[tuple[int | str, int]] = [(0, indent)]
@@ -114,7 +117,7 @@ class Tree:
             elif self.feature[node] == LEAF:
                 lines.append(" " * depth + f"Predict: {java_number(self.value[node] + base)}")
             else:
-                left, right = self._conditions(node)
+                left, right = self._conditions(node, name_of(int(self.feature[node])))
                 lines.append(" " * depth + f"If ({left})")
                 stack += [
                     (int(self.right[node]), depth + 1),
@@ -123,8 +126,8 @@ class Tree:
                 ]
         return "".join(line + "\n" for line in lines)
 
-    def _conditions(self, node: int) -> tuple[str, str]:
-        name, flags = f"feature {self.feature[node]}", self.set_of(node)
+    def _conditions(self, node: int, name: str) -> tuple[str, str]:
+        flags = self.set_of(node)
         if len(flags):
             categories = "{" + ",".join(java_number(c) for c in np.flatnonzero(flags)) + "}"
             return f"{name} in {categories}", f"{name} not in {categories}"
@@ -156,10 +159,11 @@ class Forest(ArrayFiles):
     Attributes:
         trees: the trees; tree t adds to output ``t % width``.
         base: the margins before any tree, float64, shape (width,); width is the number of classes ("softmax"), else 1.
-        features: the number of features.
+        features: the number of features, with the columns of target statistics.
         loss: the loss that the trees were grown for.
         shape: the parameter of the loss (see ``Objective``).
         absent: how to read an entry that a sparse row does not store: as 0, or as missing.
+        statistics: the target statistics of the training rows; None: there are none.
     """
 
     trees: tuple[Tree, ...]
@@ -168,16 +172,19 @@ class Forest(ArrayFiles):
     loss: LossName = "squared"
     shape: float = 0.5
     absent: Absent = "zero"
+    statistics: StatisticTable | None = None
 
     _FILES = ModelFiles(
         "ps2.forest.v2",
         "trees",
         {"nodes": "V", "sizes": "i", "sets": "b", "base": "f"},
         {"features": int, "loss": str, "shape": float, "absent": checked_absent},
+        optional={"statistic_keys": "i", "statistic_sums": "i"},
+        optional_values={"statistic_columns": StatisticColumns.from_json},
     )
 
     def arrays(self) -> dict[str, Any]:
-        """Return the arrays that the files contain."""
+        """Return the arrays of the trees that the files contain."""
         nodes = np.zeros(self.nodes, NODE)
         begin = 0
         for tree in self.trees:
@@ -205,11 +212,36 @@ class Forest(ArrayFiles):
             begin, set_flag_begin = begin + size, set_flag_begin + int(set_begin[-1])
         return Forest(tuple(trees), **parts)
 
-    _arrays_to_write = arrays
+    def _arrays_to_write(self) -> dict[str, Any]:
+        table = self.statistics
+        statistics = {} if table is None else {"statistic_keys": table.keys, "statistic_sums": table.sums}
+        return {**self.arrays(), **statistics}
+
+    @property
+    def statistic_columns(self) -> StatisticColumns | None:
+        return None if self.statistics is None else self.statistics.columns
 
     @classmethod
     def _make(cls, arrays: dict[str, Any], values: dict[str, Any]) -> Forest:
+        columns = values.pop("statistic_columns", None)
+        if columns is not None:
+            values["statistics"] = StatisticTable(columns, arrays.pop("statistic_keys"), arrays.pop("statistic_sums"))
         return cls.from_arrays(**arrays, **values)
+
+    @property
+    def inputs(self) -> int:
+        """The number of features of rows, without the columns of target statistics."""
+        return self.features if self.statistics is None else self.statistics.columns.features
+
+    def with_statistics(self, x: Any) -> Any:
+        """Return rows, shape (n, inputs), with the columns of target statistics."""
+        if self.statistics is None:
+            return x
+        return self.statistics.with_columns(x, 0.0 if self.absent == "zero" else np.nan)
+
+    def by_input(self, values: Float64s) -> Float64s:
+        """Return values of features, shape (..., features), by input, shape (..., inputs)."""
+        return values if self.statistics is None else self.statistics.columns.by_feature(values)
 
     @property
     def width(self) -> int:
@@ -222,8 +254,11 @@ class Forest(ArrayFiles):
 
     def to_debug_string(self, header: str, rate: float = 1.0) -> str:
         """Format all trees as pyspark.ml does, below ``header``; rate: see ``parts``."""
+        columns = self.statistic_columns
+        name_of = "feature {}".format if columns is None else columns.name_of
         texts = (
-            f"  Tree {t} (weight {java_number(weight)}):\n" + part.trees[0].to_debug_string(4, float(part.base[0]))
+            f"  Tree {t} (weight {java_number(weight)}):\n"
+            + part.trees[0].to_debug_string(4, float(part.base[0]), name_of)
             for t, (weight, part) in enumerate(zip(self.weights(rate), self.parts(rate), strict=True))
         )
         return f"{header}\n{''.join(texts)}"
@@ -237,23 +272,27 @@ class Forest(ArrayFiles):
         for number, (tree, weight) in enumerate(zip(self.trees, self.weights(rate), strict=True)):
             base = self.base[number : number + 1] if number < self.width else np.zeros(1)
             value = (tree.value.astype(np.float64) / weight).astype(tree.value.dtype)
-            yield Forest((replace(tree, value=value),), base, self.features, absent=self.absent)
+            part = Forest((replace(tree, value=value),), base, self.features, absent=self.absent)
+            yield replace(part, statistics=self.statistics)
 
     def importances(self) -> Float64s:
-        """Return each feature's fraction of all gains, float64, shape (features,); zeros if there are no splits."""
+        """Return each feature's fraction of all gains, float64, shape (inputs,); zeros if there are no splits."""
         total = self.scores("totalGain")
         return total / total.sum() if total.any() else total
 
     def scores(self, kind: ScoreName) -> Float64s:
-        """Return the importance of each feature, shape (features,), as xgboost's ``get_score``; 0: no split uses it."""
+        """Return the importance of each feature, shape (inputs,), as xgboost's ``get_score``; 0: no split uses it."""
         count, total = np.zeros((2, self.features))
         for tree in self.trees:
             inner = tree.feature != LEAF
             np.add.at(count, tree.feature[inner], 1)
             np.add.at(total, tree.feature[inner], (tree.gain if kind in ("gain", "totalGain") else tree.cover)[inner])
+        count, total = self.by_input(count), self.by_input(total)
         if kind == "weight":
             return count
-        return total if kind in ("totalGain", "totalCover") else total / np.maximum(count, 1)
+        if kind in ("totalGain", "totalCover"):
+            return total
+        return np.divide(total, count, where=count > 0, out=np.zeros(self.inputs))
 
 
 def tree_as_data(tree: Tree) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from ps2.algorithms.frame.memory import fitting_servers
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.boosted_rows import BoostedRows
+from ps2.algorithms.trees.boosted_rows import BoostedRows, UnbinnedRows
 from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import (
     NODE,
@@ -27,7 +27,8 @@ from ps2.algorithms.trees.driver_messages import (
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles, RowsByFeature
-from ps2.algorithms.trees.rows import Histograms, row_ids, rows_with_weight
+from ps2.algorithms.trees.rows import Histograms, rows_with_weight
+from ps2.algorithms.trees.statistic_sums import StatisticSums, StatisticTask
 from ps2.algorithms.trees.tree_matrices import add_histograms, read_bins
 from ps2.array_types import Int64s
 from ps2.client.batch import batch
@@ -71,12 +72,14 @@ class CutPointWork:
 class FleetWorker(ABC):
     """Base class of the workers of boosted trees and of random forests."""
 
-    def __init__(self, problem: TreeProblem, quantiles: Quantiles, rows: LocalRows) -> None:
-        self._problem = problem
-        self._cut_points = CutPointWork(quantiles, rows)
+    def __init__(self, problem: TreeProblem, quantiles: Quantiles, rows: Callable[[], LocalRows]) -> None:
+        self._problem, self._quantiles, self._training_rows = problem, quantiles, rows
+        self._cut_points: CutPointWork | None = None
 
     def __call__(self, worker: Any, task: Task) -> None:
         if isinstance(task, CutPointTask):
+            if self._cut_points is None:
+                self._cut_points = CutPointWork(self._quantiles, self._training_rows())
             self._cut_points(task)
         elif report := self._do(task):
             worker.report(report)
@@ -86,13 +89,13 @@ class FleetWorker(ABC):
         """Do a task other than a ``CutPointTask``; return the report."""
 
     @abstractmethod
-    def catch_up(self, tasks: Sequence[Task]) -> None:
+    def catch_up(self, worker: Any, tasks: Sequence[Task]) -> None:
         """Redo the tasks of an earlier attempt, but send no reports and histograms: those of the attempt count."""
 
     def _open_matrices(self, task: GrowTask) -> tuple[Bins, FeatureColumns | None]:
         """Return the bins that the driver has made, and the columns of dense rows, if the worker has them."""
-        bins, columns = read_bins(self._problem, task.matrices), self._cut_points.columns
-        del self._cut_points
+        columns = None if self._cut_points is None else self._cut_points.columns
+        bins, self._cut_points = read_bins(self._problem, task.matrices), None
         self._matrix = DCVMatrix.existing(task.matrices[0])
         return bins, columns
 
@@ -114,24 +117,31 @@ class TreeWorker(FleetWorker):
         problem: TreeProblem,
         plan: BoostingPlan,
         quantiles: Quantiles,
+        statistics: StatisticSums | None,
         leaf_quantiles: LeafQuantiles | None,
         reading: Reading,
     ) -> None:
         rows = rows_with_weight(reading.training)
-        super().__init__(problem, quantiles, rows)
+        super().__init__(problem, quantiles, lambda: self._unbinned.training)
         self._plan, self._leaf_quantiles = plan, leaf_quantiles
-        self._unbinned = rows, reading.held_out
-        self._ids = row_ids(rows, problem.absent)
+        self._unbinned = UnbinnedRows(problem, statistics, rows, reading.held_out)
         self._sent_bytes = 0
         self._rows: BoostedRows | None = None
 
-    def _do(self, task: GrowTask) -> dict[str, Any]:
+    def __call__(self, worker: Any, task: Task) -> None:
+        self._unbinned.rank = worker.rank
+        super().__call__(worker, task)
+
+    def _do(self, task: GrowTask | StatisticTask) -> dict[str, Any]:
         if isinstance(task, AddResiduals):
             moved_rows = self._move(task)
             assert moved_rows.tree_rows is not None
             assert self._leaf_quantiles is not None
             leaves = [moved_rows.tree_rows.rows_of(leaf) for leaf in task.nodes.leaves.tolist()]
             self._leaf_quantiles.add(leaves, moved_rows.residuals, moved_rows.training.weights, task.cells)
+            return {}
+        if isinstance(task, StatisticTask):
+            self._unbinned.do(task)
             return {}
         report = self._grow(task)
         rows = self._rows
@@ -143,7 +153,8 @@ class TreeWorker(FleetWorker):
         self._sent_bytes += self._add_histograms(task.opened, histograms)
         return report
 
-    def catch_up(self, tasks: Sequence[Task]) -> None:
+    def catch_up(self, worker: Any, tasks: Sequence[Task]) -> None:
+        self._unbinned.rank = worker.rank
         for task in tasks:
             if isinstance(task, AddResiduals):
                 self._move(task)
@@ -154,10 +165,11 @@ class TreeWorker(FleetWorker):
         """Move the rows of nodes to their children, after binning the rows for the first task."""
         if self._rows is None:
             bins, columns = self._open_matrices(task)
-            self._rows = BoostedRows(self._problem, self._plan, bins, self._unbinned, columns, self._ids)
+            rows = self._unbinned.training, self._unbinned.held_out
+            self._rows = BoostedRows(self._problem, self._plan, bins, rows, columns, self._unbinned.ids)
             self._histograms = Histograms(self._rows.training.rows, self._plan.channels)
-        for rows, _ in self._rows.moving_rows:
-            rows.partition(task.splits)
+        for moving_rows, _ in self._rows.moving_rows:
+            moving_rows.partition(task.splits)
         return self._rows
 
     def _grow(self, task: GrowTask) -> dict[str, Any]:

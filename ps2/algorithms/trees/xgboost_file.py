@@ -43,6 +43,10 @@ def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
 
 def as_xgboost(forest: Forest, names: Sequence[str] = ()) -> dict[str, Any]:
     """Return a forest as the data of xgboost's JSON; UsageError: see ``_check_float32``."""
+    if forest.statistics is not None:
+        raise UsageError(
+            "xgboost has no target statistics: for its file, expected a model trained with maxCtrComplexity=0"
+        )
     _check_float32(forest)
     trees = _with_base(forest)
     categorical = np.zeros(forest.features, np.bool_)

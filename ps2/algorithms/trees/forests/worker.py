@@ -108,7 +108,7 @@ class ForestWorker(FleetWorker):
 
     def __init__(self, problem: TreeProblem, plan: ForestPlan, quantiles: Quantiles, reading: Reading) -> None:
         rows = rows_with_weight(reading.training)
-        super().__init__(problem, quantiles, rows)
+        super().__init__(problem, quantiles, lambda: rows)
         self._plan, self._rows = plan, ForestRows(problem, plan, rows)
         self._growing: list[tuple[NodeRows, UInt8s]] = []
         self._first = 0
@@ -121,7 +121,7 @@ class ForestWorker(FleetWorker):
         histograms = [histogram for block in blocks for histogram in block]
         return {**report, "bytes": self._add_histograms(task.opened, histograms)}
 
-    def catch_up(self, tasks: Sequence[Task]) -> None:
+    def catch_up(self, worker: Any, tasks: Sequence[Task]) -> None:
         grow_tasks = [task for task in tasks if isinstance(task, GrowTask)]
         # Tasks for finished trees need not be repeated.
         begin = max((number for number, task in enumerate(grow_tasks) if isinstance(task, PlantTrees)), default=0)
