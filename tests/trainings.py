@@ -49,7 +49,9 @@ from ps2.algorithms.training.observing import observe_fits
 from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees import program as trees
+from ps2.algorithms.trees.custom_functions import RowFunction
 from ps2.algorithms.trees.forests import program as forests
+from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices
 from tests import plans
 
@@ -329,11 +331,23 @@ def infer_topics(ps: Any, table: Table, call: Call, sync: str) -> Result:
 
 # -- trees -------------------------------------------------------------------------------------------------------------
 
+
+def misses_count_thrice(margins: Any, labels: Any, weights: Any) -> Any:
+    """An objective: the logistic loss, in which rows of class 1 count three times."""
+    p = 1 / (1 + np.exp(-margins))
+    weights = np.where(labels > 0, 3.0, 1.0) * weights
+    return (p - labels) * weights, p * (1 - p) * weights
+
+
+CUSTOM = replace(
+    boosting.PROBLEM, objective=Objective("logistic", function=RowFunction("objective", misses_count_thrice))
+)
 TREES = {
     "level": (boosting.RECIPE, boosting.PROBLEM, False),
     "leaf, sparse": (boosting.BY_LEAF, boosting.PROBLEM, True),
     "softmax": (boosting.SHORT, boosting.SOFTMAX, False),
     "absolute": (boosting.SHORT, boosting.MEDIAN, False),
+    "custom": (boosting.SHORT, CUSTOM, False),
 }
 FOREST = plans.forest("gini", classes=2, rows=300, numTrees=3, maxDepth=6, maxBins=16, node_features=6)
 

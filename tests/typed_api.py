@@ -30,7 +30,7 @@ def right_keywords() -> None:
     LogisticRegression(regParam=0.1, maxIter=10, featuresCol=["a", "b"], thresholds=[0.2, 0.8])
     GBTClassifier(maxDepth=5, absentAsMissing=True, interactionConstraints=[[0, 1], [2]], featureWeights=np.ones(3))
     KeyHasher(categoricalCols=["user"], crosses=["user:ad", ["user", "hour"]])
-    GBTClassifier(initialModel=GBTClassifier())
+    GBTClassifier(initialModel=GBTClassifier(), objective=print).setCustomMetric(print).setMaximize(True)
     KMeans(k=5, distanceMeasure="cosine")
     RandomWalks(walkLength=10)
     Word2Vec(inputCol="words").setVectorSize(100).setSeed(1).setVia("local")

@@ -21,7 +21,7 @@ from ps2.client.fleet import unseal
 from ps2.client.sessions import session_of
 from ps2.client.task import RunIds, task_access, task_context
 from ps2.config import WireConfig
-from ps2.errors import InputError, LimitError, PS2Error, RolledBack, RunEndedError
+from ps2.errors import InputError, LimitError, PS2Error, RolledBack, RunEndedError, WorkerError
 from ps2.logs import JSON, JsonLog
 from ps2.protocol.plain_data import LIMIT_BYTES
 from ps2.rpc.run_control import RunControl, StartTimes
@@ -147,7 +147,7 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: boo
     except _UnreadRowsError:
         raise  # Spark's own error has the reason
     except (Exception, SystemExit) as error:
-        for kind in (InputError, LimitError):
+        for kind in (InputError, LimitError, WorkerError):
             if isinstance(error, kind):
                 error = _FatalError(f"{kind.__name__}: rank {worker.rank} in clock {worker.clock}: {error}")
         fatal, is_rollback = isinstance(error, _FatalError), worker.goesBack or isinstance(error, RolledBack)

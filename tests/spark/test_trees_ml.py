@@ -34,7 +34,7 @@ from ps2.algorithms.frame.frames import warn_of_wide_integers
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.label_statistics import label_quantile, label_sums
-from ps2.errors import ConfigError, InputError, PrecisionWarning, UsageError
+from ps2.errors import ConfigError, InputError, PrecisionWarning, UsageError, WorkerError
 from tests.tree_estimators import data, same_trees
 from tests.xgboost_trees import rows_of_few_values
 
@@ -354,3 +354,35 @@ def test_base_when_quantile_then_weighted_wherever_rows_lie(spark, share):
         frame = spark.createDataFrame(order, "`a label` double, w double, held boolean").repartition(partitions)
         result = label_quantile(Table(frame, ColumnNames("x", "a label", "w", "held"), partitions), share, facts)
         assert result == expected
+
+
+# -- users' functions --------------------------------------------------------------------------------------------------
+
+
+def test_objective_when_rows_lie_elsewhere_then_same_trees(frame, tmp_path):
+    def asymmetric(margins, labels, weights):
+        slopes = np.where(margins < labels, 4.0, 1.0) * weights
+        return slopes * (margins - labels), slopes
+
+    def error(margins, labels, weights):
+        return (weights * np.abs(margins - labels)).sum(), weights.sum()
+
+    params = {**SHORT, "weightCol": "w", "validationIndicatorCol": "held", "validationTol": 0.0}
+    functions = {"objective": asymmetric, "customMetric": error, "maximize": False}
+    one, two = (GBTRegressor(numWorkers=workers, **params, **functions).fit(frame) for workers in (1, 2))
+    assert same_trees(one, two)
+    assert one.summary.validationHistory == pytest.approx(two.summary.validationHistory)
+    one.save(f"{tmp_path}/model")
+    loaded = GBTRegressionModel.load(f"{tmp_path}/model")
+    np.testing.assert_array_equal(predictions(loaded, frame), predictions(one, frame))
+
+
+@pytest.mark.parametrize("via", ["servers", "local"])
+def test_objective_when_it_fails_in_task_then_error_names_it(frame, via):
+    def breaks(margins, labels, weights):
+        assert margins.max() < 1, "a large margin"
+        return margins - labels, weights
+
+    expected = r"^rank \d in clock \d+: objective: breaks\(\) failed in line \d+ of .*: AssertionError: a large margin"
+    with pytest.raises(WorkerError, match=expected):
+        GBTRegressor(via=via, objective=breaks, **SHORT).fit(frame)

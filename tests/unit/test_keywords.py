@@ -14,13 +14,15 @@ from ps2.algorithms.frame.settings import settings_of
 
 CLASSES = [getattr(algorithms, name) for name in algorithms.__all__]
 ESTIMATORS = [cls for cls in CLASSES if issubclass(cls, ByName) and cls.takes_keywords()]
+# The keywords for models and functions, which are not params.
+OBJECTS = ("initialModel", "objective", "customMetric")
 PARAMS = [cls for cls in CLASSES if issubclass(cls, ByName)]
 
 
 @pytest.mark.parametrize("cls", ESTIMATORS, ids=lambda cls: cls.__name__)
 def test_signature_when_asked_then_keywords_of_type_checkers(cls):
-    initial = {"initialModel"} if hasattr(cls, "setInitialModel") else set()
-    assert set(inspect.signature(cls).parameters) == {*settings_of(cls), *initial}
+    objects = {name for name in OBJECTS if hasattr(cls, f"set{name[0].upper()}{name[1:]}")}
+    assert set(inspect.signature(cls).parameters) == {*settings_of(cls), *objects}
 
 
 @pytest.mark.parametrize("cls", PARAMS, ids=lambda cls: cls.__name__)

@@ -326,6 +326,7 @@ def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
 class HasInitialModel(TrainingEstimator):
     """An estimator whose training can begin with a model: ``setInitialModel``, or the keyword ``initialModel``."""
 
+    _OBJECTS: ClassVar[tuple[str, ...]] = ("initialModel",)
     # The result of ``_read_initial_model``; None: the training begins from scratch.
     _initial: Any = None
 
@@ -343,14 +344,15 @@ class HasInitialModel(TrainingEstimator):
         """Return the parameters of an initial model; raise ConfigError if the training cannot begin with this model."""
 
     def setParams(self: H, **params: Any) -> H:
-        """Set params and, as ``initialModel``, the initial model by name.
+        """Set params by name, and models or functions such as ``initialModel``.
 
         Raises:
             TypeError: there is no such param, or its value has another type.
-            ConfigError: the training cannot begin with the initial model.
+            ConfigError: the training cannot begin with the initial model, or a function is none.
         """
-        if "initialModel" in params:
-            self.setInitialModel(params.pop("initialModel"))
+        for name in self._OBJECTS:
+            if name in params:
+                getattr(self, f"set{name[0].upper()}{name[1:]}")(params.pop(name))
         return super().setParams(**params)
 
     def write(self) -> MLWriter:

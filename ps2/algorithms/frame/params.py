@@ -48,14 +48,13 @@ class _ShowsParams(ABCMeta):
         are_variable = all(argument.kind in variable for argument in arguments)
         return issubclass(cls, ByName) and not inspect.isabstract(cls) and are_variable
 
-    def keyword_defaults(cls) -> dict[str, Any]:
+    def keyword_defaults(cls: Any) -> dict[str, Any]:
         """Return the keywords of a class that takes keywords, with their defaults; None: there is no default."""
         instance = cls()
         defaults = {
             param.name: instance.getOrDefault(param) if instance.isDefined(param) else None for param in instance.params
         }
-        if hasattr(cls, "setInitialModel"):
-            defaults["initialModel"] = None
+        defaults |= dict.fromkeys(cls._OBJECTS)
         # A default such as "uid__output" differs from object to object.
         return {name: None if instance.uid in str(value) else value for name, value in defaults.items()}
 
@@ -91,6 +90,8 @@ class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
             self.setParams(**params)
 
     _has_params = True
+    # The keywords for models and functions, which are not params: they are not saved.
+    _OBJECTS: ClassVar[tuple[str, ...]] = ()
     # The name of a param whose value decides the defaults of other params, and for each value these defaults by name.
     _DEFAULTS_BY: ClassVar[tuple[str, Mapping[str, Mapping[str, Any]]] | None] = None
 

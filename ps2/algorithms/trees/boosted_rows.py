@@ -14,7 +14,6 @@ from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import FinalNodes
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponent_counts, quantise_pairs
 from ps2.algorithms.trees.layout import Array
-from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem, key_of
 from ps2.algorithms.trees.ranking import RowGroups
@@ -97,7 +96,7 @@ class BoostedRows:
         training, held_out = rows
         self._problem, self._plan = problem, plan
         self._ids = row_ids(training, problem.absent) if ids is None else ids
-        self.metric = Metric.parse(plan.settings.evalMetric or "")
+        self.metric = plan.metric
         self._span = problem.span  # the range of the margins
         self.training = RowSet.of(problem, training, bins, columns)
         # In held-out rows, features may have missing values that have none in training rows.
@@ -120,6 +119,9 @@ class BoostedRows:
         """Compute a round's gradients; return losses, the held-out rows' report, and ``exponent_counts``."""
         rows, objective = self.training, self._problem.objective
         self._pairs, (loss, weight) = objective.gradients(rows.margins, rows.y, rows.weights, self._pairs, rows.groups)
+        if objective.function is not None and self._plan.custom_metric is not None:
+            sums_of_metric = self.metric.sums(objective, rows.margins, rows.y, rows.weights, self._span)
+            loss, weight = sums_of_metric[:, 0].tolist()
         sums: dict[str, Any] = {"loss": loss, "weight": weight}
         if (held_out := self.held_out) is not None:
             sums["held"] = self.metric.sums(

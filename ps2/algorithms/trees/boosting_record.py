@@ -12,7 +12,6 @@ import numpy as np
 from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, Trained
 from ps2.algorithms.trees.gradients import integer_scales
-from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.array_types import Float64s
@@ -60,7 +59,7 @@ class BoostingRecord:
     def __init__(self, problem: TreeProblem, plan: BoostingPlan, record: Record) -> None:
         self._problem, self._plan = problem, plan
         self.record = record
-        self.metric = Metric.parse(plan.settings.evalMetric or "")
+        self.metric = plan.metric
         self._stopping = EarlyStopping(
             plan.settings.earlyStoppingRounds or 0, plan.settings.validationTol, self.metric.is_larger_better
         )
@@ -103,7 +102,7 @@ class BoostingRecord:
         self.record.validation.append(value)
         if not self._stopping.is_over(self.record.validation):
             return False
-        self.record.reason = f"the {self.metric.name} of the rows held out does not get better any more"
+        self.record.reason = f"the {self.metric.title} of the rows held out does not get better any more"
         return True
 
     def result(self) -> Trained[Forest]:

@@ -11,6 +11,7 @@ import numpy as np
 from pyspark.ml.base import Predictor
 from pyspark.ml.classification import ProbabilisticClassifier
 from pyspark.ml.regression import Regressor
+from pyspark.ml.util import MLWriter
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -24,9 +25,10 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.only_worker import OnStep
 from ps2.algorithms.training.record import StepReport, Trained, Via
 from ps2.algorithms.training.table import Table
-from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.custom_functions import RowFunction
+from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective
 from ps2.algorithms.trees.label_statistics import label_quantile, label_sums
-from ps2.algorithms.trees.metrics import Metric
+from ps2.algorithms.trees.metrics import CustomMetric, Metric
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.models import BoostedModel, GBTClassificationModel, GBTRankerModel, GBTRegressionModel
 from ps2.algorithms.trees.problem import (
@@ -54,10 +56,11 @@ from ps2.algorithms.trees.tree import Absent, Forest, LossName, leaf_range
 from ps2.algorithms.trees.tree_kernels import grow_boosted
 from ps2.algorithms.trees.tree_models import AnyTrees
 from ps2.coordinator.context import PS2Context
-from ps2.errors import ConfigError, InputError
+from ps2.errors import ConfigError, InputError, UsageError
 from ps2.ops.ahead import compile_ahead
 
 E = TypeVar("E", bound="BoostingEstimator")
+R = TypeVar("R", bound="PointwiseEstimator")
 
 # The largest absolute label: leaves may be as large as the range of the labels, and xgboost's are float32.
 MAX_LABEL = 1e38
@@ -104,6 +107,9 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
     _SLOW_KERNEL = grow_boosted, "ps2.algorithms.trees.warm:warm_whole_trees"
 
     _on_round = cast(Any, None)
+    # The users' functions (``PointwiseEstimator``); None: there is none.
+    _custom_objective: RowFunction | None = None
+    _custom_metric: RowFunction | None = None
 
     if TYPE_CHECKING:  # a keyword, too
         initialModel: Any = None
@@ -143,6 +149,8 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         for name in ("earlyStoppingRounds", "evalMetric"):
             if self.isSet(name) and not self.isSet("validationIndicatorCol"):
                 raise ConfigError(f"{name}: expected with validationIndicatorCol, which marks the rows to measure")
+        if self.isSet("maximize") and self._custom_metric is None:
+            raise ConfigError("maximize: expected with customMetric, whose direction it is, got no customMetric")
         if self.isSet("evalMetric"):
             Metric.parse(self.getEvalMetric() or "")
         if self.isSet("featureWeights") and not num_features_of(self.getFeatureSubsetStrategy(), MANY_FEATURES):
@@ -158,10 +166,14 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         settings = self._values(BoostingSettings)
         if settings.earlyStoppingRounds and not self.isSet("validationTol"):
             settings = with_values(settings, validationTol=0.0)
-        return BoostingPlan(settings=settings, name=self._name)
+        metric = None
+        if self._custom_metric is not None:
+            metric = CustomMetric(function=self._custom_metric, maximize=bool(settings.maximize))
+        return BoostingPlan(settings=settings, name=self._name, custom_metric=metric)
 
     def _resolve(self, plan: BoostingPlan, survey: Survey) -> TreeTraining:
-        objective, initial = self._objective(survey), self._initial
+        objective, initial = replace(self._objective(survey), function=self._custom_objective), self._initial
+        _check_functions(objective, self._custom_metric, survey)
         Metric.parse(plan.settings.evalMetric or "").check(objective.loss)
         check_features(plan.settings, survey.dim)
         problem = with_statistics(self._problem(survey, objective, initial), plan.settings, survey.facts)
@@ -235,6 +247,15 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         return low, high
 
 
+def _check_functions(objective: Objective, metric: RowFunction | None, survey: Survey) -> None:
+    """Call the users' functions for a few rows of margin 0; WorkerError: one fails, or its result is unusable."""
+    labels = survey.facts.label_range if objective.classes is None else range(objective.classes)
+    if objective.function is not None:
+        objective.function.check_gradients(labels, objective.width)
+    if metric is not None:
+        metric.sums(np.zeros((len(labels), objective.width)), np.array(labels, np.float64), NO_WEIGHTS)
+
+
 def _base_of(objective: Objective, score: float) -> tuple[float, ...]:
     """Return the margins, one for each output, at which a model without trees predicts a score."""
     if objective.loss == "softmax":
@@ -250,7 +271,81 @@ def _base_of(objective: Objective, score: float) -> tuple[float, ...]:
     return (score,)
 
 
-class GBTClassifier(GBTClassifierSettings, BoostingEstimator, ProbabilisticClassifier):
+class PointwiseEstimator(BoostingEstimator):
+    """Base class of the estimators whose gradients depend on single rows, so that users' functions can compute them."""
+
+    _OBJECTS = (*BoostingEstimator._OBJECTS, "objective", "customMetric")
+
+    if TYPE_CHECKING:  # keywords, too
+        objective: Any = None
+        customMetric: Any = None
+
+    def setObjective(self: R, value: Callable[..., Any] | None) -> R:
+        """Set a function that replaces the loss's gradients; None: no function. It is not a param, and is not saved.
+
+        The loss (``lossType``) still decides what labels are valid, the initial margin, and how margins become
+        predictions. It is also the loss in reports, unless ``customMetric`` is set.
+
+        Args:
+            value: a picklable function of margins, labels and weights, float64 arrays of some rows. It returns the
+                gradients and the hessians (>= 0) of the loss by the margins, multiplied by the weights. All arrays have
+                shape (n,); with more than two classes, margins, gradients and hessians have shape (n, classes). The
+                result for a row must depend on this row alone. Workers call it, possibly in several threads.
+
+        Raises:
+            ConfigError: the value is no function.
+        """
+        self._custom_objective = None if value is None else RowFunction("objective", value)
+        return self
+
+    def setCustomMetric(self: R, value: Callable[..., Any] | None) -> R:
+        """Set a function that measures held-out rows instead of ``evalMetric``; ``maximize`` is its direction.
+
+        With ``objective``, it also measures the training rows, for ``objectiveHistory``. It is not a param, and is not
+        saved.
+
+        Args:
+            value: a picklable function of margins, labels and weights, as that of ``setObjective``. It returns two
+                numbers for these rows, such as the weighted sum of errors and the sum of weights. The metric is the sum
+                of the first numbers of all workers, divided by the sum of the second ones. None: no function.
+
+        Raises:
+            ConfigError: the value is no function.
+        """
+        self._custom_metric = None if value is None else RowFunction("customMetric", value)
+        return self
+
+    def _check(self) -> None:
+        super()._check()
+        held_out = self.isSet("validationIndicatorCol")
+        if self._custom_metric is not None:
+            if not self.isSet("maximize"):
+                raise ConfigError(
+                    "maximize: expected True or False with customMetric: whether a larger value is better"
+                )
+            if self.isSet("evalMetric"):
+                raise ConfigError(f"evalMetric: expected without customMetric, got {self.getEvalMetric()!r}")
+            if not held_out and self._custom_objective is None:
+                raise ConfigError("customMetric: expected with validationIndicatorCol or objective, got neither")
+        elif held_out and self._custom_objective is not None and not self.isSet("evalMetric"):
+            raise ConfigError(
+                "objective: expected with evalMetric or customMetric if validationIndicatorCol is set, as the function "
+                "computes no loss of the rows that are held out"
+            )
+
+    def write(self) -> MLWriter:
+        """Return a writer: ``write().overwrite().save(path)``.
+
+        Raises:
+            UsageError: there is an initial model or a function, which is not part of the file.
+        """
+        for function in (self._custom_objective, self._custom_metric):
+            if function is not None:
+                raise UsageError(f"{function.param}: a file of the estimator would lack the function; save the model")
+        return super().write()
+
+
+class GBTClassifier(GBTClassifierSettings, PointwiseEstimator, ProbabilisticClassifier):
     """Gradient boosted trees: ``pyspark.ml.classification.GBTClassifier`` on servers, for any number of classes.
 
     Example::
@@ -268,7 +363,7 @@ class GBTClassifier(GBTClassifierSettings, BoostingEstimator, ProbabilisticClass
         return class_objective(self, survey)
 
 
-class GBTRegressor(GBTRegressorSettings, BoostingEstimator, Regressor["GBTRegressionModel"]):
+class GBTRegressor(GBTRegressorSettings, PointwiseEstimator, Regressor["GBTRegressionModel"]):
     """Gradient boosted trees: ``pyspark.ml.regression.GBTRegressor`` on servers, with more losses.
 
     Example::

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.layout import Array, UInt64s
+from ps2.algorithms.trees.custom_functions import RowFunction
+from ps2.algorithms.trees.layout import MIN_HESSIAN, Array, UInt64s
 from ps2.algorithms.trees.ranking import MAX_GROUP_SUM, RowGroups, lambda_gradients, ndcg_losses
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s, Int64s
@@ -20,8 +21,6 @@ from ps2.ops.kernels import inline, kernel
 from ps2.ops.parallel import over_blocks
 
 LOGISTIC, SQUARED, ABSOLUTE, HUBER, POISSON, QUANTILE = range(6)
-# The smallest hessian of a row, as in xgboost.
-MIN_HESSIAN = 1e-16
 # A float64 has 11 bits for the exponent, above 52 bits for the mantissa.
 EXPONENTS = 1 << 11
 MANTISSA_BITS = np.uint64(52)
@@ -216,11 +215,14 @@ class Objective:
         width: the number of margins of a row: the number of classes ("softmax"), else 1.
         shape: "huber": the residual beyond which the loss is linear, above 0; "quantile": the quantile, in (0, 1);
             "lambdarank": the number of top rows of a group that are paired with the rows below them.
+        function: the user's function of gradients and hessians, which replaces those of the loss. The loss remains for
+            labels, base, reports and predictions. None: there is no such function.
     """
 
     loss: LossName
     width: int = 1
     shape: float = 0.5
+    function: RowFunction | None = None
 
     def gradients(
         self,
@@ -232,6 +234,9 @@ class Objective:
     ) -> tuple[Float64s, tuple[float, float]]:
         """Return hessians and gradients, shape (width, n, 2), and the sums of ``losses``; out: memory for gradients."""
         pairs = np.empty((self.width, len(y), 2)) if out is None else out
+        if self.function is not None:
+            self.function.set_gradients(margins, y, weights, pairs)
+            return pairs, self.losses(margins, y, weights)
         if self.loss == "lambdarank":
             assert groups is not None
             return pairs, lambda_gradients(margins[:, 0], y, weights, groups, int(self.shape), pairs[0])
@@ -299,7 +304,7 @@ class Objective:
 
     @property
     def hessians_are_weights(self) -> bool:
-        return self.loss in ("squared", "absolute", "huber", "quantile")
+        return self.function is None and self.loss in ("squared", "absolute", "huber", "quantile")
 
     @property
     def has_bounded_gradients(self) -> bool:
@@ -309,12 +314,15 @@ class Objective:
     @property
     def max_hessian(self) -> float:
         """The largest hessian that a row of weight 1 may have."""
+        if self.function is not None:
+            return math.inf
         return {"logistic": 0.25, "softmax": 0.5, "poisson": math.inf, "lambdarank": math.inf}.get(self.loss, 1.0)
 
     @property
     def leaf_quantile_level(self) -> float | None:
         """The level of the residuals' quantile that is a leaf's value; None: gradients and hessians give the value."""
-        return self.label_quantile_level if self.loss in ("absolute", "quantile") else None
+        has_quantiles = self.function is None and self.loss in ("absolute", "quantile")
+        return self.label_quantile_level if has_quantiles else None
 
     @property
     def label_quantile_level(self) -> float | None:

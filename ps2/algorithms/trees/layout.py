@@ -32,6 +32,8 @@ MAX_CATEGORIES = MAX_BINS - 1
 SUM_BYTES = 8
 # Flags of a feature; INCREASING and DECREASING are monotone constraints.
 CATEGORICAL, HAS_MISSING, INCREASING, DECREASING = 1, 2, 4, 8
+# The smallest hessian of a row, as in xgboost.
+MIN_HESSIAN = 1e-16
 # Rows that store at least this fraction of all entries become dense.
 DENSE_FROM = 0.25
 # The channels of a bin of boosted trees.

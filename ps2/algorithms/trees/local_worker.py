@@ -149,13 +149,15 @@ class LocalTreeWorker:
 
     def _grow_round(self, bounds: Float64s) -> list[Tree]:
         """Grow the trees of a round; bounds: ``sum_bounds`` of its gradients."""
-        if not self._num_trees:
+        is_custom = self._problem.objective.function is not None
+        if is_custom or not self._num_trees:
             self._scales = integer_scales(*bounds[:2])
         trees = []
         for _ in range(self._problem.objective.width):
             trees.append(self._grower.grow(self._num_trees, self._scales))
             self._num_trees += 1
-        self._scales = next_scales(self._problem, self._plan, bounds, trees)
+        if not is_custom:
+            self._scales = next_scales(self._problem, self._plan, bounds, trees)
         return trees
 
 

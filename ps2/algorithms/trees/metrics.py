@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from ps2.algorithms.trees.custom_functions import RowFunction
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.ranking import ALL_ROWS, RowGroups, sum_of_ndcg, sum_of_precisions
 from ps2.algorithms.trees.tree import LossName
@@ -68,6 +69,11 @@ class Metric:
             )
 
     @property
+    def title(self) -> str:
+        """The name in messages."""
+        return self.name
+
+    @property
     def is_larger_better(self) -> bool:
         return self.name in ("auc", *RANKING_METRICS)
 
@@ -116,6 +122,35 @@ class Metric:
             return math.nan
         mean = float(sums[0, 0] / sums[1, 0])
         return math.sqrt(mean) if self.name == "rmse" else mean
+
+
+@dataclass(frozen=True)
+class CustomMetric(Metric):
+    """A user's metric: the sum of all workers' numerators by the sum of their denominators."""
+
+    function: RowFunction | None = None
+    maximize: bool = False
+
+    @property
+    def title(self) -> str:
+        assert self.function is not None
+        return self.function.name
+
+    @property
+    def is_larger_better(self) -> bool:
+        return self.maximize
+
+    def sums(
+        self,
+        objective: Objective,
+        margins: Float64s,
+        y: Float64s,
+        weights: Float64s,
+        span: tuple[float, float],
+        groups: RowGroups | None = None,
+    ) -> Float64s:
+        assert self.function is not None
+        return np.array(self.function.sums(margins, y, weights))[:, None]
 
 
 @kernel

@@ -18,6 +18,7 @@ from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees.cut_points import unit_of
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.layout import DENSE_FROM, MAX_CATEGORIES, WORD_BITS
+from ps2.algorithms.trees.metrics import CustomMetric, Metric
 from ps2.algorithms.trees.settings import MAX_LEAVES, BoostingSettings, num_features_of
 from ps2.algorithms.trees.target_statistics import StatisticColumns
 from ps2.algorithms.trees.tree import Absent, Forest
@@ -124,6 +125,7 @@ class BoostingPlan(Plan[BoostingSettings]):
         weight_unit: the weight that 1 in an integer weight stands for.
         mean_weight: the mean weight of rows.
         has_sorted_categories: whether a feature has more than ``maxCatToOnehot`` categories.
+        custom_metric: the user's metric; None: ``evalMetric`` names the metric.
     """
 
     via: Via = "servers"
@@ -136,6 +138,7 @@ class BoostingPlan(Plan[BoostingSettings]):
     weight_unit: float = 1.0
     mean_weight: float = 1.0
     has_sorted_categories: bool = False
+    custom_metric: CustomMetric | None = None
 
     def __post_init__(self) -> None:
         min_rows = self.settings.minInstancesPerNode
@@ -144,6 +147,17 @@ class BoostingPlan(Plan[BoostingSettings]):
                 "minInstancesPerNode: expected 1 with minInfoGain or minWeightFractionPerNode and weights of rows, for "
                 f"a loss whose hessians are not the weights, got {min_rows}"
             )
+
+    def plain(self) -> dict[str, Any]:
+        values = super().plain()
+        if self.custom_metric is not None and self.custom_metric.function is not None:
+            values["custom_metric"] = self.custom_metric.function.fingerprint
+        return values
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of the held-out rows."""
+        return self.custom_metric or Metric.parse(self.settings.evalMetric or "")
 
     @property
     def max_leaves(self) -> int:

@@ -39,7 +39,6 @@ from ps2.algorithms.trees.gradients import integer_scales, sum_bounds
 from ps2.algorithms.trees.growth import Growth, opened_roots
 from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
 from ps2.algorithms.trees.local_worker import GrowRounds, LocalTreeWorker
-from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.search_kernels import Splits
@@ -179,6 +178,7 @@ class BoostingProgram(FleetProgram[Forest]):
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         problem, plan, width = self._problem, self.plan, self._problem.objective.width
+        is_custom = problem.objective.function is not None
         matrices = yield from self.prepare_histograms(ask)
         numbers, roots = matrices.numbers, opened_roots([ROOT] if plan.settings.maxDepth else [])
         boosting, moves = BoostingRecord(problem, plan, self.record), Moves()
@@ -189,19 +189,24 @@ class BoostingProgram(FleetProgram[Forest]):
         # Scaled gradients are rounded to integers, so that sums do not depend on the order of the rows.
         scales = integer_scales(*losses.below[:2])
         while True:
-            if boosting.rounds >= ask.setting(lambda: plan.settings.maxIter):
-                if is_recorded:
-                    return boosting
-                # Workers would report the losses with the next tree, but there is none.
+            is_last = boosting.rounds >= ask.setting(lambda: plan.settings.maxIter)
+            if is_last and is_recorded:
+                return boosting
+            if not is_recorded and (is_last or is_custom):
+                # Workers report the losses with the next tree. After the last tree there is none. With a custom
+                # objective, the next gradients have no bounds before they are computed.
                 losses = yield SumGradients(matrices=numbers, **moves.fields()).then(self._summarize)
                 _set_counts(trees, losses)
                 is_recorded, moves = True, Moves()
                 if boosting.end_round(ask, losses):
                     return boosting
+                if is_custom:
+                    scales = integer_scales(*losses.below[:2])
                 continue
             for output in range(width):  # with classes, a round has a tree for each (Friedman, algorithm 6)
                 # With the first tree of a round, workers report the losses after the previous round.
-                begins_round, fields = bool(trees) and output == 0, replace(moves, opened=roots).fields()
+                begins_round = bool(trees) and output == 0 and not is_custom
+                fields = replace(moves, opened=roots).fields()
                 plant = PlantTrees(
                     matrices=numbers, first=len(trees), scales=scales, begins_round=begins_round, **fields
                 )
@@ -215,7 +220,9 @@ class BoostingProgram(FleetProgram[Forest]):
                 grown_tree = yield from ask.part(grow_tree)
                 trees.append(Tree(*grown_tree["tree"]))
                 moves = Moves(grown_tree["splits"], FinalNodes(*grown_tree["nodes"]))
-            scales, is_recorded = next_scales(problem, plan, losses.below, trees[-width:]), False
+            is_recorded = False
+            if not is_custom:
+                scales = next_scales(problem, plan, losses.below, trees[-width:])
 
     def _summarize(self, report: Any) -> dict[str, Any]:
         """Replace the exponents in a report by ``sum_bounds``, and the sums of held-out rows by their metric."""
@@ -223,7 +230,7 @@ class BoostingProgram(FleetProgram[Forest]):
         if (exponents := summary.pop("exponents", None)) is not None:
             summary["below"] = sum_bounds(exponents)
         if (metric_sums := summary.pop("held", None)) is not None:
-            summary["held"] = Metric.parse(self.plan.settings.evalMetric or "").value(metric_sums)
+            summary["held"] = self.plan.metric.value(metric_sums)
         return summary
 
     def _grow_tree(
@@ -336,7 +343,13 @@ def min_rows_to_split(problem: TreeProblem, plan: BoostingPlan, mean_weight: flo
 
 def settings_of(problem: TreeProblem, plan: Any, **facts: Any) -> dict[str, Any]:
     """Return the settings on which trees depend, without maxIter, and without sums, whose last digits vary."""
-    settings = {**asdict(replace(problem, initial=None)), **plan.plain()}
+    objective = problem.objective
+    plain_problem = replace(problem, initial=None, objective=replace(objective, function=None))
+    settings = {**asdict(plain_problem), **plan.plain()}
+    # What is compared of a function is a fingerprint of its code.
+    del settings["objective"]["function"]
+    if objective.function is not None:
+        settings["objective"]["function"] = objective.function.fingerprint
     return {name: value for name, value in settings.items() if name not in ("initial", "maxIter", "name")} | facts
 
 

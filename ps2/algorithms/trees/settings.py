@@ -301,6 +301,7 @@ class BoostingSettings(EnsembleSettings):
         type=str,
         option="metric",
     )
+    maximize: Setting[bool | None] = param(None, "whether a larger customMetric is better", type=bool, option=None)
     baseMarginCol: Setting[str | None] = param(
         None,
         "the column of each row's initial margin, in training and prediction; not set: all rows have the same one",
@@ -358,6 +359,7 @@ class BoostingSettings(EnsembleSettings):
     getValidationTol, setValidationTol = getter(validationTol), setter(validationTol)
     getEarlyStoppingRounds, setEarlyStoppingRounds = getter(earlyStoppingRounds), setter(earlyStoppingRounds)
     getEvalMetric, setEvalMetric = getter(evalMetric), setter(evalMetric)
+    getMaximize, setMaximize = getter(maximize), setter(maximize)
     getBaseMarginCol, setBaseMarginCol = getter(baseMarginCol), setter(baseMarginCol)
     getContribCol, setContribCol = getter(contribCol), setter(contribCol)
     getDefaults, setDefaults = getter(defaults), setter(defaults)
