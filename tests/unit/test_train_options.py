@@ -324,6 +324,14 @@ def test_gbt_when_estimator_lacks_option_then_error_names_task(make_estimator):
         make_estimator("--task", "multiclass", "--shrinkage", "0.25")
 
 
+def test_gbt_when_defaults_are_set_then_other_options_follow(make_estimator):
+    estimator = make_estimator("--defaults", "lightgbm", "--trees", "7")
+    values = (estimator.getMaxIter(), estimator.getStepSize(), estimator.getMinInstancesPerNode())
+    assert values == (7, 0.1, 20)
+    assert not estimator.isSet("minInstancesPerNode")
+    assert make_estimator("--defaults", "xgboost").getStepSize() == 0.3
+
+
 def test_ctr_when_models_differ_then_help_tells_models():
     options = {option.name: option for option in train.commands["ctr"].params}
     assert options["maxIter"].help.endswith(

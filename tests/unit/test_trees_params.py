@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import xgboost
 
-from ps2.algorithms import GBTClassifier, GBTRegressor
+from ps2.algorithms import GBTClassifier, GBTRanker, GBTRegressor
+from ps2.algorithms.trees.problem import automatic_rate
+from ps2.algorithms.trees.settings import BoostingSettings
 from ps2.errors import ConfigError, UsageError
 from tests.tree_estimators import data, fit, same_trees, xgboosts
 
@@ -193,6 +195,53 @@ def test_empty_class_when_weights_are_small_then_not_predicted():
     assert (created.fitted.predict(X) != 1).all()
 
 
+def test_defaults_when_changed_back_then_are_the_former():
+    estimator = GBTRanker(defaults="LightGBM")
+    values = (estimator.getGrowth(), estimator.getMinInstancesPerNode(), estimator.getLambdarankNumPairPerSample())
+    assert values == ("leaf", 20, 30)
+    estimator.setDefaults("xgboost")
+    values = (estimator.getGrowth(), estimator.getMinInstancesPerNode(), estimator.getLambdarankNumPairPerSample())
+    assert values == ("level", 1, 32)
+
+
+def test_defaults_when_lightgbms_then_leaves_have_20_rows():
+    created = fit(GBTRegressor(defaults="lightgbm", maxIter=3), X, Y)
+    assert all(np.unique(leaves, return_counts=True)[1].min() >= 20 for leaves in created.fitted.leaves(X).T)
+    tiny = fit(GBTRegressor(defaults="lightgbm", maxIter=3), X, Y * 1e-6)
+    np.testing.assert_allclose(tiny.fitted.predict(X), created.fitted.predict(X) * 1e-6, rtol=1e-3, atol=1e-10)
+
+
+def test_defaults_when_lightgbms_then_first_tree_has_the_rate():
+    predictions = fit(GBTRegressor(defaults="lightgbm", maxIter=1), X, Y).fitted.predict(X)
+    for value in np.unique(predictions):
+        assert value - Y.mean() == pytest.approx(0.1 * (Y[predictions == value].mean() - Y.mean()), abs=1e-4)
+
+
+# The rates that CatBoost 1.2.10 reports in get_all_params() for these losses, rows and trees.
+@pytest.mark.parametrize(
+    ("loss", "rows", "trees", "rate"),
+    [
+        ("logistic", 1000, 300, 0.031075),
+        ("logistic", 20000, 1000, 0.037023),
+        ("softmax", 1000, 1000, 0.079127),
+        ("softmax", 20000, 300, 0.254981),
+        ("squared", 1000, 300, 0.108963),
+        ("squared", 20000, 1000, 0.065727),
+        ("squared", 20000, 10, 0.5),
+        ("absolute", 20000, 300, 0.03),
+    ],
+)
+def test_automatic_rate_when_computed_then_is_catboosts(loss, rows, trees, rate):
+    settings = BoostingSettings(maxIter=trees, stepSize=0.03)
+    assert automatic_rate(settings, loss, rows) == pytest.approx(rate, abs=1e-6)
+
+
+def test_defaults_when_catboosts_then_rate_depends_on_rows():
+    created = fit(GBTRegressor(defaults="catboost", maxIter=200, maxDepth=1), X, Y)
+    assert created.treeWeights[1] == created.getStepSize() == 0.120925
+    assert fit(GBTRegressor(defaults="catboost", maxIter=2, stepSize=0.25), X, Y).treeWeights[1] == 0.25
+
+
 # -- how trees grow --------------------------------------------------------------------------------------------------
 
 
@@ -307,7 +356,7 @@ def test_thresholds_when_not_one_per_class_then_usage_error():
         ({"maxLeaves": 1}, "maxLeaves: expected 0 or a number from 2 on, got 1"),
         ({"minInfoGain": -0.1}, "minInfoGain: expected a finite number that is not negative, got -0.1"),
         ({"minWeightFractionPerNode": 0.5}, r"minWeightFractionPerNode: expected a number in \[0, 0.5\), got 0.5"),
-        ({"defaults": "LightGBM"}, "defaults: expected one of pyspark, xgboost, got 'LightGBM'"),
+        ({"defaults": "h2o"}, "defaults: expected one of pyspark, xgboost, lightgbm, catboost, got 'h2o'"),
         ({"featureSubsetStrategy": "some"}, "featureSubsetStrategy: expected one of"),
         ({"baseScore": 1.0}, "baseScore: expected a probability"),
         ({"monotoneConstraints": [1]}, "monotoneConstraints: expected one for each of 4 features, got 1"),

@@ -35,6 +35,7 @@ from ps2.algorithms.trees.problem import (
     BoostingPlan,
     TreeProblem,
     TreeTraining,
+    automatic_rate,
     check_categories,
     check_features,
     check_initial,
@@ -176,6 +177,9 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         _check_functions(objective, self._custom_metric, survey)
         Metric.parse(plan.settings.evalMetric or "").check(objective.loss)
         check_features(plan.settings, survey.dim)
+        if self.getDefaults() == "catboost" and not self.isSet("stepSize"):
+            rate = automatic_rate(plan.settings, objective.loss, survey.facts.rows)
+            plan = replace(plan, settings=with_values(plan.settings, stepSize=rate))
         problem = with_statistics(self._problem(survey, objective, initial), plan.settings, survey.facts)
         is_weighted = self._columns().weight is not None
         plan = with_table_facts(plan, objective, survey.facts, problem.dim, is_weighted, initial)
@@ -211,7 +215,9 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         return train(ps, job.table, problem, plan, job.survey.facts, on_round)
 
     def _trained_model(self, trained: Trained[Forest], job: Job) -> Any:
-        return self._MODEL._of(GBTModel(trained.model))
+        model: Any = self._MODEL._of(GBTModel(trained.model))
+        rate = job.plan.plan.settings.stepSize
+        return model if rate == self.getStepSize() else model._set(stepSize=rate)
 
     def _base(self, objective: Objective, survey: Survey, table: Table) -> tuple[float, ...]:
         """Return the margins before the first tree."""

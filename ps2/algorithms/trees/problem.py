@@ -26,6 +26,17 @@ from ps2.errors import ConfigError, LimitError
 
 # The minimum gain of a split in xgboost.
 MIN_GAIN = 1e-6
+# CatBoost's default learning rate is exp(a log(rows) + b + c log(trees / 1000)): a, b and c by the loss, and whether
+# rows are held out (catboost/libs/train_lib/options_helper.cpp, TAutoLRParamsGuesser, for CPUs).
+RATE_COEFFICIENTS = {
+    ("logistic", False): (0.427, -7.525, -0.917),
+    ("logistic", True): (0.247, -5.158, -0.435),
+    ("softmax", False): (0.051, -2.889, -0.845),
+    ("softmax", True): (0.02, -2.364, -0.382),
+    ("squared", False): (0.158, -4.287, -0.813),
+    ("squared", True): (0.157, -4.062, -0.61),
+}
+MAX_AUTOMATIC_RATE = 0.5
 # Gradients below this fraction of the largest label may be rounding errors.
 ROUNDING_FRACTION = 1e-14
 # The largest absolute leaf value for classes with ``defaults="pyspark"``, before stepSize: twice the largest of
@@ -229,10 +240,11 @@ def with_table_facts(
     """Return a plan with the fields that depend on the rows; initial: the forest from which the training resumes."""
     settings, mean_weight = plan.settings, facts.weight / facts.rows
     min_gain, max_leaf_value, first_rate = MIN_GAIN, objective.max_leaf_value, None
-    if settings.defaults == "pyspark":
+    if settings.defaults != "xgboost":
         # The minimum gain is relative to labels and weights, so that trees do not depend on their units.
         max_gradient = 1.0 if objective.has_bounded_gradients else max(map(abs, facts.label_range))
         min_gain = without_last_digits(mean_weight * (ROUNDING_FRACTION * max_gradient) ** 2)
+    if settings.defaults == "pyspark":
         is_bounded = objective.classes or objective.loss == "lambdarank"
         max_leaf_value = min(max_leaf_value, MAX_CLASS_LEAF if is_bounded else math.inf)
         first_rate = 1.0
@@ -281,6 +293,16 @@ def with_statistics(problem: TreeProblem, settings: BoostingSettings, facts: Fac
     columns = StatisticColumns.combine(problem.dim, categories, complexity, problem.classes or 0, max_label)
     others = {feature: count for feature, count in problem.categories.items() if feature not in categories}
     return replace(problem, dim=columns.dim, categories=others, statistics=columns)
+
+
+def automatic_rate(settings: BoostingSettings, loss: str, rows: int) -> float:
+    """Return the learning rate that CatBoost chooses by loss, rows and trees; ``stepSize`` if it has no formula."""
+    coefficients = RATE_COEFFICIENTS.get((loss, settings.validationIndicatorCol is not None))
+    if coefficients is None or not settings.maxIter:
+        return settings.stepSize
+    a, b, c = coefficients
+    rate = math.exp(a * math.log(rows) + b + c * math.log(settings.maxIter / 1000))
+    return round(min(rate, MAX_AUTOMATIC_RATE), 6)
 
 
 def without_last_digits(number: float) -> float:

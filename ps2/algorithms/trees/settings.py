@@ -29,17 +29,23 @@ MAX_TREES = 100_000
 # The value of maxLeaves if it is not set, by growth; that of "leaf" is LightGBM's; 0: no limit.
 MAX_LEAVES: Mapping[str, int] = {"level": 0, "leaf": 31}
 STRATEGIES = ("auto", "all", "onethird", "sqrt", "log2")
-# The values of params that are not set, by the value of ``defaults`` (decision 35).
+# The values of ``defaults``, and the values that params have by it if they are not set (decisions 35 and 100).
+LIBRARIES = ("pyspark", "xgboost", "lightgbm", "catboost")
+_VALUES_BY_LIBRARY: Mapping[str, tuple[Any, ...]] = {
+    "maxIter": (20, 100, 100, 1000),
+    # CatBoost's is that of losses for which it has no formula: see ``automatic_rate``.
+    "stepSize": (0.1, 0.3, 0.1, 0.03),
+    "maxDepth": (5, 6, MAX_DEPTH, 6),
+    "maxBins": (32, 256, 255, 255),
+    "growth": ("level", "level", "leaf", "level"),
+    "regLambda": (0.0, 1.0, 0.0, 3.0),
+    "minChildWeight": (0.0, 1.0, 1e-3, 0.0),
+    "minInstancesPerNode": (1, 1, 20, 1),
+    "lambdarankNumPairPerSample": (32, 32, 30, 32),
+}
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "pyspark": {"maxIter": 20, "stepSize": 0.1, "maxDepth": 5, "maxBins": 32, "regLambda": 0.0, "minChildWeight": 0.0},
-    "xgboost": {
-        "maxIter": 100,
-        "stepSize": 0.3,
-        "maxDepth": 6,
-        "maxBins": 256,
-        "regLambda": 1.0,
-        "minChildWeight": 1.0,
-    },
+    library: {name: values[number] for name, values in _VALUES_BY_LIBRARY.items()}
+    for number, library in enumerate(LIBRARIES)
 }
 
 
@@ -326,11 +332,10 @@ class BoostingSettings(EnsembleSettings):
     )
     defaults: Setting[str] = param(
         "pyspark",
-        "the library, pyspark or xgboost, whose defaults apply to params that are not set "
-        f"({', '.join(DEFAULTS['xgboost'])}), and whose rules apply to the first tree, the minimum gain and the "
-        "largest leaf value",
-        one_of=DEFAULTS,
-        option=None,
+        "the library, pyspark, xgboost, lightgbm or catboost, whose defaults apply to params that are not set "
+        f"({', '.join(_VALUES_BY_LIBRARY)}), and whose rules apply to the first tree, the minimum gain and the largest "
+        "leaf value; catboost: without stepSize, its formula for rows and trees",
+        one_of=LIBRARIES,
     )
     impurity: Setting[str] = param("variance", "no effect: gradients and hessians choose the splits", option=None)
 
@@ -401,7 +406,6 @@ class GBTRankerSettings(BoostingSettings):
         option=None,
         in_model=True,
     )
-    # The default is xgboost's; LightGBM's is 30.
     lambdarankNumPairPerSample: Setting[int] = param(
         32,
         "the number of top rows of a ranking that are paired with all rows below them (LightGBM's truncation level)",

@@ -90,7 +90,8 @@ class TrainingCommand(ABC, Generic[D]):
 
         def call(**values: Any) -> None:
             run = RunOptions(**{field.name: values.pop(field.name) for field in fields(RunOptions)})
-            annotated = {name for base in cls.__mro__ for name in inspect.get_annotations(base)}
+            annotations = [item for base in cls.__mro__ for item in inspect.get_annotations(base).items()]
+            annotated = {name for name, kind in annotations if not str(kind).startswith("ClassVar")}
             attributes = {name: values.pop(name) for name in annotated & values.keys()}
             cls(run, {name: value for name, value in values.items() if value is not None}, attributes).train()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import click
+from click.core import ParameterSource
 
 from ps2.algorithms.trees.settings import (
     DEFAULTS,
@@ -125,6 +126,7 @@ class GBTCommand(TreesCommand):
     defaults: ClassVar = {
         **DEFAULTS["xgboost"],
         "stepSize": 0.1,
+        "defaults": None,
         "validationTol": 0.0,
         "lossType": None,
         "lossShape": None,
@@ -159,7 +161,12 @@ class GBTCommand(TreesCommand):
         if self.params["maxIter"] < 1:
             raise ConfigError(f"--trees: expected at least 1, got {self.params['maxIter']}")
         held_out = {} if self.validation is None else {"validationIndicatorCol": HELD_OUT_COLUMN}
-        return self.new_estimator(defaults="xgboost", **held_out)
+        library = self.params.get("defaults")
+        if library is not None:  # options that are not set have the library's values, instead of the command's
+            source = click.get_current_context().get_parameter_source
+            unset = {name for name in DEFAULTS[library] if source(name) is ParameterSource.DEFAULT}
+            self.params = {name: value for name, value in self.params.items() if name not in unset}
+        return self.new_estimator(defaults=library or "xgboost", **held_out)
 
     def check_files(self) -> None:
         super().check_files()
