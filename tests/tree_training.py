@@ -163,7 +163,7 @@ def grow(rows, pairs, scales, margins, recipe):
         open_nodes = below
     tree = draft.finish(recipe.rate)
     for leaf in leaves:
-        growing_kernels.add_to_rows(order[leaf.begin : leaf.end], margins, float(tree.value[leaf.number]))
+        margins[order[leaf.begin : leaf.end]] += tree.value[leaf.number]
     return tree
 
 

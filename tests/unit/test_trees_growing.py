@@ -127,10 +127,10 @@ def test_sums_when_a_node_is_summed_then_they_are_of_its_rows():
     assert growing_kernels.sum_pairs(np.array([0, 2], np.int32), pairs) == (2**32 - 2, 2**32 - 2)
 
 
-def test_add_to_rows_when_leaf_has_value_then_changes_its_rows():
-    margins = np.zeros((4, 2))
-    growing_kernels.add_to_rows(np.array([1, 3], np.int32), margins[:, 1], 0.5)
-    assert margins.tolist() == [[0, 0], [0, 0.5], [0, 0], [0, 0.5]]
+def test_leaf_values_when_two_leaves_then_each_changes_its_rows():
+    margins, ends = np.zeros((4, 2)), np.array([[0, 2], [3, 4]])
+    growing_kernels.add_leaf_values(ends, np.array([0.5, 2.0]), np.array([1, 3, 0, 2], np.int32), margins[:, 1])
+    assert margins.tolist() == [[0, 0], [0, 0.5], [0, 2.0], [0, 0.5]]
 
 
 @pytest.mark.parametrize("rows", [1, 1000, 10**6, 2**24])

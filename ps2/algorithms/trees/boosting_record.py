@@ -132,8 +132,8 @@ def next_scales(
 
 def _margin_changes(problem: TreeProblem, plan: BoostingPlan, last_trees: Sequence[Tree]) -> tuple[float, float]:
     """Return the largest change of a margin by a round's trees, and the weighted sum of changes; infinity: unknown."""
-    leaves = [abs(tree.value[tree.leaves]) for tree in last_trees]
+    leaves = [abs(tree.value[tree.is_leaf]) for tree in last_trees]
     largest_change = max(float(values.max()) for values in leaves)
     if problem.objective.loss != "squared" or plan.settings.subsamplingRate < 1:
         return largest_change, math.inf
-    return largest_change, math.fsum(last_trees[0].cover[last_trees[0].leaves] * leaves[0])
+    return largest_change, math.fsum(last_trees[0].cover[last_trees[0].is_leaf] * leaves[0])

@@ -146,5 +146,5 @@ class CompiledGrower:
         splits[:, [FEATURE, BIN, DEFAULT_LEFT]], splits[:, FIELDS:] = conditions[split_nodes], sets[split_nodes]
         splits = splits[np.argsort(splits[:, LEFT])]
         is_leaf = children < 0
-        rows.tree_rows.set_bounds(ends)
+        rows.tree_rows.set_ends(ends)
         return tree, Moves(splits, FinalNodes(np.arange(count), is_leaf, np.where(is_leaf, tree.value, 0.0)))

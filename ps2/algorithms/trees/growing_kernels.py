@@ -10,7 +10,7 @@ import numpy as np
 
 from ps2.algorithms.trees.layout import Array, UInt64s
 from ps2.algorithms.trees.nonempty_bins import row_marks
-from ps2.array_types import Int32s, Int64s
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.kernels import inline, kernel
 from ps2.ops.prefetch import prefetch_short
 from ps2.ops.simd import add_pair
@@ -186,10 +186,11 @@ def partition_sparse(
 
 
 @kernel
-def add_to_rows(order: Int32s, margins: Array, value: float) -> None:
-    """Add a leaf's value to the margins of its rows."""
-    for row in order:
-        margins[row] += value
+def add_leaf_values(ends: Int64s, values: Float64s, order: Int32s, margins: Array) -> None:
+    """Add each leaf's value to the margins of its rows; ends: the interval of each leaf's rows, shape (leaves, 2)."""
+    for leaf in range(len(values)):
+        for i in range(ends[leaf, 0], ends[leaf, 1]):
+            margins[order[i]] += values[leaf]
 
 
 @kernel

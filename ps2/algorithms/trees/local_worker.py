@@ -126,7 +126,7 @@ class LocalTreeWorker:
             for number, tree in enumerate(trees, self._num_trees):
                 row_set.margins[:, number % width] += tree.value[leaves[:, number - self._num_trees]]
         for tree in trees:
-            self._rows.widen_span(tree.value[tree.leaves])
+            self._rows.widen_span(tree.value[tree.is_leaf])
         self._num_trees += len(trees)
 
     def _grow_rounds(self) -> list[dict[str, Any]]:

@@ -255,47 +255,62 @@ class NodeRows:
         self._rows = rows
         self._order = order
         self._spare = np.empty_like(order)
-        self._nodes = {0: slice(0, len(order))}
+        self._ends = np.array([[0, len(order)]])  # the interval of each node's rows in ``order``, shape (nodes, 2)
 
     def rows_of(self, node: int) -> Int32s:
-        return self._order[self._nodes[node]]
+        begin, end = self._ends[node].tolist()
+        return self._order[begin:end]
 
     @property
     def arrays(self) -> tuple[Int32s, Int32s]:
         """The numbers of all rows, grouped by node, and scratch memory of the same length."""
         return self._order, self._spare
 
-    def set_bounds(self, bounds: Int64s) -> None:
+    def set_ends(self, ends: Int64s) -> None:
         """Set the intervals of the nodes' rows, shape (nodes, 2), after a kernel has reordered ``arrays``."""
-        self._nodes = {node: slice(begin, end) for node, (begin, end) in enumerate(bounds.tolist())}
+        self._ends = ends
 
     def partition(self, splits: Int64s) -> None:
         """Move the rows of nodes to their children, by ``Moves.splits``; no node is a descendant of another one."""
         if len(splits):
+            self._reserve(splits)
             # Nodes share no rows, so threads may work on different nodes.
-            over_blocks(self.partition_one_by_one, (splits,), cost=PARTITION_COST * len(self._order) // len(splits))
+            over_blocks(self._partition, (splits,), cost=PARTITION_COST * len(self._order) // len(splits))
 
     def partition_one_by_one(self, splits: Int64s) -> None:
+        """Do what ``partition`` does, split by split: a node may be a descendant of an earlier one."""
+        if len(splits):
+            self._reserve(splits)
+            self._partition(splits)
+
+    def _reserve(self, splits: Int64s) -> None:
+        num_nodes = int(splits[:, messages.LEFT].max()) + 2
+        if num_nodes > len(self._ends):
+            ends = np.zeros((2 * num_nodes, 2), np.int64)
+            ends[: len(self._ends)] = self._ends
+            self._ends = ends
+
+    def _partition(self, splits: Int64s) -> None:
         for row in splits:
-            span, left = self._nodes[int(row[messages.NODE])], int(row[messages.LEFT])
+            left, (begin, end) = int(row[messages.LEFT]), self._ends[row[messages.NODE]].tolist()
             feature, bin = int(row[messages.FEATURE]), int(row[messages.BIN])
             split = Split(feature, bin, bool(row[messages.DEFAULT_LEFT]), row[messages.FIELDS :])
-            middle = span.start + self._rows.partition(self._order[span], split, self._spare[span])
-            self._nodes[left], self._nodes[left + 1] = slice(span.start, middle), slice(middle, span.stop)
+            middle = begin + self._rows.partition(self._order[begin:end], split, self._spare[begin:end])
+            self._ends[left : left + 2] = (begin, middle), (middle, end)
 
     def add_leaf_values(self, nodes: FinalNodes, margins: Float64s) -> None:
         """Add each leaf's value to the margins of its rows."""
+        leaves, order = nodes.leaves, readable(self._order)
 
-        def add(leaves: Int64s, values: Float64s) -> None:
-            for node, value in zip(leaves.tolist(), values.tolist(), strict=True):
-                growing_kernels.add_to_rows(readable(self.rows_of(node)), margins, value)
+        def add(ends: Int64s, values: Float64s) -> None:
+            growing_kernels.add_leaf_values(readable(ends), readable(values), order, margins)
 
-        leaves = nodes.leaves
         if len(leaves):
-            over_blocks(add, (leaves, nodes.values[nodes.is_leaf]), cost=LEAF_COST * len(self._order) // len(leaves))
+            cost = LEAF_COST * len(self._order) // len(leaves)
+            over_blocks(add, (self._ends[leaves], nodes.values[nodes.is_leaf]), cost=cost)
 
     def counts(self, nodes: FinalNodes) -> Int64s:
-        return np.array([len(self.rows_of(node)) for node in nodes.numbers.tolist()], np.int64)
+        return np.diff(self._ends[nodes.numbers])[:, 0]
 
 
 class Histograms:

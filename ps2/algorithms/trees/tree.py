@@ -92,8 +92,12 @@ class Tree:
         return np.array([node for node, _ in self._walk() if self.feature[node] == LEAF], np.int64)
 
     @property
+    def is_leaf(self) -> Bools:
+        return self.feature == LEAF
+
+    @property
     def leaf_count(self) -> int:
-        return int((self.feature == LEAF).sum())
+        return int(self.is_leaf.sum())
 
     @property
     def depth(self) -> int:
@@ -302,7 +306,7 @@ def tree_as_data(tree: Tree) -> list[Any]:
 
 def leaf_range(trees: Sequence[Tree]) -> tuple[float, float]:
     """Return the smallest and the largest possible sum of the trees' leaf values."""
-    leaves = [tree.value[tree.feature == LEAF] for tree in trees]
+    leaves = [tree.value[tree.is_leaf] for tree in trees]
     return sum(float(values.min()) for values in leaves), sum(float(values.max()) for values in leaves)
 
 

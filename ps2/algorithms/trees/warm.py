@@ -108,7 +108,8 @@ def _warm_growing() -> None:
     sample_rows(row_ids(row, "zero"), 0, 0.5)
     binning_kernels.count_values(readable(row.x.indices), readable(row.x.data), np.zeros(1, np.int64))
     rounded_weights(readable(np.ones(1)), readable(np.zeros(1, np.int64)), 1.0)
-    growing_kernels.add_to_rows(ORDER, np.zeros((1, 1))[:, 0], 0.0)
+    ends = readable(np.zeros((1, 2), np.int64))
+    growing_kernels.add_leaf_values(ends, readable(np.zeros(1)), readable(ORDER), np.zeros((1, 1))[:, 0])
     split = Split(0, 0, False, np.empty(0, np.int64))
     growing_kernels.sum_pairs(ORDER, quantise_pairs(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0)))
     for channels in (2, 3):
@@ -137,7 +138,7 @@ def warm_whole_trees() -> None:
     rows = DenseRows(_bins(), np.zeros((1, 1), np.uint8))
     problem, plan = TreeProblem(Objective("logistic"), 1, (0.0,)), BoostingPlan(settings=BoostingSettings(maxIter=1))
     boosted_rows: Any = SimpleNamespace(
-        tree_rows=SimpleNamespace(arrays=(ORDER.copy(), ORDER.copy()), set_bounds=lambda bounds: None),
+        tree_rows=SimpleNamespace(arrays=(ORDER.copy(), ORDER.copy()), set_ends=lambda ends: None),
         channel_values=np.zeros((1, 2), np.int64),
     )
     CompiledGrower(problem, plan, rows).grow(boosted_rows, (1.0, 1.0), np.zeros(3, np.int64), 1.0)
