@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import xgboost
@@ -69,6 +71,25 @@ def test_draws_when_features_have_weights_then_follow_them():
     np.testing.assert_allclose(result.mean(axis=0), np.array(weights) / 8, atol=0.03)
     all_of_them = flags(FeatureSets(5, weights=weights, num_sampled=5).words([frozenset()], keys[:1]), 5)
     assert all_of_them.tolist() == [[False, True, True, True, True]]
+
+
+def test_samples_when_of_trees_and_levels_then_are_nested():
+    keys, levels = np.arange(6), [0, 1, 1, 2, 2, 2]
+    for tree in range(5):
+        sets = FeatureSets(70, num_sampled=4, num_in_tree=30, num_in_level=9, seed=1, tree=tree)
+        nodes = flags(sets.words([frozenset()] * 6, keys, levels), 70)
+        all_of_level = flags(replace(sets, num_sampled=0).words([frozenset()] * 6, keys, levels), 70)
+        assert (sets.in_tree.sum(), all_of_level.sum(axis=1).tolist()) == (30, [9] * 6)
+        assert (nodes.sum(axis=1) == 4).all()
+        assert (nodes <= all_of_level).all()
+        assert (all_of_level <= sets.in_tree).all()
+        assert len({level.tobytes() for level in all_of_level}) == 3
+
+
+def test_samples_of_trees_when_features_have_weights_then_follow():
+    weights = (0.0, 1.0, 1.0, 2.0, 4.0)
+    in_tree = [FeatureSets(5, weights=weights, num_in_tree=1, tree=tree).in_tree for tree in range(4000)]
+    np.testing.assert_allclose(np.mean(in_tree, axis=0), np.array(weights) / 8, atol=0.03)
 
 
 def test_search_when_features_are_not_allowed_then_next_best():

@@ -275,6 +275,21 @@ def test_features_when_constrained_then_trees_keep_to_it():
     assert one.totalNumNodes > 9
 
 
+def test_trees_when_they_sample_features_then_use_only_these():
+    params = {"maxIter": 8, "maxDepth": 4, "colsampleBytree": 0.5, "featureWeights": [1.0, 1.0, 1.0, 0.0]}
+    models = [fit(GBTRegressor(via=via, **params), X, Y) for via in ("local", "servers")]
+    assert same_trees(*models)
+    used = [frozenset(tree.feature[tree.feature >= 0].tolist()) for tree in models[0]._trained.forest.trees]
+    assert set(map(len, used)) == {2}
+    assert set(used) == {frozenset(pair) for pair in ((0, 1), (0, 2), (1, 2))}
+
+
+def test_levels_when_they_sample_features_then_use_only_these():
+    model = fit(GBTRegressor(maxIter=8, maxDepth=3, colsampleBylevel=0.25, featureSubsetStrategy="0.9"), X, Y)
+    for tree in model._trained.forest.trees:
+        assert tree.feature[tree.left[0]] == tree.feature[tree.right[0]]
+
+
 @pytest.mark.parametrize("loss", ["absolute", "huber", "poisson", "quantile"])
 def test_regressor_when_it_learns_then_each_loss_gets_less(loss):
     y = Y
@@ -387,7 +402,8 @@ def test_classifier_when_a_param_cannot_be_then_config_error(params, message):
         ({"minInstancesPerNode": 0}, "minInstancesPerNode: expected at least 1, got 0"),
         ({"stepSize": 0.0}, r"stepSize: expected a number in \(0, 1\], got 0.0"),
         ({"interactionConstraints": [[0, 4]]}, "interactionConstraints: expected features from 0 to 3, got 4"),
-        ({"featureWeights": [1.0]}, "featureWeights: expected with a featureSubsetStrategy that draws"),
+        ({"featureWeights": [1.0]}, "featureWeights: expected with a featureSubsetStrategy, cols"),
+        ({"colsampleBytree": 0.0}, r"colsampleBytree: expected a number in \(0, 1\], got 0.0"),
         ({"featureWeights": [1.0], "featureSubsetStrategy": "2"}, "featureWeights: expected one for each of 4"),
         ({"featureWeights": [0.0, -1.0]}, "featureWeights: expected finite numbers that are not negative"),
         ({"baseMarginCol": "start", "baseScore": 1.0}, "baseScore: expected without baseMarginCol"),

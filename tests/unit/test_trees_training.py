@@ -40,6 +40,13 @@ KINDS = {
         True,
         False,
     ),
+    "level, features of trees": (PROBLEM, plans.changed(RECIPE, tree_features=16), False, False),
+    "leaf, of sparse rows, features of trees, levels and nodes": (
+        PROBLEM,
+        plans.changed(BY_LEAF, tree_features=20, level_features=12, node_features=6),
+        True,
+        True,
+    ),
 }
 
 

@@ -34,33 +34,66 @@ Path = frozenset[int]
 
 @dataclass(frozen=True)
 class FeatureSets:
-    """The features that nodes may be split by: interaction constraints, and features sampled by their weights.
+    """The features that nodes may be split by: interaction constraints, and samples of trees, levels and nodes.
 
-    The driver sends a set of features, as bits, for each open node, and the servers search only these features.
+    The driver sends a set of features, as bits, for each open node, and the servers search only these features. The
+    features that a tree has not sampled need no bits: workers do not add them to histograms.
 
     Attributes:
         groups: groups of features, as xgboost's ``interaction_constraints``: a node may use the features of its path,
             and those of each group that contains the path; the root may use all features. Empty: no constraints.
-        weights: the weight of each feature when nodes sample features; empty: nodes do not sample.
-        num_sampled: the number of features that each node samples, without replacement.
+        weights: the weight of each feature in samples; empty: all weights are equal.
+        num_sampled: the number of features that each node samples, without replacement; 0: all of its level.
+        num_in_tree: the number of features that the tree samples; 0: all.
+        num_in_level: the number of features that each level samples; 0: all of the tree.
+        seed, tree: the random numbers of the tree and of its levels depend on them.
     """
 
     features: int
     groups: tuple[tuple[int, ...], ...] = ()
     weights: tuple[float, ...] = ()
     num_sampled: int = 0
+    num_in_tree: int = 0
+    num_in_level: int = 0
+    seed: int = 0
+    tree: int = 0
 
-    def words(self, paths: Sequence[Path], keys: Int64s) -> Int64s:
-        """Return each node's set of features as bits, int64, shape (n, words); 0 words: nodes use all features."""
-        if not (self.groups or self.weights):
+    @staticmethod
+    def for_tree(plan: BoostingPlan, features: int, tree: int) -> FeatureSets:
+        """Return the sets of a tree, by its number."""
+        groups = tuple(map(tuple, plan.settings.interactionConstraints or ()))
+        weights = tuple(plan.settings.featureWeights or ())
+        num_sampled = 0 if samples_on_servers(plan) else plan.node_features
+        return FeatureSets(
+            features, groups, weights, num_sampled, plan.tree_features, plan.level_features, plan.seed, tree
+        )
+
+    @cached_property
+    def in_tree(self) -> Bools:
+        """Whether the tree samples each feature."""
+        return self._sample(key_of(self.seed, self.tree, 0, 1), np.ones(self.features, np.bool_), self.num_in_tree)
+
+    def words(self, paths: Sequence[Path], keys: Int64s, levels: Sequence[int] = ()) -> Int64s:
+        """Return each node's set of features as bits, int64, shape (n, words); 0 words: nodes use all of the tree.
+
+        Args:
+            paths: the features of the splits above each node.
+            keys: the random key of each node.
+            levels: the depth of each node; needed if levels sample.
+        """
+        if not (self.groups or self.num_sampled or self.num_in_level):
             return np.empty((len(paths), 0), np.int64)
         words = -(-self.features // WORD_BITS)
         flags = np.zeros((len(paths), words * WORD_BITS), np.bool_)
-        for row, path, key in zip(flags, paths, keys.tolist(), strict=True):
-            row[: self.features] = self._sample(key) if self.weights else True
+        in_level = {level: self._in_level(level) for level in set(levels or (0,))}
+        for row, path, key, level in zip(flags, paths, keys.tolist(), levels or (0,) * len(paths), strict=True):
+            row[: self.features] = self._sample(key, in_level[level], self.num_sampled)
             if self.groups and path:
                 row[: self.features] &= self._allowed_after(path)
         return np.packbits(flags, axis=1, bitorder="little").view(np.int64)
+
+    def _in_level(self, level: int) -> Bools:
+        return self._sample(key_of(self.seed, self.tree, 0, 2 + level), self.in_tree, self.num_in_level)
 
     def _allowed_after(self, path: Path) -> Bools:
         """Return for each feature whether the constraints allow it below a path."""
@@ -71,14 +104,21 @@ class FeatureSets:
                 is_allowed[list(group)] = True
         return is_allowed
 
-    def _sample(self, key: int) -> Bools:
-        """Sample features by their weights (P. Efraimidis and P. Spirakis, "Weighted random sampling", 2006)."""
-        times = np.empty(self.features)
-        sample_exponentials(key, readable(np.array(self.weights, np.float64)), times)
+    def _sample(self, key: int, is_candidate: Bools, number: int) -> Bools:
+        """Sample some candidates by their weights (Efraimidis and Spirakis, "Weighted random sampling", 2006)."""
+        if not number:
+            return is_candidate
+        times, weights = np.empty(self.features), np.array(self.weights or np.ones(self.features), np.float64)
+        sample_exponentials(key, readable(weights * is_candidate), times)
         is_sampled = np.isfinite(times)
-        if is_sampled.sum() > self.num_sampled:
-            is_sampled[np.argpartition(times, self.num_sampled)[self.num_sampled :]] = False
+        if is_sampled.sum() > number:
+            is_sampled[np.argpartition(times, number)[number:]] = False
         return is_sampled
+
+
+def samples_on_servers(plan: BoostingPlan) -> bool:
+    """Return whether servers sample the features of nodes: from all features, with equal weights."""
+    return not (plan.settings.featureWeights or plan.tree_features or plan.level_features)
 
 
 @kernel
@@ -150,9 +190,7 @@ class BoostedGrowth(Growth):
         root = Node(1, totals, plan.bounds, root_may_split, row=ROOT)
         super().__init__([root])
         self.num_rows = ROOT + 1
-        num_sampled = plan.node_features if plan.settings.featureWeights else 0
-        groups = tuple(map(tuple, plan.settings.interactionConstraints or ()))
-        self._sets = FeatureSets(bins.num_features, groups, tuple(plan.settings.featureWeights or ()), num_sampled)
+        self._sets = FeatureSets.for_tree(plan, bins.num_features, tree_number)
         self._order = SplitOrder(plan.max_leaves - 1, plan.settings.growth == "leaf")
         self._explored: list[Node] = []
         # Nodes that have a histogram and have not been explored.
@@ -161,9 +199,10 @@ class BoostedGrowth(Growth):
         self._spent_rows, self._free_rows = list[int](), list[int]()
 
     def operands(self) -> dict[str, Any]:
-        plan, (rows, totals, _) = self._plan, self._arrays()
+        plan, (rows, totals, heap_indices) = self._plan, self._arrays()
+        levels = [heap_index.bit_length() - 1 for heap_index in heap_indices.tolist()]
         keys = np.zeros(len(rows), np.int64)  # of the random numbers by which nodes sample features
-        if plan.node_features or plan.settings.featureWeights:
+        if plan.node_features:
             keys[:] = [key_of(plan.seed, self._tree_number, node.heap_index) for node in self.open]
         return {
             "rows": rows,
@@ -173,12 +212,12 @@ class BoostedGrowth(Growth):
             "rules": np.array(self._rules[:5]),
             "min_third": plan.min_third,
             **self._rules.categories._asdict(),
-            "allowed": self._sets.words([node.path for node in self.open], keys),
+            "allowed": self._sets.words([node.path for node in self.open], keys, levels),
             "channels": plan.channels,
             "marks": True,
             "features": self._bins.num_features,
-            # Features that are sampled by weights are in ``allowed``.
-            "drawn": 0 if plan.settings.featureWeights else plan.node_features,
+            # Other samples of nodes are in ``allowed``.
+            "drawn": plan.node_features if samples_on_servers(plan) else 0,
         }
 
     @cached_property

@@ -10,6 +10,7 @@ import numpy as np
 
 from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.boosted_growth import FeatureSets
 from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import FinalNodes
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponent_counts, quantise_pairs
@@ -78,6 +79,7 @@ class BoostedRows:
     Attributes:
         held_out: the rows for validation; None: no rows are held out.
         tree_rows: the rows from which the tree grows, by node; None: no tree grows.
+        histogram_rows: the training rows with the features that the tree has sampled.
         moving_rows: all rows by node of the tree: ``tree_rows``, the training rows that the tree has not sampled, and
             the held-out rows; each with the margins to which leaf values are added.
         integer_pairs: the hessians and gradients for the tree, as integers, shape (n, 2).
@@ -106,6 +108,7 @@ class BoostedRows:
             assert held_out is not None
             assert held_out.groups is not None
             self.held_out = replace(self.held_out, groups=RowGroups.in_row_order(held_out.groups))
+        self.histogram_rows = self.training.rows
         self.tree_rows: NodeRows | None = None
         self.moving_rows: list[tuple[NodeRows, Float64s]] = []
         self.integer_pairs: Array | None = None
@@ -140,6 +143,9 @@ class BoostedRows:
             third_values = self._integer_weights
             third_values = np.ones(len(self.integer_pairs), np.int64) if third_values is None else third_values
             self.channel_values = np.column_stack([self.integer_pairs, third_values])
+        if plan.tree_features:
+            in_tree = FeatureSets.for_tree(plan, self._problem.dim, tree).in_tree
+            self.histogram_rows = self.training.rows.with_features(in_tree)
         margins = self.training.margins[:, output]
         if plan.settings.subsamplingRate < 1:
             # The trees of one round grow from the same rows.

@@ -42,7 +42,7 @@ NO_SPARSE = readable(np.empty(0, np.int64)), readable(np.empty(0, np.int32))
 
 def is_compiled(plan: BoostingPlan, rows: Binned) -> bool:
     """Return whether the kernel can grow trees on these rows, and is faster than several threads."""
-    if plan.node_features or plan.settings.interactionConstraints:
+    if plan.node_features or plan.level_features or plan.settings.interactionConstraints:
         return False
     if isinstance(rows, DenseRows):
         # The kernel is compiled for bins of one byte.
@@ -112,7 +112,8 @@ class CompiledGrower:
     def __init__(self, problem: TreeProblem, plan: BoostingPlan, rows: Binned) -> None:
         self._problem, self._plan, self._bins = problem, plan, rows.bins
         count = rows.columns.shape[1] if isinstance(rows, DenseRows) else len(rows.begins) - 1
-        self._rows, self._columns = kernel_rows(rows, has_blocks=True), bin_columns(rows.bins, problem.absent)
+        self._rows = kernel_rows(rows, has_blocks=not plan.tree_features)
+        self._columns = bin_columns(rows.bins, problem.absent)
         histogram_size = int(rows.bins.first_columns[-1]) * plan.channels
         self._flat = np.zeros((_max_histograms(plan, count), histogram_size), np.int64)
         self._layout = layout_row(rows.bins, problem.absent, plan.channels, plan.monotone)
@@ -133,7 +134,12 @@ class CompiledGrower:
         limits = limits_of(plan, rules, totals, self._max_splits)
         search_rules = self._layout, self._constraints, rules, limits, self._scratch
         search = kernels.BoostedSearch(readable(rows.channel_values), histograms, *search_rules)
-        growing_tree = kernels.GrowingTree(order, scratch_order, self._rows, self._columns, nodes)
+        kernel_input, columns = self._rows, self._columns
+        if plan.tree_features:
+            kernel_input = kernel_rows(rows.histogram_rows, has_blocks=True)
+            if isinstance(rows.histogram_rows, DenseRows):
+                columns = columns._replace(usable_first=rows.histogram_rows.first)
+        growing_tree = kernels.GrowingTree(order, scratch_order, kernel_input, columns, nodes)
         count = kernels.grow_boosted(search, growing_tree)
         children, ends, best = nodes.children[:count], nodes.ends[:count], nodes.best
         conditions, sets = best.conditions[:count], best.sets[:count]

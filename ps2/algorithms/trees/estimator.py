@@ -154,8 +154,13 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
             raise ConfigError("maximize: expected with customMetric, whose direction it is, got no customMetric")
         if self.isSet("evalMetric"):
             Metric.parse(self.getEvalMetric() or "")
-        if self.isSet("featureWeights") and not num_features_of(self.getFeatureSubsetStrategy(), MANY_FEATURES):
-            raise ConfigError("featureWeights: expected with a featureSubsetStrategy that draws features, got all")
+        samples_features = min(self.getColsampleBytree(), self.getColsampleBylevel()) < 1
+        samples_features |= num_features_of(self.getFeatureSubsetStrategy(), MANY_FEATURES) > 0
+        if self.isSet("featureWeights") and not samples_features:
+            raise ConfigError(
+                "featureWeights: expected with a featureSubsetStrategy, colsampleBytree or colsampleBylevel that "
+                "samples features, got all"
+            )
         if self.isSet("baseScore") and self.isSet("baseMarginCol"):
             raise ConfigError("baseScore: expected without baseMarginCol, which has the margin of each row")
         if self.isSet("baseScore") and self._initial is not None:

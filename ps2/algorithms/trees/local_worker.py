@@ -211,7 +211,7 @@ class LocalGrower:
             best = None
             if growth.open:
                 nodes = [(row, rows.tree_rows.rows_of(node)) for node, row in opened[:, [NODE, ROW]].tolist()]
-                histograms.add(nodes, rows.channel_values)
+                histograms.add(rows.histogram_rows, nodes, rows.channel_values)
                 best = histograms.best_splits(growth)
             moves = growth.advance(best)
             histograms.reserve_rows(growth.num_rows)
@@ -231,13 +231,13 @@ ADD_COST = 4
 
 
 class LocalHistograms:
-    """A matrix of histograms in this process, like that of ``HistogramMatrices``, and the rows that are added to it.
+    """A matrix of histograms in this process, like that of ``HistogramMatrices``.
 
     Only histograms of sparse rows have marks: those of dense rows have few empty bins.
     """
 
     def __init__(self, problem: TreeProblem, plan: BoostingPlan, bins: Bins, rows: Binned) -> None:
-        self._problem, self._plan, self._bins, self._rows = problem, plan, bins, rows
+        self._problem, self._plan, self._bins = problem, plan, bins
         self._is_dense = isinstance(rows, DenseRows)
         self._count = int(bins.first_columns[-1])
         columns = columns_of(bins, plan.channels)
@@ -264,12 +264,12 @@ class LocalHistograms:
         else:
             ops.clear(self._m, np.array(rows), channels=self._plan.channels)
 
-    def add(self, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
+    def add(self, rows: Binned, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
         """Add the rows of nodes to their histograms; pairs: see ``DenseRows.add_histogram``."""
-        if isinstance(self._rows, DenseRows):
-            self._add_dense(self._rows, nodes, pairs)
+        if isinstance(rows, DenseRows):
+            self._add_dense(rows, nodes, pairs)
         elif nodes:
-            self._add_sparse(self._rows, nodes, pairs)
+            self._add_sparse(rows, nodes, pairs)
 
     def _add_dense(self, rows: DenseRows, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
         """Divide the nodes among threads, the largest first; ``add_histogram`` divides the rows of a large node."""

@@ -127,7 +127,9 @@ class BoostingPlan(Plan[BoostingSettings]):
 
     Attributes:
         via: "local": the process of the only worker has the histograms; "servers": the servers have them.
-        node_features: the number of features that each node samples; 0: all.
+        tree_features: the number of features that each tree samples; 0: all.
+        level_features: the number of its tree's features that each level samples; 0: all.
+        node_features: the number of its level's features that each node samples; 0: all.
         first_rate: the learning rate of the first tree of each output; None: ``stepSize``.
         max_leaf_value: the largest absolute leaf value, before the learning rate.
         min_gain: reject splits that gain no more than this; the gain may be rounding error.
@@ -140,6 +142,8 @@ class BoostingPlan(Plan[BoostingSettings]):
     """
 
     via: Via = "servers"
+    tree_features: int = 0
+    level_features: int = 0
     node_features: int = 0
     first_rate: float | None = None
     max_leaf_value: float = math.inf
@@ -255,12 +259,16 @@ def with_table_facts(
     if settings.minDataPerGroup is None:
         min_group = min(MIN_GROUP, max(facts.rows // MIN_GROUP_SHARE, 1))
         settings = with_values(settings, minDataPerGroup=min_group)
+    tree_features = max(int(settings.colsampleBytree * dim), 1)
+    level_features = max(int(settings.colsampleBylevel * tree_features), 1)
     # The sum of all integer weights fits int32.
     weight_bits = max(min(WEIGHT_BITS, WEIGHT_SUM_BITS - math.ceil(math.log2(facts.rows))), 0)
     return replace(
         plan,
         settings=settings,
-        node_features=num_features_of(settings.featureSubsetStrategy, dim),
+        tree_features=tree_features if tree_features < dim else 0,
+        level_features=level_features if level_features < tree_features else 0,
+        node_features=num_features_of(settings.featureSubsetStrategy, level_features),
         first_rate=first_rate,
         max_leaf_value=max_leaf_value,
         min_gain=min_gain,
@@ -373,7 +381,8 @@ def work_of(survey: Any, plan: BoostingPlan, trees: int, node_s: float = 0.0, co
     # At most as many bins as stored values have rows.
     bins = min(dim * min(plan.settings.maxBins, rows), values)
     # Workers add up the histogram of only one of two children: the child with fewer rows.
-    num_additions, num_searched_bins, add_s, send_s = values * (1 + levels / 2), leaves * bins, ADD_S, 0.0
+    num_additions = plan.settings.colsampleBytree * values * (1 + levels / 2)
+    num_searched_bins, add_s, send_s = leaves * bins, ADD_S, 0.0
     if values < DENSE_FROM * rows * dim:
         # Servers search only bins that are not empty.
         num_searched_bins, add_s, send_s = min(num_searched_bins, values * levels), ADD_SPARSE_S, SEND_SPARSE_S

@@ -57,10 +57,20 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class DenseRows:
-    """Rows that store a bin for each feature; columns: see ``Bins.bin_dense``, shape (features, rows)."""
+    """Rows that store a bin for each feature.
+
+    Attributes:
+        columns: see ``Bins.bin_dense``, shape (features, rows).
+        is_used: whether histograms have each feature; None: they have all.
+    """
 
     bins: Bins
     columns: Array
+    is_used: Bools | None = None
+
+    def with_features(self, is_used: Bools) -> DenseRows:
+        """Return these rows, but histograms have only some features."""
+        return DenseRows(self.bins, self.columns, is_used)
 
     def add_histogram(self, order: Int32s, pairs: Array, out: Array) -> None:
         """Add the rows of a node to its histogram, shape (bins, channels); pairs: shape (rows, channels)."""
@@ -85,12 +95,13 @@ class DenseRows:
 
     @cached_property
     def _features(self) -> Int64s:
-        """The numbers of the features that have columns in a histogram."""
-        return readable(np.flatnonzero(self.bins.num_columns))
+        """The numbers of the features in a histogram."""
+        has_columns = self.bins.num_columns > 0
+        return readable(np.flatnonzero(has_columns if self.is_used is None else has_columns & self.is_used))
 
     @cached_property
     def first(self) -> npt.NDArray[np.uint64]:
-        """The first column of each feature that has columns in a histogram."""
+        """The first column of each of these features."""
         return readable(self.bins.first_columns[self._features].astype(np.uint64))
 
     @cached_property
@@ -116,6 +127,13 @@ class SparseRows:
     begins: Int64s
     columns: Int32s
     absent: Absent
+
+    def with_features(self, is_used: Bools) -> SparseRows:
+        """Return these rows with the bins of only some features."""
+        bins = self.bins
+        has_feature = np.repeat(is_used, np.diff(bins.first_columns))[self.columns]
+        begins = np.append(0, np.cumsum(has_feature))[self.begins]
+        return SparseRows(bins, begins, self.columns[has_feature], self.absent)
 
     def histogram(self, order: Int32s, pairs: Array, scratch: Scratch) -> tuple[Int64s, Array]:
         """Return the filled bins of a node's histogram, ascending, without implied bins, and their sums."""

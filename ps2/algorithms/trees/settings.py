@@ -276,9 +276,15 @@ class BoostingSettings(EnsembleSettings):
         type=_to_groups,
         option=None,
     )
+    colsampleBytree: Setting[float] = param(
+        1.0, "the fraction of the features that each tree samples, in (0, 1]", above=0, at_most=1
+    )
+    colsampleBylevel: Setting[float] = param(
+        1.0, "the fraction of its tree's features that each level of a tree samples, in (0, 1]", above=0, at_most=1
+    )
     featureWeights: Flexible[list[float] | None, Floats] = param(
         None,
-        "one weight per feature, by which featureSubsetStrategy samples features; 0: never",
+        "one weight per feature, by which trees, levels and nodes sample features; 0: never",
         check=(_are_weights, "finite numbers that are not negative, of which some are above 0"),
         type=list[float],
         option=None,
@@ -358,6 +364,8 @@ class BoostingSettings(EnsembleSettings):
     getMonotoneConstraints, setMonotoneConstraints = getter(monotoneConstraints), setter(monotoneConstraints)
     getInteractionConstraints = getter(interactionConstraints)
     setInteractionConstraints = setter(interactionConstraints)
+    getColsampleBytree, setColsampleBytree = getter(colsampleBytree), setter(colsampleBytree)
+    getColsampleBylevel, setColsampleBylevel = getter(colsampleBylevel), setter(colsampleBylevel)
     getFeatureWeights, setFeatureWeights = getter(featureWeights), setter(featureWeights)
     getValidationIndicatorCol = getter(validationIndicatorCol)
     setValidationIndicatorCol = setter(validationIndicatorCol)

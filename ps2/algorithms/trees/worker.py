@@ -185,4 +185,6 @@ class TreeWorker(FleetWorker):
         if isinstance(task, PlantTrees):
             h_scale, g_scale = task.scales
             report["totals"] = rows.plant(task.first, (h_scale, g_scale))
+            if self._plan.tree_features:
+                self._histograms = Histograms(rows.histogram_rows, self._plan.channels)
         return report
