@@ -19,7 +19,7 @@ from ps2.array_types import Float64s, Int32s, Int64s
 Bools = npt.NDArray[np.bool_]
 
 LossName = Literal["logistic", "softmax", "squared", "absolute", "huber", "poisson", "quantile", "lambdarank"]
-ScoreName = Literal["weight", "gain", "cover", "totalGain", "totalCover"]
+ScoreName = Literal["weight", "split", "gain", "cover", "totalGain", "totalCover"]
 
 Absent = Literal["zero", "missing"]
 
@@ -251,7 +251,7 @@ class Forest(ArrayFiles):
             inner = tree.feature != LEAF
             np.add.at(count, tree.feature[inner], 1)
             np.add.at(total, tree.feature[inner], (tree.gain if kind in ("gain", "totalGain") else tree.cover)[inner])
-        if kind == "weight":
+        if kind in ("weight", "split"):
             return count
         return total if kind in ("totalGain", "totalCover") else total / np.maximum(count, 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from pyspark.ml.functions import vector_to_array
@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 from ps2.algorithms.frame.models import FleetModel
 from ps2.algorithms.frame.predict import as_row
 from ps2.algorithms.frame.tables import column
-from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.algorithms.trees.tree import Forest, ScoreName, Tree
 from ps2.array_types import Float64s
+from ps2.errors import ConfigError
 from ps2.plot_extra import PlotPath, needs_matplotlib, save_plot
 
 if TYPE_CHECKING:
@@ -47,6 +48,23 @@ class AnyTrees(FleetModel):
     def featureImportances(self) -> Vector:
         """Each feature's fraction of the gains of all splits; of a random forest, the mean of the trees' fractions."""
         return as_sparse(self._importances())
+
+    def getFeatureImportances(self, importanceType: ScoreName = "gain") -> Vector:
+        """Return the importance of each feature, as xgboost's ``get_score`` computes it.
+
+        Args:
+            importanceType: "weight", or "split" as LightGBM calls it: the number of splits by the feature; "totalGain",
+                "totalCover": the sum of the splits' gains, or of the hessians (of a random forest: the weight) of their
+                rows; "gain", "cover": the mean of these.
+
+        Raises:
+            ConfigError: there is no such type.
+        """
+        if importanceType not in get_args(ScoreName):
+            raise ConfigError(
+                f"importanceType: expected one of {', '.join(get_args(ScoreName))}, got {importanceType!r}"
+            )
+        return as_sparse(self._forest.scores(importanceType))
 
     def _outputs(self) -> list[tuple[str, str]]:
         # The other base classes of a model define the other columns.
