@@ -6,7 +6,7 @@ import pytest
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.types import DoubleType, StructField
 
-from ps2.algorithms.frame.frames import categories_of
+from ps2.algorithms.frame.frames import categories_of, feature_names
 from ps2.errors import InputError
 
 
@@ -21,6 +21,13 @@ def test_categories_of_when_nominal_or_binary_then_counts_them():
         binary=[{"idx": 4}],
     )
     assert categories_of(fields) == {1: 7, 3: 3, 4: 2}
+
+
+def test_feature_names_when_metadata_have_some_then_has_them():
+    fields = vectors(
+        numeric=[{"idx": 0, "name": "age"}, {"idx": 1}], nominal=[{"idx": 3, "name": "kind", "num_vals": 2}]
+    )
+    assert feature_names(fields[0]) == {0: "age", 3: "kind"}
 
 
 def test_categories_of_when_number_columns_then_reads_each_one():

@@ -124,3 +124,15 @@ def test_classifier_when_params_are_wrong_then_config_error(params, message):
 def test_forest_when_no_row_is_drawn_then_error_says_so(via):
     with pytest.raises(InputError, match="subsamplingRate=1e-06 of 400 rows: none of the 3 trees has drawn a row"):
         fit(RandomForestClassifier(numTrees=3, subsamplingRate=1e-6, via=via), X, Y)
+
+
+@pytest.mark.parametrize("estimator", [RandomForestClassifier, RandomForestRegressor])
+def test_importances_when_of_forest_then_sums_over_splits(estimator):
+    model = fit(estimator(numTrees=3, maxDepth=3, seed=1), X, Y)
+    for kind in ("split", "totalGain", "totalCover"):
+        expected = np.zeros(4)
+        for tree in model.fitted.forest.trees:
+            inner = tree.feature >= 0
+            weights = {"split": np.ones(len(tree)), "totalGain": tree.gain, "totalCover": tree.cover}[kind]
+            expected += np.bincount(tree.feature[inner], weights[inner], 4)
+        np.testing.assert_allclose(model.getFeatureImportances(kind).toArray(), expected)

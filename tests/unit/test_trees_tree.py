@@ -8,6 +8,7 @@ from tree_builder import TreeBuilder
 
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import Forest, java_number
+from ps2.algorithms.trees.tree_table import nodes_as_table
 
 
 def drafted():
@@ -103,3 +104,21 @@ def test_importances_when_nothing_was_split_then_they_are_zeros():
 )
 def test_java_number_when_said_then_it_is_as_java_says_it(value, said):
     assert java_number(value) == said
+
+
+def test_table_when_made_then_rows_are_nodes_with_their_splits():
+    tree = drafted().finish(rate=0.5)
+    table = nodes_as_table(Forest((tree, tree), np.zeros(1), 8), {1: "kind"})
+    assert table["tree"].tolist() == [0] * 5 + [1] * 5
+    second = table[5:].astype(object).where(table[5:].notna(), None).drop(columns="tree")
+    assert second.to_numpy().tolist() == [
+        [0, 0, 0, None, 1.5, None, 1, 2, "left", 4.0, 10.0, 10, 0.25],
+        [1, 1, 1, "kind", None, [0, 3], 3, 4, "right", 1.0, 6.0, 6, -0.5],
+        [2, 1, None, None, None, None, None, None, None, 0.0, 4.0, 4, 1.0],
+        [3, 2, None, None, None, None, None, None, None, 0.0, 2.0, 2, -2.0],
+        [4, 2, None, None, None, None, None, None, None, 0.0, 4.0, 4, 5e-6],
+    ]
+
+
+def test_table_when_there_are_no_trees_then_is_empty():
+    assert nodes_as_table(Forest((), np.zeros(1), 2), {}).empty

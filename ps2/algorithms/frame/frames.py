@@ -82,6 +82,12 @@ def categories_of(features: Sequence[StructField]) -> dict[int, int]:
     return categories
 
 
+def feature_names(vectors: StructField) -> dict[int, str]:
+    """Return the names that the metadata of a column of vectors has, by the feature's index."""
+    by_kind = vectors.metadata.get("ml_attr", {}).get("attrs", {})
+    return {int(item["idx"]): item["name"] for items in by_kind.values() for item in items if "name" in item}
+
+
 # The SQL type that represents any 64-bit integer, and the float64 to which it is rounded, exactly.
 EXACT = "decimal(38,0)"
 

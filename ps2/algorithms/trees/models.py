@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from pyspark.ml.base import PredictionModel
 from pyspark.ml.classification import DecisionTreeClassificationModel, ProbabilisticClassificationModel
@@ -34,8 +34,8 @@ from ps2.algorithms.trees.settings import (
     RandomForestRegressorSettings,
 )
 from ps2.algorithms.trees.summaries import RankingSummary, RankingTrainingSummary, check_relevance, losses_by_round
-from ps2.algorithms.trees.tree import Forest, LossName, ScoreName
-from ps2.algorithms.trees.tree_models import AnyTrees, Ensemble, OneTree, as_sparse
+from ps2.algorithms.trees.tree import Forest, LossName
+from ps2.algorithms.trees.tree_models import AnyTrees, Ensemble, OneTree
 from ps2.array_types import Float64s
 from ps2.errors import ConfigError, LimitError
 
@@ -99,22 +99,6 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
 
     def _tree_models(self) -> list[BoostedTreeModel]:
         return [BoostedTreeModel._of(GBTModel(forest)) for forest in self._forest.parts(self._rate)]
-
-    def getFeatureImportances(self, importanceType: ScoreName = "gain") -> Vector:
-        """Return the importance of each feature, as xgboost computes it.
-
-        Args:
-            importanceType: "weight": the number of splits by the feature; "totalGain", "totalCover": the sum of the
-                splits' gains, or of the hessians of their rows; "gain", "cover": the mean of these.
-
-        Raises:
-            ConfigError: there is no such type.
-        """
-        if importanceType not in get_args(ScoreName):
-            raise ConfigError(
-                f"importanceType: expected one of {', '.join(get_args(ScoreName))}, got {importanceType!r}"
-            )
-        return as_sparse(self._forest.scores(importanceType))
 
     def _outputs(self) -> list[tuple[str, str]]:
         contributions = self.getOrDefault("contribCol") if self.isSet("contribCol") else ""

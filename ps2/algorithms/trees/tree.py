@@ -20,7 +20,7 @@ from ps2.array_types import Float64s, Int32s, Int64s
 Bools = npt.NDArray[np.bool_]
 
 LossName = Literal["logistic", "softmax", "squared", "absolute", "huber", "poisson", "quantile", "lambdarank"]
-ScoreName = Literal["weight", "gain", "cover", "totalGain", "totalCover"]
+ScoreName = Literal["weight", "split", "gain", "cover", "totalGain", "totalCover"]
 
 Absent = Literal["zero", "missing"]
 
@@ -292,7 +292,7 @@ class Forest(ArrayFiles):
             np.add.at(count, tree.feature[inner], 1)
             np.add.at(total, tree.feature[inner], (tree.gain if kind in ("gain", "totalGain") else tree.cover)[inner])
         count, total = self.by_input(count), self.by_input(total)
-        if kind == "weight":
+        if kind in ("weight", "split"):
             return count
         if kind in ("totalGain", "totalCover"):
             return total

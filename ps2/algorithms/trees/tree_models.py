@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from pyspark.ml.functions import vector_to_array
@@ -12,14 +12,18 @@ from pyspark.ml.linalg import Vector, Vectors
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ps2.algorithms.frame.frames import feature_names
 from ps2.algorithms.frame.models import FleetModel
 from ps2.algorithms.frame.predict import as_row
-from ps2.algorithms.frame.tables import column
-from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.algorithms.frame.tables import column, field
+from ps2.algorithms.trees.tree import Forest, ScoreName, Tree
+from ps2.algorithms.trees.tree_table import nodes_as_table
 from ps2.array_types import Float64s
+from ps2.errors import ConfigError
 from ps2.plot_extra import PlotPath, needs_matplotlib, save_plot
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 # The params whose values the models of single trees have from the model of all trees.
@@ -47,6 +51,46 @@ class AnyTrees(FleetModel):
     def featureImportances(self) -> Vector:
         """Each feature's fraction of the gains of all splits; of a random forest, the mean of the trees' fractions."""
         return as_sparse(self._importances())
+
+    def getFeatureImportances(self, importanceType: ScoreName = "gain") -> Vector:
+        """Return the importance of each feature, as xgboost's ``get_score`` computes it.
+
+        Args:
+            importanceType: "weight", or "split" as LightGBM calls it: the number of splits by the feature; "totalGain",
+                "totalCover": the sum of the splits' gains, or of the hessians (of a random forest: the weight) of their
+                rows; "gain", "cover": the mean of these.
+
+        Raises:
+            ConfigError: there is no such type.
+        """
+        if importanceType not in get_args(ScoreName):
+            raise ConfigError(
+                f"importanceType: expected one of {', '.join(get_args(ScoreName))}, got {importanceType!r}"
+            )
+        return as_sparse(self._forest.scores(importanceType))
+
+    def toPandas(self, dataset: DataFrame | None = None) -> pd.DataFrame:
+        """Return all trees as a DataFrame of pandas, with a row for each node; xgboost calls it ``trees_to_dataframe``.
+
+        Its columns are ``tree``, ``node`` (0 is the root), ``depth``, ``feature`` (the index), ``name`` (None:
+        unknown), ``threshold`` (values up to it go left) or ``categories`` (those that go left), ``left`` and ``right``
+        (the children), ``missing`` (the side to which missing values go), ``gain``, ``cover``, ``count`` and ``value``
+        (see ``ps2.algorithms.trees.tree.Tree``). Leaves have no feature.
+
+        Args:
+            dataset: rows whose column of features names the features in its metadata, as ``VectorAssembler`` writes it;
+                None: only ``featuresCols`` has names.
+
+        Raises:
+            InputError: the DataFrame has no such column.
+        """
+        return nodes_as_table(self._forest, self._feature_names(dataset))
+
+    def _feature_names(self, dataset: DataFrame | None) -> dict[int, str]:
+        """Return the names of features that are known, by index."""
+        if not isinstance(self._features, str):
+            return dict(enumerate(self._features))
+        return {} if dataset is None else feature_names(field(dataset, self._features))
 
     def _outputs(self) -> list[tuple[str, str]]:
         # The other base classes of a model define the other columns.
