@@ -70,23 +70,29 @@ def _cached(what: str, frame: Any, features: str | tuple[str, ...] = "features")
     frame.unpersist()
 
 
-def vectors(spark: Any, rows: int, entries: int, dim: int | None, partitions: int = WORKERS) -> Any:
-    """Return seeded rows of labels and vectors of pyspark.ml: dense ones, or sparse ones of so many columns."""
+def vectors(
+    spark: Any, rows: int, entries: int, dim: int | None, partitions: int = WORKERS, counts: bool = False
+) -> Any:
+    """Return seeded rows of labels and vectors of pyspark.ml: dense ones, or sparse ones of so many columns.
+
+    Values are normally distributed, or ``counts`` from 1 to 3.
+    """
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql.types import DoubleType, StructField, StructType
 
     def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield _batch(np.asarray(batch.column(0)), entries, dim)
+            yield _batch(np.asarray(batch.column(0)), entries, dim, counts)
 
     kind = StructType([StructField("label", DoubleType()), StructField("features", VectorUDT())])
     return spark.range(0, rows, 1, partitions).mapInArrow(make, kind)
 
 
-def _batch(ids: Any, entries: int, dim: int | None) -> pa.RecordBatch:
+def _batch(ids: Any, entries: int, dim: int | None, counts: bool) -> pa.RecordBatch:
     n, rng = len(ids), np.random.default_rng(int(ids[0]))
     ends = np.arange(0, (n + 1) * entries, entries, dtype=np.int32)
-    values = pa.ListArray.from_arrays(ends, rng.normal(size=n * entries))
+    numbers = rng.integers(1, 4, n * entries).astype(np.float64) if counts else rng.normal(size=n * entries)
+    values = pa.ListArray.from_arrays(ends, numbers)
     if dim is None:
         kinds, sizes = np.ones(n, np.int8), pa.nulls(n, pa.int32())
         indices = pa.nulls(n, pa.list_(pa.int32()))

@@ -101,6 +101,27 @@ class BlockFile:
             name: np.frombuffer(mapped, part.dtype, part.length, part.offset) for name, part in block.arrays.items()
         }
 
+    def reserve(self, length: int, dtype: npt.DTypeLike) -> FileArray:
+        """Append an array of zeros, which can be changed; raise SpillError if the disk is full or fails."""
+        array = FileArray(self, self.size, length, np.dtype(dtype))
+        if array.nbytes:
+            try:
+                # The disk's space is allocated now: a full disk would end the process when a mapped page is written.
+                os.posix_fallocate(self._fd, self.size, array.nbytes)
+            except OSError as error:
+                os.ftruncate(self._fd, self.size)
+                raise SpillError(self._error_text(error, array.nbytes)) from error
+            self.size = _round_up(self.size + array.nbytes, PAGE_BYTES)
+        return array
+
+    def view(self, offset: int, length: int, dtype: np.dtype[Any]) -> Array:
+        """Map elements into memory until the array is freed. Changes to the array change the file."""
+        if not length:
+            return np.empty(0, dtype)
+        skipped = offset % mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(self._fd, skipped + length * dtype.itemsize, offset=offset - skipped)
+        return np.frombuffer(mapped, dtype, length, skipped)
+
     def _write(self, array: Array, offset: int, needed_bytes: int) -> None:
         if not len(array):
             return
@@ -123,6 +144,32 @@ class BlockFile:
                 "there. Give Spark larger local disks (spark.local.dir) or its workers more memory, or use more workers"
             )
         return f"{rows}, and {needed_bytes:,} more bytes cannot be written: {error.strerror}"
+
+
+@dataclass(frozen=True, eq=False)
+class FileArray:
+    """A 1-D array in a file. A slice is mapped into memory until it is freed; changes to it change the file."""
+
+    file: BlockFile
+    offset: int
+    length: int
+    dtype: np.dtype[Any]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, part: slice) -> Array:
+        begin, end, step = part.indices(self.length)
+        assert step == 1
+        return self.file.view(self.offset + begin * self.dtype.itemsize, max(end - begin, 0), self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return self.length * self.dtype.itemsize
+
+
+# An array in memory, or in a file.
+KeptArray = Array | FileArray
 
 
 def read_pages(array: Array) -> None:

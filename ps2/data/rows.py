@@ -222,9 +222,18 @@ class LocalRows:
         """The sum of the rows' weights."""
         return float(len(self) if self.weights is None else self.weights.sum())
 
+    @property
+    def entries(self) -> int:
+        """The number of stored values."""
+        return int(self.x.nnz)
+
     def blocks(self) -> Iterator[LocalRows]:
         """Yield all rows in one block; see ``SpilledRows.blocks``."""
         yield self
+
+    def new_array(self, length: int, dtype: npt.DTypeLike) -> Array:
+        """Return an array of zeros for values that belong to these rows; see ``SpilledRows.new_array``."""
+        return np.zeros(length, dtype)
 
     def mapped(self, change: Callable[[LocalRows], LocalRows]) -> LocalRows:
         """Return ``change(self)``; see ``SpilledRows.mapped``."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.array_types import Int32s, Int64s
-from ps2.data.block_file import BlockFile, BlockSlice, read_pages
+from ps2.data.block_file import BlockFile, BlockSlice, FileArray, read_pages
 from ps2.data.rows import LocalRows, row_numbers, sample_rows
 from ps2.data.sparse_rows import sparse_matrix
 from ps2.data.used_columns import ColumnNumbers, UsedColumns
@@ -104,6 +104,11 @@ class SpilledRows:
         return self.stored.nbytes * len(self) // max(1, self.stored.rows)
 
     @property
+    def entries(self) -> int:
+        """The number of stored values of all rows of the file."""
+        return sum(block.location.arrays["values"].length for block in self.stored.blocks)
+
+    @property
     def weight(self) -> float:
         """The sum of the rows' weights."""
         return sum(block.weight for block in self.blocks())
@@ -120,6 +125,14 @@ class SpilledRows:
                 yield rows
                 del rows  # free the block before the next one is returned
             yield future.result()
+
+    def new_array(self, length: int, dtype: npt.DTypeLike) -> FileArray:
+        """Return an array of zeros in the rows' file, for values that belong to these rows.
+
+        Raises:
+            SpillError: the disk is full, or fails.
+        """
+        return self.stored.file.reserve(length, dtype)
 
     def mapped(self, change: Callable[[LocalRows], LocalRows]) -> SpilledRows:
         """Return the same rows, with a function that is applied to each block after it is read."""

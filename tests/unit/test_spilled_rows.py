@@ -212,6 +212,24 @@ def test_append_when_disk_is_full_then_names_folder_and_bytes(tmp_path):
     assert "bytes are free there" in text
 
 
+def test_file_array_when_a_slice_changes_then_the_file_does(tmp_path):
+    file = BlockFile(str(tmp_path))
+    file.append({"a": np.ones(5)})
+    array = file.reserve(10_000, np.int32)
+    array[1500:1502][:] = [3, 4]
+    array[9_999:][:] = 5
+    assert (array[1499:1503].tolist(), array[9_998:].tolist(), len(array)) == ([0, 3, 4, 0], [0, 5], 10_000)
+    assert len(array[7:7]) == 0
+
+
+def test_file_array_when_disk_is_full_then_error_names_it(tmp_path):
+    file = BlockFile(str(tmp_path))
+    file.append({"a": np.ones(5)})
+    with largest_file(20000), pytest.raises(SpillError, match=r"80,000 more bytes do not fit"):
+        file.reserve(10_000, np.float64)
+    assert file.append({"a": np.ones(5)}).offset == 4096
+
+
 def test_block_file_when_folder_is_missing_then_spill_error(tmp_path):
     with pytest.raises(SpillError, match=r"cannot be stored in a file in .*/gone"):
         BlockFile(f"{tmp_path}/gone")

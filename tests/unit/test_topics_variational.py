@@ -40,7 +40,7 @@ def infer(counts, weights, alpha):
     gammas, stats, shares = np.zeros((len(counts), TOPICS)), np.zeros(weights.shape), np.zeros(TOPICS)
     entries = readable(x.indptr), readable(x.indices), readable(x.data)
     bound = kernels.infer(
-        *entries, readable(weights), readable(alpha), readable(np.empty(0, np.uint64)), gammas, stats, shares
+        *entries, readable(weights), readable(alpha), readable(np.empty(0, np.uint64)), gammas, stats, shares, 0.0
     )
     return gammas, stats * weights, bound, shares
 
@@ -204,7 +204,7 @@ def test_inference_when_seeded_then_random_start_is_reproducible():
     entries = readable(documents.indptr), readable(documents.indices), readable(documents.data)
     gammas = np.empty((3, TOPICS))
     seeds = readable(np.array([7, 7, 8], np.uint64))
-    kernels.infer(*entries, weights, alpha, seeds, gammas, np.zeros((WORDS, TOPICS)), np.zeros(TOPICS))
+    kernels.infer(*entries, weights, alpha, seeds, gammas, np.zeros((WORDS, TOPICS)), np.zeros(TOPICS), 0.0)
     # All topics are alike, so where a document began is all that sets its topics apart.
     np.testing.assert_array_equal(gammas[0], gammas[1])
     assert (gammas[0] != gammas[2]).any()

@@ -210,9 +210,9 @@ def sum_columns(
 
 
 @kernel
-def total(values: Float64s, weights: Float64s) -> tuple[float, float]:
-    """Return the weighted sum of values, and its rounding error, which the caller adds."""
-    result, result_error = 0.0, 0.0
+def total(values: Float64s, weights: Float64s, before: tuple[float, float]) -> tuple[float, float]:
+    """Add weighted values to a sum and its rounding error, which the caller adds in the end; return both."""
+    result, result_error = before
     for i in range(len(values)):
         result, error = two_sum(result, values[i] * weights[i])
         result_error += error

@@ -147,7 +147,7 @@ class KMeansClusters(ArrayModel):
             raise InputError(f"weights: expected shape {distances.shape}, got {row_weights.shape}")
         if not ((row_weights >= 0) & (row_weights < np.inf)).all():
             raise InputError("weights: expected finite numbers that are not negative")
-        total = sum(kernels.total(readable(distances), readable(row_weights)))
+        total = sum(kernels.total(readable(distances), readable(row_weights), (0.0, 0.0)))
         return float(shifted(np.array(total), 2 * exponent)) / (2.0 if self.distance == "cosine" else 1.0)
 
     def margins(self, x: sp.csr_array) -> Float64s:

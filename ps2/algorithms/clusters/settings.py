@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ps2.algorithms.frame.settings import Setting, getter, param, setter
-from ps2.algorithms.frame.shared_settings import FeatureSettings, ViaSettings, WeightSettings
+from ps2.algorithms.frame.shared_settings import FeatureSettings, SpillSettings, ViaSettings, WeightSettings
 
 
-class KMeansSettings(FeatureSettings, ViaSettings, WeightSettings):
+class KMeansSettings(FeatureSettings, ViaSettings, WeightSettings, SpillSettings):
     """The params of k-means. ``solver`` and ``maxBlockSizeInMB`` of pyspark.ml have no effect."""
 
     k: Setting[int] = param(2, "the number of clusters; fewer if there are fewer distinct rows", at_least=1)

@@ -24,6 +24,7 @@ def warm() -> None:
         kernels.sum_rows(*weighted, np.zeros((2, 2)))
         kernels.sum_columns(*weighted, np.zeros(2, np.int32), np.zeros(2, np.int32), np.zeros(2), 2)
         kernels.normalize(entries[0], x.data.copy())
+        kernels.total(weighted[3], weighted[3], (0.0, 0.0))
         row_draws.priorities(row_draws.hashes(x, np.arange(2)), np.ones(2), 0, 0)
         target = np.zeros(1, np.int64), np.ones(1, np.uint8), np.zeros(1, np.uint8)
         centres = np.zeros((1, 1), dtype)

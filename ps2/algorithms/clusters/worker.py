@@ -5,8 +5,9 @@ A restarted worker can compute everything from its task and the servers. It cach
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +21,13 @@ from ps2.algorithms.frame.memory import check_worker
 from ps2.algorithms.frame.powers_of_two import shifted
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training import row_draws
-from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.reading import Reading, SpillableReading
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
+from ps2.data.block_file import KeptArray
 from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows
 from ps2.ops.blocks import narrow_unsigned
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s
@@ -140,24 +143,19 @@ class Assign(Task):
 class ClusteringWorker:
     """Does the driver's tasks with the rows of one worker."""
 
-    def __init__(self, plan: KMeansPlan, vectors: ServerVectors, reading: Reading) -> None:
+    def __init__(self, plan: KMeansPlan, vectors: ServerVectors, reading: Reading | SpillableReading) -> None:
         rows = reading.training
+        rows = rows if len(rows) else rows.chosen(np.arange(0))  # also an empty file makes a block
         content = f"k={plan.clusters:,}: the rows of one worker use {len(rows.keys):,} features, whose centres take"
         check_worker(content, plan.worker_bytes(len(rows.keys)), free_bytes())
         self._plan, self._vectors, self._rows = plan, vectors, rows
-        self._num_zero_rows = 0
         if plan.settings.distanceMeasure == "cosine":
-            data = rows.x.data.copy()
-            self._num_zero_rows = kernels.normalize(readable(rows.x.indptr), data)
-            if data.dtype == np.float64:
-                data = np.rint(data / DIRECTION_UNIT) * DIRECTION_UNIT
-            x = type(rows.x)((data, rows.x.indices, rows.x.indptr), shape=rows.x.shape)
-            self._rows = LocalRows(rows.keys, x, None, rows.weights)
-        self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
+            self._rows = rows.mapped(_directions)
         self._prepared: Any = None
         # The number of candidates that ``_find_nearest`` has already compared with the rows.
         self._num_candidates = 0
-        self._nearest, self._distances = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
+        # Each row's nearest candidate, and the squared distance to it.
+        self._nearest, self._distances = (rows.new_array(len(rows), dtype) for dtype in (np.int64, np.float64))
 
     def __call__(self, worker: Any, task: Any) -> None:
         if isinstance(task, Survey):
@@ -169,14 +167,17 @@ class ClusteringWorker:
             self._find_nearest(task.candidates)
         match task:
             case RankRows():
-                ranks = self._ranks(task.draw)
-                smallest = row_draws.smallest(ranks, self._ids, draw_size(self._plan, task.draw))
-                worker.report({"ranks": ranks[smallest], "ids": self._ids[smallest]}, "concat")
+                worker.report(self._smallest_ranks(task.draw), "concat")
             case CollectDraw():
-                drawn = self._distinct(np.flatnonzero(self._ranks(task.draw) <= task.last_rank))
-                worker.report(start.pack(self._prepared.points.x[drawn], self._rows.keys, self._ids[drawn]), "concat")
+                parts = (
+                    self._distinct(block, self._ranks(block, task.draw) <= task.last_rank)
+                    for block in self._prepared.blocks()
+                )
+                worker.report(start.drop_duplicates(start.concatenate(list(parts))), "concat")
             case WeighCandidates():
-                weights = np.bincount(self._nearest, self._prepared.weights, len(task.candidates["sizes"]))
+                weights = np.zeros(len(task.candidates["sizes"]))
+                for block in self._prepared.blocks():
+                    weights += np.bincount(self._nearest[block.rows], block.weights, len(weights))
                 worker.report({"weights": weights})
             case PlaceCentres():
                 self._place_centres(task.chosen)
@@ -185,126 +186,225 @@ class ClusteringWorker:
 
     def _survey(self, worker: Any) -> None:
         rows, vectors = self._rows, self._vectors
-        for vector, values in ((vectors.highs, rows.x.data), (vectors.lows, -rows.x.data)):
-            max_values = np.full(len(rows.keys), -np.inf)
-            np.maximum.at(max_values, rows.x.indices, values)
+        highs, negated_lows = (np.full(len(rows.keys), -np.inf) for _ in range(2))
+        stored_counts, num_zero_rows, weight = np.zeros(len(rows.keys)), 0, 0.0
+        for block in rows.blocks():
+            np.maximum.at(highs, block.x.indices, block.x.data)
+            np.maximum.at(negated_lows, block.x.indices, -block.x.data)
+            stored_counts += np.bincount(block.x.indices, minlength=len(rows.keys))
+            weight = max(weight, 1.0 if block.weights is None else float(block.weights.max(initial=0.0)))
+            if self._plan.settings.distanceMeasure == "cosine":
+                num_zero_rows += kernels.normalize(readable(block.x.indptr), block.x.data.copy())
+        for vector, max_values in ((vectors.highs, highs), (vectors.lows, negated_lows)):
             vector.zip().apply("clusters.raise_to", slots=rows.keys, values=max_values)
-        vectors.stored_counts.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.float64), rows.keys)
-        weight = 1.0 if rows.weights is None else float(rows.weights.max(initial=0.0))
+        vectors.stored_counts.add(stored_counts, rows.keys)
         worker.report({"weight": weight}, "max")
-        worker.report({"rows": len(rows), "without_length": self._num_zero_rows})
+        worker.report({"rows": len(rows), "without_length": num_zero_rows})
 
-    def _ranks(self, draw: int) -> Float64s:
-        """Return random ranks of the rows by their weights; after draw 0, by weight times squared distance."""
-        weights = self._prepared.weights * self._distances if draw else self._prepared.weights
-        return row_draws.priorities(self._ids, weights, self._plan.seed, draw)
+    @cached_property
+    def _ids(self) -> KeptArray:
+        """The hash of each row."""
+        rows, begin = self._rows, 0
+        ids = rows.new_array(len(rows), np.uint64)
+        for block in rows.blocks():
+            ids[begin : begin + len(block)][:] = row_draws.hashes(block.x, rows.keys)
+            begin += len(block)
+        return ids
 
-    def _distinct(self, indices: Int64s) -> Int64s:
-        """Return the given rows without duplicates, as indices in ascending order of the rows' hashes."""
-        return np.asarray(indices[np.unique(self._ids[indices], return_index=True)[1]])
+    def _ranks(self, block: Block, draw: int) -> Float64s:
+        """Return random ranks of rows by their weights; after draw 0, by weight times squared distance."""
+        weights = block.weights * self._distances[block.rows] if draw else block.weights
+        return row_draws.priorities(self._ids[block.rows], weights, self._plan.seed, draw)
+
+    def _smallest_ranks(self, draw: int) -> dict[str, Array]:
+        """Return the smallest ranks of a draw, and the hashes of their rows."""
+        count = draw_size(self._plan, draw)
+        ranks, ids = np.zeros(0), np.zeros(0, np.uint64)
+        for block in self._prepared.blocks():
+            ranks = np.concatenate([ranks, self._ranks(block, draw)])
+            ids = np.concatenate([ids, self._ids[block.rows]])
+            smallest = row_draws.smallest(ranks, ids, count)
+            ranks, ids = ranks[smallest], ids[smallest]
+        return {"ranks": ranks, "ids": ids}
+
+    def _distinct(self, block: Block, mask: Array) -> PackedRows:
+        """Return the rows of a mask without duplicates, in ascending order of their hashes."""
+        indices, ids = np.flatnonzero(mask), self._ids[block.rows]
+        distinct = indices[np.unique(ids[indices], return_index=True)[1]]
+        return start.pack(block.points.x[distinct], self._rows.keys, ids[distinct])
 
     def _find_nearest(self, candidates: Any) -> None:
         """Update each row's nearest candidate, if there are new candidates."""
         if candidates is None or len(candidates["sizes"]) == self._num_candidates:
             return
         new_candidates = start.unpack(candidates, self._plan.dim)[self._num_candidates :]
-        dtype = self._rows.x.dtype
-        width = max(1, CANDIDATE_BYTES // (dtype.itemsize * max(1, len(self._rows.keys))))
+        dtype = self._plan.dtype
+        width = max(1, CANDIDATE_BYTES // (np.dtype(dtype).itemsize * max(1, len(self._rows.keys))))
         for begin in range(0, new_candidates.shape[0], width):
-            block = new_candidates[begin : begin + width]
-            squares = np.asarray((block * block).sum(axis=1, dtype=np.float64)).reshape(-1)
-            centres = np.ascontiguousarray(block[:, self._rows.keys].toarray().T.astype(dtype))
-            nearest, distances = self._prepared.points.nearest(centres, squares)
-            is_nearer = distances < self._distances
-            self._nearest[is_nearer] = nearest[is_nearer] + self._num_candidates + begin
-            self._distances[is_nearer] = distances[is_nearer]
+            part = new_candidates[begin : begin + width]
+            squares = np.asarray((part * part).sum(axis=1, dtype=np.float64)).reshape(-1)
+            centres = np.ascontiguousarray(part[:, self._rows.keys].toarray().T.astype(dtype))
+            for block in self._prepared.blocks():
+                nearest, distances = block.points.nearest(centres, squares)
+                block_nearest, block_distances = self._nearest[block.rows], self._distances[block.rows]
+                is_nearer = distances < block_distances if self._num_candidates + begin else slice(None)
+                block_nearest[is_nearer] = nearest[is_nearer] + self._num_candidates + begin
+                block_distances[is_nearer] = distances[is_nearer]
         self._num_candidates = len(candidates["sizes"])
 
     def _place_centres(self, chosen: npt.NDArray[np.uint64]) -> None:
         """Write the rows with the chosen hashes to the servers as centres, in the order of the hashes."""
+        parts = (self._distinct(block, np.isin(self._ids[block.rows], chosen)) for block in self._prepared.blocks())
+        rows = start.drop_duplicates(start.concatenate(list(parts)))
         order = np.argsort(chosen)
-        positions = np.minimum(np.searchsorted(chosen[order], self._ids), len(chosen) - 1)
-        rows = self._distinct(np.flatnonzero(chosen[order][positions] == self._ids))
-        columns = self._prepared.points.x[rows].tocsc()
+        numbers = order[np.searchsorted(chosen[order], rows["ids"])]
+        columns = start.unpack(rows, self._plan.dim).tocsc()
         sizes = np.diff(columns.indptr)
-        used = sizes > 0
+        used = np.flatnonzero(sizes)
         self._vectors.centres.apply(
             "clusters.place",
-            slots=self._rows.keys[used],
+            slots=used,
             sizes=_narrow(sizes[used]),
-            clusters=_narrow(order[positions[rows]][columns.indices]),
+            clusters=_narrow(numbers[columns.indices]),
             values=columns.data,
         )
 
     def _assign(self, worker: Any, clusters: int) -> None:
-        prepared, vectors, keys = self._prepared, self._vectors, self._rows.keys
+        vectors, keys = self._vectors, self._rows.keys
         with batch():
             pulled = vectors.centres.pull(columns=keys), vectors.norms.pull()
         centres, squares = pulled[0].result()[:, :clusters], pulled[1].result()[:clusters]
-        assignments, distances = prepared.points.nearest(centres, squares)
-        counts: Float64s = np.bincount(assignments, prepared.weights, self._plan.clusters).astype(np.float64)
-        sum_bytes = self._add_sums(assignments, counts)
-        worker.report({"cost": np.array([kernels.total(readable(distances), prepared.weights)])}, "concat")
+        sums = ClusterSums(self._prepared, self._plan.clusters)
+        counts, sizes, cost = np.zeros(self._plan.clusters), np.zeros(clusters, np.int64), (0.0, 0.0)
+        for block in self._prepared.blocks():
+            assignments, distances = block.points.nearest(centres, squares)
+            counts += np.bincount(assignments, block.weights, len(counts))
+            sizes += np.bincount(assignments, minlength=clusters)
+            cost = kernels.total(readable(distances), block.weights, cost)
+            sums.add(block, readable(assignments))
+        with batch():
+            sum_bytes = sums.send(vectors.sums, keys)
+            vectors.counts.add(counts)
+        worker.report({"cost": np.array([cost])}, "concat")
         moved_bytes = centres.nbytes + squares.nbytes + counts.nbytes + sum_bytes
-        sizes = np.bincount(assignments, minlength=clusters)
         worker.report({"rows": len(self._rows), "bytes": moved_bytes, "sizes": sizes})
 
-    def _add_sums(self, assignments: Int64s, counts: Float64s) -> int:
-        """Add the sum and weight of each cluster's rows on the servers, in one batch; return the bytes of the sums."""
-        prepared, vectors, keys = self._prepared, self._vectors, self._rows.keys
-        x, width = prepared.points.x, self._plan.clusters
-        if x.nnz > DENSE_FRACTION * len(keys) * width:
-            sums = np.zeros((len(keys), width))
-            entries = readable(x.indptr), readable(x.indices), readable(x.data)
-            kernels.sum_rows(*entries, prepared.weights, readable(assignments), prepared.units, sums)
-            with batch():
-                vectors.sums.add(columns=keys, values=sums)
-                vectors.counts.add(counts)
-            return sums.nbytes
-        columns = prepared.columns
-        sizes, clusters, values = np.zeros(len(keys), np.int32), np.empty(x.nnz, np.int32), np.empty(x.nnz)
-        entries = readable(columns.indptr), readable(columns.indices), readable(columns.data)
-        weighted = *entries, prepared.weights, readable(assignments), prepared.units
-        count = kernels.sum_columns(*weighted, sizes, clusters, values, width)
-        used = sizes > 0
-        sent_sizes, sent_clusters = _narrow(sizes[used]), _narrow(clusters[:count])
-        with batch():
-            vectors.sums.apply(
-                "clusters.gather", slots=keys[used], sizes=sent_sizes, clusters=sent_clusters, values=values[:count]
-            )
-            vectors.counts.add(counts)
-        return sent_sizes.nbytes + sent_clusters.nbytes + 8 * count
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some of a worker's rows, shifted and scaled.
+
+    Attributes:
+        rows: the rows' positions among the worker's rows.
+        weights: the scaled weights, rounded to multiples of a unit, so their sums are exact (``DIGITS``).
+    """
+
+    rows: slice
+    points: Points
+    weights: Float64s
+
+    @cached_property
+    def columns(self) -> Any:
+        """The rows in CSC form."""
+        return self.points.x.tocsc()
 
 
 class _Prepared:
-    """A worker's rows and weights, shifted and scaled.
+    """A worker's rows, shifted and scaled.
 
     Attributes:
-        weights: the scaled weights, rounded to multiples of a unit, so their sums are exact (``DIGITS``).
-        units: for each column, a unit; value * weight is rounded to its multiples for the same reason.
-        points: the shifted and scaled rows.
+        rows: the rows.
+        units: for each column, a unit; value * weight is rounded to its multiples, so sums are exact.
     """
 
-    def __init__(self, rows: LocalRows, plan: KMeansPlan, vectors: ServerVectors, scale: Scale) -> None:
-        x, shifts = rows.x, vectors.shifts.pull(rows.keys)
-        if scale.exponent or shifts.any():
-            data = shifted(x.data - shifts[x.indices], -scale.exponent).astype(x.dtype)
-            x = type(x)((data, x.indices, x.indptr), shape=x.shape)
-        weights = np.ones(len(rows)) if rows.weights is None else shifted(rows.weights, -scale.weight_exponent)
-        unit = 2.0 ** (scale.row_exponent - DIGITS)
-        self.weights = readable(np.rint(weights / unit) * unit)
+    def __init__(self, rows: KeptRows, plan: KMeansPlan, vectors: ServerVectors, scale: Scale) -> None:
+        self.rows = rows.mapped(partial(_scaled, vectors.shifts.pull(rows.keys), scale))
+        self._dim, self._scale = plan.dim, scale
         if plan.settings.distanceMeasure == "cosine":
             exponents = np.zeros(len(rows.keys), np.int64)
         else:
             max_abs_values = shifted(vectors.max_abs_values.pull(rows.keys), -scale.exponent)
             exponents = np.frexp(max_abs_values)[1].astype(np.int64)
         self.units = readable(np.maximum(np.ldexp(1.0, exponents + scale.row_exponent - DIGITS), MIN_UNIT))
-        self.points = Points(x, plan.dim)
+        # All rows, if they are in memory.
+        self._block = self._read(self.rows, 0) if isinstance(self.rows, LocalRows) else None
 
-    @cached_property
-    def columns(self) -> Any:
-        """The rows in CSC form."""
-        return self.points.x.tocsc()
+    def blocks(self) -> Iterator[Block]:
+        """Yield all rows in order."""
+        if self._block is not None:
+            yield self._block
+            return
+        begin = 0
+        for rows in self.rows.blocks():
+            yield self._read(rows, begin)
+            begin += len(rows)
+
+    def _read(self, rows: LocalRows, begin: int) -> Block:
+        weights = np.ones(len(rows)) if rows.weights is None else shifted(rows.weights, -self._scale.weight_exponent)
+        unit = 2.0 ** (self._scale.row_exponent - DIGITS)
+        points, weights = Points(rows.x, self._dim), readable(np.rint(weights / unit) * unit)
+        return Block(slice(begin, begin + len(rows)), points, weights)
+
+
+class ClusterSums:
+    """The sums of the rows of each cluster."""
+
+    def __init__(self, prepared: _Prepared, clusters: int) -> None:
+        rows, self._units = prepared.rows, prepared.units
+        shape = len(rows.keys), clusters
+        self._is_dense = rows.entries > DENSE_FRACTION * shape[0] * shape[1]
+        # The sums, shape (columns, clusters); None: all rows are in one block, whose sums are made as lists.
+        self._sums = np.zeros(shape) if self._is_dense or not isinstance(rows, LocalRows) else None
+        # Each column's number of nonzero sums, and each nonzero sum's cluster and value.
+        self._lists: tuple[Array, Array, Array] = np.zeros(shape[0], np.int32), np.empty(0, np.int32), np.empty(0)
+        self._clusters = clusters
+
+    def add(self, block: Block, assignments: Int64s) -> None:
+        """Add the rows of a block to the sums of their clusters."""
+        weighted = block.weights, assignments, self._units
+        if self._sums is not None:
+            x = block.points.x
+            kernels.sum_rows(readable(x.indptr), readable(x.indices), readable(x.data), *weighted, self._sums)
+            return
+        x = block.columns
+        sizes, clusters, values = self._lists[0], np.empty(x.nnz, np.int32), np.empty(x.nnz)
+        entries = readable(x.indptr), readable(x.indices), readable(x.data)
+        count = kernels.sum_columns(*entries, *weighted, sizes, clusters, values, self._clusters)
+        self._lists = sizes, clusters[:count], values[:count]
+
+    def send(self, sums: DCVMatrix, keys: Int64s) -> int:
+        """Add the sums on the servers; return their bytes."""
+        if self._is_dense:
+            assert self._sums is not None
+            sums.add(columns=keys, values=self._sums)
+            return self._sums.nbytes
+        sizes, clusters, values = self._lists
+        if self._sums is not None:
+            columns, clusters = np.nonzero(self._sums)
+            sizes, values = np.bincount(columns, minlength=len(keys)), self._sums[columns, clusters]
+        used = sizes > 0
+        sent_sizes, sent_clusters = _narrow(sizes[used]), _narrow(clusters)
+        sums.apply("clusters.gather", slots=keys[used], sizes=sent_sizes, clusters=sent_clusters, values=values)
+        return sent_sizes.nbytes + sent_clusters.nbytes + values.nbytes
+
+
+def _directions(rows: LocalRows) -> LocalRows:
+    """Return rows scaled to norm 1, without their labels."""
+    data = rows.x.data.copy()
+    kernels.normalize(readable(rows.x.indptr), data)
+    if data.dtype == np.float64:
+        data = np.rint(data / DIRECTION_UNIT) * DIRECTION_UNIT
+    x = type(rows.x)((data, rows.x.indices, rows.x.indptr), shape=rows.x.shape)
+    return LocalRows(rows.keys, x, None, rows.weights)
+
+
+def _scaled(shifts: Float64s, scale: Scale, rows: LocalRows) -> LocalRows:
+    """Return rows whose values are shifted, and divided by the scale."""
+    if not scale.exponent and not shifts.any():
+        return rows
+    x = rows.x
+    data = shifted(x.data - shifts[x.indices], -scale.exponent).astype(x.dtype)
+    return replace(rows, x=type(x)((data, x.indices, x.indptr), shape=x.shape))
 
 
 def draw_size(plan: KMeansPlan, draw: int) -> int:

@@ -209,10 +209,10 @@ class Program(ABC, Generic[T]):
     number: ClassVar[int] = 1
     staleness: int | None = 0
     first_clock: int = FIRST_CLOCK
-    spill: Spill | None = None
 
     def __init__(self, plan: Any, form: Form | None, record: Record) -> None:
         self.plan, self.form, self.record = plan, form, record
+        self.spill: Spill | None = plan.spilling if isinstance(plan, Plan) else None
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that another driver must share, as values that JSON can hold."""

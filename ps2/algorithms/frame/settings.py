@@ -28,6 +28,7 @@ from functools import cached_property
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
+from ps2.data.spilling import Spill, SpillName
 from ps2.errors import ConfigError
 from ps2.name_hints import nearest
 
@@ -53,8 +54,8 @@ P = TypeVar("P", bound="Plan[Any]")
 # A predicate, and the values that it accepts, in words.
 Check = tuple[Callable[[Any], bool], str]
 
-# Parameters with these suffixes do not decide the model: names of columns, and where a training runs.
-NOT_COMPARED = ("Col", "Cols", "numServers", "numWorkers", "via")
+# Parameters with these suffixes do not decide the model: names of columns, and where rows and a training are.
+NOT_COMPARED = ("Col", "Cols", "numServers", "numWorkers", "spill", "via")
 MAX_FLOAT32 = 3.4028234663852886e38
 # Trainings compute in float32, in which larger numbers become infinite.
 FLOAT32: Check = (lambda value: not MAX_FLOAT32 < abs(value) < math.inf, "a number of float32, at most 3.4e38 in size")
@@ -379,6 +380,12 @@ class Plan(Generic[N]):
         """The seed as a non-negative integer (pyspark.ml's default can be negative); 0: the family has no seed."""
         return int(getattr(self.settings, "seed", 0)) % 2**63
 
+    @property
+    def spilling(self) -> Spill | None:
+        """The rule by which workers write rows to files; None: rows are always in memory."""
+        spill: SpillName = getattr(self.settings, "spill", "never")
+        return None if spill == "never" else Spill(spill)
+
     def with_settings(self: P, **values: Any) -> P:
         """Return the plan with some settings replaced."""
         return replace(self, settings=with_values(self.settings, **values))
@@ -386,8 +393,8 @@ class Plan(Generic[N]):
     def plain(self) -> dict[str, Any]:
         """Return the settings and facts that decide the model, by name.
 
-        Names of columns, and where the training runs, do not decide the model: a driver that resumes the training can
-        change them. The presence of an optional column, such as weights, decides the model.
+        Names of columns, and where rows and the training are, do not decide the model: a driver that resumes the
+        training can change them. The presence of an optional column, such as weights, decides the model.
         """
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         settings = facts.pop("settings")

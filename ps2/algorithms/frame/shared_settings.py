@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ps2.algorithms.frame.settings import Check, Flexible, Setting, Settings, getter, param, setter
+from ps2.data.spilling import SPILL
 
 # The check of a turn's duration; ``seconds_or_auto`` converts the value before.
 TURN_SECONDS: Check = (
@@ -80,6 +81,19 @@ class ViaSettings(FleetSettings):
     )
 
     getVia, setVia = getter(via), setter(via)
+
+
+class SpillSettings(Settings):
+    """The choice between memory and files for workers' rows."""
+
+    spill: Setting[str] = param(
+        "auto",
+        "whether workers keep rows in files on Spark's local disks: 'auto' (rows that exceed a quarter of a worker's "
+        "memory), 'always' or 'never'; with 'auto', solvers that cannot read files keep rows in memory",
+        one_of=SPILL,
+    )
+
+    getSpill, setSpill = getter(spill), setter(spill)
 
 
 class WeightSettings(Settings):

@@ -14,6 +14,7 @@ from ps2.algorithms.frame.shared_settings import (
     FeatureSettings,
     LabelSettings,
     ProbabilitySettings,
+    SpillSettings,
     WeightSettings,
 )
 
@@ -68,7 +69,7 @@ def _are_descending(values: Sequence[float]) -> bool:
     return len(values) > 0 and all(math.inf > a > b for a, b in itertools.pairwise([*values, 0.0]))
 
 
-class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
+class SolverSettings(FeatureSettings, LabelSettings, WeightSettings, SpillSettings):
     """The params that all estimators of the family share, except ``solver``."""
 
     maxIter: Setting[int] = param(
@@ -142,12 +143,6 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
         one_of=USE_POLICIES,
     )
     seed: Setting[int] = param(0, "the seed of minibatches, of the order of rows, and of initial factors", bits=64)
-    spill: Setting[str] = param(
-        "auto",
-        "whether workers keep rows in files on Spark's local disks: 'auto' (rows that exceed a quarter of a worker's "
-        "memory), 'always' or 'never'; solvers ma-sgd and sap always keep rows in memory",
-        one_of=USE_POLICIES,
-    )
     validationIndicatorCol: Setting[str | None] = param(
         None,
         "the column that is true for rows held out for validation: training stops when their loss no longer improves; "
@@ -172,7 +167,6 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
     getAdaptiveMomentum, setAdaptiveMomentum = getter(adaptiveMomentum), setter(adaptiveMomentum)
     getLocalSearch, setLocalSearch = getter(localSearch), setter(localSearch)
     getSeed, setSeed = getter(seed), setter(seed)
-    getSpill, setSpill = getter(spill), setter(spill)
     getValidationIndicatorCol = getter(validationIndicatorCol)
     setValidationIndicatorCol = setter(validationIndicatorCol)
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ps2.algorithms.topics import dense_kernels, sampling_kernels, sparse_kernels
 from ps2.algorithms.topics.corpus import Corpus, Prior, topic_dtype
 from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.data.block_file import KeptArray
 from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
@@ -48,31 +49,36 @@ class Assignments(ABC):
     """The topics of a corpus's tokens, and each document's topic counts, which sampling updates.
 
     Attributes:
-        topics: the topic of each token.
+        topics: the topic of each token, in memory or in a file.
         document_counts: the topic counts of the documents, a matrix or lists, depending on the subclass.
     """
 
     _KERNELS: ClassVar[Any]
 
-    def __init__(self, corpus: Corpus, num_topics: int, topics: Array, document_counts: Any, buffers: Any) -> None:
+    def __init__(self, corpus: Corpus, num_topics: int, topics: KeptArray, document_counts: Any, buffers: Any) -> None:
         self.corpus, self.topics, self.document_counts = corpus, topics, document_counts
         self._num_topics, self._buffers = num_topics, buffers
         # Terms of the likelihood by topic and count, and the alpha for which they were computed.
         self._alpha, self._terms = np.empty(0), np.empty((0, TABLE))
 
     @staticmethod
-    def of(corpus: Corpus, num_topics: int, topics: Array, sampler: str = "auto") -> Assignments:
+    def of(corpus: Corpus, num_topics: int, topics: KeptArray, sampler: str = "auto") -> Assignments:
         """Return assignments of tokens with a copy of ``topics``."""
-        is_dense = sampler == "dense" or (sampler == "auto" and _is_dense(corpus, num_topics))
-        cls = DenseAssignments if is_dense else SparseAssignments
-        return cls(corpus, num_topics, topics.astype(topic_dtype(num_topics)))
+        own_topics = corpus.new_array(corpus.size, topic_dtype(num_topics))
+        for tokens in corpus.windows():
+            own_topics[tokens][:] = topics[tokens]
+        return _class_for(corpus, num_topics, sampler)(corpus, num_topics, own_topics)
 
     @staticmethod
     def random(corpus: Corpus, num_topics: int, key: np.uint64, sampler: str = "auto") -> Assignments:
         """Return assignments of tokens with random topics, which depend on ``key`` and the tokens."""
-        topics = np.empty(corpus.size, topic_dtype(num_topics))
-        sampling_kernels.draw_topics(*corpus.for_kernels, num_topics, key, topics)
-        return Assignments.of(corpus, num_topics, topics, sampler)
+        topics = corpus.new_array(corpus.size, topic_dtype(num_topics))
+        for begin, end in corpus.slices(len(corpus.words)):
+            tokens, begins = corpus.tokens(begin, end), corpus.begins[begin : end + 1]
+            begins, documents = readable(begins - begins[0]), readable(corpus.documents[tokens])
+            words = corpus.words[begin:end], begins, documents, corpus.numbers
+            sampling_kernels.draw_topics(*words, num_topics, key, topics[tokens])
+        return _class_for(corpus, num_topics, sampler)(corpus, num_topics, topics)
 
     def sample(self, begin: int, end: int, counts: Array, totals: Int64s, prior: Prior, key: np.uint64) -> None:
         """Draw new topics for the tokens of some words.
@@ -84,29 +90,39 @@ class Assignments(ABC):
             key: the key of seed and iteration.
         """
         corpus = self.corpus
-        self._KERNELS.sample_words(
-            corpus.words[begin:end],
-            corpus.begins[begin : end + 1],
-            (corpus.documents, self.topics),
-            corpus.numbers,
-            self.document_counts,
-            counts,
-            totals,
-            (readable(self._kernel_alpha(prior.alpha)), prior.beta, prior.all_beta),
-            key,
-            self._buffers,
-        )
+        priors = readable(self._kernel_alpha(prior.alpha)), prior.beta, prior.all_beta
+        for first, last in corpus.slices(end - begin, begin, end):
+            tokens = corpus.tokens(first, last)
+            self._KERNELS.sample_words(
+                corpus.words[first:last],
+                readable(corpus.begins[first : last + 1] - tokens.start),
+                (readable(corpus.documents[tokens]), self.topics[tokens]),
+                corpus.numbers,
+                self.document_counts,
+                counts[first - begin : last - begin],
+                totals,
+                priors,
+                key,
+                self._buffers,
+            )
 
     def changes_since(self, begin: int, end: int, before: Array | None = None) -> Changes:
         """Return the changes of some words' counts since their tokens had the topics ``before``; None: no topics."""
         begins = self.corpus.begins[begin : end + 1]
-        after = self.topics[begins[0] : begins[-1]]
+        after = self.topics[self.corpus.tokens(begin, end)]
         limit = len(after) * (1 if before is None else 2)
         out = np.empty(end - begin, np.int32), np.empty(limit, self.topics.dtype), np.empty(limit, np.int32)
         offsets, zeros = readable(begins - begins[0]), np.zeros(self._num_topics, np.int32)
         old = readable(after[:0] if before is None else before)
         count = sampling_kernels.changes(offsets, old, readable(after), zeros, out)
         return Changes(self.corpus.words[begin:end], out[0], out[1][:count], out[2][:count])
+
+    def topic_totals(self) -> Int64s:
+        """Return the number of tokens of each topic."""
+        totals = np.zeros(self._num_topics, np.int64)
+        for tokens in self.corpus.windows():
+            totals += np.bincount(self.topics[tokens], minlength=self._num_topics)
+        return totals
 
     def likelihood(self, prior: Prior) -> float:
         """Return log p(z), the documents' term of the joint likelihood."""
@@ -144,10 +160,11 @@ class DenseAssignments(Assignments):
 
     _KERNELS: ClassVar[Any] = dense_kernels
 
-    def __init__(self, corpus: Corpus, num_topics: int, topics: Array) -> None:
+    def __init__(self, corpus: Corpus, num_topics: int, topics: KeptArray) -> None:
         width = -(-num_topics // dense_kernels.GROUP) * dense_kernels.GROUP
-        counts = np.zeros((len(corpus.numbers), width), np.float32)
-        dense_kernels.count_topics(corpus.documents, readable(topics), counts)
+        counts = corpus.new_array(len(corpus.numbers) * width, np.float32)[:].reshape(-1, width)
+        for tokens in corpus.windows():
+            dense_kernels.count_topics(readable(corpus.documents[tokens]), readable(topics[tokens]), counts)
         super().__init__(corpus, num_topics, topics, counts, tuple(np.zeros(width, np.float32) for _ in range(3)))
 
     def _kernel_alpha(self, alpha: Float64s) -> Array:
@@ -165,17 +182,18 @@ class SparseAssignments(Assignments):
 
     _KERNELS: ClassVar[Any] = sparse_kernels
 
-    def __init__(self, corpus: Corpus, num_topics: int, topics: Array) -> None:
+    def __init__(self, corpus: Corpus, num_topics: int, topics: KeptArray) -> None:
         lengths = corpus.lengths
         begins = np.append(0, np.cumsum(np.minimum(lengths, num_topics)))
         count_dtype = np.uint16 if lengths.max(initial=0) < SHORT else np.int32
         lists: sparse_kernels.Lists = (
             readable(begins),
             np.zeros(len(lengths), np.int32),
-            np.empty(begins[-1], topic_dtype(num_topics)),
-            np.empty(begins[-1], count_dtype),
+            corpus.new_array(int(begins[-1]), topic_dtype(num_topics))[:],
+            corpus.new_array(int(begins[-1]), count_dtype)[:],
         )
-        sparse_kernels.list_topics(corpus.documents, readable(topics), lists)
+        for tokens in corpus.windows():
+            sparse_kernels.list_topics(readable(corpus.documents[tokens]), readable(topics[tokens]), lists)
         groups, max_length = -(-num_topics // sparse_kernels.GROUP), int(np.diff(begins).max(initial=0))
         buffers = np.empty(num_topics), np.empty(groups), np.empty(num_topics), np.empty(max_length)
         super().__init__(corpus, num_topics, topics, lists, buffers)
@@ -186,6 +204,11 @@ class SparseAssignments(Assignments):
     def _counts_at(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         _, _, topics, counts = self.document_counts
         return topics[positions].astype(np.int64), counts[positions].astype(np.int64)
+
+
+def _class_for(corpus: Corpus, num_topics: int, sampler: str) -> type[DenseAssignments] | type[SparseAssignments]:
+    is_dense = sampler == "dense" or (sampler == "auto" and _is_dense(corpus, num_topics))
+    return DenseAssignments if is_dense else SparseAssignments
 
 
 def _is_dense(corpus: Corpus, num_topics: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -12,7 +13,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 import xxhash
 
-from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.array_types import Float64s, Int64s
+from ps2.data.block_file import KeptArray
+from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows
 from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
@@ -30,14 +34,16 @@ class Corpus:
     Attributes:
         words: the indices of the worker's words in the vocabulary, ascending, or block by block.
         begins: the position of each word's first token; the last element is the number of tokens.
-        documents: the document of each token, as an index among this worker's documents.
+        documents: the document of each token, int32, as an index among this worker's documents.
         numbers: the global number of each document (see ``document_numbers``).
+        new_array: makes an array of zeros, of a length and a dtype, in memory or in the file of the documents.
     """
 
     words: Int64s
     begins: Int64s
-    documents: Int32s
+    documents: KeptArray
     numbers: Int64s
+    new_array: Callable[[int, npt.DTypeLike], KeptArray] = np.zeros
 
     @staticmethod
     def from_counts(
@@ -61,6 +67,38 @@ class Corpus:
         words, begins = words[selected], np.append(begins[selected], begins[-1])
         return Corpus(readable(words), readable(begins), readable(documents), readable(numbers))
 
+    @staticmethod
+    def from_rows(
+        rows: KeptRows, numbers: Int64s, order: Int64s | None = None, keep_empty: bool = False, begin: int = 0
+    ) -> Corpus:
+        """Return the tokens of documents, from number ``begin`` on, as ``from_counts`` does; of a file, in the file."""
+        end = begin + len(numbers)
+        if isinstance(rows, LocalRows):
+            x = rows.x if len(numbers) == len(rows) else rows.x[begin:end]
+            return Corpus.from_counts(x, rows.keys, numbers, order, keep_empty)
+        part = rows if len(numbers) == len(rows) else rows.chosen(np.arange(begin, end))
+        order = np.arange(len(rows.keys)) if order is None else order
+        ends = np.cumsum(word_frequencies(part)[order])
+        begins, size = np.append(0, ends), int(ends[-1]) if len(ends) else 0
+        documents, next_positions, first_document = rows.new_array(size, np.int32), begins[:-1].copy(), 0
+        for block in part.blocks():
+            by_word = sp.csc_array(block.x)[:, order]
+            by_word.sort_indices()
+            occurrences = by_word.data.astype(np.int64)
+            token_documents = np.repeat(by_word.indices.astype(np.int32) + np.int32(first_document), occurrences)
+            word_begins = np.append(0, np.cumsum(occurrences))[by_word.indptr]
+            sizes = np.diff(word_begins)
+            positions = np.repeat(next_positions - word_begins[:-1], sizes) + np.arange(len(token_documents))
+            for tokens in _windows(size):
+                first, last = np.searchsorted(positions, [tokens.start, tokens.stop])
+                if first < last:
+                    documents[tokens][positions[first:last] - tokens.start] = token_documents[first:last]
+            next_positions += sizes
+            first_document += len(block)
+        selected = np.arange(len(order)) if keep_empty else np.flatnonzero(np.diff(begins))
+        words, begins = rows.keys[order][selected], np.append(begins[selected], begins[-1])
+        return Corpus(readable(words), readable(begins), documents, readable(numbers), rows.new_array)
+
     @property
     def size(self) -> int:
         """The number of tokens."""
@@ -69,11 +107,18 @@ class Corpus:
     @cached_property
     def lengths(self) -> Int64s:
         """The number of tokens of each document."""
-        return np.bincount(self.documents, minlength=len(self.numbers)).astype(np.int64)
+        lengths = np.zeros(len(self.numbers), np.int64)
+        for tokens in self.windows():
+            lengths += np.bincount(self.documents[tokens], minlength=len(lengths))
+        return lengths
 
-    @property
-    def for_kernels(self) -> tuple[Int64s, Int64s, Int32s, Int64s]:
-        return self.words, self.begins, self.documents, self.numbers
+    def windows(self) -> Iterator[slice]:
+        """Yield slices of at most SLICE_TOKENS tokens, in order."""
+        return _windows(self.size)
+
+    def tokens(self, begin: int, end: int) -> slice:
+        """Return the slice of the tokens of some words."""
+        return slice(int(self.begins[begin]), int(self.begins[end]))
 
     def slices(
         self, width: int, begin: int = 0, end: int | None = None, tokens: int | None = None
@@ -95,9 +140,22 @@ class Corpus:
 def corpus_hash(corpus: Corpus) -> int:
     """Return a hash of tokens and their order; never 0."""
     digest = xxhash.xxh3_64()
-    for array in corpus.for_kernels:
+    for array in (corpus.words, corpus.begins, *map(corpus.documents.__getitem__, corpus.windows()), corpus.numbers):
         digest.update(np.ascontiguousarray(array).data)
     return int(digest.intdigest() >> 1) | 1
+
+
+def word_frequencies(rows: KeptRows) -> Int64s:
+    """Return the number of tokens of each of the rows' words."""
+    frequencies = np.zeros(len(rows.keys), np.int64)
+    for block in rows.blocks():
+        frequencies += np.bincount(block.x.indices, block.x.data, len(frequencies)).astype(np.int64)
+    return frequencies
+
+
+def _windows(size: int) -> Iterator[slice]:
+    for begin in range(0, size, SLICE_TOKENS):
+        yield slice(begin, min(begin + SLICE_TOKENS, size))
 
 
 def document_numbers(rank: int, count: int) -> Int64s:

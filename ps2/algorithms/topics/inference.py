@@ -165,7 +165,7 @@ class Variational:
             weights = self._all_weights if words is None else self._weights(words)
             batch_gammas, stats, log_theta = np.empty((len(rows), topics)), np.zeros(weights.shape), np.zeros(topics)
             matrix = _for_kernels(batch)
-            bound += online_kernels.infer(*matrix, weights, self._alpha, no_seeds, batch_gammas, stats, log_theta)
+            bound += online_kernels.infer(*matrix, weights, self._alpha, no_seeds, batch_gammas, stats, log_theta, 0.0)
             gammas[rows] = batch_gammas
         return gammas, bound
 

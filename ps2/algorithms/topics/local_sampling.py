@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,14 +22,22 @@ import numpy.typing as npt
 from ps2.algorithms.topics import ops
 from ps2.algorithms.topics.alpha import AlphaSchedule
 from ps2.algorithms.topics.assignments import Assignments
-from ps2.algorithms.topics.corpus import Corpus, Prior, corpus_hash, document_numbers, iteration_key, topic_dtype
+from ps2.algorithms.topics.corpus import (
+    Corpus,
+    Prior,
+    corpus_hash,
+    document_numbers,
+    iteration_key,
+    topic_dtype,
+    word_frequencies,
+)
 from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.sampling_worker import NO_REQUEST, START, new_notices, report_histogram
 from ps2.algorithms.topics.shared_counts import CountsSummary, SharedCounts
-from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.reading import Reading, SpillableReading
 from ps2.algorithms.training.table import deal_by_cost
 from ps2.array_types import Int32s, Int64s
-from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows
 from ps2.run.rotation import IDLE, RotationSchedule
 
 Array = npt.NDArray[Any]
@@ -48,7 +56,7 @@ class LocalLoop:
     plan: SamplingPlan
     shared: SharedCounts
 
-    def __call__(self, worker: Any, reading: Reading) -> None:
+    def __call__(self, worker: Any, reading: Reading | SpillableReading) -> None:
         plan, settings = self.plan, self.plan.settings
         with closing(LocalSampling(plan, reading.training, plan.threads)) as sampling:
             tokens_hash, saved, did_start = corpus_hash(sampling.corpus()), self.shared.saved, False
@@ -110,14 +118,16 @@ class LocalSampling:
         counts: the number of tokens of each word in each topic, shape (words, topics).
     """
 
-    def __init__(self, plan: SamplingPlan, rows: LocalRows, threads: int, bounds: Sequence[int] | None = None) -> None:
+    def __init__(self, plan: SamplingPlan, rows: KeptRows, threads: int, bounds: Sequence[int] | None = None) -> None:
         """Give all tokens random topics.
 
         ``bounds``: the first document of each thread, and the number of documents; None: about equally many tokens.
         """
-        lengths = np.asarray(rows.x.sum(axis=1)).reshape(-1).astype(np.int64)
+        lengths = np.concatenate(
+            [np.zeros(0), *(np.asarray(block.x.sum(axis=1)).reshape(-1) for block in rows.blocks())]
+        ).astype(np.int64)
         bounds = document_bounds(lengths, threads) if bounds is None else bounds
-        frequencies = np.asarray(rows.x.sum(axis=0)).reshape(-1).astype(np.int64)
+        frequencies = word_frequencies(rows)
         self._plan, self._rows = plan, rows
         self._turns = ThreadTurns(plan, rows.keys, frequencies, len(bounds) - 1)
         self._order = np.argsort(self._turns.word_blocks, kind="stable")
@@ -129,17 +139,18 @@ class LocalSampling:
 
     def _part(self, rank: int, begin: int, end: int) -> _Part:
         plan, numbers = self._plan, document_numbers(rank, end - begin)
-        corpus = Corpus.from_counts(self._rows.x[begin:end], self._rows.keys, numbers, self._order, keep_empty=True)
+        corpus = Corpus.from_rows(self._rows, numbers, self._order, keep_empty=True, begin=begin)
         assignments = Assignments.random(corpus, plan.topics, iteration_key(plan.seed, 0), plan.settings.sampler)
         return _Part(assignments, np.zeros(plan.topics, np.int64))
 
     def _count_topics(self) -> None:
         self.counts: Int32s = np.zeros((len(self.words), self._plan.topics), np.int32)
         for part in self._parts:
-            changes = part.assignments.changes_since(0, len(self.words))
-            rows = np.repeat(np.arange(len(self.words)), changes.sizes)
-            self.counts[rows, changes.topics] += changes.deltas  # each pair of word and topic occurs once
-            part.totals = np.bincount(part.assignments.topics, minlength=self._plan.topics)
+            for begin, end in part.assignments.corpus.slices(len(self.words)):
+                changes = part.assignments.changes_since(begin, end)
+                rows = np.repeat(np.arange(begin, end), changes.sizes)
+                self.counts[rows, changes.topics] += changes.deltas  # each pair of word and topic occurs once
+            part.totals = part.assignments.topic_totals()
         totals = [part.totals for part in self._parts]
         # Each thread's totals at the end of the last turns, the oldest first.
         self._past = deque([totals] * max(self._turns.age, 1), maxlen=max(self._turns.age, 1))
@@ -185,37 +196,40 @@ class LocalSampling:
 
     def corpus(self) -> Corpus:
         """Return all tokens, word by word; the order does not depend on the number of threads."""
-        return Corpus.from_counts(self._rows.x, self._rows.keys, document_numbers(0, len(self._rows)))
+        return Corpus.from_rows(self._rows, document_numbers(0, len(self._rows)))
 
     @property
     def topics(self) -> Array:
         """The topic of each token of ``corpus``."""
         topics = np.empty(self.size, topic_dtype(self._plan.topics))
-        for part, positions in zip(self._parts, self._positions(), strict=True):
-            topics[positions] = part.assignments.topics
+        for part, tokens, positions in self._positions():
+            topics[positions] = part.assignments.topics[tokens]
         return topics
 
     def restore(self, topics: Array) -> None:
         """Set the topics of the tokens of ``corpus``."""
         plan = self._plan
-        for part, positions in zip(self._parts, self._positions(), strict=True):
-            corpus = part.assignments.corpus
-            part.assignments = Assignments.of(corpus, plan.topics, topics[positions], plan.settings.sampler)
+        for part, tokens, positions in self._positions():
+            part.assignments.topics[tokens][:] = topics[positions]
+        for part in self._parts:
+            assignments = part.assignments
+            sampler = plan.settings.sampler
+            part.assignments = Assignments.of(assignments.corpus, plan.topics, assignments.topics, sampler)
         self._count_topics()
 
-    def _positions(self) -> list[Int64s]:
-        """Return the positions of each part's tokens in ``corpus``."""
+    def _positions(self) -> Iterator[tuple[_Part, slice, Int64s]]:
+        """Yield some tokens of each part, and their positions in ``corpus``."""
         # The number of tokens of each ascending word in each part. A word's tokens are ordered by document, so by part.
         sizes = np.zeros((len(self.words), len(self._parts)), np.int64)
         for number, part in enumerate(self._parts):
             sizes[self._order, number] = np.diff(part.assignments.corpus.begins)
         starts = (np.cumsum(sizes.reshape(-1)) - sizes.reshape(-1)).reshape(sizes.shape)
-        positions = []
         for number, part in enumerate(self._parts):
-            begins = part.assignments.corpus.begins
-            shift = starts[self._order, number] - begins[:-1]
-            positions.append(np.repeat(shift, np.diff(begins)) + np.arange(part.assignments.corpus.size))
-        return positions
+            corpus = part.assignments.corpus
+            shift = starts[self._order, number] - corpus.begins[:-1]
+            for begin, end in corpus.slices(len(self.words)):
+                tokens, sizes = corpus.tokens(begin, end), np.diff(corpus.begins[begin : end + 1])
+                yield part, tokens, np.repeat(shift[begin:end], sizes) + np.arange(tokens.start, tokens.stop)
 
     def close(self) -> None:
         self._threads.shutdown()

@@ -38,14 +38,15 @@ from ps2.algorithms.topics.model import LDATopics
 from ps2.algorithms.topics.plan import OnlinePlan
 from ps2.algorithms.topics.settings import resolved_inference
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.reading import Reading, SpillableReading
 from ps2.algorithms.training.record import Record, Trained, Words
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
+from ps2.data.spilled_rows import KeptRows
 from ps2.errors import PS2Error
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Float64s
+from ps2.ops.kernels import Float64s, Int64s
 from ps2.server.memory import free_bytes
 
 log = logging.getLogger(__name__)
@@ -109,9 +110,9 @@ class BatchReport:
     bound: float = 0.0
     bytes: int = 0
 
-    def add(self, part: LocalRows, log_shares: Float64s, bound: float) -> None:
+    def add(self, part: KeptRows, log_shares: Float64s, bound: float) -> None:
         self.bound += bound
-        self.tokens += float(part.x.data.sum())
+        self.tokens += float(sum(block.x.data.sum() for block in part.blocks()))
         self.drawn += len(part)
         self.log_shares += log_shares
 
@@ -130,7 +131,7 @@ class AveragedReport(BatchReport):
 
 
 def infer_statistics(
-    part: LocalRows, counts: kernels.Array, beta: float, alpha: Float64s, totals: Float64s, key: np.uint64
+    part: KeptRows, counts: kernels.Array, beta: float, alpha: Float64s, totals: Float64s, key: np.uint64
 ) -> tuple[Float64s, Float64s, float]:
     """Infer the topics of documents (the E-step). ``counts`` are lambda minus beta of the documents' words.
 
@@ -141,9 +142,12 @@ def infer_statistics(
     """
     weights, stats, log_shares = np.empty(counts.shape), np.zeros(counts.shape), np.zeros(len(alpha))
     kernels.weigh(readable(counts), beta, readable(totals), weights)
-    matrix = readable(part.x.indptr), readable(part.x.indices), readable(part.x.data)
-    seeds, no_gammas = readable(document_ids(part) + key), np.empty((0, len(alpha)))
-    bound = kernels.infer(*matrix, readable(weights), readable(alpha), seeds, no_gammas, stats, log_shares)
+    bound = 0.0
+    for block in part.blocks():
+        matrix = readable(block.x.indptr), readable(block.x.indices), readable(block.x.data)
+        seeds, no_gammas = readable(document_ids(block) + key), np.empty((0, len(alpha)))
+        given = readable(weights), readable(alpha), seeds, no_gammas
+        bound = kernels.infer(*matrix, *given, stats, log_shares, bound)
     stats *= weights
     return stats, log_shares, bound
 
@@ -185,28 +189,28 @@ class OnlineWork:
 class GradientWork(OnlineWork):
     """The work for ``sync`` "gradient": add the statistics of documents on the servers."""
 
-    def __call__(self, reading: Reading) -> DoTask:
-        rows = _with_words(reading.training)
-        ids = document_ids(rows)
+    def __call__(self, reading: Reading | SpillableReading) -> DoTask:
+        documents = _Documents.of(reading.training)
+        rows, ids = documents.rows, documents.ids
 
         def do_task(worker: Any, task: Any) -> None:
             key = iteration_key(self.plan.seed, task.iteration)
             report = BatchReport(np.zeros(self.plan.topics), documents=len(rows))
-            for part in self._parts(rows, kernels.draw(ids, key, self.plan.settings.subsamplingRate)):
+            for part in self._parts(documents, kernels.draw(ids, key, self.plan.settings.subsamplingRate)):
                 self._add_statistics(part, key, task, report)
             worker.report(asdict(report))
 
         return do_task
 
-    def _parts(self, rows: LocalRows, mask: kernels.Mask) -> Iterator[LocalRows]:
+    def _parts(self, documents: _Documents, mask: kernels.Mask) -> Iterator[KeptRows]:
         """Yield the drawn documents in parts; lambda of the words of a part takes at most about MAX_PART_BYTES."""
-        max_words = max(1, MAX_PART_BYTES // (8 * self.plan.topics))
+        rows, max_words = documents.rows, max(1, MAX_PART_BYTES // (8 * self.plan.topics))
         if mask.all() and len(rows.keys) <= max_words:
             yield rows
             return
         drawn = np.flatnonzero(mask)
         # The documents of a part have at most as many distinct words as entries.
-        ends = np.cumsum(np.diff(rows.x.indptr)[drawn])
+        ends = np.cumsum(documents.sizes[drawn])
         bounds = [0, len(drawn)]
         if len(drawn) and len(rows.keys) > max_words and ends[-1] > max_words:
             bounds = [0, *(np.flatnonzero(np.diff(ends // max_words)) + 1).tolist(), len(drawn)]
@@ -214,7 +218,7 @@ class GradientWork(OnlineWork):
             if begin < end:
                 yield rows.take(drawn[begin:end])
 
-    def _add_statistics(self, part: LocalRows, key: np.uint64, task: InferBatch, report: BatchReport) -> None:
+    def _add_statistics(self, part: KeptRows, key: np.uint64, task: InferBatch, report: BatchReport) -> None:
         """Pull lambda of the words of some documents, and add the documents' statistics on the servers."""
         counts = self.counts.pull(columns=part.keys)
         stats, log_shares, bound = infer_statistics(part, counts, self.plan.beta, task.alpha, task.totals, key)
@@ -227,9 +231,9 @@ class GradientWork(OnlineWork):
 class AveragingWork(OnlineWork):
     """The work for ``sync`` "average": take local steps, and add lambda's change times the number of documents."""
 
-    def __call__(self, reading: Reading) -> DoTask:
-        rows = _with_words(reading.training)
-        ids, topics = document_ids(rows), self.plan.topics
+    def __call__(self, reading: Reading | SpillableReading) -> DoTask:
+        documents = _Documents.of(reading.training)
+        rows, ids, topics = documents.rows, documents.ids, self.plan.topics
         check_lambda(len(rows.keys), topics, free_bytes())
 
         def do_task(worker: Any, task: Any) -> None:
@@ -242,7 +246,7 @@ class AveragingWork(OnlineWork):
 
         return do_task
 
-    def _step(self, task: InferBatch, rows: LocalRows, ids: Any, report: AveragedReport) -> None:
+    def _step(self, task: InferBatch, rows: KeptRows, ids: Any, report: AveragedReport) -> None:
         plan, batches = self.plan, self.plan.settings.localBatches
         first_step = task.iteration * batches
         keys = [iteration_key(plan.seed, first_step + batch) for batch in range(batches)]
@@ -278,7 +282,7 @@ class LocalLambda:
         self.alpha, self.decay = alpha, 1.0
 
     def step(
-        self, part: LocalRows, words: Any, key: np.uint64, weight: float, documents: float
+        self, part: KeptRows, words: Any, key: np.uint64, weight: float, documents: float
     ) -> tuple[Float64s, float]:
         """Take a step of weight rho with a batch of documents; return their sum of E[log theta], and the bound.
 
@@ -316,8 +320,23 @@ def check_lambda(words: int, topics: int, free: int) -> None:
     check_worker(content, VALUE_BYTES * words * topics, int(MEMORY_FRACTION * free), advice)
 
 
-def _with_words(rows: LocalRows) -> LocalRows:
-    return rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
+@dataclass(frozen=True, eq=False)
+class _Documents:
+    """A worker's documents with words: the id and the number of distinct words of each."""
+
+    rows: KeptRows
+    ids: UInt64s
+    sizes: Int64s
+
+    @staticmethod
+    def of(rows: KeptRows) -> _Documents:
+        has_words = [block.x.sum(axis=1) > 0 for block in rows.blocks()]
+        rows = rows.chosen(np.flatnonzero(np.concatenate([np.zeros(0, np.bool_), *has_words])))
+        ids, sizes = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+        for block in rows.blocks():
+            ids.append(document_ids(block))
+            sizes.append(np.diff(block.x.indptr).astype(np.int64))
+        return _Documents(rows, readable(np.concatenate(ids)), np.concatenate(sizes))
 
 
 class OnlineProgram(Program[Trained[LDATopics]]):

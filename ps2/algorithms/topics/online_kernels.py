@@ -134,8 +134,9 @@ def infer(
     gammas: Float64s,
     stats: Float64s,
     log_shares: Float64s,
+    bound: float,
 ) -> float:
-    """Infer the topics of documents; return their terms of the bound of the likelihood.
+    """Infer the topics of documents; add their terms to the bound of the likelihood, and return it.
 
     Args:
         indptr, columns, tokens: the documents as a CSR matrix; each has at least one token.
@@ -145,6 +146,7 @@ def infer(
         gammas: the documents' gammas, shape (documents, topics); written, unless its shape is (0, topics).
         stats: the expected number of tokens of words in topics, divided by ``weights``, is added to it.
         log_shares: E[log theta] is added to it, shape (topics,).
+        bound: the bound of earlier documents.
     """
     topics, longest = len(alpha), 0
     for d in range(len(indptr) - 1):
@@ -165,7 +167,6 @@ def infer(
     for k in range(topics):
         idle_theta[k], log_idle_theta[k], log_gamma[k] = exp_digamma(alpha[k]), digamma(alpha[k]), math.lgamma(alpha[k])
     total_alpha = alpha.sum()
-    bound = 0.0
     for d in range(len(indptr) - 1):
         begin, num_words = indptr[d], indptr[d + 1] - indptr[d]
         width = -(-num_words // LANES) * LANES

@@ -14,14 +14,22 @@ import numpy.typing as npt
 from ps2.algorithms.frame.program import NextClock, Task
 from ps2.algorithms.topics.alpha import AlphaSchedule, histogram_keys
 from ps2.algorithms.topics.assignments import Assignments, Changes
-from ps2.algorithms.topics.corpus import Corpus, Prior, corpus_hash, document_numbers, iteration_key
+from ps2.algorithms.topics.corpus import (
+    Corpus,
+    Prior,
+    corpus_hash,
+    document_numbers,
+    iteration_key,
+    word_frequencies,
+)
 from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.shared_counts import SharedCounts
-from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.reading import Reading, SpillableReading
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.training.table import deal_by_cost
 from ps2.client.dcv import DCV
-from ps2.data.rows import LocalRows
+from ps2.data.block_file import KeptArray
+from ps2.data.spilled_rows import KeptRows
 from ps2.ops.blocks import fold, narrow_unsigned
 from ps2.ops.kernels import Int64s
 from ps2.run.rotation import RotationSchedule
@@ -100,7 +108,7 @@ class SamplingWorker:
         self._tokens = self._bytes = 0  # sampled tokens and exchanged bytes of this iteration
 
     @property
-    def topics(self) -> Array:
+    def topics(self) -> KeptArray:
         """The topic of each token."""
         return self._assignments.topics
 
@@ -146,7 +154,7 @@ class SamplingWorker:
             report_histogram(self._worker, self.plan.topics, *counts_of_counts, self.corpus.lengths)
         saved = self._shared.saved
         if saved is not None and iteration % self.plan.save_interval == 0:
-            saved.save(self._worker.rank, corpus_hash(self.corpus), self.topics)
+            saved.save(self._worker.rank, corpus_hash(self.corpus), self.topics[:])
 
     def prefetch(self, begin: int, end: int, ahead: int = 0) -> Any:
         """Prefetch the counts of a range of words, for use in the clock ``ahead`` clocks later."""
@@ -154,7 +162,7 @@ class SamplingWorker:
 
     def word_topics(self, begin: int, end: int) -> Array:
         """Return a copy of the topics of some words' tokens."""
-        return self.topics[self.corpus.begins[begin] : self.corpus.begins[end]].copy()
+        return self.topics[self.corpus.tokens(begin, end)].copy()
 
     def sample(self, begin: int, end: int, counts: Array, iteration: int) -> None:
         """Draw new topics for the tokens of some words; ``counts`` were pulled from the servers, and are updated."""
@@ -203,7 +211,7 @@ class SamplingWorker:
             self._is_counted, self._requested_clock = True, NO_CLOCK
 
     def _count_own(self) -> Int64s:
-        return np.bincount(self.topics, minlength=self.plan.topics)
+        return self._assignments.topic_totals()
 
     def _add_all(self) -> None:
         for begin, end in self.corpus.slices(self.plan.width):
@@ -273,12 +281,12 @@ class SamplingLoop:
     shared: SharedCounts
     recorded_iterations: int = 0
 
-    def __call__(self, worker: Any, reading: Reading) -> None:
+    def __call__(self, worker: Any, reading: Reading | SpillableReading) -> None:
         rows, frequencies = reading.training, self.shared.frequencies
         part, blocks = None, None
         for _ in worker.clocks(START + 1):
             if frequencies is not None:
-                frequencies.add(np.asarray(rows.x.sum(axis=0)).reshape(-1).astype(np.int64), rows.keys)
+                frequencies.add(word_frequencies(rows), rows.keys)
                 worker.barrier()
             part, blocks = self._part(worker, rows)
             if self.shared.saved is not None:
@@ -295,19 +303,19 @@ class SamplingLoop:
         else:
             ssp(worker, part)
 
-    def _part(self, worker: Any, rows: LocalRows) -> tuple[SamplingWorker, Blocks | None]:
+    def _part(self, worker: Any, rows: KeptRows) -> tuple[SamplingWorker, Blocks | None]:
         order, blocks = None, None
         if self.shared.frequencies is not None:
             order, blocks = self._by_block(self.shared.frequencies, rows, worker.workers)
-        corpus = Corpus.from_counts(rows.x, rows.keys, document_numbers(worker.rank, len(rows)), order)
+        corpus = Corpus.from_rows(rows, document_numbers(worker.rank, len(rows)), order)
         return SamplingWorker(worker, self.plan, self.shared, corpus), blocks
 
-    def _by_block(self, frequencies: DCV, rows: LocalRows, workers: int) -> tuple[Any, Blocks]:
+    def _by_block(self, frequencies: DCV, rows: KeptRows, workers: int) -> tuple[Any, Blocks]:
         """Return the order of a worker's words, block by block, and the blocks."""
         ring = self.plan.ring(workers)
         word_blocks = deal_by_cost(frequencies.pull(), ring.blocks)[rows.keys]
         # The corpus lacks words without tokens: they belong to no block.
-        word_blocks = np.where(np.asarray(rows.x.sum(axis=0)).reshape(-1) > 0, word_blocks, ring.blocks)
+        word_blocks = np.where(word_frequencies(rows) > 0, word_blocks, ring.blocks)
         ends = np.cumsum(np.bincount(word_blocks, minlength=ring.blocks)[: ring.blocks])
         return np.argsort(word_blocks, kind="stable"), Blocks(ring, np.append(0, ends))
 

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 from ps2.algorithms.frame.settings import Check, Flexible, Setting, getter, param, setter
-from ps2.algorithms.frame.shared_settings import TURN_SECONDS, FeatureSettings, ViaSettings, seconds_or_auto
+from ps2.algorithms.frame.shared_settings import (
+    TURN_SECONDS,
+    FeatureSettings,
+    SpillSettings,
+    ViaSettings,
+    seconds_or_auto,
+)
 
 SyncName = Literal["ssp", "rotation", "average"]
 OnlineSyncName = Literal["gradient", "average"]
@@ -51,7 +57,7 @@ def numbers(value: Any) -> list[float]:
     return [float(value)] if isinstance(value, (int, float)) else TypeConverters.toListFloat(value)
 
 
-class LDASettings(FeatureSettings, ViaSettings):
+class LDASettings(FeatureSettings, ViaSettings, SpillSettings):
     """The parameters of topic models. Pyspark.ml's ``keepLastCheckpoint`` has no effect."""
 
     _DEFAULTS_BY: ClassVar[tuple[str, Mapping[str, Mapping[str, Any]]] | None] = ("optimizer", DEFAULTS)

@@ -44,7 +44,7 @@ def _sample(tokens: int, topics: int) -> None:
     for sampler in ("dense", "sparse"):
         assignments = Assignments.of(corpus, topics, np.zeros(tokens, np.int32), sampler)
         assignments.sample(0, 0, np.zeros((0, topics), np.int32), np.zeros(topics, np.int64), prior, key)
-        assignments.changes_since(0, 1, assignments.topics.copy())
+        assignments.changes_since(0, 1, assignments.topics[:].copy())
         assignments.likelihood(prior)
         assignments.counts_of_counts()
 

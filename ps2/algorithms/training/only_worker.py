@@ -184,4 +184,6 @@ def train_in_only_worker(ps: Any, table: Table, form: Form, train: Train, option
     ``on_step`` is called for each step after the training has ended.
     """
     program = partial(run_only_worker, train, replace(table, frame=None), options, len(ps.servers))
-    return result_of(run_alone(ps, Training(table, form, program, seed=options.seed)), on_step)
+    # The program in the worker logs and records the files of rows.
+    training = Training(table, form, program, seed=options.seed, spill=options.spilling)
+    return result_of(run_alone(ps, training), on_step)
