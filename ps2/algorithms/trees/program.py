@@ -75,6 +75,8 @@ class TreeRun:
 class TreesProgram(Program[Trained[F]]):
     """A training of trees."""
 
+    number = 2
+
     def __init__(self, run: TreeRun) -> None:
         problem = run.problem
         form = Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
