@@ -83,7 +83,11 @@ def sample(fitted: Any, dim: int) -> Float64s:
     if isinstance(fitted, (GBTModel, RandomForest)):
         for tree in fitted.forest.trees:
             feature, categories = (values[tree.feature != LEAF] for values in (tree.feature, np.diff(tree.set_begin)))
-            cuts = np.where(categories, rng.integers(categories + 2), tree.threshold[tree.feature != LEAF])
+            numbers = rng.integers(categories + 2)
+            if len(tree.set_codes):
+                first = tree.set_begin[:-1][tree.feature != LEAF]
+                numbers = tree.set_codes[np.minimum(first + numbers, len(tree.set_codes) - 1)]
+            cuts = np.where(categories, numbers, tree.threshold[tree.feature != LEAF])
             x[rng.integers(len(x), size=len(cuts)), feature] = cuts
         x[rng.random(x.shape) < 1 / 8] = np.nan
     return x

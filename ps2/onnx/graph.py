@@ -121,12 +121,13 @@ class _Ensemble:
 
     def _split(self, tree: Tree, node: int) -> bool:
         """Add a node's split; return whether its true branch is the right child."""
-        feature, flags, to_left = int(tree.feature[node]), tree.set_of(node), bool(tree.default_left[node])
+        flags, codes = tree.set_of(node), tree.node_codes(node)
+        feature, to_left = int(tree.feature[node]), bool(tree.default_left[node])
         if not len(flags):
             self._node(feature, LEQ, float(tree.threshold[node]), to_left)
             return False
         # Unknown categories and missing values take the default branch, which is the false branch.
-        members = np.flatnonzero(~flags if to_left else flags)
+        members = codes[flags != to_left]
         if len(members):
             self._node(feature, MEMBER, 0.0, False)
             self.members += [*members.astype(float).tolist(), np.nan]

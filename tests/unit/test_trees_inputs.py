@@ -100,7 +100,7 @@ def test_rows_when_a_value_cannot_be_then_error_names_it(value, message):
 @pytest.mark.parametrize(
     ("categories", "error", "message"),
     [
-        ({0: 5000}, LimitError, "feature 0: expected at most 4,095 categories, got 5,000"),
+        ({0: 3 << 30}, LimitError, "feature 0: expected at most 2,147,483,648 categories, got 3,221,225,472"),
         ({1: 2}, ConfigError, "monotoneConstraints: expected 0 for feature 1, which has 2 categories, got 1"),
     ],
 )

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels as kernels
 from ps2.algorithms.trees.cut_points import FeatureColumns, ordered_bits
-from ps2.algorithms.trees.layout import Array
+from ps2.algorithms.trees.layout import MAX_CATEGORIES, Array
 from ps2.algorithms.trees.nonempty_bins import MARKS_PER_WORD
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.tree import Absent
@@ -32,12 +32,13 @@ class Bins:
 
     A numeric feature with c cuts has c + 1 bins: a value is in bin b if b cuts are below it. A feature of k categories
     has k bins. With ``has_missing``, a feature has one more bin, its last: for missing values, and for values that are
-    not a category.
+    not a category. The rare categories of a feature with too many are such values: they count as missing.
 
     Attributes:
         cuts: the cut points, float64, ascending within each feature; of a categorical feature, its categories.
         cut_offsets: the index in ``cuts`` of each feature's first cut, int64, shape (features + 1,).
-        categories: the number of categories of each feature, int32, shape (features,); 0: the feature is numeric.
+        categories: the number of categories of each feature with bins of their own, int32, shape (features,); 0: the
+            feature is numeric.
         has_missing: whether each feature has a bin for missing values, bool, shape (features,).
         block_width: the number of columns of a block. A server has whole blocks, and a feature's bins lie in one block,
             so the last columns of a block may be unused. 0: there are no blocks, and no unused columns.
@@ -57,6 +58,13 @@ class Bins:
     @property
     def num_features(self) -> int:
         return len(self.categories)
+
+    @cached_property
+    def has_rare_categories(self) -> bool:
+        """Whether categories of any feature may have no bin of their own: its categories are not 0, 1, ..."""
+        categorical = np.flatnonzero(self.categories)
+        last = self.cuts[self.cut_offsets[categorical + 1] - 1]
+        return bool((last >= self.categories[categorical]).any())
 
     @cached_property
     def num_bins(self) -> Int64s:
@@ -84,7 +92,11 @@ class Bins:
         if absent == "missing":
             return readable(np.where(self.num_bins > 1, self.missing_bin, 0).astype(np.int32))
         is_negative, feature = self.cuts < 0, np.repeat(np.arange(self.num_features), np.diff(self.cut_offsets))
-        return readable(np.bincount(feature[is_negative], minlength=self.num_features).astype(np.int32))
+        implied = np.bincount(feature[is_negative], minlength=self.num_features)
+        categorical = np.flatnonzero(self.categories)
+        is_rare = self.cuts[self.cut_offsets[categorical]] > 0  # category 0 has no bin of its own
+        implied[categorical[is_rare]] = self.missing_bin[categorical[is_rare]]
+        return readable(implied.astype(np.int32))
 
     @cached_property
     def _cut_points(self) -> kernels.CutPoints:
@@ -130,15 +142,16 @@ def bins_from_codes(problem: TreeProblem, cuts: Float64s, codes: Int32s) -> Bins
 def bins_of(problem: TreeProblem, cuts: Float64s, cut_offsets: Int64s, has_missing: npt.NDArray[np.bool_]) -> Bins:
     """Return the bins of all features, with blocks of columns."""
     categories = np.zeros(problem.dim, np.int32)
-    categories[list(problem.categories)] = list(problem.categories.values())
+    categories[list(problem.categories)] = np.diff(cut_offsets)[list(problem.categories)]
     bins = Bins(readable(cuts), readable(cut_offsets), readable(categories), readable(has_missing))
     block = max(int(bins.num_bins.max()), min(int(bins.num_columns.sum()) // MIN_BLOCKS, LARGE_BLOCK))
     return replace(bins, block_width=-(-block // MARKS_PER_WORD) * MARKS_PER_WORD)
 
 
 def categories_of(problem: TreeProblem) -> tuple[Float64s, Int64s]:
-    """Return the categories of categorical features, which serve as cut points, and the feature of each category."""
-    counts = np.array(list(problem.categories.values()), np.int64)
-    features = np.repeat(np.array(list(problem.categories), np.int64), counts)
+    """Return the categories of features with few, which serve as cut points, and the feature of each category."""
+    few = {feature: count for feature, count in problem.categories.items() if count <= MAX_CATEGORIES}
+    counts = np.array(list(few.values()), np.int64)
+    features = np.repeat(np.array(list(few), np.int64), counts)
     within = np.arange(len(features)) - np.repeat(np.cumsum(counts) - counts, counts)
     return within.astype(np.float64), features

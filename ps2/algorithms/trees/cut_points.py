@@ -129,6 +129,28 @@ def distinct_values(columns: FeatureColumns, limit: int, weights: Int64s = NO_WE
     return DistinctValues(features, values[filled], counts[filled], many_valued)
 
 
+def value_weights(columns: FeatureColumns, column: int, weights: Int64s) -> tuple[UInt64s, Int64s]:
+    """Return the ordered bits of a column's distinct stored values, not missing, and the weight of each."""
+    span = slice(columns.begin[column], columns.begin[column + 1])
+    is_present = columns.bits[span] != kernels.MISSING
+    bits, index = np.unique(columns.bits[span][is_present], return_inverse=True)
+    if not len(weights):
+        return bits, np.bincount(index, minlength=len(bits))
+    row_weights = weights[columns.rows[span]] if len(columns.rows) else weights
+    # The sums of these floats are exact.
+    return bits, np.bincount(index, row_weights[is_present], len(bits)).astype(np.int64)
+
+
+def heaviest_categories(categories: Int64s, weights: Int64s, unstored_zeros: int, limit: int) -> Int64s:
+    """Return the ``limit`` heaviest categories, ascending; of equally heavy ones, the smallest.
+
+    Category 0 also has the weight ``unstored_zeros``.
+    """
+    codes, index = np.unique(np.append(categories, 0), return_inverse=True)
+    total = np.bincount(index, np.append(weights, unstored_zeros))
+    return np.sort(codes[np.lexsort((codes, -total))[:limit]])
+
+
 def missing_weights(columns: FeatureColumns, weights: Int64s = NO_WEIGHTS) -> Int64s:
     """Return the weight of each feature's stored missing values, int64."""
     out = np.empty(columns.num_features, np.int64)

@@ -62,10 +62,16 @@ def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> T
     cut = bins.cut_offsets[feature] + conditions[:, BIN]
     is_last = cut >= bins.cut_offsets[feature + 1]
     threshold = np.where(is_last, np.inf, np.append(bins.cuts, np.inf)[np.clip(cut, 0, len(bins.cuts))])
-    flags = [
-        category_flags(np.ascontiguousarray(grown.sets[node]), int(bins.categories[feature[node]]))
-        for node in np.flatnonzero(has_set).tolist()
-    ]
+    flags, codes = list[Bools](), list[Int64s]()
+    for node in np.flatnonzero(has_set).tolist():
+        set_codes = bins.cuts[bins.cut_offsets[feature[node]] : bins.cut_offsets[feature[node] + 1]].astype(np.int64)
+        set_flags = category_flags(np.ascontiguousarray(grown.sets[node]), len(set_codes))
+        if bins.has_rare_categories:
+            # Codes may be large, so a set has only those of the side that is not the default.
+            is_listed = set_flags != (conditions[node, MISSING_LEFT] > 0)
+            set_codes, set_flags = set_codes[is_listed], set_flags[is_listed]
+        flags.append(set_flags)
+        codes.append(set_codes)
     sizes = np.zeros(len(children), np.int64)
     sizes[has_set] = [len(set_flags) for set_flags in flags]
     return Tree(
@@ -80,6 +86,7 @@ def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> T
         np.zeros(len(children), np.int64),
         np.append(0, np.cumsum(sizes)).astype(np.int64),
         np.concatenate([np.empty(0, np.bool_), *flags]),
+        np.concatenate([np.empty(0, np.int64), *codes]) if bins.has_rare_categories else np.empty(0, np.int64),
     )
 
 

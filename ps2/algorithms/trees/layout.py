@@ -27,7 +27,8 @@ POSITION_BITS = 13
 POSITION_MASK = (1 << POSITION_BITS) - 1
 # The maximum number of bins of a feature; a categorical feature may need one of them for missing values.
 MAX_BINS = 1 << 12
-MAX_CATEGORIES = MAX_BINS - 1
+# The maximum number of categories that have bins of their own, and the maximum number of categories of a feature.
+MAX_CATEGORIES, MAX_CODES = MAX_BINS - 1, 1 << 31
 # The bytes of a sum in a histogram, an int64.
 SUM_BYTES = 8
 # Flags of a feature; INCREASING and DECREASING are monotone constraints.
@@ -84,8 +85,19 @@ def goes_left(value: float, threshold: float, missing_left: bool) -> bool:
 
 
 @inline
-def category_goes_left(value: float, flags: Bools, begin: int, end: int, missing_left: bool) -> bool:
-    """Return whether a category goes left, by ``flags[begin:end]``; any other value goes where missing values go."""
+def category_goes_left(value: float, flags: Bools, codes: Int64s, begin: int, end: int, missing_left: bool) -> bool:
+    """Return whether a category goes left, by ``flags[begin:end]``; any other value goes where missing values go.
+
+    ``codes`` has the category of each flag, ascending within a set; empty: the flags of a set are those of 0, 1, ...
+    """
+    if len(codes):
+        low = begin
+        while low < end and codes[(low + end) >> 1] != value:
+            if codes[(low + end) >> 1] < value:
+                low = ((low + end) >> 1) + 1
+            else:
+                end = (low + end) >> 1
+        return bool(flags[(low + end) >> 1]) if low < end else missing_left
     if value >= 0 and value < end - begin and value == np.floor(value):
         return bool(flags[begin + np.int64(value)])
     return missing_left

@@ -20,9 +20,9 @@ import scipy.sparse as sp
 from ps2.algorithms.frame.heads import ClassHead, ValueHead
 from ps2.algorithms.trees.layout import Array, Bools, category_goes_left, goes_left
 from ps2.algorithms.trees.predict import TreesModel, dense_rows, matrix_of
-from ps2.algorithms.trees.tree import LEAF, Forest, Tree
+from ps2.algorithms.trees.tree import LEAF, Forest, Tree, all_set_codes
 from ps2.algorithms.trees.xgboost_file import save_xgboost
-from ps2.array_types import Float64s, Int32s
+from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.errors import ConfigError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import inline, kernel
@@ -52,12 +52,13 @@ class Paths(NamedTuple):
 
     Attributes:
         splits, paths, players: arrays of SPLIT, PATH and PLAYER.
-        set_flags: the flags of all sets of categories.
+        set_flags, set_codes: the flags of all sets of categories, and their categories; see ``category_goes_left``.
         step_split, step_left: the index of the split of each step of a player, and whether the path goes left at it.
     """
 
     splits: Array
     set_flags: Bools
+    set_codes: Int64s
     paths: Array
     players: Array
     step_split: Int32s
@@ -65,10 +66,11 @@ class Paths(NamedTuple):
 
 
 @inline
-def _is_left(value: float, split: Any, set_flags: Bools) -> bool:
+def _is_left(value: float, split: Any, forest: Paths) -> bool:
     if split.set_end == split.set_begin:
         return goes_left(value, split.threshold, bool(split.default_left))
-    return category_goes_left(value, set_flags, split.set_begin, split.set_end, bool(split.default_left))
+    begin, end, default_left = split.set_begin, split.set_end, bool(split.default_left)
+    return category_goes_left(value, forest.set_flags, forest.set_codes, begin, end, default_left)
 
 
 @kernel
@@ -79,7 +81,7 @@ def add_contributions(x: Float64s, out: Float64s, forest: Paths, max_length: int
     passes, weights = np.empty(max_length, np.bool_), np.empty(max_length + 1)
     for row in range(x.shape[0]):
         for s in range(len(splits)):
-            goes_left_by_split[s] = _is_left(x[row, splits[s].column], splits[s], forest.set_flags)
+            goes_left_by_split[s] = _is_left(x[row, splits[s].column], splits[s], forest)
         for p in range(len(paths)):
             for i in range(paths[p].end - paths[p].players):
                 player, is_passed = paths[p].players + i, True
@@ -161,7 +163,8 @@ class Explainer:
                     paths.append((begin, len(players), value, output))
         step_splits = np.array([split for split, _ in steps], np.int32)
         step_lefts = np.array([is_left for _, is_left in steps], np.bool_)
-        arrays = np.array(splits, SPLIT), np.concatenate(flags), np.array(paths, PATH), np.array(players, PLAYER)
+        sets = np.concatenate(flags), all_set_codes(forest.trees)
+        arrays = np.array(splits, SPLIT), *sets, np.array(paths, PATH), np.array(players, PLAYER)
         self._paths = Paths(*map(readable, (*arrays, step_splits, step_lefts)))
 
     def contributions(self, x: Any) -> Float64s:

@@ -45,6 +45,7 @@ class Trees(NamedTuple):
         roots, depths: the index of each tree's root in ``nodes``, and the tree's depth.
         has_sets: whether each tree has sets of categories.
         set_begin, set_flags: the index of each set's first flag, and the end; the flags of all sets.
+        set_codes: the category of each flag; empty: see ``category_goes_left``.
     """
 
     nodes: Array
@@ -53,6 +54,7 @@ class Trees(NamedTuple):
     has_sets: Array
     set_begin: Int64s
     set_flags: Array
+    set_codes: Int64s
 
 
 class SparseMatrix(NamedTuple):
@@ -89,7 +91,8 @@ def _step_by_set(x: Array, trees: Trees, row: np.uint64, node: np.uint64) -> np.
     packed_split, number = nodes[node].packed_split, np.int64(nodes[node].threshold)
     value = np.float64(x[row, np.uint64(packed_split >> SHIFT)])
     begin, end = trees.set_begin[number], trees.set_begin[number + 1]
-    is_left = category_goes_left(value, trees.set_flags, begin, end, (packed_split & DEFAULT_LEFT) != 0)
+    missing_left = (packed_split & DEFAULT_LEFT) != 0
+    is_left = category_goes_left(value, trees.set_flags, trees.set_codes, begin, end, missing_left)
     return np.uint64(nodes[node].left + np.uint32(not is_left))
 
 
@@ -225,14 +228,18 @@ class Predictor:
         roots = np.append(0, np.cumsum([len(tree) for tree in forest.trees])).astype(np.uint32)
         self._node_numbers = np.concatenate([np.empty(0, np.int32), *(level for levels in orders for level in levels)])
         nodes = np.zeros(roots[-1], NODE)
-        flags: list[Bools] = []
+        flags, codes = list[Bools](), list[Int64s]()
+        has_codes = any(len(tree.set_codes) for tree in forest.trees)
         for tree, levels, root in zip(forest.trees, orders, roots, strict=False):
             order = np.concatenate(levels)
             _set_nodes(tree, order, int(root), len(flags), nodes[root : root + len(order)])
-            flags += [tree.set_of(node) for node in order if len(tree.set_of(node))]
+            set_nodes = [node for node in order if len(tree.set_of(node))]
+            flags += [tree.set_of(node) for node in set_nodes]
+            codes += [tree.node_codes(node) for node in set_nodes if has_codes]
         set_begin = np.append(0, np.cumsum([len(set_flags) for set_flags in flags])).astype(np.int64)
         has_sets = np.array([len(tree.set_flags) > 0 for tree in forest.trees], np.bool_)
-        sets = has_sets, set_begin, np.concatenate([np.empty(0, np.bool_), *flags])
+        set_codes = np.concatenate([np.empty(0, np.int64), *codes])
+        sets = has_sets, set_begin, np.concatenate([np.empty(0, np.bool_), *flags]), set_codes
         self._trees = Trees(*map(readable, (nodes, roots[:-1], depths, *sets)))
         # A block of sparse rows has only the features that trees use.
         features = nodes["packed_split"] >> 2

@@ -17,7 +17,7 @@ from ps2.algorithms.training.record import Via
 from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees.cut_points import unit_of
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.layout import DENSE_FROM, MAX_CATEGORIES, WORD_BITS
+from ps2.algorithms.trees.layout import DENSE_FROM, MAX_CATEGORIES, MAX_CODES, WORD_BITS
 from ps2.algorithms.trees.metrics import CustomMetric, Metric
 from ps2.algorithms.trees.settings import MAX_LEAVES, BoostingSettings, num_features_of
 from ps2.algorithms.trees.target_statistics import StatisticColumns
@@ -105,8 +105,13 @@ class TreeProblem:
 
     @property
     def words(self) -> int:
-        """The number of int64s in a set of categories, which has a bit for each category of a feature."""
-        return -(-max(self.categories.values(), default=0) // WORD_BITS)
+        """The number of int64s in a set of categories, which has a bit for each category with a bin of its own."""
+        return -(-min(max(self.categories.values(), default=0), MAX_CATEGORIES) // WORD_BITS)
+
+    @property
+    def folded(self) -> list[int]:
+        """The features of which only the most frequent categories have bins of their own, ascending."""
+        return sorted(feature for feature, count in self.categories.items() if count > MAX_CATEGORIES)
 
     @property
     def classes(self) -> int | None:
@@ -332,8 +337,8 @@ def check_features(settings: BoostingSettings, dim: int) -> None:
 def check_categories(categories: Mapping[int, int], monotone: Sequence[int] = ()) -> None:
     """Raise LimitError for too many categories, ConfigError for a constraint of a categorical feature."""
     for feature, count in categories.items():
-        if count > MAX_CATEGORIES:
-            raise LimitError(f"feature {feature}: expected at most {MAX_CATEGORIES:,} categories, got {count:,}")
+        if count > MAX_CODES:
+            raise LimitError(f"feature {feature}: expected at most {MAX_CODES:,} categories, got {count:,}")
         if monotone and monotone[feature]:
             raise ConfigError(
                 f"monotoneConstraints: expected 0 for feature {feature}, which has {count:,} categories, "

@@ -74,6 +74,8 @@ class TreeRun:
 class TreesProgram(Program[Trained[F]]):
     """A training of trees."""
 
+    number = 2
+
     def __init__(self, run: TreeRun) -> None:
         problem = run.problem
         super().__init__(run.plan, problem.form, run.record)

@@ -1,6 +1,7 @@
 """The first clocks of a training of trees, which find the cut points of features.
 
-Workers add integer weights to sums on the servers. Categorical features need no cut points: each category is a bin.
+Workers add integer weights to sums on the servers. Categorical features need no cut points: each category is a bin. If
+a feature has too many categories, workers add the weight of each in clock 1, and the heaviest become bins.
 
 In clock 0, workers count the rows that store each feature. A feature that too few rows store to split a node gets no
 cut points. In clocks 1 and 2, workers add the weights of the distinct values of features that have few: in clock 1 by
@@ -36,16 +37,19 @@ from ps2.algorithms.trees.cut_points import (
     cuts_between_values,
     cuts_of_cells,
     distinct_values,
+    from_bits,
+    heaviest_categories,
     integer_weights,
     unit_of,
     value_counts,
+    value_weights,
 )
 from ps2.algorithms.trees.driver_messages import AddCells, AddLowerHalves, AddValues, CountRows, CutPointTask
-from ps2.algorithms.trees.layout import Array
+from ps2.algorithms.trees.layout import MAX_CATEGORIES, Array
 from ps2.algorithms.trees.local_vectors import LocalDense, LocalSparse
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.rows import dense_of, is_dense
-from ps2.array_types import Int64s
+from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
 from ps2.data.rows import LocalRows
@@ -89,6 +93,7 @@ class Quantiles:
         lower_halves: the weights of these values by this number and lower half, sparse, int64.
         cell_weights: for each turn, the weights by feature and cell, sparse, int64.
         num_heavy: the number of features whose cells the next turn cuts, int64, shape (1,).
+        category_weights: the weights by feature and stored category, of ``TreeProblem.folded``, sparse, int64.
         _cached: by chunk of features: a number of turns, and the cells after them, which are the same if a turn is
             repeated.
     """
@@ -106,6 +111,7 @@ class Quantiles:
     lower_halves: SumsVector
     cell_weights: tuple[SumsVector, ...]
     num_heavy: SumsVector
+    category_weights: SumsVector
     _cached: dict[bytes, tuple[int, Cells]] = field(default_factory=dict)
 
     @staticmethod
@@ -134,7 +140,7 @@ class Quantiles:
         unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
         by_feature = dense(dim, "int64"), dense(1, "int64"), dense(dim, "int64"), dense(dim, "int32")
         by_key = sparse(keys), sparse(keys), sparse(2**63), tuple(sparse(keys) for _ in range(TURNS))
-        return Quantiles(problem, bins, unit, min_rows, *by_feature, *by_key, dense(1, "int64"))
+        return Quantiles(problem, bins, unit, min_rows, *by_feature, *by_key, dense(1, "int64"), sparse(keys))
 
     def free(self) -> None:
         free_all([vector for vector in (*vars(self).values(), *self.cell_weights) if isinstance(vector, DCV)])
@@ -145,6 +151,7 @@ class Quantiles:
         common_rows = self.without_rare_features(rows)
         by_feature = RowsByFeature.of(self, common_rows)
         by_feature.add_total()
+        by_feature.add_categories()
         values = by_feature.numeric_values
         stored = np.bincount(values.features, values.weights, self.problem.dim).astype(np.int64)
         unstored_zeros = self._unstored_zeros(np.arange(self.problem.dim), stored)
@@ -229,8 +236,9 @@ class Quantiles:
         many_valued = np.flatnonzero(self.many_valued.pull())
         value_cuts, begins = cuts_between_values(few_valued, unstored_zeros)
         categories, category_features = categories_of(self.problem)
-        cuts = [value_cuts, categories]
-        features = [np.repeat(np.arange(self.problem.dim), np.diff(begins)), category_features]
+        frequent, frequent_features = self._frequent_categories()
+        cuts = [value_cuts, categories, frequent]
+        features = [np.repeat(np.arange(self.problem.dim), np.diff(begins)), category_features, frequent_features]
         for chunk, cells in self._cells(many_valued, TURNS):
             cell_cuts, sizes = cuts_of_cells(cells, self.max_bins)
             cuts.append(cell_cuts)
@@ -238,7 +246,24 @@ class Quantiles:
         feature = np.concatenate(features)
         offsets = np.append(0, np.cumsum(np.bincount(feature, minlength=self.problem.dim)))
         missing = (self.missing_weights.pull() > 0) | (self.problem.absent == "missing")
+        missing[self.problem.folded] = True
         return bins_of(self.problem, np.concatenate(cuts)[np.argsort(feature, kind="stable")], offsets, missing)
+
+    def _frequent_categories(self) -> tuple[Float64s, Int64s]:
+        """Return the categories of ``TreeProblem.folded`` with bins of their own, and the feature of each.
+
+        They are the heaviest; of equally heavy ones, the smallest.
+        """
+        folded = np.array(self.problem.folded, np.int64)
+        if not len(folded):
+            return np.empty(0), folded
+        keys, weights = self.category_weights.pull()
+        zeros = self._unstored_zeros(folded, _sums_of(keys, weights, folded))
+        frequent: list[Int64s] = []
+        for feature, zero in zip(folded, zeros, strict=True):
+            span = _span_of(keys, np.array([feature]))
+            frequent.append(heaviest_categories(keys[span] & LOW_MASK, weights[span], zero, MAX_CATEGORIES))
+        return np.concatenate(frequent).astype(np.float64), np.repeat(folded, [len(codes) for codes in frequent])
 
     def _unstored_zeros(self, features: Int64s, stored: Int64s) -> Int64s:
         """Return the weight of each feature's zeros that rows do not store; stored: the weight of the stored values."""
@@ -356,10 +381,20 @@ class RowsByFeature:
         weight = self.weights.sum() if len(self.weights) else self.columns.num_rows
         self.sums.total_weight.add(np.array([weight], np.int64))
 
+    def add_categories(self) -> None:
+        """Add the weights of the categories of ``TreeProblem.folded``."""
+        folded = np.array(self.sums.problem.folded, np.int64)
+        for feature, column in zip(folded, np.searchsorted(self.features, folded), strict=True):
+            if column == len(self.features) or self.features[column] != feature:
+                continue
+            bits, weights = value_weights(self.columns, column, self.weights)
+            self.sums.category_weights.add(weights, _keys(np.full(len(bits), feature), from_bits(bits)))
+
     def _add_values(self) -> None:
         """Add the weights of values by upper half, and mark the upper halves of values with a lower half above 0."""
         sums, values = self.sums, self.numeric_values
         self.add_total()
+        self.add_categories()
         if len(values.many_valued):
             sums.many_valued.add(np.ones(len(values.many_valued), np.int32), values.many_valued)
         keys = _keys(values.features, values.bits >> HALF_BITS)

@@ -7,7 +7,7 @@ float32 number separates the values on both sides. So a model that is saved for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -42,6 +42,8 @@ NODE = np.dtype(
         ("set_size", "<i8"),
     ]
 )
+# An optional array in files of forests: see ``Tree.set_codes``.
+SET_CODES = {"set_codes": "i"}
 NODE_FIELDS = [name for name in NODE.fields or () if name != "set_size"]
 
 
@@ -64,7 +66,8 @@ class Tree:
         count: the number of training rows, int64, shape (n,).
         set_begin: the set of node i is ``set_flags[set_begin[i] : set_begin[i + 1]]``; empty for a numeric split;
             int64, shape (n + 1,).
-        set_flags: for each category of a set, counted from 0, whether it goes left, bool.
+        set_flags: for each category of a set, whether it goes left, bool.
+        set_codes: the category of each flag, ascending within a set, int64; empty: a set has categories 0, 1, 2, ...
     """
 
     feature: Int32s
@@ -78,6 +81,7 @@ class Tree:
     count: Int64s
     set_begin: Int64s
     set_flags: Bools
+    set_codes: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.feature)
@@ -108,6 +112,11 @@ class Tree:
         """Return the flags of a node's set; empty for a numeric split."""
         return self.set_flags[self.set_begin[node] : self.set_begin[node + 1]]
 
+    def node_codes(self, node: int) -> Int64s:
+        """Return the category of each flag of ``set_of(node)``."""
+        begin, end = self.set_begin[node], self.set_begin[node + 1]
+        return self.set_codes[begin:end] if len(self.set_codes) else np.arange(end - begin)
+
     def to_debug_string(
         self, indent: int = 0, base: float = 0.0, name_of: Callable[[int], str] = "feature {}".format
     ) -> str:
@@ -131,10 +140,12 @@ class Tree:
         return "".join(line + "\n" for line in lines)
 
     def _conditions(self, node: int, name: str) -> tuple[str, str]:
-        flags = self.set_of(node)
+        flags, codes = self.set_of(node), self.node_codes(node)
         if len(flags):
-            categories = "{" + ",".join(java_number(c) for c in np.flatnonzero(flags)) + "}"
-            return f"{name} in {categories}", f"{name} not in {categories}"
+            is_left = bool(flags.any())  # a set may list only the categories that go right
+            categories = "{" + ",".join(java_number(c) for c in codes[flags == is_left]) + "}"
+            conditions = f"{name} in {categories}", f"{name} not in {categories}"
+            return conditions if is_left else conditions[::-1]
         threshold = java_number(as_float32_if_exact(self.threshold[node]))
         return f"{name} <= {threshold}", f"{name} > {threshold}"
 
@@ -183,7 +194,7 @@ class Forest(ArrayFiles):
         "trees",
         {"nodes": "V", "sizes": "i", "sets": "b", "base": "f"},
         {"features": int, "loss": str, "shape": float, "absent": checked_absent},
-        optional={"statistic_keys": "i", "statistic_sums": "i"},
+        optional={**SET_CODES, "statistic_keys": "i", "statistic_sums": "i"},
         optional_values={"statistic_columns": StatisticColumns.from_json},
     )
 
@@ -199,20 +210,23 @@ class Forest(ArrayFiles):
             begin += len(tree)
         sizes = np.array([len(tree) for tree in self.trees], np.int64)
         sets = np.concatenate([np.empty(0, np.bool_), *(tree.set_flags for tree in self.trees)])
-        return {"nodes": nodes, "sizes": sizes, "sets": sets, "base": np.asarray(self.base, np.float64)}
+        arrays = {"nodes": nodes, "sizes": sizes, "sets": sets, "base": np.asarray(self.base, np.float64)}
+        codes = all_set_codes(self.trees)
+        return arrays | ({"set_codes": codes} if len(codes) else {})
 
     @staticmethod
     def from_arrays(**parts: Any) -> Forest:
         """Return a forest from the result of ``arrays`` and from the other attributes."""
         nodes, sizes, sets = (parts.pop(name) for name in ("nodes", "sizes", "sets"))
+        codes = parts.pop("set_codes", np.empty(0, np.int64))
         trees: list[Tree] = []
         begin = set_flag_begin = 0
         for size in sizes.tolist():
             tree_nodes = nodes[begin : begin + size]
             set_begin = np.append(0, np.cumsum(tree_nodes["set_size"]))
-            flags = sets[set_flag_begin : set_flag_begin + set_begin[-1]]
+            span = slice(set_flag_begin, set_flag_begin + int(set_begin[-1]))
             fields: dict[str, Any] = {name: np.ascontiguousarray(tree_nodes[name]) for name in NODE_FIELDS}
-            trees.append(Tree(**fields, set_begin=set_begin, set_flags=flags))
+            trees.append(Tree(**fields, set_begin=set_begin, set_flags=sets[span], set_codes=codes[span]))
             begin, set_flag_begin = begin + size, set_flag_begin + int(set_begin[-1])
         return Forest(tuple(trees), **parts)
 
@@ -297,6 +311,14 @@ class Forest(ArrayFiles):
         if kind in ("totalGain", "totalCover"):
             return total
         return np.divide(total, count, where=count > 0, out=np.zeros(self.inputs))
+
+
+def all_set_codes(trees: Sequence[Tree]) -> Int64s:
+    """Return the category of each flag of all trees' sets; empty: the sets of all trees have categories 0, 1, ..."""
+    codes = [np.empty(0, np.int64)]
+    if any(len(tree.set_codes) for tree in trees):
+        codes += [tree.node_codes(node) for tree in trees for node in range(len(tree))]
+    return np.concatenate(codes)
 
 
 def tree_as_data(tree: Tree) -> list[Any]:

@@ -11,7 +11,16 @@ import numpy as np
 from ps2.algorithms.frame.memory import MORE_SERVERS, check_servers, fitting_servers
 from ps2.algorithms.trees.binning import Bins, bin_codes, bins_from_codes
 from ps2.algorithms.trees.growth import LAYOUT, Growth
-from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, SUM_BYTES, Array, layout_of
+from ps2.algorithms.trees.layout import (
+    CATEGORICAL,
+    DECREASING,
+    HAS_MISSING,
+    INCREASING,
+    MAX_CATEGORIES,
+    SUM_BYTES,
+    Array,
+    layout_of,
+)
 from ps2.algorithms.trees.nonempty_bins import marked_rows, rows_with_marks
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.search_kernels import Splits
@@ -180,7 +189,7 @@ def _min_bins(problem: TreeProblem) -> int:
     """Return the minimum number of bins that can split rows."""
     missing_bins = int(problem.absent == "missing")  # of each feature
     numeric = problem.dim - len(problem.categories)
-    counts = [count + missing_bins for count in problem.categories.values()]
+    counts = [count + missing_bins for count in problem.categories.values() if count <= MAX_CATEGORIES]
     return 2 * numeric * missing_bins + sum(count for count in counts if count > 1)
 
 

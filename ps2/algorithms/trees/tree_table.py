@@ -16,7 +16,7 @@ NULL_AT_LEAVES = ("feature", "left", "right")
 def nodes_as_table(forest: Forest, names: Mapping[int, str]) -> pd.DataFrame:
     """Return a row for each node, with the columns of ``AnyTrees.toPandas``; names: the features' names by index."""
     arrays = forest.arrays()
-    nodes, sizes, sets = arrays["nodes"], arrays["sizes"], arrays["sets"]
+    nodes, sizes = arrays["nodes"], arrays["sizes"]
     roots = np.repeat(np.cumsum(sizes) - sizes, sizes)
     is_leaf, has_set = nodes["feature"] == LEAF, nodes["set_size"] > 0
     depths = np.zeros(len(nodes), np.int64)
@@ -24,11 +24,11 @@ def nodes_as_table(forest: Forest, names: Mapping[int, str]) -> pd.DataFrame:
         depths[roots[node] + nodes["left"][node]] = depths[roots[node] + nodes["right"][node]] = depths[node] + 1
     if (columns := forest.statistic_columns) is not None:
         names = {**names, **{number: columns.name_of(number) for number in range(columns.features, columns.dim)}}
-    set_ends = np.cumsum(nodes["set_size"])
-    categories = np.full(len(nodes), None)
-    for node in np.flatnonzero(has_set).tolist():
-        flags = sets[set_ends[node] - nodes["set_size"][node] : set_ends[node]]
-        categories[node] = np.flatnonzero(flags).tolist()
+    categories = [
+        tree.node_codes(node)[tree.set_of(node)].tolist() if len(tree.set_of(node)) else None
+        for tree in forest.trees
+        for node in range(len(tree))
+    ]
     integers = {name: pd.arrays.IntegerArray(nodes[name].astype(np.int64), is_leaf) for name in NULL_AT_LEAVES}
     return pd.DataFrame(
         {

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.layout import Bools
 from ps2.algorithms.trees.tree import LEAF, Forest, Tree, leaf_range, leaf_tree
 from ps2.array_types import Int64s
 from ps2.errors import UsageError
@@ -28,6 +27,8 @@ VERSION = (3, 2, 0)
 # What xgboost stores as the parent of a root, and as the condition of a split by a set.
 NO_PARENT = 2**31 - 1
 SET_SPLIT_CONDITION = float(np.finfo(np.float32).smallest_subnormal)
+# The number above all categories that xgboost reads: larger ones are not exact in float32.
+MAX_CATEGORY = 1 << 24
 MAX_FLOAT32 = np.finfo(np.float32).max
 # The maximum rounding error of margins, as a fraction of their range.
 MAX_ROUNDING = 1e-3
@@ -135,10 +136,13 @@ def _with_base(forest: Forest) -> list[Tree]:
 
 def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
     leaf, sizes = tree.feature == LEAF, np.diff(tree.set_begin)
+    # A set with codes lists the categories that leave the default side, which is xgboost's left side for unknown ones.
+    is_swapped = (sizes > 0) & ~tree.default_left & (len(tree.set_codes) > 0)
+    left, right = np.where(is_swapped, (tree.right, tree.left), (tree.left, tree.right))
     parents = np.full(len(tree), NO_PARENT)
     parents[tree.left[~leaf]] = parents[tree.right[~leaf]] = np.flatnonzero(~leaf)
     set_nodes = np.flatnonzero(sizes)
-    right_sets = [_right_categories(tree.set_of(node)) for node in set_nodes.tolist()]
+    right_sets = [_right_categories(tree, node) for node in set_nodes.tolist()]
     ends = np.append(0, np.cumsum([len(right_set) for right_set in right_sets])).astype(np.int64)
     splits = np.where(sizes > 0, SET_SPLIT_CONDITION, smallest_above(tree.threshold.astype(np.float32)))
     conditions = np.where(leaf, tree.value.astype(np.float32), splits)
@@ -148,12 +152,12 @@ def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
         "categories_nodes": set_nodes.tolist(),
         "categories_segments": ends[:-1].tolist(),
         "categories_sizes": np.diff(ends).tolist(),
-        "default_left": tree.default_left.astype(int).tolist(),
+        "default_left": (tree.default_left | is_swapped).astype(int).tolist(),
         "id": number,
-        "left_children": tree.left.tolist(),
+        "left_children": left.tolist(),
         "loss_changes": tree.gain.tolist(),
         "parents": parents.tolist(),
-        "right_children": tree.right.tolist(),
+        "right_children": right.tolist(),
         "split_conditions": conditions.tolist(),
         "split_indices": np.where(leaf, 0, tree.feature).tolist(),
         "split_type": (sizes > 0).astype(int).tolist(),
@@ -167,8 +171,16 @@ def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
     }
 
 
-def _right_categories(flags: Bools) -> Int64s:
+def _right_categories(tree: Tree, node: int) -> Int64s:
     """Return the categories that go right; if there are none, an unused category, as xgboost requires one."""
+    flags, codes = tree.set_of(node), tree.node_codes(node)
+    if len(tree.set_codes):
+        if codes[-1] >= MAX_CATEGORY:
+            raise UsageError(
+                f"feature {tree.feature[node]}: xgboost's categories are below {MAX_CATEGORY:,}, but a split uses "
+                f"category {codes[-1]:,}: let StringIndexer number the frequent categories first"
+            )
+        return codes
     categories = np.flatnonzero(~flags)
     return categories if len(categories) else np.array([len(flags)])
 

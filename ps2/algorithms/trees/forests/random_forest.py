@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ps2.algorithms.frame.array_files import ArrayFiles, ModelFiles
 from ps2.algorithms.frame.heads import ValueHead, VotesHead
 from ps2.algorithms.trees.predict import TreesModel
-from ps2.algorithms.trees.tree import Forest, checked_absent
+from ps2.algorithms.trees.tree import SET_CODES, Forest, checked_absent
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
@@ -143,7 +143,7 @@ class RandomForestFiles(ArrayFiles):
         "random forests",
         {"nodes": "V", "sizes": "i", "sets": "b", "base": "f"},
         {"features": int, "absent": checked_absent, "classes": int},
-        optional={"shares": "f"},
+        optional={"shares": "f"} | SET_CODES,
     )
 
     def __init__(self, model: RandomForest) -> None:
