@@ -40,6 +40,12 @@ KINDS = {
         True,
         False,
     ),
+    "softmax, rows by gradient": (
+        SOFTMAX,
+        plans.changed(SHORT, maxIter=4, subsamplingRate=1.0, dataSampleStrategy="goss"),
+        True,
+        True,
+    ),
     "level, features of trees": (PROBLEM, plans.changed(RECIPE, tree_features=16), False, False),
     "leaf, of sparse rows, features of trees, levels and nodes": (
         PROBLEM,

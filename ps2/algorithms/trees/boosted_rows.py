@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,8 +14,9 @@ from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import FeatureSets
 from ps2.algorithms.trees.cut_points import FeatureColumns
 from ps2.algorithms.trees.driver_messages import FinalNodes
+from ps2.algorithms.trees.goss import CELLS, TopRows, magnitude_cells, sample_by_gradient
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponent_counts, quantise_pairs
-from ps2.algorithms.trees.layout import Array
+from ps2.algorithms.trees.layout import Array, Bools
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem, key_of
 from ps2.algorithms.trees.ranking import RowGroups
@@ -114,6 +116,7 @@ class BoostedRows:
         self.integer_pairs: Array | None = None
         self.channel_values: Array = np.empty((0, 2), np.int64)
         self._pairs: Float64s | None = None  # hessians and gradients of a round, shape (width, n, 2)
+        self._is_sampled: Bools | None = None
         self._integer_weights: Array | None = None  # integer weights of rows, if they are the third channel
         if plan.third_channel == "weights":
             self._integer_weights = rounded_weights(self.training.weights, readable(self._ids), plan.weight_unit)
@@ -130,12 +133,17 @@ class BoostedRows:
             sums["held"] = self.metric.sums(
                 objective, held_out.margins, held_out.y, held_out.weights, self._span, held_out.groups
             )
+        if self._plan.is_goss:
+            self._cells = magnitude_cells(self._pairs)
+            sums["cells"] = np.bincount(self._cells, minlength=CELLS)
         return {**sums, "rows": len(rows.y), "exponents": exponent_counts(self._pairs, rows.weights)}
 
-    def plant(self, tree: int, scales: tuple[float, float]) -> Int64s:
-        """Begin tree number ``tree``; return its root's totals, int64, shape (3,); scales: see ``PlantTrees``."""
+    def plant(self, tree: int, scales: tuple[float, float], top: Sequence[float] = ()) -> Int64s:
+        """Begin tree number ``tree``; return its root's totals, int64, shape (3,); scales, top: see ``PlantTrees``."""
         plan, output = self._plan, tree % self._problem.objective.width
         assert self._pairs is not None
+        if not output:  # the trees of one round grow from the same rows
+            self._is_sampled = self._sample(self._pairs, key_of(plan.seed, tree), top)
         key = key_of(plan.seed, tree)
         self.integer_pairs = quantise_pairs(self._pairs[output], self._ids, key, scales, self.integer_pairs)
         self.channel_values = self.integer_pairs
@@ -147,11 +155,10 @@ class BoostedRows:
             in_tree = FeatureSets.for_tree(plan, self._problem.dim, tree).in_tree
             self.histogram_rows = self.training.rows.with_features(in_tree)
         margins = self.training.margins[:, output]
-        if plan.settings.subsamplingRate < 1:
-            # The trees of one round grow from the same rows.
-            is_sampled = sample_rows(self._ids, key_of(plan.seed, tree - output), plan.settings.subsamplingRate)
-            self.tree_rows = NodeRows(self.training.rows, np.flatnonzero(is_sampled).astype(np.int32))
-            self.moving_rows = [(NodeRows(self.training.rows, np.flatnonzero(~is_sampled).astype(np.int32)), margins)]
+        if self._is_sampled is not None:
+            flags = self._is_sampled, ~self._is_sampled
+            self.tree_rows, others = (NodeRows(self.training.rows, np.flatnonzero(f).astype(np.int32)) for f in flags)
+            self.moving_rows = [(others, margins)]
         else:
             self.tree_rows = NodeRows(self.training.rows, np.arange(len(self._ids), dtype=np.int32))
             self.moving_rows = []
@@ -160,6 +167,17 @@ class BoostedRows:
             row_numbers = np.arange(len(self.held_out.y), dtype=np.int32)
             self.moving_rows.append((NodeRows(self.held_out.rows, row_numbers), self.held_out.margins[:, output]))
         return self._totals()
+
+    def _sample(self, pairs: Float64s, key: int, top: Sequence[float]) -> Bools | None:
+        """Return whether the trees of a round sample each row (None: they have all), and amplify GOSS's gradients."""
+        settings = self._plan.settings
+        if top:
+            other_fraction = settings.otherRate / (1 - settings.topRate)
+            limits, keys = TopRows(int(top[0]), top[1]), (key, key_of(key, 1))
+            is_top, is_other = sample_by_gradient(self._cells, self._ids, limits, other_fraction, keys)
+            pairs[:, is_other] *= self._plan.amplification
+            return is_top | is_other
+        return sample_rows(self._ids, key, settings.subsamplingRate) if settings.subsamplingRate < 1 else None
 
     def _totals(self) -> Int64s:
         """Return the sums over the tree's rows: of hessians, gradients and third channel (or number)."""

@@ -123,6 +123,16 @@ class BoostingRecord:
         return sum(tree.leaf_count for tree in self.trees[end - self._problem.objective.width : end])
 
 
+def sums_gradients_first(problem: TreeProblem, plan: BoostingPlan) -> bool:
+    """Return whether the sums of a round's gradients must be known before its trees begin, which takes a clock."""
+    return plan.is_goss or problem.objective.function is not None
+
+
+def scales_of_round(plan: BoostingPlan, bounds: Float64s) -> tuple[float, float]:
+    """Return factors that make a round's hessians and gradients integers; bounds: its ``sum_bounds``."""
+    return integer_scales(*(bounds[:2] * plan.amplification))
+
+
 def next_scales(
     problem: TreeProblem, plan: BoostingPlan, bounds: Float64s, last_trees: Sequence[Tree]
 ) -> tuple[float, float]:

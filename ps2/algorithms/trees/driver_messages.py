@@ -128,6 +128,7 @@ class PlantTrees(GrowTask):
     Attributes:
         first: the number of the first of these trees.
         scales: two factors that make hessians and gradients (of a random forest: weights and labels) integers.
+        top: the fields of ``goss.TopRows``; empty: trees do not sample rows by their gradients.
         begins_round: whether the tree is the first of a round other than the first round. Then workers do the task
             ``SumGradients``, too.
     """
@@ -135,6 +136,7 @@ class PlantTrees(GrowTask):
     first: int
     scales: Sequence[float]
     count: int = 1
+    top: Sequence[float] = ()
     begins_round: bool = False
 
 

@@ -154,6 +154,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
             raise ConfigError("maximize: expected with customMetric, whose direction it is, got no customMetric")
         if self.isSet("evalMetric"):
             Metric.parse(self.getEvalMetric() or "")
+        self._check_goss()
         samples_features = min(self.getColsampleBytree(), self.getColsampleBylevel()) < 1
         samples_features |= num_features_of(self.getFeatureSubsetStrategy(), MANY_FEATURES) > 0
         if self.isSet("featureWeights") and not samples_features:
@@ -167,6 +168,17 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
             raise ConfigError("baseScore: expected without an initial model, which has its own")
         if self.isSet("numTrees"):
             raise ConfigError("numTrees: expected for a model, which predicts by this many trees; maxIter is for fit")
+
+    def _check_goss(self) -> None:
+        top, other, rate = self.getTopRate(), self.getOtherRate(), self.getSubsamplingRate()
+        if self.getDataSampleStrategy() != "goss":
+            for name in ("topRate", "otherRate"):
+                if self.isSet(name):
+                    raise ConfigError(f"{name}: expected with dataSampleStrategy='goss', got 'bagging'")
+        elif rate < 1:
+            raise ConfigError(f"subsamplingRate: expected 1 with dataSampleStrategy='goss', got {rate:g}")
+        elif top + other > 1:
+            raise ConfigError(f"otherRate: expected at most 1 - topRate, which is {1 - top:g}, got {other:g}")
 
     def _plan(self) -> BoostingPlan:
         settings = self._values(BoostingSettings)

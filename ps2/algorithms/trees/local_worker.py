@@ -21,10 +21,11 @@ from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
 from ps2.algorithms.trees.boosted_rows import BoostedRows, UnbinnedRows
-from ps2.algorithms.trees.boosting_record import next_scales
+from ps2.algorithms.trees.boosting_record import next_scales, scales_of_round, sums_gradients_first
 from ps2.algorithms.trees.compiled_growing import CompiledGrower, is_compiled
 from ps2.algorithms.trees.driver_messages import NODE, ROW, FinalNodes
-from ps2.algorithms.trees.gradients import integer_scales, sum_bounds
+from ps2.algorithms.trees.goss import top_rows
+from ps2.algorithms.trees.gradients import sum_bounds
 from ps2.algorithms.trees.growing_kernels import add_sparse_marked
 from ps2.algorithms.trees.growth import LAYOUT, opened_roots
 from ps2.algorithms.trees.layout import SUM_BYTES, Array
@@ -138,25 +139,27 @@ class LocalTreeWorker:
             sums = self._rows.compute_gradients()
             # The duration of the round, which ends when its losses are known.
             sums["lap_s"], self._lap_began_s = time.monotonic() - self._lap_began_s, time.monotonic()
-            bounds = sum_bounds(sums.pop("exponents"))
+            bounds, cells = sum_bounds(sums.pop("exponents")), sums.pop("cells", None)
             if "held" in sums:
                 sums["held"] = self._rows.metric.value(sums["held"])
-            trees = self._grow_round(bounds) if round_number < self._plan.settings.maxIter else []
+            top: Sequence[float] = ()
+            if cells is not None and self._plan.samples_by_gradient(round_number):
+                top = top_rows(cells, self._plan.settings.topRate)
+            trees = self._grow_round(bounds, top) if round_number < self._plan.settings.maxIter else []
             reply = {**sums, "bytes": 0, "round": round_number, "trees": [tree_as_data(tree) for tree in trees]}
             replies.append({**reply, "scales": np.array(self._scales)})
             if not trees or time.monotonic() > ends_s:
                 return replies
 
-    def _grow_round(self, bounds: Float64s) -> list[Tree]:
-        """Grow the trees of a round; bounds: ``sum_bounds`` of its gradients."""
-        is_custom = self._problem.objective.function is not None
-        if is_custom or not self._num_trees:
-            self._scales = integer_scales(*bounds[:2])
+    def _grow_round(self, bounds: Float64s, top: Sequence[float]) -> list[Tree]:
+        """Grow the trees of a round; bounds: ``sum_bounds`` of its gradients; top: see ``PlantTrees``."""
+        if not self._num_trees or sums_gradients_first(self._problem, self._plan):
+            self._scales = scales_of_round(self._plan, bounds)
         trees = []
         for _ in range(self._problem.objective.width):
-            trees.append(self._grower.grow(self._num_trees, self._scales))
+            trees.append(self._grower.grow(self._num_trees, self._scales, top))
             self._num_trees += 1
-        if not is_custom:
+        if not sums_gradients_first(self._problem, self._plan):
             self._scales = next_scales(self._problem, self._plan, bounds, trees)
         return trees
 
@@ -175,10 +178,10 @@ class LocalGrower:
         else:
             self._histograms = LocalHistograms(problem, plan, bins, rows.training.rows)
 
-    def grow(self, number: int, scales: tuple[float, float]) -> Tree:
-        """Grow a tree from the computed gradients, and add it to the margins; scales: see ``PlantTrees``."""
+    def grow(self, number: int, scales: tuple[float, float], top: Sequence[float] = ()) -> Tree:
+        """Grow a tree from the computed gradients, and add it to the margins; scales, top: see ``PlantTrees``."""
         plan, rows = self._plan, self._rows
-        totals = rows.plant(number, scales)
+        totals = rows.plant(number, scales, top)
         rate = plan.rate_of(number, self._problem.objective.width)
         if self._compiled is not None:
             tree, moves = self._compiled.grow(rows, scales, totals, rate)

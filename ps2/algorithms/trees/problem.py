@@ -238,6 +238,20 @@ class BoostingPlan(Plan[BoostingSettings]):
         min_from_weight = self.min_node_weight * (1 - 1e-6) if self.weight_source == "hessians" else 0.0
         return max(self.settings.minChildWeight, min_from_weight)
 
+    @property
+    def is_goss(self) -> bool:
+        """Whether trees sample rows by their gradients."""
+        return self.settings.dataSampleStrategy == "goss"
+
+    @property
+    def amplification(self) -> float:
+        """The factor of the gradients of rows that are sampled and are not top rows; 1: without GOSS."""
+        return (1 - self.settings.topRate) / self.settings.otherRate if self.is_goss else 1.0
+
+    def samples_by_gradient(self, rounds: int) -> bool:
+        """Return whether the round after ``rounds`` rounds uses GOSS: not the first 1 / stepSize, as in LightGBM."""
+        return self.is_goss and rounds >= int(1 / self.settings.stepSize)
+
     def rate_of(self, tree: int, width: int) -> float:
         """Return the learning rate of a tree, by its number; width: the number of outputs."""
         return self.settings.stepSize if self.first_rate is None or tree >= width else self.first_rate

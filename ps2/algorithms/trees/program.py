@@ -26,7 +26,7 @@ from ps2.algorithms.training.record import Record, StepReport, Trained, Via, Wor
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
-from ps2.algorithms.trees.boosting_record import BoostingRecord, next_scales
+from ps2.algorithms.trees.boosting_record import BoostingRecord, next_scales, scales_of_round, sums_gradients_first
 from ps2.algorithms.trees.driver_messages import (
     AddHistograms,
     AddResiduals,
@@ -35,7 +35,8 @@ from ps2.algorithms.trees.driver_messages import (
     PlantTrees,
     SumGradients,
 )
-from ps2.algorithms.trees.gradients import integer_scales, sum_bounds
+from ps2.algorithms.trees.goss import top_rows
+from ps2.algorithms.trees.gradients import sum_bounds
 from ps2.algorithms.trees.growth import Growth, opened_roots
 from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
 from ps2.algorithms.trees.local_worker import GrowRounds, LocalTreeWorker
@@ -180,7 +181,7 @@ class BoostingProgram(FleetProgram[Forest]):
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         problem, plan, width = self._problem, self.plan, self._problem.objective.width
-        is_custom = problem.objective.function is not None
+        sums_first = sums_gradients_first(problem, plan)
         matrices = yield from self.prepare_histograms(ask)
         numbers, roots = matrices.numbers, opened_roots([ROOT] if plan.settings.maxDepth else [])
         boosting, moves = BoostingRecord(problem, plan, self.record), Moves()
@@ -189,28 +190,27 @@ class BoostingProgram(FleetProgram[Forest]):
         boosting.begin(losses)
         is_recorded = True  # whether the losses after the last round are recorded
         # Scaled gradients are rounded to integers, so that sums do not depend on the order of the rows.
-        scales = integer_scales(*losses.below[:2])
+        scales = scales_of_round(plan, losses.below)
         while True:
             is_last = boosting.rounds >= ask.setting(lambda: plan.settings.maxIter)
             if is_last and is_recorded:
                 return boosting
-            if not is_recorded and (is_last or is_custom):
-                # Workers report the losses with the next tree. After the last tree there is none. With a custom
-                # objective, the next gradients have no bounds before they are computed.
+            if not is_recorded and (is_last or sums_first):
+                # Workers would report the losses with the next tree, but there is none, or it needs the sums.
                 losses = yield SumGradients(matrices=numbers, **moves.fields()).then(self._summarize)
                 _set_counts(trees, losses)
                 is_recorded, moves = True, Moves()
+                if sums_first:
+                    scales = scales_of_round(plan, losses.below)
                 if boosting.end_round(ask, losses):
                     return boosting
-                if is_custom:
-                    scales = integer_scales(*losses.below[:2])
                 continue
+            top = losses.top if plan.samples_by_gradient(boosting.rounds) else ()
             for output in range(width):  # with classes, a round has a tree for each (Friedman, algorithm 6)
                 # With the first tree of a round, workers report the losses after the previous round.
-                begins_round = bool(trees) and output == 0 and not is_custom
-                fields = replace(moves, opened=roots).fields()
+                begins_round, fields = not is_recorded and output == 0, replace(moves, opened=roots).fields()
                 plant = PlantTrees(
-                    matrices=numbers, first=len(trees), scales=scales, begins_round=begins_round, **fields
+                    matrices=numbers, first=len(trees), scales=scales, top=top, begins_round=begins_round, **fields
                 )
                 report = yield plant.then(self._summarize)
                 _set_counts(trees, report)
@@ -223,14 +223,16 @@ class BoostingProgram(FleetProgram[Forest]):
                 trees.append(Tree(*grown_tree["tree"]))
                 moves = Moves(grown_tree["splits"], FinalNodes(*grown_tree["nodes"]))
             is_recorded = False
-            if not is_custom:
+            if not sums_first:
                 scales = next_scales(problem, plan, losses.below, trees[-width:])
 
     def _summarize(self, report: Any) -> dict[str, Any]:
-        """Replace the exponents in a report by ``sum_bounds``, and the sums of held-out rows by their metric."""
+        """Replace exponents in a report by ``sum_bounds``, cells by ``top_rows``, sums of held-out rows by a metric."""
         summary = dict(vars(report))
         if (exponents := summary.pop("exponents", None)) is not None:
             summary["below"] = sum_bounds(exponents)
+        if (cells := summary.pop("cells", None)) is not None:
+            summary["top"] = top_rows(cells, self.plan.settings.topRate)
         if (metric_sums := summary.pop("held", None)) is not None:
             summary["held"] = self.plan.metric.value(metric_sums)
         return summary
@@ -339,7 +341,7 @@ def min_rows_to_split(problem: TreeProblem, plan: BoostingPlan, mean_weight: flo
     if mean_weight is not None:
         return 0
     # Rounding adds at most 1 / 32 of the largest hessian to a hessian.
-    max_hessian = problem.objective.max_hessian * (1 + 1 / 32)
+    max_hessian = problem.objective.max_hessian * (1 + 1 / 32) * plan.amplification
     return max(1, plan.min_third, math.ceil(plan.min_hessian / max_hessian))
 
 

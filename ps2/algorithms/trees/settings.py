@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from ps2.algorithms.frame.settings import Check, Flexible, Setting, getter, param, setter, with_default
 from ps2.algorithms.frame.shared_settings import (
@@ -14,9 +14,7 @@ from ps2.algorithms.frame.shared_settings import (
     ViaSettings,
     WeightSettings,
 )
-
-if TYPE_CHECKING:
-    from ps2.algorithms.frame.shared_settings import Floats
+from ps2.algorithms.trees.sampling_settings import SamplingSettings
 
 GrowthName = Literal["level", "leaf"]
 GROWTHS: tuple[GrowthName, ...] = ("level", "leaf")
@@ -69,10 +67,6 @@ def _is_strategy(strategy: str) -> bool:
     except (OverflowError, ValueError):
         return False
     return True
-
-
-def _are_weights(values: Sequence[float]) -> bool:
-    return all(0 <= value < math.inf for value in values) and any(values)
 
 
 def _to_groups(value: Any) -> list[list[int]]:
@@ -186,7 +180,7 @@ class EnsembleSettings(TreeSettings, ViaSettings):
     getAbsentAsMissing, setAbsentAsMissing = getter(absentAsMissing), setter(absentAsMissing)
 
 
-class BoostingSettings(EnsembleSettings):
+class BoostingSettings(SamplingSettings, EnsembleSettings):
     """The parameters of boosted trees. ``impurity`` has no effect: gradients and hessians choose the splits."""
 
     _DEFAULTS_BY: ClassVar[tuple[str, Mapping[str, Mapping[str, Any]]] | None] = ("defaults", DEFAULTS)
@@ -276,19 +270,6 @@ class BoostingSettings(EnsembleSettings):
         type=_to_groups,
         option=None,
     )
-    colsampleBytree: Setting[float] = param(
-        1.0, "the fraction of the features that each tree samples, in (0, 1]", above=0, at_most=1
-    )
-    colsampleBylevel: Setting[float] = param(
-        1.0, "the fraction of its tree's features that each level of a tree samples, in (0, 1]", above=0, at_most=1
-    )
-    featureWeights: Flexible[list[float] | None, Floats] = param(
-        None,
-        "one weight per feature, by which trees, levels and nodes sample features; 0: never",
-        check=(_are_weights, "finite numbers that are not negative, of which some are above 0"),
-        type=list[float],
-        option=None,
-    )
     validationIndicatorCol: Setting[str | None] = param(
         None, "the column of booleans that marks the rows to hold out for validation", type=str, option=None
     )
@@ -364,9 +345,6 @@ class BoostingSettings(EnsembleSettings):
     getMonotoneConstraints, setMonotoneConstraints = getter(monotoneConstraints), setter(monotoneConstraints)
     getInteractionConstraints = getter(interactionConstraints)
     setInteractionConstraints = setter(interactionConstraints)
-    getColsampleBytree, setColsampleBytree = getter(colsampleBytree), setter(colsampleBytree)
-    getColsampleBylevel, setColsampleBylevel = getter(colsampleBylevel), setter(colsampleBylevel)
-    getFeatureWeights, setFeatureWeights = getter(featureWeights), setter(featureWeights)
     getValidationIndicatorCol = getter(validationIndicatorCol)
     setValidationIndicatorCol = setter(validationIndicatorCol)
     getValidationTol, setValidationTol = getter(validationTol), setter(validationTol)

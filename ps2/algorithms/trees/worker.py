@@ -184,7 +184,7 @@ class TreeWorker(FleetWorker):
             report |= {**rows.compute_gradients(), "bytes": sent_bytes}
         if isinstance(task, PlantTrees):
             h_scale, g_scale = task.scales
-            report["totals"] = rows.plant(task.first, (h_scale, g_scale))
+            report["totals"] = rows.plant(task.first, (h_scale, g_scale), task.top)
             if self._plan.tree_features:
                 self._histograms = Histograms(rows.histogram_rows, self._plan.channels)
         return report
