@@ -120,7 +120,7 @@ class LocalTreeWorker:
             sums["lap_s"], self._lap_began_s = time.monotonic() - self._lap_began_s, time.monotonic()
             bounds = sum_bounds(sums.pop("exponents"))
             if "held" in sums:
-                sums["held"] = self._rows.metric.value(sums["held"])
+                sums["held"] = [self._rows.metric.value(set_sums) for set_sums in sums["held"]]
             trees = self._grow_round(bounds) if round_number < self._plan.settings.maxIter else []
             reply = {**sums, "bytes": 0, "round": round_number, "trees": [tree_as_data(tree) for tree in trees]}
             replies.append({**reply, "scales": np.array(self._scales)})

@@ -112,6 +112,7 @@ class BoostingPlan(Plan[BoostingSettings]):
         weight_unit: the weight that 1 in an integer weight stands for.
         mean_weight: the mean weight of rows.
         has_sorted_categories: whether a feature has more than ``maxCatToOnehot`` categories.
+        validation_sets: see ``Survey``.
     """
 
     via: Via = "servers"
@@ -124,6 +125,7 @@ class BoostingPlan(Plan[BoostingSettings]):
     weight_unit: float = 1.0
     mean_weight: float = 1.0
     has_sorted_categories: bool = False
+    validation_sets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         min_rows = self.settings.minInstancesPerNode

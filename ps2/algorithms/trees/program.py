@@ -154,6 +154,8 @@ def grow_trees(ask: Ask, growth: Growth, matrices: HistogramMatrices) -> Steps[t
 class BoostingProgram(FleetProgram[Forest]):
     """Gradient boosting with histograms on the servers."""
 
+    number = 2
+
     def __init__(self, run: TreeRun) -> None:
         super().__init__(run, min_rows_to_split(run.problem, run.plan, run.mean_weight))
         level = run.problem.objective.leaf_quantile_level
@@ -203,12 +205,13 @@ class BoostingProgram(FleetProgram[Forest]):
             scales, is_recorded = next_scales(problem, plan, losses.below, trees[-width:]), False
 
     def _summarize(self, report: Any) -> dict[str, Any]:
-        """Replace the exponents in a report by ``sum_bounds``, and the sums of held-out rows by their metric."""
+        """Replace the exponents in a report by ``sum_bounds``, and the sums of validation sets by their metrics."""
         summary = dict(vars(report))
         if (exponents := summary.pop("exponents", None)) is not None:
             summary["below"] = sum_bounds(exponents)
         if (metric_sums := summary.pop("held", None)) is not None:
-            summary["held"] = Metric.parse(self.plan.settings.evalMetric or "").value(metric_sums)
+            metric = Metric.parse(self.plan.settings.evalMetric or "")
+            summary["held"] = [metric.value(set_sums) for set_sums in metric_sums]
         return summary
 
     def _grow_tree(
@@ -242,6 +245,8 @@ class BoostingProgram(FleetProgram[Forest]):
 
 class LocalBoostingProgram(LocalProgram[Forest]):
     """Gradient boosting in the process of the only worker; the driver decides when to stop."""
+
+    number = BoostingProgram.number
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         boosting = BoostingRecord(self._problem, self.plan, self.record)

@@ -39,9 +39,7 @@ def nodes_as_table(forest: Forest, names: Mapping[int, str]) -> pd.DataFrame:
             "categories": pd.Series(categories, dtype=object),
             "left": integers["left"],
             "right": integers["right"],
-            "missing": pd.Series(
-                np.where(is_leaf, None, np.where(nodes["default_left"], "left", "right")), dtype=object
-            ),
+            "missing": pd.Series(np.where(nodes["default_left"], "left", "right"), dtype=object).mask(is_leaf, None),
             **{name: nodes[name] for name in ("gain", "cover", "count", "value")},
         }
     )
