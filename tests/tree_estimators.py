@@ -37,6 +37,7 @@ def fit(
     memory_limit_bytes: int = 1 << 30,
     categories: Mapping[int, int] | None = None,
     classes: int = 0,
+    validation_sets: tuple[str, ...] = (),
     **others: Any,
 ) -> Any:
     """Fit as ``estimator.fit`` does; return the model.
@@ -46,6 +47,7 @@ def fit(
         y: labels, in a column "label".
         categories: number of categories by feature.
         classes: number of classes that the labels' metadata list; 0: they list none.
+        validation_sets: the names of validation sets, whose numbers are in the column of held-out rows.
         others: further columns by name.
     """
     columns = estimator._columns()
@@ -59,7 +61,7 @@ def fit(
     with ExitStack() as patches, training_context(servers, memory_limit_bytes) as ps:
         for owner, name, value in (
             (estimator, "_check_frame", lambda rows: None),
-            (estimator, "_survey_and_deal", lambda rows: (result(), dealt)),
+            (estimator, "_survey_and_deal", lambda rows: (replace(result(), validation_sets=validation_sets), dealt)),
             (estimator, "_train_in_context", lambda table, steps, train: train(ps, lambda report: None)),
             (boosted, "label_sums", _label_sums),
             (forests, "label_sums", _label_sums),
@@ -104,7 +106,7 @@ def _labels(table: ArrayTable) -> tuple[Any, Any]:
     w = np.ones(len(y)) if columns.weight is None else rows[columns.weight].to_numpy().astype(float)
     used = w > 0
     if columns.validation is not None:
-        used &= ~rows[columns.validation].to_numpy()
+        used &= rows[columns.validation].to_numpy() == 0
     return y[used], w[used]
 
 

@@ -161,6 +161,7 @@ class LocalRows:
         weights: float64, shape (n,); None: all weights are equal.
         margins: the initial predictions of the rows, float64, shape (n,); None: all rows have the same prediction.
         groups: the group of each row, int64, shape (n,); None: there are no groups.
+        sets: the number of each held-out row's validation set, from 1, int8, shape (n,); None: no row is held out.
     """
 
     keys: Int64s
@@ -169,6 +170,7 @@ class LocalRows:
     weights: Float64s | None = None
     margins: Float64s | None = None
     groups: Int64s | None = None
+    sets: npt.NDArray[np.int8] | None = None
 
     def __len__(self) -> int:
         return int(self.x.shape[0])
@@ -200,8 +202,8 @@ class LocalRows:
         return LocalRows(self.keys, self.x[rows], *self._row_fields(rows))
 
     def _row_fields(self, rows: Int64s) -> tuple[Any, ...]:
-        """Return the labels, weights, margins and groups of some rows."""
-        arrays = (self.y, self.weights, self.margins, self.groups)
+        """Return the labels, weights, margins, groups and sets of some rows."""
+        arrays = (self.y, self.weights, self.margins, self.groups, self.sets)
         return tuple(None if array is None else array[rows] for array in arrays)
 
     def sample(self, fraction: float, rng: np.random.Generator) -> LocalRows:

@@ -356,6 +356,17 @@ def test_base_when_quantile_then_weighted_wherever_rows_lie(spark, share):
         assert result == expected
 
 
+def test_validation_sets_when_column_has_names_then_last_decides(frame):
+    number = F.monotonically_increasing_id() % 4
+    text = F.when(number == 1, "a").when(number == 2, "b").when(number == 3, "")
+    for column, names in ((text, ("a", "b")), (F.when(number > 0, number - 1), ("1", "2"))):
+        rows = frame.withColumn("year", column)
+        model = GBTRegressor(maxIter=2, maxDepth=2, validationIndicatorCol="year", earlyStoppingRounds=2).fit(rows)
+        histories = [model.summary.history.metrics[f"validation {name}"] for name in names]
+        assert model.summary.validationHistory == list(histories[-1])
+        assert histories[0] != histories[1]
+
+
 # -- users' functions --------------------------------------------------------------------------------------------------
 
 

@@ -336,9 +336,7 @@ def test_model_when_asked_then_tells_of_its_trees():
     assert model.featureImportances.size == 4
     assert sum(model.featureImportances.values) == pytest.approx(1.0)
     assert sum(model.getFeatureImportances("weight").values) == sum((tree.feature >= 0).sum() for tree in trees)
-    with pytest.raises(
-        ConfigError, match="importanceType: expected one of weight, split, gain, cover, total"
-    ):
+    with pytest.raises(ConfigError, match="importanceType: expected one of weight, split, gain, cover, total"):
         model.getFeatureImportances("share")
     assert model.toDebugString.startswith(f"GBTClassificationModel: uid = {model.uid}, numTrees=5, numClasses=2")
     assert "Tree 1 (weight 0.5)" in model.toDebugString

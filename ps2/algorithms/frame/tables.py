@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
+    ByteType,
     IntegralType,
     NumericType,
     StringType,
@@ -83,11 +84,14 @@ class Survey(TableSurvey):
         facts: statistics of the rows to train on.
         features: the fields of the feature columns in the schema.
         has_class_0_alone: whether all rows to train on are of class 0, and the label's metadata have no classes.
+        validation_sets: the names of the validation sets, in the order of their numbers; empty: all held-out rows are
+            one set.
     """
 
     facts: Facts
     features: tuple[StructField, ...]
     has_class_0_alone: bool = False
+    validation_sets: tuple[str, ...] = ()
 
     @property
     def weight_unit(self) -> float:
@@ -117,7 +121,7 @@ def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
         if name is not None:
             check_numbers(frame, name, role)
     if columns.validation is not None:
-        _check_type(frame, columns.validation, BooleanType, "booleans, true for rows to hold out")
+        _check_type(frame, columns.validation, (BooleanType, ByteType), "booleans, true for rows to hold out")
     if columns.group is not None:
         check_group(frame, columns.group)
 
@@ -262,7 +266,7 @@ def _aggregate(
     if columns.weight is not None:
         w = f"{unit!r}D * cast({quoted(columns.weight)} as double)"
     if columns.validation is not None:
-        is_held_out = quoted(columns.validation)
+        is_held_out = f"cast({quoted(columns.validation)} as boolean)"
     no_class = f"{is_finite_sql('y')} and {labels.invalid_class_sql('y')}"
     faults = {**not_finite_sql("label", "y"), "label_no_class": no_class}
     if columns.weight is not None:

@@ -59,7 +59,8 @@ class ColumnNames:
         features: a column of vectors or arrays, or the names of several columns of numbers.
         label: a column of numbers or booleans; None: rows have no labels.
         weight: a column of numbers that are not negative; None: all weights are 1.
-        validation: a column of booleans, true for rows to hold out; None: no row is held out.
+        validation: a column of booleans, true for rows to hold out, or of int8, the number of the row's validation set;
+            0: a row to train on. None: no row is held out.
         margin: a column of initial margins, to which the model's margins are added; None: there is no such column.
         group: a column of int64, the group of each row; None: rows have no groups.
     """
@@ -315,9 +316,9 @@ class _Lists:
 
 
 def validation_column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """Return a column of booleans, which can contain null; raise InputError if it has another type."""
+    """Return a column of booleans or int8, which can contain null; raise InputError if it has another type."""
     column = named_column(batch, name)
-    if not pa.types.is_boolean(column.type):
+    if not (pa.types.is_boolean(column.type) or pa.types.is_int8(column.type)):
         raise InputError(f"column {name!r}: expected booleans, true for rows to hold out, got {column.type}")
     return column
 

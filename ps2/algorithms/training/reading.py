@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.training.faults import PLAIN, ColumnNames, Faults, Form, Mask, outside, validation_column
+from ps2.algorithms.training.faults import PLAIN, ColumnNames, Faults, Form, outside, validation_column
 from ps2.array_types import Float64s
 from ps2.data.columns import named_column, read_features, read_numbers, read_weights
 from ps2.data.row_spill import RowSpill, Spilled
@@ -102,7 +102,7 @@ class _Parts:
         self.rows.size = len(columns.features) if isinstance(columns.features, tuple) else form.size
         self._columns = columns
         self._form = form
-        self._held_out: list[Mask] = [np.zeros(0, bool)]
+        self._sets: list[npt.NDArray[np.int8]] = [np.zeros(0, np.int8)]
         self._margins: list[Float64s] = [np.zeros(0)]
         self._groups: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
 
@@ -123,7 +123,7 @@ class _Parts:
             is_held_out = validation_column(batch, names.validation)
             if is_held_out.null_count:
                 raise InputError(f"column {names.validation!r}: expected no null")
-            self._held_out.append(is_held_out.to_numpy(zero_copy_only=False).astype(bool))
+            self._sets.append(is_held_out.to_numpy(zero_copy_only=False).astype(np.int8))
         if names.margin is not None:
             self._margins.append(read_numbers(batch, names.margin, num_before))
         if names.group is not None:
@@ -136,11 +136,11 @@ class _Parts:
     def write(self, spill: RowSpill) -> None:
         """Move the rows that are in memory to a file."""
         columns, begin = self._columns, 0
-        is_held_out = None if columns.validation is None else np.concatenate(self._held_out)
+        is_held_out = None if columns.validation is None else np.concatenate(self._sets) > 0
         for rows in self.rows.drain(columns.label is not None, columns.weight is not None, spill.spill.block_bytes):
             spill.append(rows, None if is_held_out is None else is_held_out[begin : begin + len(rows)])
             begin += len(rows)
-        del self._held_out[1:]
+        del self._sets[1:]
 
     def spilled(self, spill: RowSpill) -> tuple[SpilledRows, SpilledRows | None]:
         """Return the same rows as ``split``, but in a file."""
@@ -157,5 +157,6 @@ class _Parts:
             rows = replace(rows, groups=np.concatenate(self._groups))
         if self._columns.validation is None:
             return rows, None
-        held_out = np.concatenate(self._held_out)
-        return rows.chosen(np.flatnonzero(~held_out)), rows.chosen(np.flatnonzero(held_out))
+        sets = np.concatenate(self._sets)
+        held_out = np.flatnonzero(sets)
+        return rows.chosen(np.flatnonzero(sets == 0)), replace(rows.chosen(held_out), sets=sets[held_out])

@@ -79,7 +79,7 @@ class BoostedRows:
     """The rows of a worker, and the tree that grows from them.
 
     Attributes:
-        held_out: the rows for validation; None: no rows are held out.
+        held_out: the rows of all validation sets; None: no rows are held out.
         tree_rows: the rows from which the tree grows, by node; None: no tree grows.
         histogram_rows: the training rows with the features that the tree has sampled.
         moving_rows: all rows by node of the tree: ``tree_rows``, the training rows that the tree has not sampled, and
@@ -106,10 +106,15 @@ class BoostedRows:
         # In held-out rows, features may have missing values that have none in training rows.
         held_out_bins = replace(bins, has_missing=np.ones(bins.num_features, np.bool_), block_width=0)
         self.held_out = None if held_out is None else RowSet.of(problem, held_out, held_out_bins)
-        if self.held_out is not None and self.held_out.groups is not None:
-            assert held_out is not None
-            assert held_out.groups is not None
-            self.held_out = replace(self.held_out, groups=RowGroups.in_row_order(held_out.groups))
+        # The rows of each validation set, in their order: metrics of rankings depend on it.
+        self._sets: list[tuple[Any, RowGroups | None]] = []
+        if held_out is not None:
+            chosen_rows: list[Any] = [
+                np.flatnonzero(held_out.sets == i) for i in range(1, 1 + len(plan.validation_sets))
+            ]
+            for chosen in chosen_rows or [slice(None)]:
+                groups = None if held_out.groups is None else RowGroups.in_row_order(held_out.groups[chosen])
+                self._sets.append((chosen, groups))
         self.histogram_rows = self.training.rows
         self.tree_rows: NodeRows | None = None
         self.moving_rows: list[tuple[NodeRows, Float64s]] = []
@@ -122,7 +127,7 @@ class BoostedRows:
             self._integer_weights = rounded_weights(self.training.weights, readable(self._ids), plan.weight_unit)
 
     def compute_gradients(self) -> dict[str, Any]:
-        """Compute a round's gradients; return losses, the held-out rows' report, and ``exponent_counts``."""
+        """Compute a round's gradients; return losses, the reports of validation sets, and ``exponent_counts``."""
         rows, objective = self.training, self._problem.objective
         self._pairs, (loss, weight) = objective.gradients(rows.margins, rows.y, rows.weights, self._pairs, rows.groups)
         if objective.function is not None and self._plan.custom_metric is not None:
@@ -130,13 +135,17 @@ class BoostedRows:
             loss, weight = sums_of_metric[:, 0].tolist()
         sums: dict[str, Any] = {"loss": loss, "weight": weight}
         if (held_out := self.held_out) is not None:
-            sums["held"] = self.metric.sums(
-                objective, held_out.margins, held_out.y, held_out.weights, self._span, held_out.groups
-            )
+            sums["held"] = np.array([self._metric_sums(held_out, *validation_set) for validation_set in self._sets])
         if self._plan.is_goss:
             self._cells = magnitude_cells(self._pairs)
             sums["cells"] = np.bincount(self._cells, minlength=CELLS)
         return {**sums, "rows": len(rows.y), "exponents": exponent_counts(self._pairs, rows.weights)}
+
+    def _metric_sums(self, held_out: RowSet, chosen: Any, groups: RowGroups | None) -> Float64s:
+        """Return ``Metric.sums`` of one validation set; chosen: its rows."""
+        weights = held_out.weights[chosen] if len(held_out.weights) else held_out.weights
+        rows = held_out.margins[chosen], held_out.y[chosen], weights
+        return self.metric.sums(self._problem.objective, *rows, self._span, groups)
 
     def plant(self, tree: int, scales: tuple[float, float], top: Sequence[float] = ()) -> Int64s:
         """Begin tree number ``tree``; return its root's totals, int64, shape (3,); scales, top: see ``PlantTrees``."""

@@ -54,7 +54,7 @@ class EarlyStopping:
 
 
 class BoostingRecord:
-    """The trees and the losses of each round; metric: the metric of the held-out rows."""
+    """The trees and the losses of each round; metric: that of the validation sets, of which the last one decides."""
 
     def __init__(self, problem: TreeProblem, plan: BoostingPlan, record: Record) -> None:
         self._problem, self._plan = problem, plan
@@ -64,6 +64,8 @@ class BoostingRecord:
             plan.settings.earlyStoppingRounds or 0, plan.settings.validationTol, self.metric.is_larger_better
         )
         self.trees: list[Tree] = []
+        # The metric of each of several validation sets after each round.
+        self._by_set: dict[str, list[float]] = {f"validation {name}": [] for name in plan.validation_sets}
         self._counters: list[tuple[int, int]] = []  # rows and bytes until the end of each round
 
     @property
@@ -80,9 +82,9 @@ class BoostingRecord:
         self.record.add(losses.rows, losses.bytes)
         self._counters.append((self.record.rows, self.record.bytes))
         has_stopped = self._plan.settings.validationIndicatorCol is not None and self._has_stopped(losses.held)
-        if ask.record_step_and_check_stop(
-            float(losses.loss / losses.weight), {"leaves": self._leaves(len(self.trees))}, seconds
-        ):
+        by_set = {name: by_round[-1] for name, by_round in self._by_set.items()}
+        metrics = {"leaves": self._leaves(len(self.trees)), **by_set}
+        if ask.record_step_and_check_stop(float(losses.loss / losses.weight), metrics, seconds):
             self.record.reason, has_stopped = "the callback has ended it", True
         return has_stopped
 
@@ -92,11 +94,16 @@ class BoostingRecord:
             del self.trees[rounds * self._problem.objective.width :]
             record = self.record
             del record.seconds[rounds:], record.objective[rounds + 1 :], record.validation[rounds:]
+            for by_round in self._by_set.values():
+                del by_round[rounds:]
             record.reason = ""
             record.rows, record.bytes = self._counters[rounds - 1] if rounds else (0, 0)
 
-    def _has_stopped(self, value: float) -> bool:
-        """Record the metric of the held-out rows; return whether it has stopped improving."""
+    def _has_stopped(self, values: Sequence[float]) -> bool:
+        """Record the metric of each validation set; return whether that of the last set has stopped improving."""
+        for by_round, set_value in zip(self._by_set.values(), values, strict=False):
+            by_round.append(set_value)
+        value = values[-1]
         if math.isnan(value):
             return False
         self.record.validation.append(value)
@@ -115,7 +122,8 @@ class BoostingRecord:
         forest = Forest((*initial, *trees), base, self._problem.dim, objective.loss, objective.shape)
         width = objective.width
         leaves = tuple(self._leaves(end) for end in range(width, len(self.trees) + 1, width))
-        history = replace(self.record.history(), metrics={"leaves": leaves})
+        by_set = {name: tuple(by_round) for name, by_round in self._by_set.items()}
+        history = replace(self.record.history(), metrics={"leaves": leaves, **by_set})
         return Trained(replace(forest, absent=self._problem.absent), history)
 
     def _leaves(self, end: int) -> int:

@@ -14,13 +14,14 @@ from pyspark.ml.regression import Regressor
 from pyspark.ml.util import MLWriter
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegralType, StringType
 
 from ps2.algorithms.frame.estimator import FleetEstimator, HasInitialModel, Job
 from ps2.algorithms.frame.frames import categories_of, warn_of_wide_integers
 from ps2.algorithms.frame.models import check_thresholds
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import with_values
-from ps2.algorithms.frame.tables import Survey, column
+from ps2.algorithms.frame.tables import Survey, column, field
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.only_worker import OnStep
 from ps2.algorithms.training.record import StepReport, Trained, Via
@@ -63,6 +64,8 @@ from ps2.ops.ahead import compile_ahead
 E = TypeVar("E", bound="BoostingEstimator")
 R = TypeVar("R", bound="PointwiseEstimator")
 
+# The maximum number of validation sets.
+MAX_SETS = 16
 # The largest absolute label: leaves may be as large as the range of the labels, and xgboost's are float32.
 MAX_LABEL = 1e38
 # A number of features so large that every ``featureSubsetStrategy`` except "all" samples fewer.
@@ -189,6 +192,13 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
             metric = CustomMetric(function=self._custom_metric, maximize=bool(settings.maximize))
         return BoostingPlan(settings=settings, name=self._name, custom_metric=metric)
 
+    def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Any]:
+        columns, sets = self._columns(), tuple[str, ...]()
+        if columns.validation is not None:
+            dataset, sets = with_set_numbers(dataset, columns.validation)
+        survey, dealer = super()._survey_and_deal(dataset)
+        return replace(survey, validation_sets=sets), dealer
+
     def _resolve(self, plan: BoostingPlan, survey: Survey) -> TreeTraining:
         objective, initial = replace(self._objective(survey), function=self._custom_objective), self._initial
         _check_functions(objective, self._custom_metric, survey)
@@ -202,7 +212,8 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         plan = with_table_facts(plan, objective, survey.facts, problem.dim, is_weighted, initial)
         check_categories(problem.categories, plan.monotone)
         num_categories = max(problem.categories.values(), default=0)
-        plan = replace(plan, has_sorted_categories=num_categories > plan.settings.maxCatToOnehot)
+        has_sorted_categories = num_categories > plan.settings.maxCatToOnehot
+        plan = replace(plan, has_sorted_categories=has_sorted_categories, validation_sets=survey.validation_sets)
         if initial is not None:
             check_initial(initial, objective, survey.dim)
             if initial.absent != problem.absent:
@@ -277,6 +288,26 @@ def _check_functions(objective: Objective, metric: RowFunction | None, survey: S
         objective.function.check_gradients(labels, objective.width)
     if metric is not None:
         metric.sums(np.zeros((len(labels), objective.width)), np.array(labels, np.float64), NO_WEIGHTS)
+
+
+def with_set_numbers(frame: DataFrame, name: str) -> tuple[DataFrame, tuple[str, ...]]:
+    """Replace a column with names of validation sets by the numbers of the sets, and return the names in sorted order.
+
+    A column of another type than strings or integers stays as it is, and there are no names. InputError: the column
+    has too many names.
+    """
+    kind, value = field(frame, name).dataType, column(name)
+    if not isinstance(kind, (IntegralType, StringType)):
+        return frame, ()
+    is_named = value.isNotNull() & (value != F.lit("" if isinstance(kind, StringType) else 0))
+    rows = frame.where(is_named).select(value).distinct().limit(MAX_SETS + 1).collect()
+    if len(rows) > MAX_SETS:
+        raise InputError(f"column {name!r}: expected the names of at most {MAX_SETS} validation sets, got more")
+    names = sorted(row[0] for row in rows)
+    number = F.lit(0)
+    for index, set_name in enumerate(names, 1):
+        number = F.when(value == F.lit(set_name), F.lit(index)).otherwise(number)
+    return frame.withColumn(name, number.cast("tinyint")), tuple(map(str, names))
 
 
 def _base_of(objective: Objective, score: float) -> tuple[float, ...]:

@@ -54,7 +54,7 @@ def labelled_rows(table: Table) -> DataFrame:
     columns, rows = table.columns, table.frame
     assert columns.label is not None
     if columns.validation is not None:
-        rows = rows.where(~column(columns.validation))
+        rows = rows.where(~column(columns.validation).cast("boolean"))
     weight = F.lit(1.0) if columns.weight is None else column(columns.weight).cast("double")
     return in_one_wave(rows.select(column(columns.label).cast("double").alias("y"), weight.alias("w")).where("w > 0"))
 

@@ -141,7 +141,7 @@ class LocalTreeWorker:
             sums["lap_s"], self._lap_began_s = time.monotonic() - self._lap_began_s, time.monotonic()
             bounds, cells = sum_bounds(sums.pop("exponents")), sums.pop("cells", None)
             if "held" in sums:
-                sums["held"] = self._rows.metric.value(sums["held"])
+                sums["held"] = [self._rows.metric.value(set_sums) for set_sums in sums["held"]]
             top: Sequence[float] = ()
             if cells is not None and self._plan.samples_by_gradient(round_number):
                 top = top_rows(cells, self._plan.settings.topRate)

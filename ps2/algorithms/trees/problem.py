@@ -144,6 +144,7 @@ class BoostingPlan(Plan[BoostingSettings]):
         mean_weight: the mean weight of rows.
         has_sorted_categories: whether a feature has more than ``maxCatToOnehot`` categories.
         custom_metric: the user's metric; None: ``evalMetric`` names the metric.
+        validation_sets: see ``Survey``.
     """
 
     via: Via = "servers"
@@ -159,6 +160,7 @@ class BoostingPlan(Plan[BoostingSettings]):
     mean_weight: float = 1.0
     has_sorted_categories: bool = False
     custom_metric: CustomMetric | None = None
+    validation_sets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         min_rows = self.settings.minInstancesPerNode

@@ -171,6 +171,8 @@ def grow_trees(ask: Ask, growth: Growth, matrices: HistogramMatrices) -> Steps[t
 class BoostingProgram(FleetProgram[Forest]):
     """Gradient boosting with histograms on the servers."""
 
+    number = 2
+
     def __init__(self, run: TreeRun) -> None:
         super().__init__(run, min_rows_to_split(run.problem, run.plan, run.mean_weight))
         level = run.problem.objective.leaf_quantile_level
@@ -227,14 +229,14 @@ class BoostingProgram(FleetProgram[Forest]):
                 scales = next_scales(problem, plan, losses.below, trees[-width:])
 
     def _summarize(self, report: Any) -> dict[str, Any]:
-        """Replace exponents in a report by ``sum_bounds``, cells by ``top_rows``, sums of held-out rows by a metric."""
+        """Replace exponents in a report by ``sum_bounds``, cells by ``top_rows``, sums of held-out rows by metrics."""
         summary = dict(vars(report))
         if (exponents := summary.pop("exponents", None)) is not None:
             summary["below"] = sum_bounds(exponents)
         if (cells := summary.pop("cells", None)) is not None:
             summary["top"] = top_rows(cells, self.plan.settings.topRate)
         if (metric_sums := summary.pop("held", None)) is not None:
-            summary["held"] = self.plan.metric.value(metric_sums)
+            summary["held"] = [self.plan.metric.value(set_sums) for set_sums in metric_sums]
         return summary
 
     def _grow_tree(
@@ -269,6 +271,8 @@ class BoostingProgram(FleetProgram[Forest]):
 
 class LocalBoostingProgram(LocalProgram[Forest]):
     """Gradient boosting in the process of the only worker; the driver decides when to stop."""
+
+    number = BoostingProgram.number
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         boosting = BoostingRecord(self._problem, self.plan, self.record)

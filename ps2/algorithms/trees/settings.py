@@ -271,7 +271,12 @@ class BoostingSettings(SamplingSettings, EnsembleSettings):
         option=None,
     )
     validationIndicatorCol: Setting[str | None] = param(
-        None, "the column of booleans that marks the rows to hold out for validation", type=str, option=None
+        None,
+        "the column that marks the rows to hold out for validation, by true; or the column of strings or integers with "
+        "the names of their validation sets (null, an empty string and 0: rows to train on). Of several sets, the last "
+        "one in sorted order decides when to stop, as in xgboost",
+        type=str,
+        option=None,
     )
     validationTol: Setting[float] = param(
         0.01,

@@ -30,8 +30,6 @@ def nodes_as_table(forest: Forest, names: Mapping[int, str]) -> pd.DataFrame:
         for node in range(len(tree))
     ]
     integers = {name: pd.arrays.IntegerArray(nodes[name].astype(np.int64), is_leaf) for name in NULL_AT_LEAVES}
-    missing = np.where(nodes["default_left"], "left", "right").astype(object)
-    missing[is_leaf] = None
     return pd.DataFrame(
         {
             "tree": np.repeat(np.arange(len(sizes)), sizes),
@@ -43,7 +41,7 @@ def nodes_as_table(forest: Forest, names: Mapping[int, str]) -> pd.DataFrame:
             "categories": pd.Series(categories, dtype=object),
             "left": integers["left"],
             "right": integers["right"],
-            "missing": pd.Series(missing, dtype=object),
+            "missing": pd.Series(np.where(nodes["default_left"], "left", "right"), dtype=object).mask(is_leaf, None),
             **{name: nodes[name] for name in ("gain", "cover", "count", "value")},
         }
     )
