@@ -169,7 +169,7 @@ class FileArray:
 
 
 # An array in memory, or in a file.
-KeptArray = Array | FileArray
+StoredArray = Array | FileArray
 
 
 def read_pages(array: Array) -> None:

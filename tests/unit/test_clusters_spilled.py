@@ -21,15 +21,15 @@ def points(density=1.0, n=300, dim=9):
     return x if density == 1.0 else sp.csr_array(x * (rng.random((n, dim)) < density))
 
 
-def fit(x, place, weights=None, workers=2, **settings):
+def fit(x, mode, weights=None, workers=2, **settings):
     """Return the centres, the sizes and the costs of a training."""
-    settings = KMeansSettings(**{"k": 6, "seed": 3, "maxIter": 4, "tol": 0.0, **settings}, spill=place)
+    settings = KMeansSettings(**{"k": 6, "seed": 3, "maxIter": 4, "tol": 0.0, **settings}, spill=mode)
     plan = KMeansPlan(settings=settings, dim=x.shape[1], clusters=settings.k)
     weighted = {} if weights is None else {"w": weights}
     columns = ColumnNames(label=None, weight=None if weights is None else "w")
     with training_context(2) as ps:
         result = train(ps, ArrayTable.of(x, None, workers, columns, **weighted), plan)
-    assert len(result.history.spilled) == (workers if place == "always" else 0)
+    assert len(result.history.spilled) == (workers if mode == "always" else 0)
     return result.centres.tolist(), result.sizes.tolist(), result.history.objective
 
 

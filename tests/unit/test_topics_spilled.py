@@ -23,14 +23,14 @@ def limit_bytes(request):
     return request.param
 
 
-def fit(program, plan, place, limit_bytes, monkeypatch, workers=2):
+def fit(program, plan, mode, limit_bytes, monkeypatch, workers=2):
     """Return the counts, alpha and the objectives of a training."""
     monkeypatch.setattr(TopicsPlan, "spilling", property(lambda plan: Spill(plan.settings.spill, limit_bytes, 512)))
     is_sampling = program is SamplingProgram
     facts = {"workers": workers, "tokens": int(documents().sum())} if is_sampling else {}
     with training_context(2) as ps:
-        result = program.train(ps, arrays(documents(), workers), changed(plan, spill=place, **facts))
-    assert len(result.history.spilled) == (workers if place == "always" else 0)
+        result = program.train(ps, arrays(documents(), workers), changed(plan, spill=mode, **facts))
+    assert len(result.history.spilled) == (workers if mode == "always" else 0)
     return result.model.counts.tolist(), result.model.alpha.tolist(), result.history.objective
 
 

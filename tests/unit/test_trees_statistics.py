@@ -245,7 +245,7 @@ def test_xgboost_file_of_model_with_statistics_is_an_error(tmp_path):
 
 
 def test_values_that_are_no_category_share_one_code():
-    codes = COLUMNS.codes_of(np.array([[0.0, v, 0.0] for v in (np.nan, -1, 1.5, COUNT, 2.0**60, np.inf)]), 0.0)
+    codes = COLUMNS.category_codes(np.array([[0.0, v, 0.0] for v in (np.nan, -1, 1.5, COUNT, 2.0**60, np.inf)]), 0.0)
     assert set(codes[1].tolist()) == {COUNT}
 
 

@@ -28,11 +28,11 @@ def models():
 def test_metrics_when_there_are_sets_then_each_has_its_own(models):
     for model in models:
         metrics = model.summary.history.metrics
-        kept = model.getNumTrees
+        best = model.getNumTrees
         for number, name in enumerate(("far", "near"), 1):
             rows = number == SETS
-            rmse = [np.sqrt(np.mean((model.fitted.predict(X[rows], t) - Y[rows]) ** 2)) for t in range(1, kept + 1)]
-            np.testing.assert_allclose(metrics[f"validation {name}"][:kept], rmse)
+            rmse = [np.sqrt(np.mean((model.fitted.predict(X[rows], t) - Y[rows]) ** 2)) for t in range(1, best + 1)]
+            np.testing.assert_allclose(metrics[f"validation {name}"][:best], rmse)
 
 
 def test_trees_when_there_are_sets_then_same_on_any_fleet(models):

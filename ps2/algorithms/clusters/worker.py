@@ -25,7 +25,7 @@ from ps2.algorithms.training.reading import Reading, SpillableReading
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
-from ps2.data.block_file import KeptArray
+from ps2.data.block_file import StoredArray
 from ps2.data.rows import LocalRows
 from ps2.data.spilled_rows import KeptRows
 from ps2.ops.blocks import narrow_unsigned
@@ -202,7 +202,7 @@ class ClusteringWorker:
         worker.report({"rows": len(rows), "without_length": num_zero_rows})
 
     @cached_property
-    def _ids(self) -> KeptArray:
+    def _ids(self) -> StoredArray:
         """The hash of each row."""
         rows, begin = self._rows, 0
         ids = rows.new_array(len(rows), np.uint64)

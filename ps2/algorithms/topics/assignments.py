@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ps2.algorithms.topics import dense_kernels, sampling_kernels, sparse_kernels
 from ps2.algorithms.topics.corpus import Corpus, Prior, topic_dtype
 from ps2.array_types import Float64s, Int32s, Int64s
-from ps2.data.block_file import KeptArray
+from ps2.data.block_file import StoredArray
 from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
@@ -55,14 +55,16 @@ class Assignments(ABC):
 
     _KERNELS: ClassVar[Any]
 
-    def __init__(self, corpus: Corpus, num_topics: int, topics: KeptArray, document_counts: Any, buffers: Any) -> None:
+    def __init__(
+        self, corpus: Corpus, num_topics: int, topics: StoredArray, document_counts: Any, buffers: Any
+    ) -> None:
         self.corpus, self.topics, self.document_counts = corpus, topics, document_counts
         self._num_topics, self._buffers = num_topics, buffers
         # Terms of the likelihood by topic and count, and the alpha for which they were computed.
         self._alpha, self._terms = np.empty(0), np.empty((0, TABLE))
 
     @staticmethod
-    def of(corpus: Corpus, num_topics: int, topics: KeptArray, sampler: str = "auto") -> Assignments:
+    def of(corpus: Corpus, num_topics: int, topics: StoredArray, sampler: str = "auto") -> Assignments:
         """Return assignments of tokens with a copy of ``topics``."""
         own_topics = corpus.new_array(corpus.size, topic_dtype(num_topics))
         for tokens in corpus.windows():
@@ -160,7 +162,7 @@ class DenseAssignments(Assignments):
 
     _KERNELS: ClassVar[Any] = dense_kernels
 
-    def __init__(self, corpus: Corpus, num_topics: int, topics: KeptArray) -> None:
+    def __init__(self, corpus: Corpus, num_topics: int, topics: StoredArray) -> None:
         width = -(-num_topics // dense_kernels.GROUP) * dense_kernels.GROUP
         counts = corpus.new_array(len(corpus.numbers) * width, np.float32)[:].reshape(-1, width)
         for tokens in corpus.windows():
@@ -182,7 +184,7 @@ class SparseAssignments(Assignments):
 
     _KERNELS: ClassVar[Any] = sparse_kernels
 
-    def __init__(self, corpus: Corpus, num_topics: int, topics: KeptArray) -> None:
+    def __init__(self, corpus: Corpus, num_topics: int, topics: StoredArray) -> None:
         lengths = corpus.lengths
         begins = np.append(0, np.cumsum(np.minimum(lengths, num_topics)))
         count_dtype = np.uint16 if lengths.max(initial=0) < SHORT else np.int32

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import xxhash
 
 from ps2.array_types import Float64s, Int64s
-from ps2.data.block_file import KeptArray
+from ps2.data.block_file import StoredArray
 from ps2.data.rows import LocalRows
 from ps2.data.spilled_rows import KeptRows
 from ps2.ops.guards import readable
@@ -41,9 +41,9 @@ class Corpus:
 
     words: Int64s
     begins: Int64s
-    documents: KeptArray
+    documents: StoredArray
     numbers: Int64s
-    new_array: Callable[[int, npt.DTypeLike], KeptArray] = np.zeros
+    new_array: Callable[[int, npt.DTypeLike], StoredArray] = np.zeros
 
     @staticmethod
     def from_counts(

@@ -146,8 +146,8 @@ def infer_statistics(
     for block in part.blocks():
         matrix = readable(block.x.indptr), readable(block.x.indices), readable(block.x.data)
         seeds, no_gammas = readable(document_ids(block) + key), np.empty((0, len(alpha)))
-        given = readable(weights), readable(alpha), seeds, no_gammas
-        bound = kernels.infer(*matrix, *given, stats, log_shares, bound)
+        inputs = readable(weights), readable(alpha), seeds, no_gammas
+        bound = kernels.infer(*matrix, *inputs, stats, log_shares, bound)
     stats *= weights
     return stats, log_shares, bound
 

@@ -28,7 +28,7 @@ from ps2.algorithms.training.reading import Reading, SpillableReading
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.training.table import deal_by_cost
 from ps2.client.dcv import DCV
-from ps2.data.block_file import KeptArray
+from ps2.data.block_file import StoredArray
 from ps2.data.spilled_rows import KeptRows
 from ps2.ops.blocks import fold, narrow_unsigned
 from ps2.ops.kernels import Int64s
@@ -108,7 +108,7 @@ class SamplingWorker:
         self._tokens = self._bytes = 0  # sampled tokens and exchanged bytes of this iteration
 
     @property
-    def topics(self) -> KeptArray:
+    def topics(self) -> StoredArray:
         """The topic of each token."""
         return self._assignments.topics
 

@@ -76,7 +76,7 @@ class RowFunction:
     def _set_block(self, margins: Float64s, y: Float64s, weights: Float64s, out: Float64s) -> None:
         result = self(margins, y, weights)
         if not isinstance(result, (tuple, list)) or len(result) != 2:
-            raise self.error(f"expected to return two arrays, gradients and hessians, got {_kind_of(result)}")
+            raise self.error(f"expected to return two arrays, gradients and hessians, got {_description(result)}")
         gradients = self._checked(result[0], "gradients", margins, y)
         hessians = self._checked(result[1], "hessians", margins, y)
         if (hessians < 0).any():
@@ -89,7 +89,7 @@ class RowFunction:
         shape = (len(y),) if margins.shape[1] == 1 else margins.shape
         if not isinstance(values, np.ndarray) or values.shape != shape or values.dtype.kind not in "fiu":
             expected = f"{name} as an array of numbers, shape {shape}"
-            raise self.error(f"expected to return {expected}, got {_kind_of(values)}")
+            raise self.error(f"expected to return {expected}, got {_description(values)}")
         as_float = values.astype(np.float64).reshape(margins.shape)
         if not np.isfinite(as_float).all():
             raise self._row_error(f"finite {name}", as_float, ~np.isfinite(as_float), margins, y)
@@ -138,7 +138,7 @@ class RowFunction:
         return f"{self.name} {digest.hexdigest()}"
 
 
-def _kind_of(value: Any) -> str:
+def _description(value: Any) -> str:
     """Describe a value in a message."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype}, shape {value.shape}"
@@ -174,3 +174,13 @@ def _parts(value: Any, module: str | None, seen: set[int]) -> Iterator[bytes]:
         yield from _parts((vars(type(value))["__call__"], vars(value)), module, seen)
     else:
         yield str(getattr(value, "__qualname__", getattr(value, "__name__", type(value).__qualname__))).encode()
+
+
+def check_functions(
+    objective: RowFunction | None, metric: RowFunction | None, labels: Sequence[float], width: int
+) -> None:
+    """Call functions for rows of margin 0 with these labels; WorkerError: one fails, or its result is unusable."""
+    if objective is not None:
+        objective.check_gradients(labels, width)
+    if metric is not None:
+        metric.sums(np.zeros((len(labels), width)), np.array(labels, np.float64), np.empty(0))

@@ -14,21 +14,20 @@ from pyspark.ml.regression import Regressor
 from pyspark.ml.util import MLWriter
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegralType, StringType
 
 from ps2.algorithms.frame.estimator import FleetEstimator, HasInitialModel, Job
 from ps2.algorithms.frame.frames import categories_of, warn_of_wide_integers
 from ps2.algorithms.frame.models import check_thresholds
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import with_values
-from ps2.algorithms.frame.tables import Survey, column, field
+from ps2.algorithms.frame.tables import Survey, column
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.only_worker import OnStep
 from ps2.algorithms.training.record import StepReport, Trained, Via
 from ps2.algorithms.training.table import Table
-from ps2.algorithms.trees.custom_functions import RowFunction
-from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective
-from ps2.algorithms.trees.label_statistics import label_quantile, label_sums
+from ps2.algorithms.trees.custom_functions import RowFunction, check_functions
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.label_statistics import label_quantile, label_sums, with_set_numbers
 from ps2.algorithms.trees.metrics import CustomMetric, Metric
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.models import BoostedModel, GBTClassificationModel, GBTRankerModel, GBTRegressionModel
@@ -64,8 +63,6 @@ from ps2.ops.ahead import compile_ahead
 E = TypeVar("E", bound="BoostingEstimator")
 R = TypeVar("R", bound="PointwiseEstimator")
 
-# The maximum number of validation sets.
-MAX_SETS = 16
 # The largest absolute label: leaves may be as large as the range of the labels, and xgboost's are float32.
 MAX_LABEL = 1e38
 # A number of features so large that every ``featureSubsetStrategy`` except "all" samples fewer.
@@ -201,7 +198,8 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
 
     def _resolve(self, plan: BoostingPlan, survey: Survey) -> TreeTraining:
         objective, initial = replace(self._objective(survey), function=self._custom_objective), self._initial
-        _check_functions(objective, self._custom_metric, survey)
+        labels = survey.facts.label_range if objective.classes is None else range(objective.classes)
+        check_functions(objective.function, self._custom_metric, labels, objective.width)
         Metric.parse(plan.settings.evalMetric or "").check(objective.loss)
         check_features(plan.settings, survey.dim)
         if self.getDefaults() == "catboost" and not self.isSet("stepSize"):
@@ -279,35 +277,6 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
             limits = table.frame.agg(F.min(margin), F.max(margin)).first()
             low, high = low + (limits[0] or 0.0), high + (limits[1] or 0.0)
         return low, high
-
-
-def _check_functions(objective: Objective, metric: RowFunction | None, survey: Survey) -> None:
-    """Call the users' functions for a few rows of margin 0; WorkerError: one fails, or its result is unusable."""
-    labels = survey.facts.label_range if objective.classes is None else range(objective.classes)
-    if objective.function is not None:
-        objective.function.check_gradients(labels, objective.width)
-    if metric is not None:
-        metric.sums(np.zeros((len(labels), objective.width)), np.array(labels, np.float64), NO_WEIGHTS)
-
-
-def with_set_numbers(frame: DataFrame, name: str) -> tuple[DataFrame, tuple[str, ...]]:
-    """Replace a column with names of validation sets by the numbers of the sets, and return the names in sorted order.
-
-    A column of another type than strings or integers stays as it is, and there are no names. InputError: the column
-    has too many names.
-    """
-    kind, value = field(frame, name).dataType, column(name)
-    if not isinstance(kind, (IntegralType, StringType)):
-        return frame, ()
-    is_named = value.isNotNull() & (value != F.lit("" if isinstance(kind, StringType) else 0))
-    rows = frame.where(is_named).select(value).distinct().limit(MAX_SETS + 1).collect()
-    if len(rows) > MAX_SETS:
-        raise InputError(f"column {name!r}: expected the names of at most {MAX_SETS} validation sets, got more")
-    names = sorted(row[0] for row in rows)
-    number = F.lit(0)
-    for index, set_name in enumerate(names, 1):
-        number = F.when(value == F.lit(set_name), F.lit(index)).otherwise(number)
-    return frame.withColumn(name, number.cast("tinyint")), tuple(map(str, names))
 
 
 def _base_of(objective: Objective, score: float) -> tuple[float, ...]:

@@ -1,4 +1,7 @@
-"""Weighted sums and quantiles of labels, for the initial margins; they do not depend on the order of the rows."""
+"""The driver's jobs before a training: sums and quantiles of labels, for the initial margins; validation sets.
+
+Results do not depend on the order of the rows.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegralType, StringType
 
-from ps2.algorithms.frame.tables import column
+from ps2.algorithms.frame.tables import column, field
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.cut_points import from_bits, integer_weights, ordered_bits, unit_of
+from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import in_one_wave, with_python
 
 # A float64 is an integer of 53 bits times a power of two. The upper and the lower bits of the integers are summed
@@ -25,6 +30,8 @@ BITS, LOW_BITS = 53, 27
 WEIGHT, WEIGHTED = range(2)
 # A search for a quantile extends a prefix of the label's ordered bits by these numbers of bits, in three steps.
 PREFIX_STEPS = (22, 21, 21)
+# The maximum number of validation sets.
+MAX_SETS = 16
 # The number of bits of the mean weight as an integer: sums of 2^31 weights are exact in float64, too.
 WEIGHT_BITS = 20
 
@@ -121,3 +128,23 @@ def _weights_by_prefix(table: Table, unit: float, prefix: int, shift: int, bits:
     cells, weights = np.array(sums, np.int64).reshape(-1, 2).T
     order = np.argsort(cells)
     return cells[order], weights[order]
+
+
+def with_set_numbers(frame: DataFrame, name: str) -> tuple[DataFrame, tuple[str, ...]]:
+    """Replace a column with names of validation sets by the numbers of the sets, and return the names in sorted order.
+
+    A column of another type than strings or integers stays as it is, and there are no names. InputError: the column
+    has too many names.
+    """
+    kind, value = field(frame, name).dataType, column(name)
+    if not isinstance(kind, (IntegralType, StringType)):
+        return frame, ()
+    is_named = value.isNotNull() & (value != F.lit("" if isinstance(kind, StringType) else 0))
+    rows = frame.where(is_named).select(value).distinct().limit(MAX_SETS + 1).collect()
+    if len(rows) > MAX_SETS:
+        raise InputError(f"column {name!r}: expected the names of at most {MAX_SETS} validation sets, got more")
+    names = sorted(row[0] for row in rows)
+    number = F.lit(0)
+    for index, set_name in enumerate(names, 1):
+        number = F.when(value == F.lit(set_name), F.lit(index)).otherwise(number)
+    return frame.withColumn(name, number.cast("tinyint")), tuple(map(str, names))

@@ -14,7 +14,7 @@ from ps2.algorithms.frame.shared_settings import (
     ViaSettings,
     WeightSettings,
 )
-from ps2.algorithms.trees.sampling_settings import SamplingSettings
+from ps2.algorithms.trees.boosting_settings import CategorySettings, SamplingSettings
 
 GrowthName = Literal["level", "leaf"]
 GROWTHS: tuple[GrowthName, ...] = ("level", "leaf")
@@ -180,7 +180,7 @@ class EnsembleSettings(TreeSettings, ViaSettings):
     getAbsentAsMissing, setAbsentAsMissing = getter(absentAsMissing), setter(absentAsMissing)
 
 
-class BoostingSettings(SamplingSettings, EnsembleSettings):
+class BoostingSettings(CategorySettings, SamplingSettings, EnsembleSettings):
     """The parameters of boosted trees. ``impurity`` has no effect: gradients and hessians choose the splits."""
 
     _DEFAULTS_BY: ClassVar[tuple[str, Mapping[str, Mapping[str, Any]]] | None] = ("defaults", DEFAULTS)
@@ -219,42 +219,6 @@ class BoostingSettings(SamplingSettings, EnsembleSettings):
         "the prediction before the first tree (two classes: the probability of class 1); not set: the mean label",
         type=float,
         option=None,
-    )
-    catSmooth: Setting[float] = param(
-        10.0,
-        "categories are sorted by gradient / (hessian + this), so that rare ones are in the middle; one of fewer rows "
-        "than this goes right",
-        at_least=0,
-    )
-    catL2: Setting[float] = param(
-        10.0, "the L2 penalty on both sides of a split by categories, in addition to regLambda", at_least=0
-    )
-    maxCatThreshold: Setting[int] = param(
-        32, "the maximum number of categories on the smaller side of a split", at_least=1
-    )
-    maxCatToOnehot: Setting[int] = param(
-        4,
-        "a feature of at most this many categories is split into one category and the others, without catSmooth, catL2 "
-        "and minDataPerGroup",
-        at_least=0,
-    )
-    minDataPerGroup: Setting[int | None] = param(
-        None,
-        "the minimum number of rows on each side of a split by categories; not set: 100, or a twentieth of all rows if "
-        "that is less",
-        at_least=1,
-        type=int,
-    )
-    maxCtrComplexity: Setting[int | None] = param(
-        None,
-        "replace features of many categories by target statistics (CatBoost's CTRs) of combinations of at most this "
-        "many such features; 0: no statistics; not set: 0, or with defaults='catboost' up to 3, as long as there are "
-        "at most 200 combinations",
-        at_least=0,
-        type=int,
-    )
-    minCtrCategories: Setting[int] = param(
-        64, "the minimum number of categories of a feature that target statistics replace", at_least=2
     )
     monotoneConstraints: Flexible[list[int] | None, Sequence[int]] = param(
         None,
@@ -340,13 +304,6 @@ class BoostingSettings(SamplingSettings, EnsembleSettings):
     getMinSplitLoss, setMinSplitLoss = getter(minSplitLoss), setter(minSplitLoss)
     getMinChildWeight, setMinChildWeight = getter(minChildWeight), setter(minChildWeight)
     getBaseScore, setBaseScore = getter(baseScore), setter(baseScore)
-    getCatSmooth, setCatSmooth = getter(catSmooth), setter(catSmooth)
-    getCatL2, setCatL2 = getter(catL2), setter(catL2)
-    getMaxCatThreshold, setMaxCatThreshold = getter(maxCatThreshold), setter(maxCatThreshold)
-    getMaxCatToOnehot, setMaxCatToOnehot = getter(maxCatToOnehot), setter(maxCatToOnehot)
-    getMinDataPerGroup, setMinDataPerGroup = getter(minDataPerGroup), setter(minDataPerGroup)
-    getMaxCtrComplexity, setMaxCtrComplexity = getter(maxCtrComplexity), setter(maxCtrComplexity)
-    getMinCtrCategories, setMinCtrCategories = getter(minCtrCategories), setter(minCtrCategories)
     getMonotoneConstraints, setMonotoneConstraints = getter(monotoneConstraints), setter(monotoneConstraints)
     getInteractionConstraints = getter(interactionConstraints)
     setInteractionConstraints = setter(interactionConstraints)

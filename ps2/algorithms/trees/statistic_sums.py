@@ -100,7 +100,7 @@ class StatisticSums:
 
     def _add(self, rows: LocalRows, folds: UInt64s) -> None:
         assert rows.y is not None
-        values = np.vstack([np.ones((1, len(rows)), np.int64), self.columns.targets_of(rows.y)])
+        values = np.vstack([np.ones((1, len(rows)), np.int64), self.columns.integer_labels(rows.y)])
         for keys in self._keys(rows):
             for vectors, row_keys in ((self.sums, keys), (self.fold_sums, _mixed(keys, folds))):
                 unique_keys, index = np.unique(row_keys, return_inverse=True)
@@ -138,7 +138,7 @@ class StatisticSums:
 
     def _keys(self, rows: LocalRows) -> list[Int64s]:
         x = with_all_columns(rows, self.columns.features)
-        return list(self.columns.keys(self.columns.codes_of(x, self._missing), len(rows)))
+        return list(self.columns.keys(self.columns.category_codes(x, self._missing), len(rows)))
 
     def _table(self, keys: Int64s) -> StatisticTable:
         keys = np.unique(keys)

@@ -94,7 +94,7 @@ class StatisticColumns:
 
     @cached_property
     def sources(self) -> list[tuple[str, tuple[int, ...]]]:
-        """What each column contains, for messages, and its features."""
+        """The content of each column, for texts, and its features."""
         kinds = [f"fraction of class {number}" for number in range(self.classes)] or ["mean label"]
         columns = [(kind, combination) for combination in self.combinations[:-1] for kind in kinds]
         return [*columns, *(("number of rows", combination) for combination in self._single)]
@@ -108,7 +108,7 @@ class StatisticColumns:
         """The number of columns after the statistics' columns were appended."""
         return self.features + len(self.sources)
 
-    def name_of(self, column: int) -> str:
+    def column_name(self, column: int) -> str:
         """Return the name of a feature, or of a column of statistics, for texts."""
         if column < self.features:
             return f"feature {column}"
@@ -122,21 +122,21 @@ class StatisticColumns:
             out[..., list(features)] += values[..., column, None] / len(features)
         return out
 
-    def targets_of(self, y: Float64s) -> Int64s:
+    def integer_labels(self, y: Float64s) -> Int64s:
         """Return integer labels, shape (targets, n)."""
         if self.classes:
             return (y == np.arange(self.classes)[:, None]).astype(np.int64)
         return np.rint(y / self.label_unit).astype(np.int64)[None]
 
     def keys(self, codes: Mapping[int, npt.NDArray[np.uint64]], rows: int) -> Iterator[Int64s]:
-        """Yield the key of each row's categories, for each combination; codes: see ``codes_of``."""
+        """Yield the key of each row's categories, for each combination; codes: see ``category_codes``."""
         for number, combination in enumerate(self.combinations):
             state = np.zeros(rows, np.uint64)
             for feature in combination:
                 state = scrambled(state + GOLDEN * (codes[feature] + np.uint64(1)))
             yield (np.uint64(number << HASH_BITS) | state >> np.uint64(64 - HASH_BITS)).view(np.int64)
 
-    def codes_of(self, x: Any, missing: float) -> dict[int, npt.NDArray[np.uint64]]:
+    def category_codes(self, x: Any, missing: float) -> dict[int, npt.NDArray[np.uint64]]:
         """Return the categories of rows by feature; values that are no category, or are missing, have one code.
 
         Args:
@@ -175,10 +175,10 @@ class StatisticTable:
         return self.sums[1:, -1] * self.columns.label_unit / max(int(self.sums[0, -1]), 1)
 
     def with_columns(self, x: Any, missing: float) -> Any:
-        """Return rows with their statistics, as new rows get them; args: see ``StatisticColumns.codes_of``."""
+        """Return rows with their statistics, as new rows get them; args: see ``StatisticColumns.category_codes``."""
         columns, priors = self.columns, self.priors
         statistics, counts = [], []
-        for number, keys in enumerate(columns.keys(columns.codes_of(x, missing), x.shape[0])):
+        for number, keys in enumerate(columns.keys(columns.category_codes(x, missing), x.shape[0])):
             if not columns.combinations[number]:
                 break
             index = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)

@@ -118,7 +118,7 @@ class Tree:
         return self.set_codes[begin:end] if len(self.set_codes) else np.arange(end - begin)
 
     def to_debug_string(
-        self, indent: int = 0, base: float = 0.0, name_of: Callable[[int], str] = "feature {}".format
+        self, indent: int = 0, base: float = 0.0, column_name: Callable[[int], str] = "feature {}".format
     ) -> str:
         """Format the tree as pyspark.ml does, a line for each condition and leaf; ``base`` is added to leaves."""
         lines: list[str] = []
@@ -130,7 +130,7 @@ class Tree:
             elif self.feature[node] == LEAF:
                 lines.append(" " * depth + f"Predict: {java_number(self.value[node] + base)}")
             else:
-                left, right = self._conditions(node, name_of(int(self.feature[node])))
+                left, right = self._conditions(node, column_name(int(self.feature[node])))
                 lines.append(" " * depth + f"If ({left})")
                 stack += [
                     (int(self.right[node]), depth + 1),
@@ -273,10 +273,10 @@ class Forest(ArrayFiles):
     def to_debug_string(self, header: str, rate: float = 1.0) -> str:
         """Format all trees as pyspark.ml does, below ``header``; rate: see ``parts``."""
         columns = self.statistic_columns
-        name_of = "feature {}".format if columns is None else columns.name_of
+        column_name = "feature {}".format if columns is None else columns.column_name
         texts = (
             f"  Tree {t} (weight {java_number(weight)}):\n"
-            + part.trees[0].to_debug_string(4, float(part.base[0]), name_of)
+            + part.trees[0].to_debug_string(4, float(part.base[0]), column_name)
             for t, (weight, part) in enumerate(zip(self.weights(rate), self.parts(rate), strict=True))
         )
         return f"{header}\n{''.join(texts)}"

@@ -23,7 +23,7 @@ def nodes_as_table(forest: Forest, names: Mapping[int, str]) -> pd.DataFrame:
     for node in np.flatnonzero(~is_leaf).tolist():  # children come after their parent
         depths[roots[node] + nodes["left"][node]] = depths[roots[node] + nodes["right"][node]] = depths[node] + 1
     if (columns := forest.statistic_columns) is not None:
-        names = {**names, **{number: columns.name_of(number) for number in range(columns.features, columns.dim)}}
+        names = {**names, **{number: columns.column_name(number) for number in range(columns.features, columns.dim)}}
     categories = [
         tree.node_codes(node)[tree.set_of(node)].tolist() if len(tree.set_of(node)) else None
         for tree in forest.trees
