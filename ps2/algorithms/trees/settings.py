@@ -39,6 +39,7 @@ _VALUES_BY_LIBRARY: Mapping[str, tuple[Any, ...]] = {
     "regLambda": (0.0, 1.0, 0.0, 3.0),
     "minChildWeight": (0.0, 1.0, 1e-3, 0.0),
     "minInstancesPerNode": (1, 1, 20, 1),
+    "subsamplingRate": (1.0, 1.0, 1.0, 0.8),
     "lambdarankNumPairPerSample": (32, 32, 30, 32),
 }
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {

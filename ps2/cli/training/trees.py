@@ -128,6 +128,8 @@ class GBTCommand(TreesCommand):
         "stepSize": 0.1,
         "defaults": None,
         "validationTol": 0.0,
+        "topRate": None,
+        "otherRate": None,
         "lossType": None,
         "lossShape": None,
     }
