@@ -93,7 +93,7 @@ class Assignments(ABC):
         """
         corpus = self.corpus
         priors = readable(self._kernel_alpha(prior.alpha)), prior.beta, prior.all_beta
-        for first, last in corpus.slices(end - begin, begin, end):
+        for first, last in corpus.slices(end - begin, begin, end) or [(begin, end)]:
             tokens = corpus.tokens(first, last)
             self._KERNELS.sample_words(
                 corpus.words[first:last],
