@@ -33,7 +33,8 @@ _VALUES_BY_LIBRARY: Mapping[str, tuple[Any, ...]] = {
     "maxIter": (20, 100, 100, 1000),
     # CatBoost's is that of losses for which it has no formula: see ``automatic_rate``.
     "stepSize": (0.1, 0.3, 0.1, 0.03),
-    "maxDepth": (5, 6, MAX_DEPTH, 6),
+    # CatBoost's 6 is for trees with one split for each level, which fit less closely (decision 100).
+    "maxDepth": (5, 6, MAX_DEPTH, 4),
     "maxBins": (32, 256, 255, 255),
     "growth": ("level", "level", "leaf", "level"),
     "regLambda": (0.0, 1.0, 0.0, 3.0),
