@@ -132,6 +132,17 @@ def test_metric_when_formula_of_mae_then_its_history(workers):
     assert same_trees(ours, theirs)
 
 
+def test_metric_when_worker_holds_no_rows_out_then_not_called():
+    def error_of_rows(margins, labels, weights):
+        assert len(labels)
+        return np.abs(margins - labels).sum(), float(len(labels))
+
+    held = np.arange(len(Y)) == 0
+    params = {**SMALL, "validationIndicatorCol": "held", "validationTol": 0.0, "numWorkers": 3, "via": "servers"}
+    model = fit(GBTRegressor(**params, customMetric=error_of_rows, maximize=False), X, Y, held=held)
+    assert np.isfinite(model.summary.validationHistory).all()
+
+
 def test_metric_when_larger_is_better_then_keeps_largest():
     def negative_error(margins, labels, weights):
         total, weight = mean_error(margins, labels, weights)

@@ -140,6 +140,24 @@ def test_copies_on_any_number_of_workers_give_the_same_bits():
     assert arrays[0] == arrays[1] == arrays[2]
 
 
+def test_workers_without_rows_give_the_same_bits():
+    x, y = table(12)
+    arrays = []
+    for via, workers in (("local", 1), ("servers", 20)):
+        params = {"maxCtrComplexity": 1, "validationIndicatorCol": "v", "validationTol": 0.0}
+        estimator = GBTRegressor(maxIter=2, via=via, numWorkers=workers, **params)
+        model = fit(estimator, x, y, categories=CATEGORIES, v=np.arange(12) < 2)
+        arrays.append(model._trained.forest.arrays()["nodes"].tobytes())
+    assert arrays[0] == arrays[1]
+
+
+@pytest.mark.parametrize("complexity", [-1, 17, 10**9])
+def test_complexity_outside_its_range_is_an_error(complexity):
+    x, y = table(12)
+    with pytest.raises(ConfigError, match="maxCtrComplexity"):
+        fit(GBTRegressor(maxCtrComplexity=complexity), x, y, categories=CATEGORIES)
+
+
 def test_combinations_predict_new_rows_better_than_sets():
     rng = np.random.default_rng(0)
     effects, codes = rng.normal(size=(COUNT, 5)), np.column_stack([rng.integers(0, n, 6000) for n in (COUNT, 5)])

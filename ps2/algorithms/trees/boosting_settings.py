@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ps2.algorithms.frame.shared_settings import Floats
 
 SAMPLE_STRATEGIES = ("bagging", "goss")
+MAX_COMPLEXITY = 16
 
 
 def _are_weights(values: Sequence[float]) -> bool:
@@ -88,6 +89,7 @@ class CategorySettings(Settings):
         "many such features; 0: no statistics; not set: 0, or with defaults='catboost' up to 3, as long as there are "
         "at most 200 combinations",
         at_least=0,
+        at_most=MAX_COMPLEXITY,
         type=int,
     )
     minCtrCategories: Setting[int] = param(

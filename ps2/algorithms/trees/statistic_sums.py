@@ -30,6 +30,7 @@ from ps2.splitmix import GOLDEN, scrambled
 FOLDS = 20
 # Stands for a worker's rank in the keys of ``StatisticSums.copies``.
 ALL_WORKERS = 1 << 32
+NO_KEYS = np.empty(0, np.int64)
 
 
 class StatisticTask(Task):
@@ -112,7 +113,7 @@ class StatisticSums:
         """Return training rows with their statistics, after all workers have added their rows."""
         columns, statistics, counts = self.columns, list[Array](), list[Array]()
         all_keys, folds = self._keys(rows), self._folds(rows, ids, rank)
-        priors = self._table(all_keys[-1]).priors
+        priors = self._table(NO_KEYS).priors
         for combination, keys in zip(columns.combinations[:-1], all_keys, strict=False):
             totals, own = self._pulled(self.sums, keys), self._pulled(self.fold_sums, _mixed(keys, folds))
             others = totals - own
@@ -141,7 +142,7 @@ class StatisticSums:
         return list(self.columns.keys(self.columns.category_codes(x, self._missing), len(rows)))
 
     def _table(self, keys: Int64s) -> StatisticTable:
-        keys = np.unique(keys)
+        keys = np.unique(np.append(keys, self.columns.total_key))  # also if this worker has no rows
         return StatisticTable(self.columns, keys, np.stack([vector.pull(keys) for vector in self.sums]))
 
     @staticmethod

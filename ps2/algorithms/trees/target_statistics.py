@@ -34,6 +34,8 @@ MAX_COMBINATIONS, MAX_DEFAULT_COMBINATIONS = 1000, 200
 DEFAULT_COMPLEXITY = 3
 # The number of bits of the largest label as an integer: sums of integers do not depend on the order of the rows.
 LABEL_BITS = 20
+# The exponent of the smallest normal float64.
+MIN_EXPONENT = -1022
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class StatisticColumns:
                 f"{len(categories)} features make {sizes[limit - 1]:,}"
             )
         combinations = [c for size in range(1, limit + 1) for c in itertools.combinations(sorted(categories), size)]
-        unit = 1.0 if classes or not max_label else 2.0 ** (math.frexp(max_label)[1] - LABEL_BITS)
+        unit = 1.0 if classes or not max_label else 2.0 ** max(math.frexp(max_label)[1] - LABEL_BITS, MIN_EXPONENT)
         return StatisticColumns(features, categories, (*combinations, ()), classes if classes > 2 else 0, unit)
 
     @staticmethod
@@ -98,6 +100,11 @@ class StatisticColumns:
         kinds = [f"fraction of class {number}" for number in range(self.classes)] or ["mean label"]
         columns = [(kind, combination) for combination in self.combinations[:-1] for kind in kinds]
         return [*columns, *(("number of rows", combination) for combination in self._single)]
+
+    @property
+    def total_key(self) -> int:
+        """The key of the last combination, which is the largest of all keys."""
+        return (len(self.combinations) - 1) << HASH_BITS
 
     @property
     def _single(self) -> list[tuple[int, ...]]:
